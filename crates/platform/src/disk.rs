@@ -1,0 +1,259 @@
+//! Disks: a directory of files with positioned reads, writes and an explicit sync.
+//!
+//! *Written is not durable*: data is safe after [`File::sync`], names after [`Disk::sync_directory`]. One implementation is a
+//! real directory, the other a simulated one that forgets what was not synced. The raw traits are blocking; the wrappers
+//! add the pause that a simulated device takes in virtual time, which a real one does not need.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::task::Boxed;
+
+/// What went wrong on a disk, in words for a person and in a kind for the program.
+#[derive(Clone, Debug)]
+pub struct DiskError {
+    /// What the caller can do about it.
+    pub kind: DiskErrorKind,
+    /// The operation, as a verb.
+    pub operation: &'static str,
+    /// The path, as the user knows it.
+    pub path: String,
+    /// The system's words.
+    pub detail: String,
+}
+
+/// Kinds of [`DiskError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskErrorKind {
+    /// No such file.
+    Absent,
+    /// It exists already.
+    Exists,
+    /// The disk is full.
+    Full,
+    /// The disk or its mount is read-only.
+    ReadOnly,
+    /// The system refuses access.
+    Denied,
+    /// Somebody else holds the lock.
+    Locked,
+    /// The file ends before what was asked for.
+    Short,
+    /// Anything else: the medium failed. Nothing is known about what was written.
+    Failed,
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {} {}: {}", self.operation, self.path, self.detail)
+    }
+}
+
+impl std::error::Error for DiskError {}
+
+/// Bytes of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Space {
+    /// All of it.
+    pub total: u64,
+    /// What can still be written.
+    pub free: u64,
+}
+
+/// How [`Disk::open`] opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// An existing file, for reading.
+    Read,
+    /// An existing file, for reading and writing.
+    Write,
+    /// A file that must not exist yet, readable by its owner only.
+    Create,
+}
+
+/// One open file, blocking. Implemented by `real` and `sim`.
+pub trait RawFile: Send + Sync {
+    /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError>;
+    /// Writes all of `bytes`.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
+    /// Makes what was written, and the length, durable.
+    fn sync(&self) -> Result<(), DiskError>;
+    /// Bytes in the file.
+    fn length(&self) -> Result<u64, DiskError>;
+    /// Cuts or extends with zeroes.
+    fn set_length(&self, length: u64) -> Result<(), DiskError>;
+    /// The pause before an operation on `bytes` bytes; `None` where the device itself takes the time.
+    fn pause(&self, bytes: usize) -> Option<Boxed<()>>;
+    /// The file's path in messages.
+    fn path(&self) -> &str;
+}
+
+/// One directory tree on one device, blocking. Paths are relative, `/`-separated.
+pub trait RawDisk: Send + Sync {
+    /// Opens a file.
+    fn open(&self, path: &str, how: Open) -> Result<Arc<dyn RawFile>, DiskError>;
+    /// Removes a file.
+    fn remove(&self, path: &str) -> Result<(), DiskError>;
+    /// Renames a file over whatever is at `to`.
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
+    /// Names in a directory, sorted.
+    fn list(&self, path: &str) -> Result<Vec<String>, DiskError>;
+    /// Makes a directory, readable by its owner only. An existing one is fine.
+    fn make_directory(&self, path: &str) -> Result<(), DiskError>;
+    /// Makes the names in a directory durable.
+    fn sync_directory(&self, path: &str) -> Result<(), DiskError>;
+    /// Sizes.
+    fn space(&self) -> Result<Space, DiskError>;
+    /// Takes the lock file at `path` until the returned value is dropped; `Locked` if somebody has it.
+    fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError>;
+    /// The disk's path in messages.
+    fn path(&self) -> &str;
+}
+
+/// An open file of a [`Disk`].
+#[derive(Clone)]
+pub struct File(Arc<dyn RawFile>);
+
+impl File {
+    /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
+    pub async fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        self.pause(buffer.len()).await;
+        self.0.read_at(offset, buffer)
+    }
+
+    /// Fills `buffer`; a file that ends before is an error of kind `Short`.
+    pub async fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
+        let count = self.read_at(offset, buffer).await?;
+        if count == buffer.len() {
+            return Ok(());
+        }
+        Err(DiskError {
+            kind: DiskErrorKind::Short,
+            operation: "read",
+            path: self.path().to_owned(),
+            detail: format!("expected {} bytes at offset {offset}, the file ends after {count}", buffer.len()),
+        })
+    }
+
+    /// Writes all of `bytes`. Not durable before [`File::sync`].
+    pub async fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.pause(bytes.len()).await;
+        self.0.write_at(offset, bytes)
+    }
+
+    /// Makes what was written durable.
+    pub async fn sync(&self) -> Result<(), DiskError> {
+        self.pause(0).await;
+        self.0.sync()
+    }
+
+    /// Bytes in the file.
+    pub fn length(&self) -> Result<u64, DiskError> {
+        self.0.length()
+    }
+
+    /// Cuts or extends with zeroes.
+    pub fn set_length(&self, length: u64) -> Result<(), DiskError> {
+        self.0.set_length(length)
+    }
+
+    /// The file's path in messages.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.0.path()
+    }
+
+    /// The blocking file beneath, for a library that cannot wait (the embedded index).
+    #[must_use]
+    pub fn raw(&self) -> &Arc<dyn RawFile> {
+        &self.0
+    }
+
+    async fn pause(&self, bytes: usize) {
+        if let Some(pause) = self.0.pause(bytes) {
+            pause.await;
+        }
+    }
+}
+
+/// A directory tree on one device. Cheap to clone.
+#[derive(Clone)]
+pub struct Disk(Arc<dyn RawDisk>);
+
+impl Disk {
+    /// Wraps a device.
+    #[must_use]
+    pub fn new(raw: Arc<dyn RawDisk>) -> Disk {
+        Disk(raw)
+    }
+
+    /// Opens a file.
+    pub fn open(&self, path: &str, how: Open) -> Result<File, DiskError> {
+        self.0.open(path, how).map(File)
+    }
+
+    /// Reads a whole small file.
+    pub async fn read(&self, path: &str) -> Result<Vec<u8>, DiskError> {
+        let file = self.open(path, Open::Read)?;
+        let mut bytes = vec![0; usize::try_from(file.length()?).expect("small files fit in memory")];
+        file.read_exact_at(0, &mut bytes).await?;
+        Ok(bytes)
+    }
+
+    /// Makes a new file with these bytes, durable with its name: written aside, synced, renamed.
+    pub async fn write_durably(&self, path: &str, bytes: &[u8]) -> Result<(), DiskError> {
+        let aside = format!("{path}.new");
+        match self.remove(&aside) {
+            Ok(()) => {}
+            Err(error) if error.kind == DiskErrorKind::Absent => {}
+            Err(error) => return Err(error),
+        }
+        let file = self.open(&aside, Open::Create)?;
+        file.write_at(0, bytes).await?;
+        file.sync().await?;
+        self.rename(&aside, path)?;
+        self.sync_directory(path.rsplit_once('/').map_or("", |(directory, _)| directory))
+    }
+
+    /// Removes a file.
+    pub fn remove(&self, path: &str) -> Result<(), DiskError> {
+        self.0.remove(path)
+    }
+
+    /// Renames a file over whatever is at `to`.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.0.rename(from, to)
+    }
+
+    /// Names in a directory, sorted.
+    pub fn list(&self, path: &str) -> Result<Vec<String>, DiskError> {
+        self.0.list(path)
+    }
+
+    /// Makes a directory.
+    pub fn make_directory(&self, path: &str) -> Result<(), DiskError> {
+        self.0.make_directory(path)
+    }
+
+    /// Makes the names in a directory durable.
+    pub fn sync_directory(&self, path: &str) -> Result<(), DiskError> {
+        self.0.sync_directory(path)
+    }
+
+    /// Sizes.
+    pub fn space(&self) -> Result<Space, DiskError> {
+        self.0.space()
+    }
+
+    /// Takes a lock file until the returned value is dropped.
+    pub fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
+        self.0.lock(path)
+    }
+
+    /// The disk's path in messages.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.0.path()
+    }
+}

@@ -1,0 +1,43 @@
+//! The only door to the outside: disks, clock, randomness, tasks. Real or simulated, and nobody above can tell.
+//!
+//! Crates above take a [`Platform`] and [`disk::Disk`]s and never touch `std::fs`, `Instant::now`, threads or random numbers
+//! themselves (clippy.toml bans them). On the real platform an operation on a disk runs in the thread that asks and
+//! is complete at the first poll; on the simulated one it waits its turn in virtual time.
+//!
+//! Not here: what the bytes mean; sockets (they come with the cluster).
+
+pub mod disk;
+pub mod task;
+
+pub mod real;
+pub mod sim;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::time::Timestamp;
+
+/// Time as the outside world has it.
+pub trait Clock: Send + Sync {
+    /// Wall-clock time, which may jump.
+    fn now(&self) -> Timestamp;
+    /// Time since some fixed moment of this process; never goes back.
+    fn elapsed(&self) -> Duration;
+}
+
+/// A source of random bytes.
+pub trait Chance: Send + Sync {
+    /// Fills `bytes`.
+    fn fill(&self, bytes: &mut [u8]);
+}
+
+/// Clock, randomness and tasks of one node.
+#[derive(Clone)]
+pub struct Platform {
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub chance: Arc<dyn Chance>,
+    /// Tasks and timers.
+    pub tasks: Arc<dyn task::Tasks>,
+}

@@ -1,0 +1,103 @@
+//! The real platform: directories, the system's clock and randomness, a thread per task.
+#![expect(clippy::disallowed_methods, reason = "this module is the door that the ban points to")]
+
+mod directory;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base::time::Timestamp;
+
+pub use directory::Directory;
+
+use crate::task::{Boxed, Tasks};
+use crate::{Chance, Clock, Platform};
+
+/// The real platform of this process.
+#[must_use]
+pub fn platform() -> Platform {
+    Platform {
+        clock: Arc::new(SystemClock { start: Instant::now() }),
+        chance: Arc::new(SystemChance),
+        tasks: Arc::new(Threads),
+    }
+}
+
+struct SystemClock {
+    start: Instant,
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
+            // A clock before 1970 is broken; its files read 1970.
+            Err(_) => Timestamp::default(),
+        }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+struct SystemChance;
+
+impl Chance for SystemChance {
+    fn fill(&self, bytes: &mut [u8]) {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+                Ok(count) => filled += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => panic!("the kernel gives no random bytes: {error}"),
+            }
+        }
+    }
+}
+
+struct Threads;
+
+impl Tasks for Threads {
+    fn spawn(&self, name: &str, task: Boxed<()>) {
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        builder.spawn(move || block_on(task)).expect("the system starts a thread");
+    }
+
+    fn sleep(&self, duration: Duration) -> Boxed<()> {
+        Box::pin(futures_timer::Delay::new(duration))
+    }
+
+    fn compute(&self, jobs: Vec<Box<dyn FnOnce() + Send + '_>>) {
+        rayon::scope(|scope| jobs.into_iter().for_each(|job| scope.spawn(move |_| job())));
+    }
+}
+
+/// Polls a future to completion on this thread, which sleeps while the future waits.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    use std::task::{Context, Poll, Wake, Waker};
+
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+        fn wake_by_ref(self: &Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    thread_local! {
+        static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    }
+    let mut future = std::pin::pin!(future);
+    WAKER.with(|waker| {
+        let mut context = Context::from_waker(waker);
+        loop {
+            match future.as_mut().poll(&mut context) {
+                Poll::Ready(value) => return value,
+                // A spurious or early unpark only polls once more.
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    })
+}

@@ -1,0 +1,175 @@
+//! A disk that is a directory of a mounted file system.
+//!
+//! Blocking positioned I/O in the calling thread; `fdatasync` for data, `fsync` for directories.
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::disk::{Disk, DiskError, DiskErrorKind, Open, RawDisk, RawFile, Space};
+use crate::task::Boxed;
+
+/// A directory as a disk.
+pub struct Directory {
+    root: PathBuf,
+    shown: String,
+}
+
+impl Directory {
+    /// An existing directory.
+    pub fn open(root: &Path) -> Result<Disk, DiskError> {
+        let shown = root.display().to_string();
+        let failed = |error| describe("open", &shown, &error);
+        let metadata = fs::metadata(root).map_err(failed)?;
+        if !metadata.is_dir() {
+            return Err(failed(io::Error::from(io::ErrorKind::NotADirectory)));
+        }
+        Ok(Disk::new(Arc::new(Directory { root: root.to_owned(), shown })))
+    }
+
+    /// A directory, made with its parents where it does not exist, open to its owner only.
+    pub fn create(root: &Path) -> Result<Disk, DiskError> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(root).map_err(|error| describe("make directory", &root.display().to_string(), &error))?;
+        Directory::open(root)
+    }
+
+    fn join(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    fn failed(&self, operation: &'static str, path: &str) -> impl Fn(io::Error) -> DiskError {
+        let shown = self.join(path).display().to_string();
+        move |error| describe(operation, &shown, &error)
+    }
+}
+
+fn describe(operation: &'static str, path: &str, error: &io::Error) -> DiskError {
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => DiskErrorKind::Absent,
+        io::ErrorKind::AlreadyExists => DiskErrorKind::Exists,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DiskErrorKind::Full,
+        io::ErrorKind::ReadOnlyFilesystem => DiskErrorKind::ReadOnly,
+        io::ErrorKind::PermissionDenied => DiskErrorKind::Denied,
+        io::ErrorKind::WouldBlock => DiskErrorKind::Locked,
+        _ => DiskErrorKind::Failed,
+    };
+    DiskError { kind, operation, path: path.to_owned(), detail: error.to_string() }
+}
+
+impl RawDisk for Directory {
+    fn open(&self, path: &str, how: Open) -> Result<Arc<dyn RawFile>, DiskError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(how != Open::Read).create_new(how == Open::Create).mode(0o600);
+        let file = options.open(self.join(path)).map_err(self.failed("open", path))?;
+        Ok(Arc::new(DirectoryFile { file, shown: self.join(path).display().to_string() }))
+    }
+
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        fs::remove_file(self.join(path)).map_err(self.failed("remove", path))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        fs::rename(self.join(from), self.join(to)).map_err(self.failed("rename", from))
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, DiskError> {
+        let failed = self.failed("list", path);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.join(path)).map_err(&failed)? {
+            let name = entry.map_err(&failed)?.file_name();
+            // Our own names are ASCII; a foreign one is none of ours.
+            names.extend(OsStr::to_str(&name).map(str::to_owned));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn make_directory(&self, path: &str) -> Result<(), DiskError> {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(self.join(path)).map_err(self.failed("make directory", path))
+    }
+
+    fn sync_directory(&self, path: &str) -> Result<(), DiskError> {
+        let failed = self.failed("sync directory", path);
+        fs::File::open(self.join(path)).and_then(|directory| directory.sync_all()).map_err(failed)
+    }
+
+    fn space(&self) -> Result<Space, DiskError> {
+        let status = rustix::fs::statvfs(&self.root)
+            .map_err(|error| describe("measure the space of", &self.shown, &io::Error::from(error)))?;
+        Ok(Space {
+            total: status.f_blocks.saturating_mul(status.f_frsize),
+            free: status.f_bavail.saturating_mul(status.f_frsize),
+        })
+    }
+
+    fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
+        let failed = self.failed("lock", path);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(self.join(path)).map_err(&failed)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| failed(io::Error::from(error)))?;
+        Ok(Box::new(file))
+    }
+
+    fn path(&self) -> &str {
+        &self.shown
+    }
+}
+
+struct DirectoryFile {
+    file: fs::File,
+    shown: String,
+}
+
+impl DirectoryFile {
+    fn failed(&self, operation: &'static str) -> impl Fn(io::Error) -> DiskError + '_ {
+        move |error| describe(operation, &self.shown, &error)
+    }
+}
+
+impl RawFile for DirectoryFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed("read")(error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.file.write_all_at(bytes, offset).map_err(self.failed("write"))
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        self.file.sync_data().map_err(self.failed("sync"))
+    }
+
+    fn length(&self) -> Result<u64, DiskError> {
+        self.file.metadata().map(|metadata| metadata.len()).map_err(self.failed("measure"))
+    }
+
+    fn set_length(&self, length: u64) -> Result<(), DiskError> {
+        self.file.set_len(length).map_err(self.failed("resize"))
+    }
+
+    fn pause(&self, _bytes: usize) -> Option<Boxed<()>> {
+        None
+    }
+
+    fn path(&self) -> &str {
+        &self.shown
+    }
+}

@@ -1,0 +1,359 @@
+//! A simulated disk, as the code under test sees it and as the test does.
+//!
+//! Each operation first meets the power supply, which counts it, then the disk's health, then happens, and leaves a line in the
+//! world's trace. The pause before an operation is drawn from the seed, so that tasks overtake each other; the
+//! blocking operation itself takes no time, so that it can be used beneath a library that cannot wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::hash::checksum;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::blocks::Blocks;
+use super::faults::Faults;
+use super::files::{Files, Refusal};
+use super::names::clean;
+use super::power::Current;
+use super::random::Random;
+use super::schedule::Machine;
+use crate::disk::{Disk, DiskError, DiskErrorKind, Open, RawDisk, RawFile, Space};
+use crate::task::Boxed;
+
+/// Least and most that an operation takes beside its bytes: an NVMe disk, quiet and busy.
+const LATENCY_MICROS: (u64, u64) = (20, 200);
+/// One in this many takes a hundred times as long: the disk collects its garbage.
+const STALL_ONE_IN: u64 = 100;
+/// 1 GB/s.
+const NANOS_PER_BYTE: u64 = 1;
+
+/// A simulated disk. Cheap to clone; all clones are the same disk.
+#[derive(Clone)]
+pub struct SimDisk(Arc<Device>);
+
+struct Device {
+    name: String,
+    machine: Arc<Machine>,
+    files: Mutex<Files>,
+    latency: Mutex<Random>,
+}
+
+impl SimDisk {
+    pub(super) fn new(machine: &Arc<Machine>, name: &str, capacity: u64) -> SimDisk {
+        SimDisk(Arc::new(Device {
+            name: name.to_owned(),
+            machine: machine.clone(),
+            files: Mutex::new(Files::new(machine.seed, name, capacity)),
+            latency: Mutex::new(Random::stream(machine.seed, &format!("latency of {name}"))),
+        }))
+    }
+
+    /// The disk as code takes it.
+    #[must_use]
+    pub fn disk(&self) -> Disk {
+        Disk::new(Arc::new(self.clone()))
+    }
+
+    /// What is wrong with it now.
+    #[must_use]
+    pub fn faults(&self) -> Faults {
+        self.0.files.lock().faults.clone()
+    }
+
+    /// Sets what is wrong with it from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.0.files.lock().faults = faults;
+    }
+
+    /// Makes the disk larger or smaller. What is on it stays.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.0.files.lock().capacity = bytes;
+    }
+
+    /// This disk loses its power: the seed takes what it may of all that was not synced, open files fail from now on, locks are
+    /// free. The rest of the machine does not notice; [`super::World::restart`] does this to every disk.
+    pub fn power_loss(&self) {
+        self.0.files.lock().lose();
+    }
+
+    /// All files as a reader sees them now. Costs no operation and works without power.
+    #[must_use]
+    pub fn snapshot_files(&self) -> BTreeMap<String, Vec<u8>> {
+        self.snapshot(|files, path| files.content(path).map(|content| content.visible().to_vec()))
+    }
+
+    /// Files by their current names with the bytes that certainly survive a power loss, if the name does.
+    #[must_use]
+    pub fn durable_files(&self) -> BTreeMap<String, Vec<u8>> {
+        self.snapshot(|files, path| files.content(path).map(|content| content.durable().to_vec()))
+    }
+
+    /// Flips one bit (0 to 7) of a byte at rest.
+    ///
+    /// # Panics
+    /// If there is no such file or byte: the test is wrong.
+    pub fn flip_bit(&self, path: &str, offset: u64, bit: u32) {
+        self.alter(path, offset, 1, |_, byte| *byte ^= 1 << bit);
+    }
+
+    /// Overwrites bytes at rest, as a medium does that rots: no length changes, and no sync mends it.
+    ///
+    /// # Panics
+    /// If there is no such file or the range goes beyond its end.
+    pub fn corrupt(&self, path: &str, offset: u64, bytes: &[u8]) {
+        self.alter(path, offset, bytes.len(), |at, byte| *byte = bytes[at]);
+    }
+
+    /// Cuts a file at rest; what was waiting for a sync is first made durable.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn truncate(&self, path: &str, length: u64) {
+        self.with_content(path, |content| {
+            let mut blocks: Blocks = content.visible().clone();
+            blocks.set_length(length);
+            content.replace(blocks);
+        });
+    }
+
+    /// Takes a file away, durably; all names that wait for a sync become durable with it. `false` if there is none.
+    pub fn remove(&self, path: &str) -> bool {
+        self.0.files.lock().uninstall(&clean(path))
+    }
+
+    /// Puts a file with these bytes there, or replaces one, durably and with its directories; all names that wait for a
+    /// sync become durable with it.
+    pub fn install(&self, path: &str, bytes: &[u8]) {
+        self.0.files.lock().install(&clean(path), bytes);
+    }
+
+    pub(super) fn close_all(&self) {
+        self.0.files.lock().close_all();
+    }
+
+    fn snapshot(&self, read: impl Fn(&mut Files, &str) -> Option<Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+        let mut files = self.0.files.lock();
+        let paths: Vec<String> = files.names.files().map(|(path, _)| path.clone()).collect();
+        paths.into_iter().filter_map(|path| read(&mut files, &path).map(|bytes| (path, bytes))).collect()
+    }
+
+    fn alter(&self, path: &str, offset: u64, count: usize, change: impl Fn(usize, &mut u8)) {
+        self.with_content(path, |content| {
+            let length = content.visible().length();
+            assert!(offset + count as u64 <= length, "{path} has {length} bytes, no {count} at {offset}");
+            content.alter(offset, count, change);
+        });
+    }
+
+    fn with_content(&self, path: &str, change: impl FnOnce(&mut super::content::Content)) {
+        let mut files = self.0.files.lock();
+        change(files.content(&clean(path)).unwrap_or_else(|| panic!("no file {path} on disk {}", self.0.name)));
+    }
+}
+
+impl Device {
+    /// One operation: counted, refused without power or on a dead disk, noted in the trace.
+    fn operate<T>(
+        &self,
+        operation: &'static str,
+        path: &str,
+        numbers: [u64; 2],
+        run: impl FnOnce(&mut Files) -> Result<T, Refusal>,
+    ) -> Result<T, DiskError> {
+        let current = self.machine.power.operation();
+        let result = self.attempt(current, run);
+        let outcome = result.as_ref().map_or_else(|(kind, _)| 1 + *kind as u64, |_| 0);
+        self.machine.note(operation, &self.name, &[]);
+        self.machine.note("", path, &[numbers[0], numbers[1], outcome]);
+        result.map_err(|refusal| self.describe(operation, path, refusal))
+    }
+
+    fn attempt<T>(&self, current: Current, run: impl FnOnce(&mut Files) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        const GONE: Refusal = (DiskErrorKind::Failed, "power is gone");
+        if current == Current::Gone {
+            return Err(GONE);
+        }
+        let mut files = self.files.lock();
+        if files.faults.is_dead {
+            return Err((DiskErrorKind::Failed, "the disk does not answer"));
+        }
+        files.is_power_failing = current == Current::Failing;
+        let result = run(&mut files);
+        if current == Current::Failing { Err(GONE) } else { result }
+    }
+
+    fn describe(&self, operation: &'static str, path: &str, (kind, detail): Refusal) -> DiskError {
+        DiskError { kind, operation, path: self.show(path), detail: detail.to_owned() }
+    }
+
+    fn show(&self, path: &str) -> String {
+        format!("{}/{path}", self.name)
+    }
+
+    /// What is asked without touching the medium: not counted, but answered only while there is one.
+    fn ask(&self, operation: &'static str, path: &str) -> Result<MutexGuard<'_, Files>, DiskError> {
+        let files = self.files.lock();
+        let refusal = match () {
+            () if !self.machine.power.is_on() => "power is gone",
+            () if files.faults.is_dead => "the disk does not answer",
+            () => return Ok(files),
+        };
+        drop(files);
+        Err(self.describe(operation, path, (DiskErrorKind::Failed, refusal)))
+    }
+}
+
+impl RawDisk for SimDisk {
+    fn open(&self, path: &str, how: Open) -> Result<Arc<dyn RawFile>, DiskError> {
+        let path = clean(path);
+        let (number, boot) = self.0.operate("open", &path, [how as u64, 0], |files| {
+            let number = files.open(&path, how)?;
+            Ok((number, files.boot))
+        })?;
+        let shown = self.0.show(&path);
+        Ok(Arc::new(Handle { device: self.0.clone(), number, boot, is_writable: how != Open::Read, path, shown }))
+    }
+
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        let path = clean(path);
+        self.0.operate("remove", &path, [0, 0], |files| files.remove(&path))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let (from, to) = (clean(from), clean(to));
+        self.0.operate("rename", &from, [checksum(0, to.as_bytes()), 0], |files| files.rename(&from, &to))
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, DiskError> {
+        let path = clean(path);
+        self.0.operate("list", &path, [0, 0], |files| files.list(&path))
+    }
+
+    fn make_directory(&self, path: &str) -> Result<(), DiskError> {
+        let path = clean(path);
+        self.0.operate("make directory", &path, [0, 0], |files| files.make_directory(&path))
+    }
+
+    fn sync_directory(&self, path: &str) -> Result<(), DiskError> {
+        let path = clean(path);
+        self.0.operate("sync directory", &path, [0, 0], |files| files.sync_directory(&path))
+    }
+
+    fn space(&self) -> Result<Space, DiskError> {
+        self.0.ask("measure the space of", "").map(|files| files.space())
+    }
+
+    fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
+        let path = clean(path);
+        let boot = self.0.operate("lock", &path, [0, 0], |files| files.lock(&path).map(|()| files.boot))?;
+        Ok(Box::new(Lock { device: self.0.clone(), path, boot }))
+    }
+
+    fn path(&self) -> &str {
+        &self.0.name
+    }
+}
+
+/// A lock that is held.
+struct Lock {
+    device: Arc<Device>,
+    path: String,
+    boot: u64,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let mut files = self.device.files.lock();
+        if files.boot == self.boot {
+            files.unlock(&self.path);
+        }
+    }
+}
+
+/// An open file.
+struct Handle {
+    device: Arc<Device>,
+    number: u64,
+    boot: u64,
+    is_writable: bool,
+    path: String,
+    shown: String,
+}
+
+impl Handle {
+    fn operate<T>(
+        &self,
+        operation: &'static str,
+        numbers: [u64; 2],
+        run: impl FnOnce(&mut Files) -> Result<T, Refusal>,
+    ) -> Result<T, DiskError> {
+        self.device.operate(operation, &self.path, numbers, |files| {
+            self.refuse_stale(files)?;
+            run(files)
+        })
+    }
+
+    fn refuse_stale(&self, files: &Files) -> Result<(), Refusal> {
+        if files.boot == self.boot { Ok(()) } else { Err((DiskErrorKind::Failed, "it was opened before a crash")) }
+    }
+
+    fn refuse_reader(&self) -> Result<(), Refusal> {
+        if self.is_writable { Ok(()) } else { Err((DiskErrorKind::Denied, "it is open for reading only")) }
+    }
+}
+
+impl RawFile for Handle {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let count = buffer.len() as u64;
+        self.operate("read", [offset, count], |files| files.read(self.number, offset, buffer))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.operate("write", [offset, checksum(bytes.len() as u64, bytes)], |files| {
+            self.refuse_reader()?;
+            files.write(self.number, offset, bytes)
+        })
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        self.operate("sync", [0, 0], |files| files.sync(self.number))
+    }
+
+    fn length(&self) -> Result<u64, DiskError> {
+        let mut files = self.device.ask("measure", &self.path)?;
+        let stale = self.refuse_stale(&files);
+        stale
+            .map(|()| files.length(self.number))
+            .map_err(|refusal| self.device.describe("measure", &self.path, refusal))
+    }
+
+    fn set_length(&self, length: u64) -> Result<(), DiskError> {
+        self.operate("resize", [length, 0], |files| {
+            self.refuse_reader()?;
+            files.set_length(self.number, length)
+        })
+    }
+
+    fn pause(&self, bytes: usize) -> Option<Boxed<()>> {
+        let slowness = u64::from(self.device.files.lock().faults.slowness);
+        let mut latency = self.device.latency.lock();
+        let (least, most) = LATENCY_MICROS;
+        let quiet = (least + latency.below(most - least)) * 1000 + bytes as u64 * NANOS_PER_BYTE;
+        let nanos = if latency.below(STALL_ONE_IN) == 0 { quiet * 100 } else { quiet };
+        Some(self.device.machine.timeline.sleep(Duration::from_nanos(nanos.saturating_mul(slowness))))
+    }
+
+    fn path(&self) -> &str {
+        &self.shown
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let mut files = self.device.files.lock();
+        if files.boot == self.boot {
+            files.close(self.number);
+        }
+    }
+}

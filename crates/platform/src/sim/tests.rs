@@ -1,0 +1,5 @@
+//! The simulator is trusted by every test above it, so it is tested against its own fault model, rule by rule.
+
+mod disk;
+mod power;
+mod world;
