@@ -1,0 +1,363 @@
+//! The commit server: folds journaled records into trees and switches the superblock, beside the callers' path.
+//!
+//! A commit takes a moment T between two frames, by the gate. What was recorded up to T is frozen file by file; then extents,
+//! entries and attributes become new trees, children before parents, then the catalog, then the superblock. Now `frozen` is
+//! part of `base`, and the journal up to T is free (Ungureanu et al., FAST 2010, the commit server; its three timestamp cases
+//! are here: records before T are in `frozen`, those after T in `active`, and a file without records is not touched).
+//!
+//! I-70  The superblock of time T names trees that hold exactly the records up to T.
+//! I-71  The new roots are current before any inode is cleaned: who loads an inode that left memory finds it there.
+//! I-72  A commit that fails changes nothing but that `frozen` is `active` again.
+//! I-73  `allocated` of a committed inode is exact: the bytes that its extents cover.
+//!
+//! Not here: what the store does at a superblock (`store`), recovery (`open`).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::codec::Writer;
+use base::id::FileId;
+use base::interval::IntervalMap;
+use bytes::Bytes;
+use platform::task::first;
+use store::Class;
+
+use crate::attributes::{Attributes, Node};
+use crate::directory::encode_entry;
+use crate::extent::{Extent, Overlay};
+use crate::failure::FileError;
+use crate::format::{
+    Base, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent, encode_xattrs,
+};
+use crate::inode::{Frozen, InodeSet};
+use crate::system::FileSystem;
+use crate::tree::Edits;
+
+/// Bytes of the journal that become chunks together.
+const PUT_BYTES: usize = 8 << 20;
+/// Looks for a commit that is due, in parts of the commit interval.
+const ROUNDS_PER_INTERVAL: u32 = 10;
+
+/// A change of the list of snapshots that goes with a commit.
+#[derive(Clone, Debug)]
+pub(crate) enum SnapshotChange {
+    /// The catalog of this commit gets a name.
+    Add {
+        /// The name.
+        name: String,
+    },
+    /// A view goes.
+    Remove {
+        /// Which.
+        view: u32,
+    },
+}
+
+impl FileSystem {
+    /// Folds everything recorded so far into the committed trees.
+    ///
+    /// # Errors
+    /// The store's; nothing is lost, the journal stays.
+    pub async fn commit(&self) -> Result<(), FileError> {
+        self.commit_with(None).await
+    }
+
+    pub(crate) async fn commit_with(&self, change: Option<SnapshotChange>) -> Result<(), FileError> {
+        let _commit = self.commit.lock().await;
+        let start = self.platform.clock.elapsed();
+        let (generation, covered, inodes) = {
+            let mut gate = self.gate.write();
+            *gate += 1;
+            (*gate, self.store.last_logged(), std::mem::take(&mut *self.touched.lock()))
+        };
+        if inodes.is_empty() && change.is_none() {
+            return Ok(());
+        }
+        for inode in inodes.values() {
+            let mut state = inode.state.lock();
+            if state.generation < generation && state.active.is_touched {
+                state.freeze(generation);
+            }
+        }
+        let result = self.write_trees(&inodes, covered, change).await;
+        match result {
+            Ok(bases) => {
+                self.clean(&inodes, bases);
+                self.counters.commits.add(1);
+                self.counters.commit_inodes.add(inodes.len() as u64);
+                let spent = self.platform.clock.elapsed().saturating_sub(start);
+                self.counters.commit_micros.add(u64::try_from(spent.as_micros()).unwrap_or(u64::MAX));
+                Ok(())
+            }
+            Err(error) => {
+                self.counters.commit_failures.add(1);
+                for (file, inode) in inodes {
+                    inode.state.lock().thaw();
+                    self.touched.lock().insert(file, inode);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the trees and the superblock. Gives what each inode is now based on.
+    async fn write_trees(
+        &self,
+        inodes: &InodeSet,
+        covered: base::id::Position,
+        change: Option<SnapshotChange>,
+    ) -> Result<BTreeMap<FileId, Base>, FileError> {
+        let old = self.roots.lock().clone();
+        let mut overlays = self.settle_inlined(inodes).await?;
+        let (mut catalog, mut orphans) = (Edits::new(), Edits::new());
+        let mut bases = BTreeMap::new();
+        for (file, inode) in inodes {
+            let (frozen, base) = {
+                let state = inode.state.lock();
+                (state.frozen.clone().expect("frozen above, under the commit lock"), state.base.clone())
+            };
+            let was_orphan = base.is_orphan;
+            let is_orphan = !frozen.is_gone && frozen.attributes.links == 0;
+            if frozen.is_gone {
+                catalog.insert(file.0, None);
+            } else {
+                let content = overlays.remove(file);
+                let base = Base { is_orphan, ..self.new_base(&frozen, base, content).await? };
+                let attributes = Attributes { allocated: base.allocated, ..frozen.attributes.clone() };
+                let value = InodeValue { attributes, version: frozen.version, base: base.clone() };
+                catalog.insert(file.0, Some(value.encode()));
+                bases.insert(*file, base);
+            }
+            if is_orphan != was_orphan {
+                orphans.insert(file.0, is_orphan.then(Vec::new));
+            }
+        }
+        let catalog = self.trees.update(&old.catalog, catalog, INLINE_BYTES_MAX).await?;
+        let orphans = self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?;
+        let mut roots = Roots { catalog, orphans, ..(*old).clone() };
+        roots.next_counter = self.next_counter.load(Ordering::SeqCst);
+        let snapshots = self.change_snapshots(&mut roots, change).await?;
+        self.store.commit(&roots.encode(), covered).await?;
+        *self.roots.lock() = Arc::new(roots);
+        if let Some(snapshots) = snapshots {
+            *self.snapshots.lock() = snapshots;
+        }
+        Ok(bases)
+    }
+
+    /// Makes chunks of what only the journal had. Gives the content of each file that changed, without inlined bytes.
+    async fn settle_inlined(&self, inodes: &InodeSet) -> Result<BTreeMap<FileId, IntervalMap<Extent>>, FileError> {
+        let mut settled = BTreeMap::new();
+        let (mut chunks, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for (file, inode) in inodes {
+            let frozen = inode.state.lock().frozen.clone().expect("frozen above, under the commit lock");
+            let Overlay { extents, inlined } = &frozen.layer.content;
+            if frozen.is_gone || (extents.is_empty() && inlined.is_empty()) {
+                continue;
+            }
+            settled.insert(*file, extents.clone());
+            for (offset, run) in touching(inlined) {
+                let mut start = 0;
+                for length in store::cut_points(&run, true) {
+                    let length_u32 = u32::try_from(length).expect("a chunk is at most 1 MiB");
+                    places.push((*file, offset + start as u64, length_u32));
+                    chunks.push(run.slice(start..start + length));
+                    start += length;
+                }
+                bytes += run.len();
+            }
+            if bytes >= PUT_BYTES {
+                bytes = 0;
+                self.put_inlined(&mut settled, std::mem::take(&mut chunks), std::mem::take(&mut places)).await?;
+            }
+        }
+        self.put_inlined(&mut settled, chunks, places).await?;
+        Ok(settled)
+    }
+
+    async fn put_inlined(
+        &self,
+        settled: &mut BTreeMap<FileId, IntervalMap<Extent>>,
+        chunks: Vec<Bytes>,
+        places: Vec<(FileId, u64, u32)>,
+    ) -> Result<(), FileError> {
+        let addresses = self.store.put_many(Class::Data, chunks).await?;
+        for (address, (file, offset, chunk_bytes)) in addresses.into_iter().zip(places) {
+            let extents = settled.get_mut(&file).expect("entered before its runs");
+            let extent = Extent::Chunk { address, skip: 0, chunk_bytes };
+            extents.insert(offset..offset + u64::from(chunk_bytes), extent);
+        }
+        Ok(())
+    }
+
+    async fn new_base(
+        &self,
+        frozen: &Frozen,
+        base: Base,
+        content: Option<IntervalMap<Extent>>,
+    ) -> Result<Base, FileError> {
+        let Base { tree, target, xattrs, allocated, is_orphan } = base;
+        let (tree, allocated) = match content {
+            Some(content) => self.update_extents(tree, allocated, &content).await?,
+            None => (tree, allocated),
+        };
+        let entries = frozen.layer.entries.iter();
+        let edits: Edits = entries.map(|(cookie, entry)| (*cookie, entry.as_ref().map(encode_entry))).collect();
+        let tree = self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?;
+        let xattrs = match &frozen.xattrs {
+            None => xattrs,
+            Some(set) if set.is_empty() => XattrPlace::None,
+            Some(set) => {
+                let bytes = encode_xattrs(set);
+                if bytes.len() <= INLINE_BYTES_MAX {
+                    XattrPlace::Inline(Bytes::from(bytes))
+                } else {
+                    XattrPlace::Chunk(self.store.put(Class::Metadata, &bytes).await?)
+                }
+            }
+        };
+        Ok(Base { tree, target, xattrs, allocated, is_orphan })
+    }
+
+    /// Puts new content over the extents of a tree.
+    async fn update_extents(
+        &self,
+        tree: Root,
+        allocated: u64,
+        content: &IntervalMap<Extent>,
+    ) -> Result<(Root, u64), FileError> {
+        let ranges = covered_ranges(content);
+        // Cut off and written anew: no need to look at what was there.
+        let (tree, allocated) = match &ranges[..] {
+            [whole] if *whole == (0..u64::MAX) => (Root::Empty, 0),
+            _ => (tree, allocated),
+        };
+        let mut old: IntervalMap<Extent> = IntervalMap::default();
+        for range in &ranges {
+            for (below, extent) in self.base_extents(&tree, range.clone(), usize::MAX).await?.0 {
+                old.insert(below, extent);
+            }
+        }
+        let mut new = old.clone();
+        for (range, extent) in content.iter() {
+            new.insert(range, *extent);
+        }
+        let count = |extents: &IntervalMap<Extent>| -> u64 {
+            extents.iter().filter(|(_, extent)| extent.is_allocated()).map(|(range, _)| range.end - range.start).sum()
+        };
+        let allocated = allocated.saturating_sub(count(&old)) + count(&new);
+        let mut edits: Edits = old.iter().map(|(range, _)| (range.start, None)).collect();
+        for (range, extent) in joined(&new) {
+            let mut writer = Writer::with_capacity(64);
+            encode_extent(range.end - range.start, &extent, &mut writer);
+            edits.insert(range.start, Some(writer.into_bytes()));
+        }
+        Ok((self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?, allocated))
+    }
+
+    /// Applies a change of the snapshot list to `roots`; gives the new list.
+    async fn change_snapshots(
+        &self,
+        roots: &mut Roots,
+        change: Option<SnapshotChange>,
+    ) -> Result<Option<BTreeMap<u32, SnapshotValue>>, FileError> {
+        let Some(change) = change else { return Ok(None) };
+        let mut snapshots = self.snapshots.lock().clone();
+        let edits = match change {
+            SnapshotChange::Add { name } => {
+                let view = roots.next_view.max(1);
+                roots.next_view = view + 1;
+                let value = SnapshotValue { taken: self.now(), catalog: roots.catalog.clone(), name };
+                let bytes = value.encode();
+                snapshots.insert(view, value);
+                Edits::from([(u64::from(view), Some(bytes))])
+            }
+            SnapshotChange::Remove { view } => {
+                snapshots.remove(&view);
+                Edits::from([(u64::from(view), None)])
+            }
+        };
+        roots.snapshots = self.trees.update(&roots.snapshots, edits, INLINE_BYTES_MAX).await?;
+        Ok(Some(snapshots))
+    }
+
+    /// The committed inodes stand on their new base.
+    fn clean(&self, inodes: &InodeSet, mut bases: BTreeMap<FileId, Base>) {
+        for (file, inode) in inodes {
+            let is_gone = {
+                let mut state = inode.state.lock();
+                state.frozen = None;
+                if let Some(base) = bases.remove(file) {
+                    state.base = base;
+                }
+                state.is_gone && !state.active.is_touched
+            };
+            if is_gone {
+                self.table.remove(Node::live(*file));
+            }
+        }
+    }
+
+    /// The background task that keeps the journal short.
+    pub(crate) async fn run_committer(self: Arc<Self>) {
+        let pause = self.options.commit_interval / ROUNDS_PER_INTERVAL;
+        let mut last = self.platform.clock.elapsed();
+        while !self.is_stopping.load(Ordering::SeqCst) {
+            let sleep = self.platform.tasks.sleep(pause);
+            first(self.wants_commit.notified(), sleep).await;
+            let now = self.platform.clock.elapsed();
+            let is_old = now.saturating_sub(last) >= self.options.commit_interval;
+            if !is_old && self.store.journal_bytes() <= self.options.commit_journal_bytes {
+                continue;
+            }
+            last = now;
+            // A failed flush has been counted and keeps its data; what is recorded can be committed all the same.
+            if self.commit().await.is_err() {
+                self.platform.tasks.sleep(pause).await;
+            }
+        }
+        self.stopped.add_permits(1);
+    }
+}
+
+/// Runs that touch, as one: what an application wrote in small steps is one chunk.
+fn touching(inlined: &IntervalMap<Vec<u8>>) -> Vec<(u64, Bytes)> {
+    let mut joined: Vec<(u64, Vec<u8>)> = Vec::new();
+    for (range, run) in inlined.iter() {
+        match joined.last_mut() {
+            Some((offset, bytes)) if *offset + bytes.len() as u64 == range.start => bytes.extend_from_slice(run),
+            _ => joined.push((range.start, run.clone())),
+        }
+    }
+    joined.into_iter().map(|(offset, bytes)| (offset, Bytes::from(bytes))).collect()
+}
+
+/// The ranges that have a decision, those that touch as one.
+fn covered_ranges(content: &IntervalMap<Extent>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for (range, _) in content.iter() {
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// The extents that a tree keeps: no holes, and neighbours that go on in the same chunk as one.
+fn joined(extents: &IntervalMap<Extent>) -> Vec<(Range<u64>, Extent)> {
+    let mut kept: Vec<(Range<u64>, Extent)> = Vec::new();
+    for (range, extent) in extents.iter().filter(|(_, extent)| extent.is_allocated()) {
+        match kept.last_mut() {
+            Some((last, before))
+                if last.end == range.start && before.advanced_within(last.end - last.start) == Some(*extent) =>
+            {
+                last.end = range.end;
+            }
+            _ => kept.push((range, *extent)),
+        }
+    }
+    kept
+}

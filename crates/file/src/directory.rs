@@ -1,0 +1,233 @@
+//! Directories: entries by cookie, where a cookie is a hash of the name with room for collisions.
+//!
+//! A cookie is 63 bits: 55 bits of a keyed hash of the name, then 8 bits that tell apart names of equal hash. An entry keeps its
+//! cookie while it exists, so a listing can go on at a cookie whatever was added and removed meanwhile.
+//!
+//! I-50  No two entries of a directory have the same name, nor the same cookie.
+//! I-51  The size of a directory is the number of its entries.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::codec::{Reader, Writer};
+use base::limits::NAME_BYTES_MAX;
+use bytes::Bytes;
+
+use crate::attributes::{Attributes, Kind, Node, View};
+use crate::failure::FileError;
+use crate::format::Entry;
+use crate::inode::{Inode, State};
+use crate::system::{FileSystem, SNAPSHOTS, SNAPSHOTS_NAME, corrupt};
+
+/// Names with equal 55-bit hash that a directory can hold. The hash is keyed: nobody can aim for more.
+const COLLISIONS_MAX: u64 = 256;
+/// Cookies below are the front ends': 0 is the start, 1 and 2 are `.` and `..`.
+const COOKIE_MIN: u64 = COLLISIONS_MAX;
+
+/// One entry of a listing.
+#[derive(Clone, Debug)]
+pub struct DirectoryEntry {
+    /// Where to go on after it.
+    pub cookie: u64,
+    /// Its name.
+    pub name: Bytes,
+    /// The file.
+    pub node: Node,
+    /// The file's kind.
+    pub kind: Kind,
+}
+
+/// The entries whose names share a hash.
+pub(crate) struct Slots {
+    first: u64,
+    entries: BTreeMap<u64, Entry>,
+}
+
+impl Slots {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<(u64, &Entry)> {
+        self.entries.iter().find(|(_, entry)| *entry.name == *name).map(|(cookie, entry)| (*cookie, entry))
+    }
+
+    /// A cookie that no entry has.
+    pub(crate) fn free(&self) -> Result<u64, FileError> {
+        (self.first..self.first + COLLISIONS_MAX)
+            .find(|cookie| !self.entries.contains_key(cookie))
+            .ok_or(FileError::NoSpace)
+    }
+}
+
+pub(crate) fn check_name(name: &[u8]) -> Result<(), FileError> {
+    match name {
+        b"" => Err(FileError::NoEntry),
+        b"." | b".." => Err(FileError::Exists),
+        name if name.len() > NAME_BYTES_MAX => Err(FileError::NameTooLong),
+        name if name.contains(&b'/') || name.contains(&0) => Err(FileError::Invalid("a slash or zero in a name")),
+        _ => Ok(()),
+    }
+}
+
+/// The state of a directory that still exists; what else it is, is an error.
+pub(crate) fn expect_directory(state: &State) -> Result<(), FileError> {
+    if state.attributes.kind != Kind::Directory {
+        Err(FileError::NotDirectory)
+    } else if state.is_gone || state.attributes.links == 0 {
+        Err(FileError::NoEntry)
+    } else {
+        Ok(())
+    }
+}
+
+impl FileSystem {
+    /// The node and attributes of a name.
+    ///
+    /// # Errors
+    /// `NoEntry`, `NotDirectory`, `NameTooLong`, or the store's.
+    pub async fn lookup(&self, parent: Node, name: &[u8]) -> Result<(Node, Attributes), FileError> {
+        self.counters.lookups.add(1);
+        if name.len() > NAME_BYTES_MAX {
+            return Err(FileError::NameTooLong);
+        }
+        if parent == Node::live(SNAPSHOTS) {
+            let node = self.find_snapshot(name).ok_or(FileError::NoEntry)?;
+            return Ok((node, self.attributes(node).await?));
+        }
+        if parent == Node::live(base::id::FileId::ROOT) && name == SNAPSHOTS_NAME {
+            return Ok((Node::live(SNAPSHOTS), self.attributes(Node::live(SNAPSHOTS)).await?));
+        }
+        let directory = self.inode(parent).await?;
+        if name == b"." || name == b".." {
+            let file = if name == b"." { parent.file } else { directory.state.lock().attributes.parent };
+            let node = Node { view: parent.view, file };
+            return Ok((node, self.attributes(node).await?));
+        }
+        let slots = self.slots(&directory, name).await?;
+        let (_, entry) = slots.find(name).ok_or(FileError::NoEntry)?;
+        let node = Node { view: parent.view, file: entry.file };
+        Ok((node, self.attributes(node).await?))
+    }
+
+    /// The entries that a name could be among. The caller holds the operation lock if it means to change them.
+    pub(crate) async fn slots(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Slots, FileError> {
+        let (first, last) = self.cookies(name).into_inner();
+        let (tree, decided) = {
+            let state = directory.state.lock();
+            expect_directory(&state)?;
+            (state.base.tree.clone(), state.decided_entries(first..=last))
+        };
+        let mut entries = BTreeMap::new();
+        let mut from = Some(first);
+        while let Some(at) = from.filter(|at| *at <= last) {
+            let (found, next) = self.trees.scan(&tree, at, 1).await?;
+            for (cookie, bytes) in found.into_iter().take_while(|(cookie, _)| *cookie <= last) {
+                entries.insert(cookie, decode_entry(directory, &bytes)?);
+            }
+            from = next;
+        }
+        for (cookie, entry) in decided {
+            match entry {
+                Some(entry) => entries.insert(cookie, entry),
+                None => entries.remove(&cookie),
+            };
+        }
+        Ok(Slots { first, entries })
+    }
+
+    /// The cookies that an entry of this name may have.
+    pub(crate) fn cookies(&self, name: &[u8]) -> std::ops::RangeInclusive<u64> {
+        let hash = self.store.key().name_hash(name) >> 9 << 8;
+        let first = hash.max(COOKIE_MIN);
+        first..=first + (COLLISIONS_MAX - 1)
+    }
+
+    /// Entries after the cookie `after` (0: from the start), about `limit` of them; none: the end. Without `.` and `..`.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `NoEntry`, or the store's.
+    pub async fn read_directory(&self, node: Node, after: u64, limit: usize) -> Result<Vec<DirectoryEntry>, FileError> {
+        if node == Node::live(SNAPSHOTS) {
+            return Ok(self.list_snapshots(after));
+        }
+        let directory = self.inode(node).await?;
+        let mut after = after;
+        loop {
+            let (found, end) = self.list_range(&directory, after, limit.max(1)).await?;
+            if !found.is_empty() || end == u64::MAX {
+                let entry = |(cookie, entry): (u64, Entry)| DirectoryEntry {
+                    cookie,
+                    name: Bytes::from(entry.name),
+                    node: Node { view: node.view, file: entry.file },
+                    kind: entry.kind,
+                };
+                return Ok(found.into_iter().map(entry).collect());
+            }
+            after = end;
+        }
+    }
+
+    /// Entries in `(after, end]` and that end, which is `u64::MAX` when nothing follows.
+    async fn list_range(
+        &self,
+        directory: &Arc<Inode>,
+        after: u64,
+        limit: usize,
+    ) -> Result<(BTreeMap<u64, Entry>, u64), FileError> {
+        // Tree and decisions of one moment: a commit in between moves entries from one to the other.
+        let (tree, decided, mut end) = {
+            let state = directory.state.lock();
+            if state.attributes.kind != Kind::Directory {
+                return Err(FileError::NotDirectory);
+            }
+            let mut decided = BTreeMap::new();
+            let mut end = u64::MAX;
+            let frozen = state.frozen.iter().map(|frozen| &frozen.layer.entries);
+            for entries in frozen.chain(std::iter::once(&state.active.entries)) {
+                let mut after_cookie = entries.range(after.saturating_add(1)..);
+                for (cookie, entry) in after_cookie.by_ref().take(limit) {
+                    decided.insert(*cookie, entry.clone());
+                }
+                if let Some((next, _)) = after_cookie.next() {
+                    end = end.min(next - 1);
+                }
+            }
+            (state.base.tree.clone(), decided, end)
+        };
+        let (found, next) = self.trees.scan(&tree, after.saturating_add(1), limit).await?;
+        end = end.min(next.map_or(u64::MAX, |next| next - 1));
+        let mut entries = BTreeMap::new();
+        for (cookie, bytes) in found.into_iter().take_while(|(cookie, _)| *cookie <= end) {
+            entries.insert(cookie, decode_entry(directory, &bytes)?);
+        }
+        for (cookie, entry) in decided.into_iter().filter(|(cookie, _)| *cookie <= end) {
+            match entry {
+                Some(entry) => entries.insert(cookie, entry),
+                None => entries.remove(&cookie),
+            };
+        }
+        Ok((entries, end))
+    }
+
+    fn list_snapshots(&self, after: u64) -> Vec<DirectoryEntry> {
+        let snapshots = self.snapshots.lock();
+        let listed = snapshots.iter().map(|(view, snapshot)| (COOKIE_MIN + u64::from(*view), *view, snapshot));
+        listed
+            .filter(|(cookie, _, _)| *cookie > after)
+            .map(|(cookie, view, snapshot)| DirectoryEntry {
+                cookie,
+                name: Bytes::copy_from_slice(snapshot.name.as_bytes()),
+                node: Node { view: View(view), file: base::id::FileId::ROOT },
+                kind: Kind::Directory,
+            })
+            .collect()
+    }
+}
+
+pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
+    let mut writer = Writer::with_capacity(16 + entry.name.len());
+    entry.encode(&mut writer);
+    writer.into_bytes()
+}
+
+fn decode_entry(directory: &Arc<Inode>, bytes: &[u8]) -> Result<Entry, FileError> {
+    let wrong = |error| corrupt("directory entry", format!("directory {}", directory.file), error);
+    Entry::decode(&mut Reader::new(bytes)).map_err(wrong)
+}

@@ -1,0 +1,81 @@
+//! Extents: what lies in a range of a file, and the layers in which newer content hides older.
+
+use base::id::ChunkAddress;
+use base::interval::{IntervalMap, Piece};
+
+/// Settled content of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Nothing: reads as zeroes, takes no space.
+    Hole,
+    /// Reads as zeroes and counts as allocated (fallocate).
+    Zero,
+    /// Part of a chunk, beginning `skip` bytes into its `chunk_bytes`.
+    Chunk { address: ChunkAddress, skip: u32, chunk_bytes: u32 },
+}
+
+impl Extent {
+    /// Whether `st_blocks` counts it.
+    pub(crate) fn is_allocated(&self) -> bool {
+        !matches!(self, Extent::Hole)
+    }
+
+    /// The same content, beginning `bytes` later.
+    pub(crate) fn advanced(&self, bytes: u64) -> Extent {
+        match *self {
+            Extent::Chunk { address, skip, chunk_bytes } => {
+                let skip = u32::try_from(u64::from(skip) + bytes).expect("an extent lies inside its chunk");
+                Extent::Chunk { address, skip, chunk_bytes }
+            }
+            other => other,
+        }
+    }
+}
+
+impl Extent {
+    /// [`Extent::advanced`], where the chunk has more; `None` at its end.
+    pub(crate) fn advanced_within(&self, bytes: u64) -> Option<Extent> {
+        match *self {
+            Extent::Chunk { skip, chunk_bytes, .. } if u64::from(skip) + bytes >= u64::from(chunk_bytes) => None,
+            other => Some(other.advanced(bytes)),
+        }
+    }
+}
+
+impl Piece for Extent {
+    fn split_off(&mut self, at: u64) -> Extent {
+        self.advanced(at)
+    }
+}
+
+/// Content that the journal has and the committed tree not yet. `inlined` lies above `extents`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overlay {
+    /// In chunks, or holes.
+    pub(crate) extents: IntervalMap<Extent>,
+    /// Bytes that the journal carries itself; they become chunks at the commit.
+    pub(crate) inlined: IntervalMap<Vec<u8>>,
+}
+
+impl Overlay {
+    pub(crate) fn insert_extent(&mut self, offset: u64, length: u64, extent: Extent) {
+        let end = offset.saturating_add(length);
+        self.inlined.remove(offset..end);
+        self.extents.insert(offset..end, extent);
+    }
+
+    pub(crate) fn insert_inline(&mut self, offset: u64, bytes: Vec<u8>) {
+        self.inlined.insert(offset..offset + bytes.len() as u64, bytes);
+    }
+
+    /// Puts a newer overlay on top of this one.
+    pub(crate) fn cover_with(&mut self, newer: Overlay) {
+        let Overlay { mut extents, mut inlined } = newer;
+        for (range, extent) in extents.take() {
+            self.insert_extent(range.start, range.end - range.start, extent);
+        }
+        for (range, bytes) in inlined.take() {
+            self.insert_inline(range.start, bytes);
+        }
+    }
+}

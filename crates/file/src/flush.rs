@@ -1,0 +1,425 @@
+//! Flushing: accepted data becomes local. Data goes into chunks, chunks are settled, then records name them in the journal.
+//!
+//! Two ways. An fsync of little data puts the bytes themselves into the journal: one write, one sync; the commit makes chunks
+//! of them. Everything else goes in batches of many files: cut, put, one settle for all, a record for each.
+//!
+//! I-60  A record that names a chunk is logged after the chunk was settled (I-31).
+//! I-61  Content is visible all the time: it leaves `flushing` in the same moment in which it enters `active`.
+//! I-62  A flush that fails puts everything back under what was accepted since; writers hear of it, nothing is dropped.
+//! I-63  Who empties `unlogged` holds the round lock, so that `sync_all` waits for what another round has taken.
+//!
+//! Not here: when data is accepted (`write`), when records become trees (`commit`).
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base::id::FileId;
+use base::interval::{IntervalMap, cover};
+use bytes::Bytes;
+use platform::task::first;
+use store::Class;
+use tokio::sync::OwnedMutexGuard;
+
+use crate::attributes::{Attributes, Node};
+use crate::extent::Extent;
+use crate::failure::FileError;
+use crate::format::{Change, Content};
+use crate::inode::{Inode, Run, State};
+use crate::system::{FileSystem, Transaction};
+
+/// Bytes that are hashed and compressed together: enough for all cores, little beside the write buffer.
+const PUT_BYTES: usize = 8 << 20;
+/// Bytes that share one settle.
+const BATCH_BYTES: u64 = 64 << 20;
+/// Extents of one record: half a frame.
+const RECORD_EXTENTS: usize = 16 * 1024;
+/// How often the flusher looks for data that is due.
+const ROUNDS_PER_INTERVAL: u32 = 5;
+
+/// Which files a round takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Take {
+    /// All, to the last byte.
+    All,
+    /// What was accepted this long ago, and streams as far as they can be cut.
+    Due(Duration),
+}
+
+/// A file of a batch, locked and with its content taken.
+struct Taken {
+    inode: Arc<Inode>,
+    /// Bytes taken out of `dirty`.
+    bytes: u64,
+    /// Whether the end of the stream stays behind until more of it is there.
+    keeps_tail: bool,
+    tail: Option<(u64, Bytes)>,
+    /// Where the chunks went.
+    content: Vec<(u64, Content)>,
+    _flush: OwnedMutexGuard<()>,
+}
+
+impl FileSystem {
+    /// fsync: what was accepted for the file, and everything that was changed before, is local when it returns.
+    ///
+    /// # Errors
+    /// Why it cannot be made local.
+    pub async fn sync(&self, file: FileId) -> Result<(), FileError> {
+        self.counters.syncs.add(1);
+        match self.table.find(Node::live(file)) {
+            Some(inode) => self.flush_file(&inode, self.options.inline_bytes_max).await?,
+            // Not in memory: nothing was accepted that is not logged (I-34).
+            None => {}
+        }
+        self.sync_journal().await
+    }
+
+    /// Everything that was accepted or changed before is local when it returns.
+    ///
+    /// # Errors
+    /// Why some of it cannot be.
+    pub async fn sync_all(&self) -> Result<(), FileError> {
+        self.flush_round(Take::All).await?;
+        self.sync_journal().await
+    }
+
+    /// Logs what was accepted for one file: at most `inline_bytes_max` bytes within the journal, more through chunks.
+    pub(crate) async fn flush_file(&self, inode: &Arc<Inode>, inline_bytes_max: u64) -> Result<(), FileError> {
+        let flush = inode.flush.clone().lock_owned().await;
+        let is_small = {
+            let state = inode.state.lock();
+            if !state.has_unlogged() && !state.is_access_dirty {
+                return Ok(());
+            }
+            state.dirty_bytes <= inline_bytes_max
+        };
+        if is_small && self.log_inline(inode, inline_bytes_max) {
+            return Ok(());
+        }
+        let Some(taken) = take(inode.clone(), flush, false) else { return Ok(()) };
+        self.flush_batch(vec![taken]).await
+    }
+
+    /// `false`: more was accepted meanwhile.
+    fn log_inline(&self, inode: &Arc<Inode>, inline_bytes_max: u64) -> bool {
+        let mut transaction = Transaction::begin(self);
+        let mut state = inode.state.lock();
+        if state.dirty_bytes > inline_bytes_max {
+            return false;
+        }
+        if state.is_gone {
+            return true;
+        }
+        let bytes = std::mem::take(&mut state.dirty_bytes);
+        let content = state.dirty.take().map(|(range, run)| (range.start, Content::Inline(run))).collect::<Vec<_>>();
+        if !content.is_empty() {
+            record_write(&mut transaction, inode, &mut state, content);
+        }
+        log_access_time(&mut transaction, inode, &mut state);
+        drop(state);
+        transaction.log();
+        self.counters.inlined_bytes.add(bytes);
+        self.release_dirty(bytes);
+        true
+    }
+
+    /// Takes the files that are due and flushes them in batches.
+    async fn flush_round(&self, what: Take) -> Result<(), FileError> {
+        let _round = self.flush_round.lock().await;
+        let files = std::mem::take(&mut *self.unlogged.lock());
+        let mut result = Ok(());
+        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+        let mut files = files.into_values();
+        for inode in files.by_ref() {
+            let Some(keeps_tail) = self.is_due(&inode, what) else {
+                self.unlogged.lock().insert(inode.file, inode);
+                continue;
+            };
+            let flush = inode.flush.clone().lock_owned().await;
+            match take(inode.clone(), flush, keeps_tail) {
+                Some(taken) => {
+                    batch_bytes += taken.bytes;
+                    batch.push(taken);
+                }
+                None => self.flush_access_time(&inode),
+            }
+            if batch_bytes >= BATCH_BYTES {
+                batch_bytes = 0;
+                result = self.flush_batch(std::mem::take(&mut batch)).await;
+                if result.is_err() {
+                    break;
+                }
+            }
+        }
+        self.unlogged.lock().extend(files.map(|inode| (inode.file, inode)));
+        let last = self.flush_batch(batch).await;
+        result.and(last)
+    }
+
+    /// Whether a round takes a file, and then whether it leaves the uncut end of a stream.
+    fn is_due(&self, inode: &Inode, what: Take) -> Option<bool> {
+        let Take::Due(age) = what else { return Some(false) };
+        let pressure = self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_bytes_max / 2;
+        let state = inode.state.lock();
+        let is_old = self.platform.clock.elapsed().saturating_sub(state.dirty_since) >= age;
+        let is_stream = state.dirty_bytes >= self.stream_bytes();
+        (is_old || is_stream || pressure).then_some(is_stream && !is_old)
+    }
+
+    /// Puts, settles and logs what was taken. On failure all of it goes back.
+    async fn flush_batch(&self, mut batch: Vec<Taken>) -> Result<(), FileError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.counters.flushes.add(1);
+        let result = self.put_batch(&mut batch).await;
+        match &result {
+            Ok(()) => {
+                *self.flush_failure.lock() = None;
+                batch.into_iter().for_each(|taken| self.publish(taken));
+            }
+            Err(error) => {
+                self.counters.flush_failures.add(1);
+                *self.flush_failure.lock() = Some(error.clone());
+                batch.into_iter().for_each(|taken| self.give_back(&taken));
+                // Writers that wait for room hear of the failure.
+                self.has_room.notify_waiters();
+            }
+        }
+        result
+    }
+
+    /// Cuts everything that was taken into chunks and makes them durable.
+    async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
+        let mut pieces = Pieces::default();
+        for number in 0..batch.len() {
+            let flushing =
+                batch[number].inode.state.lock().flushing.clone().expect("taken, and the flush lock is held");
+            let mut cuts = Cuts::new(&flushing, batch[number].keeps_tail);
+            while let Some((offset, piece)) = cuts.next() {
+                pieces.push(number, offset, piece);
+                if pieces.bytes >= PUT_BYTES {
+                    self.put_pieces(batch, std::mem::take(&mut pieces)).await?;
+                }
+            }
+            batch[number].tail = cuts.into_tail();
+        }
+        self.put_pieces(batch, pieces).await?;
+        self.store.settle().await?;
+        Ok(())
+    }
+
+    async fn put_pieces(&self, batch: &mut [Taken], pieces: Pieces) -> Result<(), FileError> {
+        let addresses = self.store.put_many(Class::Data, pieces.chunks).await?;
+        for (address, (number, offset, chunk_bytes)) in addresses.into_iter().zip(pieces.places) {
+            let extent = Extent::Chunk { address, skip: 0, chunk_bytes };
+            batch[number].content.push((offset, Content::Extent(u64::from(chunk_bytes), extent)));
+        }
+        Ok(())
+    }
+
+    /// Logs a file's new extents. What was accepted meanwhile stays on top.
+    fn publish(&self, taken: Taken) {
+        let Taken { inode, content, tail, bytes, .. } = taken;
+        let mut groups = content.chunks(RECORD_EXTENTS).peekable();
+        while let Some(group) = groups.next() {
+            let mut transaction = Transaction::begin(self);
+            let mut state = inode.state.lock();
+            if state.is_gone {
+                break;
+            }
+            if groups.peek().is_none() {
+                self.end_flush(&inode, &mut state, bytes, tail.clone());
+            }
+            record_write(&mut transaction, &inode, &mut state, group.to_vec());
+            log_access_time(&mut transaction, &inode, &mut state);
+            drop(state);
+            transaction.log();
+        }
+        let mut state = inode.state.lock();
+        if state.flushing.is_some() {
+            // The file went meanwhile, or nothing could be cut yet.
+            let tail = tail.filter(|_| !state.is_gone);
+            self.end_flush(&inode, &mut state, bytes, tail);
+        }
+    }
+
+    fn give_back(&self, taken: &Taken) {
+        let mut state = taken.inode.state.lock();
+        let flushing = state.flushing.clone().filter(|_| !state.is_gone);
+        let runs = flushing.iter().flat_map(|flushing| flushing.iter());
+        let runs: Vec<_> = runs.map(|(range, run)| (range.start, run.0.clone())).collect();
+        self.end_flush(&taken.inode, &mut state, taken.bytes, runs);
+    }
+
+    /// Empties `flushing`, which had this many bytes; `rest` of it goes back under what was accepted since.
+    fn end_flush(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        bytes: u64,
+        rest: impl IntoIterator<Item = (u64, Bytes)>,
+    ) {
+        state.flushing = None;
+        let mut kept = 0;
+        for (offset, run) in rest {
+            let mut gaps = vec![offset..offset + run.len() as u64];
+            for (newer, _) in state.dirty.overlapping(gaps[0].clone()) {
+                cover(&mut gaps, &newer);
+            }
+            for gap in gaps {
+                let slice = |at: u64| usize::try_from(at - offset).expect("a run is in memory");
+                state.dirty.insert(gap.clone(), run[slice(gap.start)..slice(gap.end)].to_vec());
+                kept += gap.end - gap.start;
+            }
+        }
+        state.dirty_bytes += kept;
+        if kept > 0 {
+            self.note_unlogged(inode);
+        }
+        self.release_dirty(bytes - kept);
+    }
+
+    /// Logs an access time where no data is to be flushed.
+    fn flush_access_time(&self, inode: &Arc<Inode>) {
+        let mut transaction = Transaction::begin(self);
+        let mut state = inode.state.lock();
+        log_access_time(&mut transaction, inode, &mut state);
+        drop(state);
+        transaction.log();
+    }
+
+    /// Syncs the journal up to now. A failure is final for the store; from then on nothing new is accepted.
+    pub(crate) async fn sync_journal(&self) -> Result<(), FileError> {
+        let result = self.store.sync_log(self.store.last_logged()).await;
+        result.map_err(|error| {
+            let error = FileError::from(error);
+            self.journal_failure.lock().get_or_insert(error).clone()
+        })
+    }
+
+    /// The background task that keeps the promise of the flush interval.
+    pub(crate) async fn run_flusher(self: Arc<Self>) {
+        let interval = self.options.flush_interval;
+        let pause = interval / ROUNDS_PER_INTERVAL;
+        // Found due at this age at the latest one pause later, a round has another pause to be done.
+        let age = pause * (ROUNDS_PER_INTERVAL - 2);
+        while !self.is_stopping.load(Ordering::SeqCst) {
+            let sleep = self.platform.tasks.sleep(pause);
+            first(self.wants_flush.notified(), sleep).await;
+            let flushed = self.flush_round(Take::Due(age)).await;
+            let synced =
+                if self.store.last_durable() < self.store.last_logged() { self.sync_journal().await } else { Ok(()) };
+            if flushed.and(synced).is_err() {
+                // The failure is kept where writers and `status` see it; a broken disk is not asked all the time.
+                self.platform.tasks.sleep(pause).await;
+            }
+        }
+        self.stopped.add_permits(1);
+    }
+}
+
+/// Moves a file's accepted content to `flushing`. `None`: there is none.
+fn take(inode: Arc<Inode>, flush: OwnedMutexGuard<()>, keeps_tail: bool) -> Option<Taken> {
+    let bytes = {
+        let mut state = inode.state.lock();
+        if state.is_gone || state.dirty.is_empty() {
+            return None;
+        }
+        let mut flushing = IntervalMap::default();
+        for (range, run) in state.dirty.take() {
+            flushing.insert(range, Run(Bytes::from(run)));
+        }
+        state.flushing = Some(Arc::new(flushing));
+        std::mem::take(&mut state.dirty_bytes)
+    };
+    Some(Taken { inode, bytes, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
+}
+
+/// Records content that became local, with the size and times that go with it.
+fn record_write(
+    transaction: &mut Transaction<'_>,
+    inode: &Arc<Inode>,
+    state: &mut State,
+    content: Vec<(u64, Content)>,
+) {
+    let end = content.iter().map(|(offset, content)| offset + content.length()).max().unwrap_or(0);
+    let size = state.logged.size.max(end);
+    let Attributes { mode, modified, changed, .. } = state.attributes;
+    transaction.record(inode, state, Change::Write { size, mode, modified, changed, content });
+}
+
+fn log_access_time(transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State) {
+    if state.is_access_dirty && !state.is_gone {
+        let attributes = state.attributes.clone();
+        transaction.record(inode, state, Change::Attributes(attributes));
+    }
+}
+
+/// Chunks on their way into the store.
+#[derive(Default)]
+struct Pieces {
+    chunks: Vec<Bytes>,
+    /// File of the batch, offset, length.
+    places: Vec<(usize, u64, u32)>,
+    bytes: usize,
+}
+
+impl Pieces {
+    fn push(&mut self, number: usize, offset: u64, piece: Bytes) {
+        self.places.push((number, offset, u32::try_from(piece.len()).expect("a chunk is at most 1 MiB")));
+        self.bytes += piece.len();
+        self.chunks.push(piece);
+    }
+}
+
+/// Cuts runs into chunks, across the borders of runs that touch.
+struct Cuts<'a> {
+    runs: Box<dyn Iterator<Item = (Range<u64>, &'a Run)> + Send + 'a>,
+    keeps_tail: bool,
+    /// What was cut and not given yet.
+    ready: VecDeque<(u64, Bytes)>,
+    /// What was not cut yet.
+    offset: u64,
+    rest: Bytes,
+}
+
+impl<'a> Cuts<'a> {
+    fn new(flushing: &'a IntervalMap<Run>, keeps_tail: bool) -> Cuts<'a> {
+        Cuts { runs: Box::new(flushing.iter()), keeps_tail, ready: VecDeque::new(), offset: 0, rest: Bytes::new() }
+    }
+
+    fn cut(&mut self, is_last: bool) {
+        for length in store::cut_points(&self.rest, is_last) {
+            self.ready.push_back((self.offset, self.rest.split_to(length)));
+            self.offset += length as u64;
+        }
+    }
+
+    fn next(&mut self) -> Option<(u64, Bytes)> {
+        while self.ready.is_empty() {
+            let Some((range, run)) = self.runs.next() else {
+                if self.keeps_tail {
+                    return None;
+                }
+                self.cut(true);
+                break;
+            };
+            if self.offset + self.rest.len() as u64 == range.start && !self.rest.is_empty() {
+                self.rest = Bytes::from([&self.rest[..], &run.0[..]].concat());
+            } else {
+                self.cut(true);
+                (self.offset, self.rest) = (range.start, run.0.clone());
+            }
+            self.cut(false);
+        }
+        self.ready.pop_front()
+    }
+
+    /// The end of the stream, where it is kept.
+    fn into_tail(self) -> Option<(u64, Bytes)> {
+        (!self.rest.is_empty()).then_some((self.offset, self.rest))
+    }
+}

@@ -1,0 +1,501 @@
+//! Every byte that the file layer puts into chunks, journal frames and the superblock (docs/format.md, "Files").
+//!
+//! Little endian, lengths before variable parts, a magic or kind first. Decoders take bytes that may be hostile: they
+//! return [`DecodeError`], never panic, and allocate no more than the input is long.
+//! Not here: what a value means for the state in memory (`state`), tree nodes (`tree::format`).
+
+use std::collections::BTreeMap;
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::id::{ChunkAddress, FileId, Version};
+use base::limits::{LINK_TARGET_BYTES_MAX, NAME_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX};
+use base::time::Timestamp;
+use bytes::Bytes;
+
+use crate::attributes::{Attributes, Kind, MODE_MASK};
+use crate::extent::Extent;
+
+/// Magic of the roots in the superblock: "HFR1".
+pub(crate) const ROOTS_MAGIC: u32 = u32::from_le_bytes(*b"HFR1");
+/// Small trees, attribute sets and link targets up to this many bytes live inside the inode: one look-up, no chunk.
+pub(crate) const INLINE_BYTES_MAX: usize = 512;
+
+/// Where a tree begins.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Root {
+    /// No entry.
+    #[default]
+    Empty,
+    /// One leaf, kept inside its owner.
+    Inline(Bytes),
+    /// The chunk of the top node and its level (leaves are level 0).
+    Node { address: ChunkAddress, level: u8 },
+}
+
+impl Root {
+    fn encode(&self, writer: &mut Writer) {
+        match self {
+            Root::Empty => writer.u8(0),
+            Root::Inline(bytes) => writer.u8(1).short_bytes(bytes),
+            Root::Node { address, level } => writer.u8(2).u8(*level).address(address),
+        };
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Root, DecodeError> {
+        match reader.u8("tree root")? {
+            0 => Ok(Root::Empty),
+            1 => Ok(Root::Inline(Bytes::copy_from_slice(reader.short_bytes("inline tree")?))),
+            2 => {
+                let level = reader.u8("tree level")?;
+                Ok(Root::Node { level, address: reader.address("tree root")? })
+            }
+            _ => Err(reader.refuse("tree root")),
+        }
+    }
+}
+
+/// What the superblock keeps for the file layer.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Roots {
+    /// FileId → [`InodeValue`].
+    pub(crate) catalog: Root,
+    /// View → [`SnapshotValue`].
+    pub(crate) snapshots: Root,
+    /// FileId of each unlinked file that somebody had open.
+    pub(crate) orphans: Root,
+    /// The next counter of a FileId: above every one given out.
+    pub(crate) next_counter: u64,
+    /// The next view number.
+    pub(crate) next_view: u32,
+}
+
+impl Roots {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u32(ROOTS_MAGIC).u32(self.next_view).u64(self.next_counter);
+        self.catalog.encode(&mut writer);
+        self.snapshots.encode(&mut writer);
+        self.orphans.encode(&mut writer);
+        writer.into_bytes()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Roots, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        if reader.u32("roots magic")? != ROOTS_MAGIC {
+            return Err(reader.refuse("roots magic"));
+        }
+        let next_view = reader.u32("next view")?;
+        let next_counter = reader.u64("next file")?;
+        Ok(Roots {
+            catalog: Root::decode(&mut reader)?,
+            snapshots: Root::decode(&mut reader)?,
+            orphans: Root::decode(&mut reader)?,
+            next_counter,
+            next_view,
+        })
+    }
+}
+
+fn encode_attributes(attributes: &Attributes, writer: &mut Writer) {
+    writer.u8(attributes.kind as u8).u8(u8::from(attributes.is_preallocated));
+    writer.u16(u16::try_from(attributes.mode & MODE_MASK).expect("masked to 12 bits"));
+    writer.u32(attributes.uid).u32(attributes.gid).u32(attributes.links).u32(attributes.device);
+    writer.u64(attributes.size).u64(attributes.allocated).file(attributes.parent);
+    writer.timestamp(attributes.accessed).timestamp(attributes.modified);
+    writer.timestamp(attributes.changed).timestamp(attributes.born);
+}
+
+fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes, DecodeError> {
+    let number = reader.u8("file kind")?;
+    let kind = Kind::from_number(number).ok_or(reader.refuse("file kind"))?;
+    let flags = reader.u8("flags")?;
+    Ok(Attributes {
+        file,
+        kind,
+        is_preallocated: flags & 1 != 0,
+        mode: u32::from(reader.u16("mode")?) & MODE_MASK,
+        uid: reader.u32("uid")?,
+        gid: reader.u32("gid")?,
+        links: reader.u32("links")?,
+        device: reader.u32("device")?,
+        size: reader.u64("size")?,
+        allocated: reader.u64("allocated")?,
+        parent: reader.file("parent")?,
+        accessed: reader.timestamp("access time")?,
+        modified: reader.timestamp("modification time")?,
+        changed: reader.timestamp("change time")?,
+        born: reader.timestamp("birth time")?,
+    })
+}
+
+fn encode_version(version: &Version, writer: &mut Writer) {
+    writer.u32(version.epoch).u64(version.sequence).u128(version.chain);
+}
+
+fn decode_version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
+    Ok(Version { epoch: reader.u32("epoch")?, sequence: reader.u64("sequence")?, chain: reader.u128("chain")? })
+}
+
+/// The extended attributes of a file.
+pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// All attributes as one blob: names and values in order of name.
+pub(crate) fn encode_xattrs(xattrs: &Xattrs) -> Vec<u8> {
+    let mut writer = Writer::default();
+    for (name, value) in xattrs {
+        writer.short_bytes(name).long_bytes(value);
+    }
+    writer.into_bytes()
+}
+
+pub(crate) fn decode_xattrs(bytes: &[u8]) -> Result<Xattrs, DecodeError> {
+    let mut reader = Reader::new(bytes);
+    let mut xattrs = Xattrs::new();
+    while reader.remaining() > 0 {
+        let name = reader.short_bytes("attribute name")?.to_vec();
+        xattrs.insert(name, reader.long_bytes("attribute value", XATTR_TOTAL_BYTES_MAX)?.to_vec());
+    }
+    Ok(xattrs)
+}
+
+/// Where the extended attributes of a committed inode are.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) enum XattrPlace {
+    /// There are none.
+    #[default]
+    None,
+    /// In the inode.
+    Inline(Bytes),
+    /// In a chunk.
+    Chunk(ChunkAddress),
+}
+
+/// The content of a committed inode.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Base {
+    /// Extents of a regular file, entries of a directory.
+    pub(crate) tree: Root,
+    /// Target of a symbolic link.
+    pub(crate) target: Bytes,
+    /// Extended attributes.
+    pub(crate) xattrs: XattrPlace,
+    /// Bytes that the extents cover; equals `allocated` of the inode as committed.
+    pub(crate) allocated: u64,
+    /// Whether the orphan tree lists this inode.
+    pub(crate) is_orphan: bool,
+}
+
+/// A catalog value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InodeValue {
+    pub(crate) attributes: Attributes,
+    pub(crate) version: Version,
+    pub(crate) base: Base,
+}
+
+impl InodeValue {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(256);
+        encode_attributes(&self.attributes, &mut writer);
+        encode_version(&self.version, &mut writer);
+        self.base.tree.encode(&mut writer);
+        writer.short_bytes(&self.base.target);
+        match &self.base.xattrs {
+            XattrPlace::None => writer.u8(0),
+            XattrPlace::Inline(bytes) => writer.u8(1).short_bytes(bytes),
+            XattrPlace::Chunk(address) => writer.u8(2).address(address),
+        };
+        writer.into_bytes()
+    }
+
+    pub(crate) fn decode(file: FileId, bytes: &[u8]) -> Result<InodeValue, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let attributes = decode_attributes(file, &mut reader)?;
+        let version = decode_version(&mut reader)?;
+        let tree = Root::decode(&mut reader)?;
+        let target = Bytes::copy_from_slice(reader.short_bytes("link target")?);
+        let xattrs = match reader.u8("attributes")? {
+            0 => XattrPlace::None,
+            1 => XattrPlace::Inline(Bytes::copy_from_slice(reader.short_bytes("attributes")?)),
+            2 => XattrPlace::Chunk(reader.address("attributes")?),
+            _ => return Err(reader.refuse("attributes")),
+        };
+        reader.finish("inode")?;
+        let is_orphan = attributes.links == 0;
+        let base = Base { tree, target, xattrs, allocated: attributes.allocated, is_orphan };
+        Ok(InodeValue { attributes, version, base })
+    }
+}
+
+/// A value of the snapshot tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SnapshotValue {
+    pub(crate) taken: Timestamp,
+    pub(crate) catalog: Root,
+    pub(crate) name: String,
+}
+
+impl SnapshotValue {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.timestamp(self.taken);
+        self.catalog.encode(&mut writer);
+        writer.short_bytes(self.name.as_bytes());
+        writer.into_bytes()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<SnapshotValue, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let taken = reader.timestamp("snapshot time")?;
+        let catalog = Root::decode(&mut reader)?;
+        let name = String::from_utf8_lossy(reader.short_bytes("snapshot name")?).into_owned();
+        Ok(SnapshotValue { taken, catalog, name })
+    }
+}
+
+/// A directory entry: what a cookie leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) file: FileId,
+    pub(crate) kind: Kind,
+    pub(crate) name: Box<[u8]>,
+}
+
+impl Entry {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.file(self.file).u8(self.kind as u8).short_bytes(&self.name);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Entry, DecodeError> {
+        let file = reader.file("entry file")?;
+        let number = reader.u8("entry kind")?;
+        let kind = Kind::from_number(number).ok_or(reader.refuse("entry kind"))?;
+        let name = reader.short_bytes("entry name")?;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(reader.refuse("entry name"));
+        }
+        Ok(Entry { file, kind, name: name.into() })
+    }
+}
+
+/// The content that a write record gives to a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// An extent: hole, zeroes or part of a chunk, of this length.
+    Extent(u64, Extent),
+    /// The bytes themselves.
+    Inline(Vec<u8>),
+}
+
+impl Content {
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Content::Extent(length, _) => *length,
+            Content::Inline(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+/// An extent as a value of the extent tree; the key is the file offset. A hole has no entry there.
+pub(crate) fn encode_extent(length: u64, extent: &Extent, writer: &mut Writer) {
+    writer.u64(length);
+    match extent {
+        Extent::Hole => writer.u8(0),
+        Extent::Zero => writer.u8(1),
+        Extent::Chunk { address, skip, chunk_bytes } => writer.u8(2).u32(*skip).u32(*chunk_bytes).address(address),
+    };
+}
+
+pub(crate) fn decode_extent(reader: &mut Reader<'_>) -> Result<(u64, Extent), DecodeError> {
+    let length = reader.u64("extent length")?;
+    let extent = match reader.u8("extent kind")? {
+        0 => Extent::Hole,
+        1 => Extent::Zero,
+        2 => {
+            let (skip, chunk_bytes) = (reader.u32("extent skip")?, reader.u32("chunk length")?);
+            let address = reader.address("extent chunk")?;
+            if u64::from(skip) + length > u64::from(chunk_bytes) {
+                return Err(reader.refuse("extent beyond its chunk"));
+            }
+            Extent::Chunk { address, skip, chunk_bytes }
+        }
+        _ => return Err(reader.refuse("extent kind")),
+    };
+    Ok((length, extent))
+}
+
+/// What a record changes. One change of one file; values are absolute, so that applying needs no arithmetic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// The file comes into being.
+    Create { attributes: Attributes, target: Bytes },
+    /// Attributes apart from the size of a regular file.
+    Attributes(Attributes),
+    /// Content of ranges, in order, and what goes with it. A truncation is holes and a size.
+    Write { size: u64, mode: u32, modified: Timestamp, changed: Timestamp, content: Vec<(u64, Content)> },
+    /// An extended attribute; no value: removed.
+    Xattr { name: Vec<u8>, value: Option<Vec<u8>> },
+    /// An entry at a free cookie.
+    Insert { cookie: u64, entry: Entry },
+    /// The entry at a cookie goes.
+    Remove { cookie: u64 },
+    /// The file is no more.
+    Gone,
+}
+
+/// One change of one file, as journal and (later) peers carry it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) file: FileId,
+    /// The version that the record leads to.
+    pub(crate) version: Version,
+    /// When it was made.
+    pub(crate) time: Timestamp,
+    pub(crate) change: Change,
+}
+
+/// Appends a record to a frame and returns the new version: `previous` with the next sequence, and the chain over
+/// everything of the record but the chain itself.
+pub(crate) fn encode_record(
+    file: FileId,
+    previous: &Version,
+    time: Timestamp,
+    change: &Change,
+    frame: &mut Writer,
+) -> Version {
+    let start = frame.bytes().len();
+    let sequence = previous.sequence + 1;
+    frame.u32(0).u8(change_kind(change)).u8(0).u16(0).file(file).u32(previous.epoch).u64(sequence).timestamp(time);
+    encode_change(change, frame);
+    let chain = base::hash::chain(previous.chain, &frame.bytes()[start + 4..]);
+    frame.u128(chain);
+    let length = u32::try_from(frame.bytes().len() - start).expect("a frame is below 4 MiB");
+    frame.patch_u32(start, length);
+    Version { epoch: previous.epoch, sequence, chain }
+}
+
+/// Takes the next record off a frame. The second value is what the chain covers: `hash::chain(previous, bytes)` must be
+/// the record's chain.
+pub(crate) fn decode_record<'a>(frame: &mut Reader<'a>) -> Result<(Record, &'a [u8]), DecodeError> {
+    let length = frame.u32("record length")? as usize;
+    let body_bytes = length.checked_sub(4 + 16).ok_or(frame.refuse("record length"))?;
+    let body = frame.take("record", body_bytes)?;
+    let chain = frame.u128("chain")?;
+    let mut reader = Reader::new(body);
+    let kind = reader.u8("record kind")?;
+    reader.take("padding", 3)?;
+    let file = reader.file("record file")?;
+    let epoch = reader.u32("record epoch")?;
+    let sequence = reader.u64("record sequence")?;
+    let time = reader.timestamp("record time")?;
+    let change = decode_change(kind, file, &mut reader)?;
+    reader.finish("record")?;
+    Ok((Record { file, version: Version { epoch, sequence, chain }, time, change }, body))
+}
+
+fn change_kind(change: &Change) -> u8 {
+    match change {
+        Change::Create { .. } => 1,
+        Change::Attributes(_) => 2,
+        Change::Write { .. } => 3,
+        Change::Xattr { .. } => 4,
+        Change::Insert { .. } => 5,
+        Change::Remove { .. } => 6,
+        Change::Gone => 7,
+        // 8 is kept for "base", which the cluster needs.
+    }
+}
+
+fn encode_change(change: &Change, writer: &mut Writer) {
+    match change {
+        Change::Create { attributes, target } => {
+            encode_attributes(attributes, writer);
+            writer.short_bytes(target);
+        }
+        Change::Attributes(attributes) => encode_attributes(attributes, writer),
+        Change::Write { size, mode, modified, changed, content } => {
+            writer.u64(*size).u32(*mode).timestamp(*modified).timestamp(*changed);
+            writer.u32(u32::try_from(content.len()).expect("extents of a frame below 4 MiB"));
+            for (offset, content) in content {
+                writer.u64(*offset);
+                match content {
+                    Content::Inline(bytes) => {
+                        writer.u8(1).long_bytes(bytes);
+                    }
+                    Content::Extent(length, extent) => {
+                        writer.u8(0);
+                        encode_extent(*length, extent, writer);
+                    }
+                }
+            }
+        }
+        Change::Xattr { name, value } => {
+            writer.short_bytes(name);
+            match value {
+                Some(value) => writer.u8(1).long_bytes(value),
+                None => writer.u8(0),
+            };
+        }
+        Change::Insert { cookie, entry } => {
+            writer.u64(*cookie);
+            entry.encode(writer);
+        }
+        Change::Remove { cookie } => {
+            writer.u64(*cookie);
+        }
+        Change::Gone => {}
+    }
+}
+
+fn decode_change(kind: u8, file: FileId, reader: &mut Reader<'_>) -> Result<Change, DecodeError> {
+    Ok(match kind {
+        1 => {
+            let attributes = decode_attributes(file, reader)?;
+            let target = reader.short_bytes("link target")?;
+            if target.len() > LINK_TARGET_BYTES_MAX {
+                return Err(reader.refuse("link target"));
+            }
+            Change::Create { attributes, target: Bytes::copy_from_slice(target) }
+        }
+        2 => Change::Attributes(decode_attributes(file, reader)?),
+        3 => decode_write(reader)?,
+        4 => {
+            let name = reader.short_bytes("attribute name")?;
+            if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+                return Err(reader.refuse("attribute name"));
+            }
+            let value = match reader.u8("attribute value")? {
+                0 => None,
+                1 => Some(reader.long_bytes("attribute value", XATTR_TOTAL_BYTES_MAX)?.to_vec()),
+                _ => return Err(reader.refuse("attribute value")),
+            };
+            Change::Xattr { name: name.to_vec(), value }
+        }
+        5 => Change::Insert { cookie: reader.u64("cookie")?, entry: Entry::decode(reader)? },
+        6 => Change::Remove { cookie: reader.u64("cookie")? },
+        7 => Change::Gone,
+        _ => return Err(reader.refuse("record kind")),
+    })
+}
+
+fn decode_write(reader: &mut Reader<'_>) -> Result<Change, DecodeError> {
+    let size = reader.u64("size")?;
+    let mode = reader.u32("mode")? & MODE_MASK;
+    let modified = reader.timestamp("modification time")?;
+    let changed = reader.timestamp("change time")?;
+    let count = reader.u32("extent count")?;
+    let mut content = Vec::new();
+    for _ in 0..count {
+        let offset = reader.u64("extent offset")?;
+        let piece = match reader.u8("content kind")? {
+            0 => decode_extent(reader).map(|(length, extent)| Content::Extent(length, extent))?,
+            1 => Content::Inline(reader.long_bytes("inline content", reader.remaining())?.to_vec()),
+            _ => return Err(reader.refuse("content kind")),
+        };
+        if offset.checked_add(piece.length()).is_none() {
+            return Err(reader.refuse("extent offset"));
+        }
+        content.push((offset, piece));
+    }
+    Ok(Change::Write { size, mode, modified, changed, content })
+}

@@ -1,0 +1,342 @@
+//! An inode in memory: what callers see, what the journal knows, and what the committed tree holds.
+//!
+//! Content lies in layers, newest first: `dirty` (accepted) over `flushing` (on its way to the store) over `active` (in the journal) over
+//! `frozen` (being committed) over `base` (the committed tree). Reads look from the top; a flush moves content from
+//! `flushing` to `active`; a commit moves `frozen` to `base`.
+//!
+//! I-30  `logged` and `active` are what replaying the journal gives: they change only through [`State::apply`], which live
+//!       operations and recovery share.
+//! I-31  A size or an extent enters `logged` and `active` only when its data is durable or in the same frame.
+//! I-32  `active` holds records of one generation only; what is older was frozen before.
+//! I-33  A state lock is held over no I/O. Who needs two of them holds the namespace lock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::id::{FileId, Version};
+use base::interval::IntervalMap;
+use base::time::Timestamp;
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::attributes::{Attributes, Kind};
+use crate::extent::{Extent, Overlay};
+use crate::format::{Base, Change, Content, Entry, InodeValue, Record, XattrPlace, Xattrs};
+
+/// A file that somebody uses or that has something to commit.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) file: FileId,
+    /// Taken by operations that change entries or attributes, over I/O. Directories before files, lower ids first.
+    pub(crate) operation: tokio::sync::Mutex<()>,
+    /// Taken by whoever moves content from `dirty` to the journal or changes extents directly. After `operation`.
+    pub(crate) flush: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) state: Mutex<State>,
+}
+
+/// Journaled changes that the committed tree does not have yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layer {
+    pub(crate) content: Overlay,
+    /// Cookie → entry, or `None`: removed.
+    pub(crate) entries: BTreeMap<u64, Option<Entry>>,
+    /// Whether any record is in here, content or not.
+    pub(crate) is_touched: bool,
+    /// Whether the extended attributes changed.
+    pub(crate) has_xattrs: bool,
+}
+
+/// A layer as the committer takes it, with the attributes of that moment.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub(crate) layer: Layer,
+    pub(crate) attributes: Attributes,
+    pub(crate) version: Version,
+    /// The whole set, if it changed.
+    pub(crate) xattrs: Option<Xattrs>,
+    pub(crate) is_gone: bool,
+}
+
+/// Everything about an inode that changes.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// As callers see it: `logged` and what was accepted since.
+    pub(crate) attributes: Attributes,
+    /// As the journal has it.
+    pub(crate) logged: Attributes,
+    pub(crate) version: Version,
+    pub(crate) base: Base,
+    pub(crate) frozen: Option<Arc<Frozen>>,
+    pub(crate) active: Layer,
+    /// The commit generation of `active`.
+    pub(crate) generation: u64,
+    pub(crate) flushing: Option<Arc<IntervalMap<Run>>>,
+    pub(crate) dirty: IntervalMap<Vec<u8>>,
+    /// Bytes in `dirty`.
+    pub(crate) dirty_bytes: u64,
+    /// Since when `dirty` is not empty, by the monotonic clock; for the bounded flush.
+    pub(crate) dirty_since: std::time::Duration,
+    /// The extended attributes, once somebody asked.
+    pub(crate) xattrs: Option<Xattrs>,
+    /// `st_blocks` in bytes; `None`: to be counted (a write into a file with holes).
+    pub(crate) allocated: Option<u64>,
+    /// An access time that no record has yet.
+    pub(crate) is_access_dirty: bool,
+    /// Ids set aside for new files of this directory, so that they lie together in the catalog.
+    pub(crate) ids: std::ops::Range<u64>,
+    /// Removed for good (or not born yet): no name, no user.
+    pub(crate) is_gone: bool,
+}
+
+/// Bytes that can be cut without copying.
+#[derive(Clone, Debug)]
+pub(crate) struct Run(pub(crate) Bytes);
+
+impl base::interval::Piece for Run {
+    fn split_off(&mut self, at: u64) -> Run {
+        Run(self.0.split_off(usize::try_from(at).expect("a piece in memory is addressable")))
+    }
+}
+
+impl Inode {
+    /// From the catalog.
+    pub(crate) fn load(value: InodeValue) -> Inode {
+        let InodeValue { attributes, version, base } = value;
+        let xattrs = matches!(base.xattrs, XattrPlace::None).then(Xattrs::new);
+        Inode::with_state(State::new(attributes, version, base, xattrs))
+    }
+
+    /// A file that does not exist before its `Create` record is applied.
+    pub(crate) fn unborn(file: FileId) -> Inode {
+        let attributes = Attributes {
+            file,
+            kind: Kind::Regular,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            links: 0,
+            device: 0,
+            size: 0,
+            allocated: 0,
+            accessed: Timestamp::default(),
+            modified: Timestamp::default(),
+            changed: Timestamp::default(),
+            born: Timestamp::default(),
+            parent: FileId(0),
+            is_preallocated: false,
+        };
+        let mut state = State::new(attributes, Version::default(), Base::default(), Some(Xattrs::new()));
+        state.is_gone = true;
+        Inode::with_state(state)
+    }
+
+    fn with_state(state: State) -> Inode {
+        Inode {
+            file: state.attributes.file,
+            operation: tokio::sync::Mutex::new(()),
+            flush: Arc::default(),
+            state: Mutex::new(state),
+        }
+    }
+}
+
+impl State {
+    fn new(attributes: Attributes, version: Version, base: Base, xattrs: Option<Xattrs>) -> State {
+        State {
+            allocated: Some(attributes.allocated),
+            logged: attributes.clone(),
+            attributes,
+            version,
+            base,
+            frozen: None,
+            active: Layer::default(),
+            generation: 0,
+            flushing: None,
+            dirty: IntervalMap::default(),
+            dirty_bytes: 0,
+            dirty_since: std::time::Duration::ZERO,
+            xattrs,
+            is_access_dirty: false,
+            ids: 0..0,
+            is_gone: false,
+        }
+    }
+
+    /// Whether content was accepted that the journal does not have.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        self.flushing.is_some() || !self.dirty.is_empty()
+    }
+
+    /// Whether forgetting this inode would lose nothing.
+    pub(crate) fn is_clean(&self) -> bool {
+        !self.has_unlogged() && !self.active.is_touched && self.frozen.is_none() && !self.is_access_dirty
+    }
+
+    /// Takes a record into `logged` and `active`, and into what callers see. The caller has seen to I-32, and that the
+    /// extended attributes are loaded before an `Xattr` change.
+    pub(crate) fn apply(&mut self, record: &Record) {
+        self.version = record.version;
+        self.active.is_touched = true;
+        match &record.change {
+            Change::Create { attributes, target } => {
+                self.attributes = attributes.clone();
+                self.logged = attributes.clone();
+                self.base.target = target.clone();
+                self.allocated = Some(attributes.allocated);
+                self.is_gone = false;
+            }
+            Change::Attributes(attributes) => self.apply_attributes(attributes),
+            Change::Write { size, mode, modified, changed, content } => {
+                for (offset, content) in content {
+                    match content {
+                        Content::Extent(length, extent) => self.active.content.insert_extent(*offset, *length, *extent),
+                        Content::Inline(bytes) => self.active.content.insert_inline(*offset, bytes.clone()),
+                    }
+                }
+                let logged = &mut self.logged;
+                (logged.size, logged.mode, logged.modified, logged.changed) = (*size, *mode, *modified, *changed);
+                if !self.has_unlogged() {
+                    self.attributes = Attributes { accessed: self.attributes.accessed, ..self.logged.clone() };
+                }
+            }
+            Change::Xattr { name, value } => {
+                let xattrs = self.xattrs.as_mut().expect("attributes are loaded before one changes");
+                match value {
+                    Some(value) => xattrs.insert(name.clone(), value.clone()),
+                    None => xattrs.remove(name),
+                };
+                self.active.has_xattrs = true;
+            }
+            Change::Insert { cookie, entry } => {
+                self.active.entries.insert(*cookie, Some(entry.clone()));
+            }
+            Change::Remove { cookie } => {
+                self.active.entries.insert(*cookie, None);
+            }
+            Change::Gone => {
+                self.is_gone = true;
+                self.logged.links = 0;
+                self.attributes.links = 0;
+                self.dirty = IntervalMap::default();
+                self.active.content = Overlay::default();
+                self.active.entries.clear();
+            }
+        }
+    }
+
+    fn apply_attributes(&mut self, new: &Attributes) {
+        let keeps_size = self.attributes.kind == Kind::Regular;
+        for old in [&mut self.logged, &mut self.attributes] {
+            let size = if keeps_size { old.size } else { new.size };
+            *old = Attributes { size, ..new.clone() };
+        }
+        self.is_access_dirty = false;
+    }
+
+    /// Sets `active` aside for the commit and begins the next generation.
+    pub(crate) fn freeze(&mut self, next_generation: u64) {
+        assert!(self.frozen.is_none(), "one commit at a time (I-32)");
+        let layer = std::mem::take(&mut self.active);
+        let xattrs = if layer.has_xattrs { self.xattrs.clone() } else { None };
+        self.frozen = Some(Arc::new(Frozen {
+            layer,
+            attributes: self.logged.clone(),
+            version: self.version,
+            xattrs,
+            is_gone: self.is_gone,
+        }));
+        self.generation = next_generation;
+    }
+
+    /// Takes a frozen layer back whose commit failed: below what was logged since.
+    pub(crate) fn thaw(&mut self) {
+        let Some(frozen) = self.frozen.take() else { return };
+        let newer = std::mem::replace(&mut self.active, frozen.layer.clone());
+        self.active.content.cover_with(newer.content);
+        self.active.entries.extend(newer.entries);
+        self.active.is_touched = true;
+        self.active.has_xattrs |= newer.has_xattrs;
+    }
+
+    /// The layers of journaled content, newest first.
+    pub(crate) fn overlays(&self) -> impl Iterator<Item = &Overlay> {
+        std::iter::once(&self.active.content).chain(self.frozen.iter().map(|frozen| &frozen.layer.content))
+    }
+
+    /// Entries in `cookies` that the journal decides, newest decision each.
+    pub(crate) fn decided_entries(&self, cookies: std::ops::RangeInclusive<u64>) -> BTreeMap<u64, Option<Entry>> {
+        let frozen = self.frozen.iter().flat_map(|frozen| frozen.layer.entries.range(cookies.clone()));
+        let mut decided: BTreeMap<u64, Option<Entry>> =
+            frozen.map(|(cookie, entry)| (*cookie, entry.clone())).collect();
+        let active = self.active.entries.range(cookies);
+        decided.extend(active.map(|(cookie, entry)| (*cookie, entry.clone())));
+        decided
+    }
+
+    /// Puts accepted data on top. Gives the change of `dirty_bytes`.
+    pub(crate) fn accept(&mut self, offset: u64, data: &[u8]) -> i64 {
+        /// Runs grow by appending up to this, so that small appends share an allocation and none is copied often.
+        const RUN_BYTES_MAX: usize = 1024 * 1024;
+        let end = offset + data.len() as u64;
+        if let Some((range, run)) = self.dirty.containing_mut(offset..end) {
+            let start = usize::try_from(offset - range.start).expect("a run is in memory");
+            run[start..start + data.len()].copy_from_slice(data);
+            return 0;
+        }
+        let overlapped: u64 = self.dirty.remove(offset..end).iter().map(|(range, _)| range.end - range.start).sum();
+        let is_extended = self.dirty.extend_ending_at(offset, |_, run| {
+            (run.len() + data.len() <= RUN_BYTES_MAX).then(|| {
+                run.extend_from_slice(data);
+                end
+            })
+        });
+        if !is_extended {
+            self.dirty.insert(offset..end, data.to_vec());
+        }
+        let grown = data.len() as u64 - overlapped;
+        self.dirty_bytes += grown;
+        i64::try_from(grown).expect("a write is far below 2^63 bytes")
+    }
+
+    /// Drops accepted data in a range. Gives the bytes that went.
+    pub(crate) fn discard(&mut self, range: std::ops::Range<u64>) -> u64 {
+        let bytes: u64 = self.dirty.remove(range).iter().map(|(range, _)| range.end - range.start).sum();
+        self.dirty_bytes -= bytes;
+        bytes
+    }
+
+    /// Ranges whose content is not in the tree, painted bottom up, with whether they count as allocated; and the tree below.
+    pub(crate) fn allocation_overlay(&self) -> IntervalMap<Allocation> {
+        let mut painted = IntervalMap::default();
+        let overlays: Vec<&Overlay> = self.overlays().collect();
+        for overlay in overlays.into_iter().rev() {
+            for (range, extent) in overlay.extents.iter() {
+                painted.insert(range, Allocation(extent.is_allocated()));
+            }
+            overlay.inlined.iter().for_each(|(range, _)| painted.insert(range, Allocation(true)));
+        }
+        if let Some(flushing) = &self.flushing {
+            flushing.iter().for_each(|(range, _)| painted.insert(range, Allocation(true)));
+        }
+        self.dirty.iter().for_each(|(range, _)| painted.insert(range, Allocation(true)));
+        painted
+    }
+}
+
+/// Whether a range counts as allocated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allocation(pub(crate) bool);
+
+impl base::interval::Piece for Allocation {
+    fn split_off(&mut self, _at: u64) -> Allocation {
+        *self
+    }
+}
+
+/// Files whose records wait for the next commit, and the order of FileIds for locks.
+pub(crate) type InodeSet = BTreeMap<FileId, Arc<Inode>>;
+
+/// The extent that `Extent::advanced` of a piece cut to `range` is.
+pub(crate) fn cut(piece: &std::ops::Range<u64>, extent: &Extent, range: &std::ops::Range<u64>) -> Extent {
+    extent.advanced(range.start - piece.start)
+}

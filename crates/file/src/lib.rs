@@ -1,0 +1,70 @@
+//! The file layer: files, directories and snapshots on a store of chunks, a journal and a root.
+//!
+//! A change is *accepted* when its call returns, *local* (it survives a crash of this machine) after [`FileSystem::sync`] or
+//! within the flush interval, and in the *trees* after a commit. Reads see what was accepted, at once.
+//!
+//! Layers, each using those above it only:
+//!
+//! ```text
+//! attributes, failure, extent   what a file is, how operations fail, what lies in a range
+//! format                        bytes: roots, inodes, entries, records
+//! tree                          copy-on-write maps of chunks
+//! inode, table                  a file in memory, and all of them
+//! system                        what operations share: transactions, ids, loading
+//! acl, directory, attribute, read, write, namespace      the operations
+//! flush, commit                 accepted → local → trees, in the background
+//! snapshot, open, status, check, reclaim                 the whole file system
+//! ```
+//!
+//! Not here: errno, the kernel's protocol and processes (`node`), packs and disks (`store`), other nodes.
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod extent;
+mod failure;
+
+mod format;
+
+mod tree;
+
+mod counters;
+mod inode;
+mod table;
+
+mod system;
+
+mod acl;
+mod attribute;
+mod directory;
+mod read;
+mod write;
+
+mod flush;
+mod namespace;
+
+mod commit;
+
+mod check;
+mod open;
+mod snapshot;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+pub use attribute::XattrMode;
+pub use attributes::{AttributeChange, Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, SET_UID, TimeChange, View};
+pub use check::FilesReport;
+pub use counters::{Counter, Counters};
+pub use directory::DirectoryEntry;
+pub use failure::FileError;
+pub use namespace::RenameMode;
+pub use open::{OpenReport, format_node};
+pub use read::Seek;
+pub use snapshot::Snapshot;
+pub use status::{Description, Status};
+/// The options of the store below.
+pub use store::Options as StoreOptions;
+pub use store::{CheckReport, Class, Compression, Depth, Problem, RecoveryReport, Space, StoreError, StoreStatus};
+pub use system::{FileSystem, Options, SNAPSHOTS};
+pub use write::Allocate;

@@ -1,0 +1,496 @@
+//! Creating, linking, removing and renaming.
+//!
+//! Each operation: lock the directories, read what decides (this may wait for a disk), then in one [`Transaction`] check
+//! what may have changed meanwhile, record, and log. The frame makes it atomic after a crash, the transaction in memory.
+//!
+//! I-55  A rename over a file logs the new file's accepted data before the rename (design.md 4).
+//! I-56  An unlinked file stays until its last reference goes; then it is `Gone`. After a crash nobody has one.
+
+use std::sync::Arc;
+
+use base::id::FileId;
+use base::limits::{LINK_TARGET_BYTES_MAX, LINKS_MAX};
+use base::time::Timestamp;
+use bytes::Bytes;
+
+use crate::acl;
+use crate::attributes::{Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID};
+use crate::directory::{check_name, expect_directory};
+use crate::failure::FileError;
+use crate::format::{Change, Entry};
+use crate::inode::{Inode, State};
+use crate::system::{FileSystem, SNAPSHOTS_NAME, Transaction};
+
+/// What a rename does with a target that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replaces it.
+    Replace,
+    /// Fails with `Exists`.
+    NoReplace,
+    /// Swaps the two.
+    Exchange,
+}
+
+/// A new file's attributes and extended attributes, once its directory has had its say.
+struct Birth {
+    attributes: Attributes,
+    target: Bytes,
+    xattrs: Vec<(&'static [u8], Vec<u8>)>,
+}
+
+impl FileSystem {
+    /// Makes a file of any kind.
+    ///
+    /// # Errors
+    /// `Exists`, `NoEntry`, `NotDirectory`, `NameTooLong`, `NoSpace`, or the store's.
+    pub async fn create_file(&self, parent: FileId, name: &[u8], new: &NewFile<'_>) -> Result<Attributes, FileError> {
+        self.check_new_name(parent, name)?;
+        let directory = self.live(parent).await?;
+        let _operation = directory.operation.lock().await;
+        let slots = self.slots(&directory, name).await?;
+        if slots.find(name).is_some() {
+            return Err(FileError::Exists);
+        }
+        let cookie = slots.free()?;
+        let default_acl = self.default_acl(&directory).await?;
+        self.admit_metadata()?;
+
+        let mut transaction = Transaction::begin(self);
+        let mut state = directory.state.lock();
+        expect_directory(&state)?;
+        let birth = self.birth(&mut state, new, default_acl.as_deref(), transaction.now)?;
+        let (inode, attributes) = self.bear(&mut transaction, birth);
+        let entry = Entry { file: inode.file, kind: new.kind, name: name.into() };
+        transaction.record(&directory, &mut state, Change::Insert { cookie, entry });
+        let subdirectories = i64::from(new.kind == Kind::Directory);
+        change_directory(&mut transaction, &directory, &mut state, 1, subdirectories);
+        transaction.log();
+        self.counters.namespace_changes.add(1);
+        Ok(attributes)
+    }
+
+    /// Makes a regular file without a name (O_TMPFILE). It goes with its last reference unless it is linked.
+    ///
+    /// # Errors
+    /// As [`FileSystem::create_file`].
+    pub async fn create_unnamed(&self, parent: FileId, new: &NewFile<'_>) -> Result<Attributes, FileError> {
+        let directory = self.live(parent).await?;
+        let default_acl = self.default_acl(&directory).await?;
+        self.admit_metadata()?;
+        let mut transaction = Transaction::begin(self);
+        let mut state = directory.state.lock();
+        expect_directory(&state)?;
+        let mut birth = self.birth(&mut state, new, default_acl.as_deref(), transaction.now)?;
+        birth.attributes.links = 0;
+        let (_, attributes) = self.bear(&mut transaction, birth);
+        transaction.log();
+        Ok(attributes)
+    }
+
+    fn check_new_name(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
+        check_name(name)?;
+        if parent == FileId::ROOT && name == SNAPSHOTS_NAME { Err(FileError::Exists) } else { Ok(()) }
+    }
+
+    async fn default_acl(&self, directory: &Arc<Inode>) -> Result<Option<Vec<u8>>, FileError> {
+        self.load_xattrs(directory).await?;
+        let state = directory.state.lock();
+        Ok(state.xattrs.as_ref().and_then(|xattrs| xattrs.get(acl::DEFAULT)).cloned())
+    }
+
+    /// What a new file will be: set-group-id directories give their group, default ACLs their rights.
+    fn birth(
+        &self,
+        directory: &mut State,
+        new: &NewFile<'_>,
+        default_acl: Option<&[u8]>,
+        now: Timestamp,
+    ) -> Result<Birth, FileError> {
+        if new.target.len() > LINK_TARGET_BYTES_MAX {
+            return Err(FileError::NameTooLong);
+        }
+        let mut mode = new.mode & MODE_MASK;
+        let mut gid = new.gid;
+        if directory.attributes.mode & SET_GID != 0 {
+            gid = directory.attributes.gid;
+            if new.kind == Kind::Directory {
+                mode |= SET_GID;
+            }
+        }
+        let mut xattrs = Vec::new();
+        match default_acl.filter(|_| new.kind != Kind::Symlink) {
+            Some(default_acl) => {
+                let inherited = acl::inherit(default_acl, mode)?;
+                mode = inherited.mode;
+                xattrs.extend(inherited.access.map(|value| (acl::ACCESS, value)));
+                if new.kind == Kind::Directory {
+                    xattrs.push((acl::DEFAULT, default_acl.to_vec()));
+                }
+            }
+            None if new.kind != Kind::Symlink => mode &= !(new.umask & 0o777),
+            None => {}
+        }
+        let is_directory = new.kind == Kind::Directory;
+        let attributes = Attributes {
+            file: self.new_file(directory),
+            kind: new.kind,
+            mode,
+            uid: new.uid,
+            gid,
+            links: if is_directory { 2 } else { 1 },
+            device: new.device,
+            size: new.target.len() as u64,
+            allocated: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            parent: if is_directory { directory.attributes.file } else { FileId(0) },
+            is_preallocated: false,
+        };
+        Ok(Birth { attributes, target: Bytes::copy_from_slice(new.target), xattrs })
+    }
+
+    fn bear(&self, transaction: &mut Transaction<'_>, birth: Birth) -> (Arc<Inode>, Attributes) {
+        let attributes = birth.attributes.clone();
+        let inode = Arc::new(Inode::unborn(attributes.file));
+        {
+            // Nobody else knows the inode: this lock is never waited for.
+            let mut state = inode.state.lock();
+            let create = Change::Create { attributes: birth.attributes, target: birth.target };
+            transaction.record(&inode, &mut state, create);
+            for (name, value) in birth.xattrs {
+                let change = Change::Xattr { name: name.to_vec(), value: Some(value) };
+                transaction.record(&inode, &mut state, change);
+            }
+        }
+        let node = Node::live(attributes.file);
+        self.table.insert(node, inode.clone(), || true).expect("a new id is in no table, and nothing can be newer");
+        (inode, attributes)
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// `Exists`, `NoEntry`, `NotPermitted` for a directory, `TooManyLinks`, or the store's.
+    pub async fn link(&self, file: FileId, parent: FileId, name: &[u8]) -> Result<Attributes, FileError> {
+        self.check_new_name(parent, name)?;
+        let inode = self.live(file).await?;
+        let directory = self.live(parent).await?;
+        if inode.state.lock().attributes.kind == Kind::Directory {
+            return Err(FileError::NotPermitted("a directory has one name"));
+        }
+        let _operation = directory.operation.lock().await;
+        let slots = self.slots(&directory, name).await?;
+        if slots.find(name).is_some() {
+            return Err(FileError::Exists);
+        }
+        let cookie = slots.free()?;
+        self.admit_metadata()?;
+
+        let mut transaction = Transaction::begin(self);
+        let _namespace = self.namespace.lock();
+        let mut state = directory.state.lock();
+        let mut target = inode.state.lock();
+        expect_directory(&state)?;
+        if target.is_gone {
+            return Err(FileError::NoEntry);
+        }
+        if target.attributes.links >= LINKS_MAX {
+            return Err(FileError::TooManyLinks);
+        }
+        let entry = Entry { file, kind: target.attributes.kind, name: name.into() };
+        transaction.record(&directory, &mut state, Change::Insert { cookie, entry });
+        change_directory(&mut transaction, &directory, &mut state, 1, 0);
+        change_links(&mut transaction, &inode, &mut target, 1);
+        transaction.log();
+        self.counters.namespace_changes.add(1);
+        Ok(self.seen_attributes(&target))
+    }
+
+    /// Removes a name of a file that is no directory.
+    ///
+    /// # Errors
+    /// `NoEntry`, `IsDirectory`, or the store's.
+    pub async fn remove_file(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
+        self.remove(parent, name, false).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NoEntry`, `NotDirectory`, `NotEmpty`, or the store's.
+    pub async fn remove_directory(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
+        self.remove(parent, name, true).await
+    }
+
+    async fn remove(&self, parent: FileId, name: &[u8], is_directory: bool) -> Result<(), FileError> {
+        if parent == FileId::ROOT && name == SNAPSHOTS_NAME {
+            return Err(FileError::NotPermitted("snapshots are deleted by `hydrafs snapshot delete`"));
+        }
+        let directory = self.live(parent).await?;
+        let _operation = directory.operation.lock().await;
+        let slots = self.slots(&directory, name).await?;
+        let (cookie, entry) = slots.find(name).ok_or(FileError::NoEntry)?;
+        match (entry.kind == Kind::Directory, is_directory) {
+            (true, false) => return Err(FileError::IsDirectory),
+            (false, true) => return Err(FileError::NotDirectory),
+            _ => {}
+        }
+        let inode = self.live(entry.file).await?;
+
+        let mut transaction = Transaction::begin(self);
+        let _namespace = self.namespace.lock();
+        let mut state = directory.state.lock();
+        let mut target = inode.state.lock();
+        if is_directory && target.attributes.size > 0 {
+            return Err(FileError::NotEmpty);
+        }
+        transaction.record(&directory, &mut state, Change::Remove { cookie });
+        change_directory(&mut transaction, &directory, &mut state, -1, -i64::from(is_directory));
+        self.drop_link(&mut transaction, &inode, &mut target);
+        transaction.log();
+        self.counters.namespace_changes.add(1);
+        Ok(())
+    }
+
+    /// Takes a name away from a file, and the file itself if that was its last and nobody refers to it.
+    fn drop_link(&self, transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State) {
+        if state.attributes.kind == Kind::Directory {
+            change_links(transaction, inode, state, -i64::from(state.attributes.links));
+        } else {
+            change_links(transaction, inode, state, -1);
+        }
+        let is_referenced = self.references.lock().contains_key(&Node::live(inode.file));
+        if state.attributes.links == 0 && !is_referenced {
+            self.end(transaction, inode, state);
+        }
+    }
+
+    /// Records that a file is no more and drops what was accepted for it.
+    pub(crate) fn end(&self, transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State) {
+        let dropped = state.discard(0..u64::MAX);
+        transaction.record(inode, state, Change::Gone);
+        self.release_dirty(dropped);
+    }
+
+    /// Renames. Replacing logs the new file's data first.
+    ///
+    /// # Errors
+    /// `NoEntry`, `Exists`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `Invalid` (a directory into itself), or the store's.
+    pub async fn rename(
+        &self,
+        from: FileId,
+        from_name: &[u8],
+        to: FileId,
+        to_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<(), FileError> {
+        check_name(from_name).map_err(|_| FileError::Invalid("a name that cannot be renamed"))?;
+        self.check_new_name(to, to_name)?;
+        let _rename = if from == to { None } else { Some(self.rename.lock().await) };
+        let source_directory = self.live(from).await?;
+        let target_directory = self.live(to).await?;
+        let (first, second) =
+            if from <= to { (&source_directory, &target_directory) } else { (&target_directory, &source_directory) };
+        let _first = first.operation.lock().await;
+        let _second = if from == to { None } else { Some(second.operation.lock().await) };
+
+        let slots = self.slots(&source_directory, from_name).await?;
+        let (from_cookie, moved) = slots.find(from_name).ok_or(FileError::NoEntry)?;
+        let target_slots = self.slots(&target_directory, to_name).await?;
+        let replaced = target_slots.find(to_name);
+        let source = self.live(moved.file).await?;
+        match (replaced, mode) {
+            (Some(_), RenameMode::NoReplace) => return Err(FileError::Exists),
+            (None, RenameMode::Exchange) => return Err(FileError::NoEntry),
+            _ => {}
+        }
+        self.check_no_loop(moved, to).await?;
+        if let (Some((_, replaced)), RenameMode::Exchange) = (replaced, mode) {
+            self.check_no_loop(replaced, from).await?;
+        }
+        let victim = match replaced {
+            // Two names of one file: POSIX wants nothing done.
+            Some((_, replaced)) if replaced.file == moved.file => return Ok(()),
+            Some((_, replaced)) => Some(self.live(replaced.file).await?),
+            None => None,
+        };
+        if let (Some((_, replaced)), RenameMode::Replace) = (replaced, mode) {
+            match (moved.kind == Kind::Directory, replaced.kind == Kind::Directory) {
+                (true, false) => return Err(FileError::NotDirectory),
+                (false, true) => return Err(FileError::IsDirectory),
+                _ => {}
+            }
+            self.flush_file(&source, self.options.inline_bytes_max).await?;
+        }
+        let to_cookie = match replaced {
+            Some((cookie, _)) => cookie,
+            None => target_slots.free()?,
+        };
+
+        let mut transaction = Transaction::begin(self);
+        let _namespace = self.namespace.lock();
+        let mut source_state = source_directory.state.lock();
+        let mut target_state = if from == to { None } else { Some(target_directory.state.lock()) };
+        expect_directory(target_state.as_deref().unwrap_or(&source_state))?;
+        let mut moved_state = source.state.lock();
+        let mut victim_state = victim.as_ref().map(|victim| victim.state.lock());
+        let exchanged = replaced.filter(|_| mode == RenameMode::Exchange).map(|(_, entry)| entry);
+        if let Some(victim) = victim_state.as_ref().filter(|_| exchanged.is_none())
+            && victim.attributes.kind == Kind::Directory
+            && victim.attributes.size > 0
+        {
+            return Err(FileError::NotEmpty);
+        }
+
+        // Entries: the source's goes or becomes the exchanged one; the target's becomes the moved one.
+        let source_change = match exchanged {
+            Some(entry) => {
+                let entry = Entry { name: from_name.into(), ..entry.clone() };
+                Change::Insert { cookie: from_cookie, entry }
+            }
+            None => Change::Remove { cookie: from_cookie },
+        };
+        transaction.record(&source_directory, &mut source_state, source_change);
+        let entry = Entry { name: to_name.into(), ..moved.clone() };
+        let target_change = Change::Insert { cookie: to_cookie, entry };
+        let target = target_state.as_deref_mut().unwrap_or(&mut source_state);
+        transaction.record(&target_directory, target, target_change);
+
+        // Counts of entries and subdirectories of both directories.
+        let is_directory = |entry: &Entry| i64::from(entry.kind == Kind::Directory);
+        let leaves = (1, is_directory(moved));
+        let arrives = match (replaced, exchanged) {
+            (_, Some(entry)) => (1, is_directory(entry)),
+            _ => (0, 0),
+        };
+        let falls = replaced.map_or((0, 0), |(_, entry)| (1, is_directory(entry)));
+        let source_counts = (arrives.0 - leaves.0, arrives.1 - leaves.1);
+        let target_counts = (leaves.0 - falls.0, leaves.1 - falls.1);
+        match target_state.as_deref_mut() {
+            Some(target) => {
+                let (entries, directories) = source_counts;
+                change_directory(&mut transaction, &source_directory, &mut source_state, entries, directories);
+                let (entries, directories) = target_counts;
+                change_directory(&mut transaction, &target_directory, target, entries, directories);
+            }
+            None => {
+                let (entries, directories) = (source_counts.0 + target_counts.0, source_counts.1 + target_counts.1);
+                change_directory(&mut transaction, &source_directory, &mut source_state, entries, directories);
+            }
+        }
+        move_to(&mut transaction, &source, &mut moved_state, to);
+        if let (Some(victim), Some(state)) = (&victim, victim_state.as_deref_mut()) {
+            match exchanged {
+                Some(_) => move_to(&mut transaction, victim, state, from),
+                None => self.drop_link(&mut transaction, victim, state),
+            }
+        }
+        transaction.log();
+        self.counters.namespace_changes.add(1);
+        Ok(())
+    }
+
+    /// A directory must not go into itself or below.
+    async fn check_no_loop(&self, moved: &Entry, into: FileId) -> Result<(), FileError> {
+        if moved.kind != Kind::Directory {
+            return Ok(());
+        }
+        let mut at = into;
+        while at != FileId::ROOT {
+            if at == moved.file {
+                return Err(FileError::Invalid("a directory cannot be moved into itself"));
+            }
+            at = self.live(at).await?.state.lock().attributes.parent;
+        }
+        Ok(())
+    }
+
+    /// Notes that a front end has handed out a node: an unlinked file stays while its count is above zero.
+    pub fn retain(&self, node: Node) {
+        *self.references.lock().entry(node).or_insert(0) += 1;
+    }
+
+    /// Takes `count` back. The last one ends an unlinked file.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn forget(&self, node: Node, count: u64) -> Result<(), FileError> {
+        {
+            let mut references = self.references.lock();
+            let Some(left) = references.get_mut(&node) else { return Ok(()) };
+            *left = left.saturating_sub(count);
+            if *left > 0 {
+                return Ok(());
+            }
+            references.remove(&node);
+        }
+        if node.view != crate::attributes::View::LIVE {
+            return Ok(());
+        }
+        // Only an inode that is in memory can be unlinked and uncommitted; a committed orphan is loaded when touched.
+        let inode = match self.table.find(node) {
+            Some(inode) => inode,
+            None => return self.forget_committed(node).await,
+        };
+        self.end_if_unused(&inode);
+        Ok(())
+    }
+
+    async fn forget_committed(&self, node: Node) -> Result<(), FileError> {
+        if self.roots.lock().orphans == crate::format::Root::Empty {
+            return Ok(());
+        }
+        match self.inode(node).await {
+            Ok(inode) => self.end_if_unused(&inode),
+            Err(FileError::NoEntry) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Ends a file that has neither name nor reference.
+    pub(crate) fn end_if_unused(&self, inode: &Arc<Inode>) {
+        let mut transaction = Transaction::begin(self);
+        let mut state = inode.state.lock();
+        if state.attributes.links > 0 || state.is_gone || self.references.lock().contains_key(&Node::live(inode.file)) {
+            return;
+        }
+        self.end(&mut transaction, inode, &mut state);
+        transaction.log();
+    }
+}
+
+/// Entry count, subdirectory count and times of a directory whose entries changed.
+fn change_directory(
+    transaction: &mut Transaction<'_>,
+    directory: &Arc<Inode>,
+    state: &mut State,
+    entries: i64,
+    directories: i64,
+) {
+    let mut attributes = state.attributes.clone();
+    attributes.size = attributes.size.checked_add_signed(entries).expect("a directory counts its entries (I-51)");
+    attributes.links = u32::try_from(i64::from(attributes.links) + directories)
+        .expect("a directory counts its subdirectories; LINKS_MAX is far below 2^32");
+    (attributes.modified, attributes.changed) = (transaction.now, transaction.now);
+    transaction.record(directory, state, Change::Attributes(attributes));
+}
+
+fn change_links(transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State, links: i64) {
+    let mut attributes = state.attributes.clone();
+    attributes.links = u32::try_from(i64::from(attributes.links) + links).expect("links are counted");
+    attributes.changed = transaction.now;
+    transaction.record(inode, state, Change::Attributes(attributes));
+}
+
+fn move_to(transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State, parent: FileId) {
+    let mut attributes = state.attributes.clone();
+    attributes.changed = transaction.now;
+    if attributes.kind == Kind::Directory {
+        attributes.parent = parent;
+    }
+    transaction.record(inode, state, Change::Attributes(attributes));
+}

@@ -1,0 +1,218 @@
+//! Formatting, opening and closing: from disks to a file system and back.
+//!
+//! Opening reads the superblock's roots and replays the journal behind them, through the same [`State::apply`] that live
+//! operations use. So its time is that of the journal suffix, whatever the size of the file system.
+//!
+//! I-80  Each replayed record continues its file's version: sequence and chain. What does not is damage, and nothing is opened.
+//! I-81  After a crash nobody has a file open: unlinked files end here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::codec::Reader;
+use base::id::{FileId, NodeNumber, Position};
+use bytes::Bytes;
+use platform::Platform;
+use platform::disk::Disk;
+use store::{RecoveryReport, Store};
+
+use crate::attributes::{Attributes, Kind, Node};
+use crate::failure::FileError;
+use crate::format::{Change, Record, Root, Roots, SnapshotValue, decode_record};
+use crate::inode::Inode;
+use crate::system::{FileSystem, Options, Transaction, corrupt};
+
+/// What opening did.
+#[derive(Clone, Debug)]
+pub struct OpenReport {
+    /// Frames that the journal had behind the superblock.
+    pub frames: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Unlinked files that were still open at the crash, ended now.
+    pub orphans: u64,
+    /// What the store did.
+    pub store: RecoveryReport,
+}
+
+/// Makes a node of empty disks: identities, superblock, and a root directory with this owner.
+///
+/// # Errors
+/// The store's, among them `Refused` for disks that hold something.
+pub async fn format_node(
+    platform: &Platform,
+    disks: &[Disk],
+    node: NodeNumber,
+    uid: u32,
+    gid: u32,
+) -> Result<(), FileError> {
+    Store::create(platform, disks, node, &Roots::default().encode()).await?;
+    let options = Options::default();
+    let (store, _) = Store::open(platform, disks, options.store.clone()).await?;
+    let system = FileSystem::new(platform, store, options, Roots::default());
+    let now = system.now();
+    let attributes = Attributes {
+        file: FileId::ROOT,
+        kind: Kind::Directory,
+        mode: 0o755,
+        uid,
+        gid,
+        links: 2,
+        device: 0,
+        size: 0,
+        allocated: 0,
+        accessed: now,
+        modified: now,
+        changed: now,
+        born: now,
+        parent: FileId::ROOT,
+        is_preallocated: false,
+    };
+    let root = Arc::new(Inode::unborn(FileId::ROOT));
+    system.table.insert(Node::live(FileId::ROOT), root.clone(), || true);
+    {
+        let mut transaction = Transaction::begin(&system);
+        let mut state = root.state.lock();
+        transaction.record(&root, &mut state, Change::Create { attributes, target: Bytes::new() });
+        drop(state);
+        transaction.log();
+    }
+    system.commit().await?;
+    system.store.close().await?;
+    Ok(())
+}
+
+impl FileSystem {
+    /// Opens the file system on the disks of a node and starts its background tasks.
+    ///
+    /// # Errors
+    /// The store's; `Store(Corrupt)` for a journal that does not continue the trees.
+    pub async fn open(
+        platform: &Platform,
+        disks: &[Disk],
+        options: Options,
+    ) -> Result<(Arc<FileSystem>, OpenReport), FileError> {
+        let (store, recovered) = Store::open(platform, disks, options.store.clone()).await?;
+        let roots = Roots::decode(&recovered.roots)
+            .map_err(|error| corrupt("the file layer's roots", "superblock".to_owned(), error))?;
+        let system = Arc::new(FileSystem::new(platform, store, options, roots));
+        system.load_snapshots().await?;
+        let mut report =
+            OpenReport { frames: recovered.frames.len() as u64, records: 0, orphans: 0, store: recovered.report };
+        for (position, frame) in recovered.frames {
+            report.records += system.replay(position, &frame).await?;
+        }
+        report.orphans = system.end_orphans().await?;
+        platform.tasks.spawn("flusher", Box::pin(system.clone().run_flusher()));
+        platform.tasks.spawn("committer", Box::pin(system.clone().run_committer()));
+        Ok((system, report))
+    }
+
+    /// Flushes, commits, and ends the background tasks. The disks are free afterwards, also if it fails.
+    ///
+    /// # Errors
+    /// Why something accepted could not be made local.
+    pub async fn close(&self) -> Result<(), FileError> {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.wants_flush.notify_one();
+        self.wants_commit.notify_one();
+        let both = self.stopped.acquire_many(2).await.expect("never closed");
+        both.forget();
+        let flushed = self.sync_all().await;
+        let committed = self.commit().await;
+        let closed = self.store.close().await.map_err(FileError::from);
+        flushed.and(committed).and(closed)
+    }
+
+    async fn load_snapshots(&self) -> Result<(), FileError> {
+        let root = self.roots.lock().snapshots.clone();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (entries, next) = self.trees.scan(&root, at, 100).await?;
+            for (view, bytes) in entries {
+                let wrong = |error| corrupt("snapshot", format!("view {view}"), error);
+                let value = SnapshotValue::decode(&bytes).map_err(wrong)?;
+                let view = u32::try_from(view).unwrap_or(u32::MAX);
+                self.snapshots.lock().insert(view, value);
+            }
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Takes the records of a frame into memory. Gives their number.
+    async fn replay(&self, position: Position, frame: &[u8]) -> Result<u64, FileError> {
+        let mut reader = Reader::new(frame);
+        let mut count = 0;
+        while reader.remaining() > 0 {
+            let place = || format!("frame {}, record {count}", position.0);
+            let (record, covered) =
+                decode_record(&mut reader).map_err(|error| corrupt("journal record", place(), error))?;
+            let inode = self.replayed_inode(&record).await?;
+            if matches!(record.change, Change::Xattr { .. }) {
+                self.load_xattrs(&inode).await?;
+            }
+            let mut state = inode.state.lock();
+            let expected = base::hash::chain(state.version.chain, covered);
+            if record.version.sequence != state.version.sequence + 1 || record.version.chain != expected {
+                let error = Reader::new(covered).refuse("the next version of its file");
+                return Err(corrupt("journal record", format!("{}, {}", place(), record.file), error));
+            }
+            self.touch(&inode, &mut state, 0);
+            if matches!(record.change, Change::Write { .. }) {
+                state.allocated = None;
+            }
+            state.apply(&record);
+            drop(state);
+            if record.file.node() == self.store.node() {
+                self.next_counter.fetch_max(record.file.counter() + 1, Ordering::SeqCst);
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    async fn replayed_inode(&self, record: &Record) -> Result<Arc<Inode>, FileError> {
+        let node = Node::live(record.file);
+        if let Change::Create { .. } = record.change
+            && self.table.find(node).is_none()
+        {
+            let unborn = Arc::new(Inode::unborn(record.file));
+            return Ok(self.table.insert(node, unborn, || true).expect("nothing else runs"));
+        }
+        self.inode(node).await.map_err(|error| match error {
+            FileError::NoEntry => {
+                let error = Reader::new(&[]).refuse("a file that exists");
+                corrupt("journal record", record.file.to_string(), error)
+            }
+            error => error,
+        })
+    }
+
+    /// Ends files that had lost their last name but not their last user.
+    async fn end_orphans(&self) -> Result<u64, FileError> {
+        let mut files: Vec<FileId> = self.touched.lock().keys().copied().collect();
+        let root: Root = self.roots.lock().orphans.clone();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (entries, next) = self.trees.scan(&root, at, 1000).await?;
+            files.extend(entries.into_iter().map(|(file, _)| FileId(file)));
+            from = next;
+        }
+        files.sort_unstable();
+        files.dedup();
+        let mut ended = 0;
+        for file in files {
+            let inode = self.inode(Node::live(file)).await?;
+            let is_orphan = {
+                let state = inode.state.lock();
+                !state.is_gone && state.attributes.links == 0
+            };
+            if is_orphan {
+                self.end_if_unused(&inode);
+                ended += 1;
+            }
+        }
+        Ok(ended)
+    }
+}

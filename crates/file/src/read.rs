@@ -1,0 +1,253 @@
+//! Reading: layer by layer from the newest, then the committed tree, then chunks.
+//!
+//! The layers are looked at under one state lock together with the root of the tree below them, so a read sees one moment: each
+//! write whole or not at all, and never content that a commit is moving twice or not at all (`sources/notes.md` 6.5).
+//!
+//! Not here: prefetch, caches of chunks (the store's).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::codec::Reader;
+use base::id::ChunkAddress;
+use base::interval::cover;
+use store::Class;
+
+use crate::attributes::{Attributes, Kind, Node};
+use crate::extent::Extent;
+use crate::failure::FileError;
+use crate::format::{Root, decode_extent};
+use crate::inode::{Inode, State, cut};
+use crate::system::{FileSystem, corrupt};
+
+/// What [`FileSystem::seek`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is no hole.
+    Data,
+    /// The next byte that is in a hole; the end of the file is one.
+    Hole,
+}
+
+/// Settled content of a range, in file offsets.
+pub(crate) type Settled = (Range<u64>, Extent);
+
+/// Extents are looked up in groups of about this many, so that a file of a million extents needs little memory.
+const EXTENTS_PER_STEP: usize = 1024;
+
+impl FileSystem {
+    /// Reads into `buffer`; fewer bytes only at the end of the file.
+    ///
+    /// # Errors
+    /// `IsDirectory`, or the store's: bytes that cannot be verified are an error, never wrong data.
+    pub async fn read(&self, node: Node, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        self.counters.reads.add(1);
+        let inode = self.inode(node).await?;
+        let (count, tree, mut settled, gaps) = {
+            let mut state = inode.state.lock();
+            expect_regular(&state.attributes)?;
+            let end = state.attributes.size.min(offset.saturating_add(buffer.len() as u64));
+            if offset >= end {
+                return Ok(0);
+            }
+            let count = usize::try_from(end - offset).expect("no longer than the buffer");
+            buffer[..count].fill(0);
+            let mut gaps = vec![offset..end];
+            let settled = gather(&state, &mut gaps, &mut |range, bytes| {
+                let at = usize::try_from(range.start - offset).expect("inside the buffer");
+                buffer[at..at + bytes.len()].copy_from_slice(bytes);
+            });
+            self.note_access(&inode, &mut state, node);
+            (count, state.base.tree.clone(), settled, gaps)
+        };
+        for gap in gaps {
+            for (range, extent) in self.base_extents(&tree, gap.clone(), usize::MAX).await?.0 {
+                let inside = range.start.max(gap.start)..range.end.min(gap.end);
+                settled.push((inside.clone(), cut(&range, &extent, &inside)));
+            }
+        }
+        for (range, extent) in settled {
+            if let Extent::Chunk { address, skip, .. } = extent {
+                let at = usize::try_from(range.start - offset).expect("inside the buffer");
+                let length = usize::try_from(range.end - range.start).expect("inside the buffer");
+                self.copy_chunk(&address, skip, &mut buffer[at..at + length]).await?;
+            }
+        }
+        self.counters.read_bytes.add(count as u64);
+        Ok(count)
+    }
+
+    async fn copy_chunk(&self, address: &ChunkAddress, skip: u32, target: &mut [u8]) -> Result<(), FileError> {
+        let chunk = self.store.get(Class::Data, address).await?;
+        let start = skip as usize;
+        let source = chunk.get(start..start + target.len()).ok_or_else(|| {
+            let error = Reader::new(&chunk).refuse("extent within its chunk");
+            corrupt("extent", address.to_string(), error)
+        })?;
+        target.copy_from_slice(source);
+        Ok(())
+    }
+
+    /// Extents of a committed tree that overlap `range`, whole, about `limit` of them, and where to go on (`None`: done).
+    pub(crate) async fn base_extents(
+        &self,
+        tree: &Root,
+        range: Range<u64>,
+        limit: usize,
+    ) -> Result<(Vec<Settled>, Option<u64>), FileError> {
+        let decode = |key: u64, bytes: &[u8]| {
+            let wrong = |error| corrupt("extent", format!("offset {key}"), error);
+            let (length, extent) = decode_extent(&mut Reader::new(bytes)).map_err(wrong)?;
+            Ok::<Settled, FileError>((key..key.saturating_add(length), extent))
+        };
+        let mut found = Vec::new();
+        if *tree == Root::Empty {
+            return Ok((found, None));
+        }
+        if let Some((key, bytes)) = self.trees.floor(tree, range.start).await?
+            && key < range.start
+        {
+            found.extend(Some(decode(key, &bytes)?).filter(|(extent, _)| extent.end > range.start));
+        }
+        let mut from = range.start;
+        loop {
+            let (entries, next) = self.trees.scan(tree, from, 1).await?;
+            for (key, bytes) in entries {
+                if key >= range.end {
+                    return Ok((found, None));
+                }
+                found.push(decode(key, &bytes)?);
+            }
+            match next {
+                Some(next) if next < range.end => from = next,
+                _ => return Ok((found, None)),
+            }
+            if found.len() >= limit {
+                return Ok((found, Some(from)));
+            }
+        }
+    }
+
+    /// The ranges in `range` that are no holes, in order, up to some end (the second value) that is `range.end` at the latest.
+    pub(crate) async fn allocated_ranges(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+    ) -> Result<(Vec<Range<u64>>, u64), FileError> {
+        let mut allocated = Vec::new();
+        let (tree, settled, mut gaps) = {
+            let state = inode.state.lock();
+            let mut gaps = vec![range.clone()];
+            let settled = gather(&state, &mut gaps, &mut |range, _| allocated.push(range));
+            (state.base.tree.clone(), settled, gaps)
+        };
+        allocated.extend(settled.into_iter().filter(|(_, extent)| extent.is_allocated()).map(|(range, _)| range));
+        let mut end = range.end;
+        gaps.sort_unstable_by_key(|gap| gap.start);
+        for gap in gaps {
+            let (found, next) = self.base_extents(&tree, gap.clone(), EXTENTS_PER_STEP).await?;
+            let inside = |range: &Range<u64>| range.start.max(gap.start)..range.end.min(gap.end);
+            allocated.extend(found.iter().filter(|(_, extent)| extent.is_allocated()).map(|(range, _)| inside(range)));
+            if let Some(next) = next {
+                end = next;
+                break;
+            }
+        }
+        allocated.retain(|range| range.start < end);
+        allocated.sort_unstable_by_key(|range| range.start);
+        Ok((allocated, end))
+    }
+
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// `NoSuchOffset` at or beyond the end, and where no data follows.
+    pub async fn seek(&self, node: Node, offset: u64, what: Seek) -> Result<u64, FileError> {
+        let inode = self.inode(node).await?;
+        let size = {
+            let state = inode.state.lock();
+            expect_regular(&state.attributes)?;
+            state.attributes.size
+        };
+        if offset >= size {
+            return Err(FileError::NoSuchOffset);
+        }
+        let mut at = offset;
+        while at < size {
+            let (ranges, end) = self.allocated_ranges(&inode, at..size).await?;
+            for range in ranges {
+                match what {
+                    Seek::Data => return Ok(range.start.max(offset)),
+                    Seek::Hole if range.start > at => return Ok(at),
+                    Seek::Hole => at = at.max(range.end),
+                }
+            }
+            if what == Seek::Hole && at < end {
+                return Ok(at);
+            }
+            at = end.max(at);
+        }
+        if what == Seek::Hole { Ok(size) } else { Err(FileError::NoSuchOffset) }
+    }
+
+    /// relatime: a read moves the access time when it is not newer than the last change, or a day old.
+    fn note_access(&self, inode: &Arc<Inode>, state: &mut State, node: Node) {
+        const DAY: i64 = 24 * 60 * 60;
+        if !self.options.access_times || node.view != crate::attributes::View::LIVE {
+            return;
+        }
+        let now = self.now();
+        let attributes = &mut state.attributes;
+        let accessed = attributes.accessed;
+        let is_old = accessed <= attributes.modified
+            || accessed <= attributes.changed
+            || now.seconds.saturating_sub(accessed.seconds) >= DAY;
+        if is_old && accessed != now {
+            attributes.accessed = now;
+            state.is_access_dirty = true;
+            self.note_unlogged(inode);
+        }
+    }
+}
+
+pub(crate) fn expect_regular(attributes: &Attributes) -> Result<(), FileError> {
+    match attributes.kind {
+        Kind::Regular => Ok(()),
+        Kind::Directory => Err(FileError::IsDirectory),
+        _ => Err(FileError::Invalid("not a regular file")),
+    }
+}
+
+/// Takes from the layers, newest first, what they have for `gaps`: bytes in memory go to `memory`, settled content is
+/// returned, and what no layer has stays in `gaps`.
+pub(crate) fn gather(
+    state: &State,
+    gaps: &mut Vec<Range<u64>>,
+    memory: &mut dyn FnMut(Range<u64>, &[u8]),
+) -> Vec<Settled> {
+    let mut settled = Vec::new();
+    let Some(whole) = gaps.first().map(|gap| gap.start..gaps[gaps.len() - 1].end) else { return settled };
+    let mut bytes_of = |gaps: &mut Vec<Range<u64>>, range: &Range<u64>, bytes: &[u8]| {
+        for hit in cover(gaps, range) {
+            let slice = |at: u64| usize::try_from(at - range.start).expect("a piece in memory is addressable");
+            memory(hit.clone(), &bytes[slice(hit.start)..slice(hit.end)]);
+        }
+    };
+    for (range, run) in state.dirty.overlapping(whole.clone()) {
+        bytes_of(gaps, &range, run);
+    }
+    if let Some(flushing) = &state.flushing {
+        for (range, run) in flushing.overlapping(whole.clone()) {
+            bytes_of(gaps, &range, &run.0);
+        }
+    }
+    for overlay in state.overlays() {
+        for (range, run) in overlay.inlined.overlapping(whole.clone()) {
+            bytes_of(gaps, &range, run);
+        }
+        for (range, extent) in overlay.extents.overlapping(whole.clone()) {
+            settled.extend(cover(gaps, &range).into_iter().map(|hit| (hit.clone(), cut(&range, extent, &hit))));
+        }
+    }
+    settled
+}

@@ -1,0 +1,78 @@
+//! Snapshots: names for catalogs. A tree is never changed, so keeping its root keeps the whole file system of that moment.
+//!
+//! A snapshot appears as a directory below `.snapshots` in the root. Its files have the ids that they have in the present, in a
+//! view of their own.
+//!
+//! Not here: giving back the space of a deleted snapshot (`reclaim`).
+
+use base::id::FileId;
+use base::limits::NAME_BYTES_MAX;
+use base::time::Timestamp;
+
+use crate::attributes::{Node, View};
+use crate::commit::SnapshotChange;
+use crate::failure::FileError;
+use crate::system::FileSystem;
+
+/// A snapshot of the whole file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name below `.snapshots`.
+    pub name: String,
+    /// The moment it shows.
+    pub taken: Timestamp,
+    /// Its view.
+    pub view: View,
+}
+
+impl FileSystem {
+    /// Takes a snapshot: what was accepted before is in it. Durable when it returns.
+    ///
+    /// # Errors
+    /// `Exists`, `Invalid` for a name that no directory entry could have, or the store's.
+    pub async fn snapshot(&self, name: &str) -> Result<Snapshot, FileError> {
+        let is_plain = !name.is_empty() && name != "." && name != ".." && name.len() <= NAME_BYTES_MAX;
+        if !is_plain || name.chars().any(|letter| letter == '/' || letter.is_control()) {
+            return Err(FileError::Invalid("a snapshot's name is one of a file: at most 255 bytes, without slashes"));
+        }
+        let _change = self.snapshot_change.lock().await;
+        if self.find_snapshot(name.as_bytes()).is_some() {
+            return Err(FileError::Exists);
+        }
+        self.sync_all().await?;
+        self.commit_with(Some(SnapshotChange::Add { name: name.to_owned() })).await?;
+        self.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or(FileError::Stale)
+    }
+
+    /// Deletes a snapshot. Durable when it returns.
+    ///
+    /// # Errors
+    /// `NoEntry`, or the store's.
+    pub async fn delete_snapshot(&self, name: &str) -> Result<(), FileError> {
+        let _change = self.snapshot_change.lock().await;
+        let Node { view, .. } = self.find_snapshot(name.as_bytes()).ok_or(FileError::NoEntry)?;
+        self.commit_with(Some(SnapshotChange::Remove { view: view.0 })).await?;
+        self.table.remove_view(view);
+        Ok(())
+    }
+
+    /// All snapshots, oldest first.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        let snapshots = self.snapshots.lock();
+        let snapshot = |(view, value): (&u32, &crate::format::SnapshotValue)| Snapshot {
+            name: value.name.clone(),
+            taken: value.taken,
+            view: View(*view),
+        };
+        snapshots.iter().map(snapshot).collect()
+    }
+
+    /// The root directory of a snapshot.
+    #[must_use]
+    pub fn find_snapshot(&self, name: &[u8]) -> Option<Node> {
+        let snapshots = self.snapshots.lock();
+        let found = snapshots.iter().find(|(_, snapshot)| snapshot.name.as_bytes() == name);
+        found.map(|(view, _)| Node { view: View(*view), file: FileId::ROOT })
+    }
+}

@@ -1,0 +1,134 @@
+//! What the file system is doing: numbers for `status` and `stats`, and the inside of one file for `info`.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use base::id::{FileId, Version};
+use store::{Space, StoreStatus};
+
+use crate::attributes::{Attributes, Kind, Node};
+use crate::extent::Extent;
+use crate::failure::FileError;
+use crate::system::FileSystem;
+
+/// The file layer and the store at one moment.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Bytes accepted that are in no chunk and no record.
+    pub dirty_bytes: u64,
+    /// Where writers begin to wait.
+    pub dirty_bytes_max: u64,
+    /// Files with accepted data that is not logged.
+    pub unlogged_files: u64,
+    /// Files whose records wait for a commit.
+    pub uncommitted_files: u64,
+    /// Inodes in memory.
+    pub inodes: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// Why the last flush failed, if it did.
+    pub flush_failure: Option<String>,
+    /// Why nothing new is accepted, if so.
+    pub journal_failure: Option<String>,
+    /// The store.
+    pub store: StoreStatus,
+    /// Name, help and value of every counter of both layers. All only grow.
+    pub counters: Vec<(&'static str, &'static str, u64)>,
+}
+
+/// The inside of a file.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// What `stat` shows.
+    pub attributes: Attributes,
+    /// Its version.
+    pub version: Version,
+    /// Extents of a regular file, entries of a directory.
+    pub parts: u64,
+    /// Distinct chunks of a regular file.
+    pub chunks: u64,
+    /// Bytes of those chunks, each counted once, before compression.
+    pub chunk_bytes: u64,
+    /// Bytes accepted that are not local.
+    pub dirty_bytes: u64,
+    /// Whether records wait for a commit.
+    pub is_uncommitted: bool,
+}
+
+impl FileSystem {
+    /// Numbers of the moment.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let mut counters = self.counters.list();
+        counters.extend(self.store.counters().list());
+        Status {
+            dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
+            dirty_bytes_max: self.options.dirty_bytes_max,
+            unlogged_files: self.unlogged.lock().len() as u64,
+            uncommitted_files: self.touched.lock().len() as u64,
+            inodes: self.table.count() as u64,
+            snapshots: self.snapshots.lock().len() as u64,
+            flush_failure: self.flush_failure.lock().as_ref().map(FileError::to_string),
+            journal_failure: self.journal_failure.lock().as_ref().map(FileError::to_string),
+            store: self.store.status(),
+            counters,
+        }
+    }
+
+    /// Room on the disks of this node, the reserve taken off.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        self.store.space()
+    }
+
+    /// Files that were ever made on this node: an upper bound of those that exist.
+    #[must_use]
+    pub fn files_made(&self) -> u64 {
+        FileId(self.next_counter.load(Ordering::Relaxed)).counter()
+    }
+
+    /// The inside of a file.
+    ///
+    /// # Errors
+    /// `NoEntry`, or the store's.
+    pub async fn describe(&self, node: Node) -> Result<Description, FileError> {
+        let attributes = self.attributes(node).await?;
+        if node == Node::live(crate::system::SNAPSHOTS) {
+            let version = Version::default();
+            let parts = attributes.size;
+            return Ok(Description {
+                attributes,
+                version,
+                parts,
+                chunks: 0,
+                chunk_bytes: 0,
+                dirty_bytes: 0,
+                is_uncommitted: false,
+            });
+        }
+        let inode = self.inode(node).await?;
+        let (version, dirty_bytes, is_uncommitted, tree, overlay) = {
+            let state = inode.state.lock();
+            let overlay: Vec<Extent> =
+                state.overlays().flat_map(|overlay| overlay.extents.iter().map(|(_, extent)| *extent)).collect();
+            let is_uncommitted = state.active.is_touched || state.frozen.is_some();
+            (state.version, state.dirty_bytes, is_uncommitted, state.base.tree.clone(), overlay)
+        };
+        let (mut parts, mut chunks, mut chunk_bytes) = (0, BTreeSet::new(), 0);
+        if attributes.kind == Kind::Regular {
+            let base = self.base_extents(&tree, 0..u64::MAX, usize::MAX).await?.0;
+            for extent in overlay.into_iter().chain(base.into_iter().map(|(_, extent)| extent)) {
+                parts += 1;
+                if let Extent::Chunk { address, chunk_bytes: bytes, .. } = extent
+                    && chunks.insert(address)
+                {
+                    chunk_bytes += u64::from(bytes);
+                }
+            }
+        } else if attributes.kind == Kind::Directory {
+            parts = attributes.size;
+        }
+        let chunks = chunks.len() as u64;
+        Ok(Description { attributes, version, parts, chunks, chunk_bytes, dirty_bytes, is_uncommitted })
+    }
+}

@@ -1,0 +1,276 @@
+//! The file system as a whole: what all operations share, and how a change becomes visible and logged.
+//!
+//! I-40  A [`Transaction`] applies its records and logs its frame inside one reading of the gate; the commit barrier takes the
+//!       gate for writing. So every frame lies wholly before or after a commit's time T, in memory as in the journal.
+//! I-41  Order of locks: operation locks (directories first, by id), flush lock, gate, namespace, state, sets.
+//!
+//! Not here: the operations (`namespace`, `attribute`, `read`, `write`), flushing, committing.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::{DefaultHasher, HashMap};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::codec::Writer;
+use base::id::{FileId, NodeNumber, Position};
+use base::limits::FRAME_BYTES_MAX;
+use base::time::Timestamp;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use platform::Platform;
+use store::{Store, StoreError};
+use tokio::sync::Notify;
+
+use crate::attributes::{Node, View};
+use crate::counters::Counters;
+use crate::failure::FileError;
+use crate::format::{Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
+use crate::inode::{Inode, InodeSet, State};
+use crate::table::Table;
+use crate::tree::Trees;
+
+/// The virtual directory `.snapshots` of the root. No file gets this id: counters begin behind it.
+pub const SNAPSHOTS: FileId = FileId(2);
+/// Its name.
+pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
+/// Files made in one directory get their ids in runs of this many.
+pub(crate) const ID_RUN: u64 = 64;
+
+/// Sizes and times of the file layer.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Accepted data that waits for the store, at most. Writers wait beyond it.
+    pub dirty_bytes_max: u64,
+    /// Accepted data is local after this time at the latest.
+    pub flush_interval: Duration,
+    /// A commit runs after this time if there is anything to commit.
+    pub commit_interval: Duration,
+    /// A commit runs when the journal suffix is this long: bounds recovery time and memory.
+    pub commit_journal_bytes: u64,
+    /// Inodes kept in memory, about.
+    pub inodes_max: usize,
+    /// An fsync of at most this much data puts it into the journal: one write, one sync.
+    pub inline_bytes_max: u64,
+    /// Whether reads update access times (relatime).
+    pub access_times: bool,
+    /// The store's options.
+    pub store: store::Options,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            dirty_bytes_max: 256 << 20,
+            flush_interval: Duration::from_secs(5),
+            commit_interval: Duration::from_secs(30),
+            commit_journal_bytes: 64 << 20,
+            inodes_max: 100_000,
+            inline_bytes_max: 64 << 10,
+            access_times: true,
+            store: store::Options::default(),
+        }
+    }
+}
+
+/// A file system on the disks of one node. All methods may be called from many threads.
+pub struct FileSystem {
+    pub(crate) platform: Platform,
+    pub(crate) store: Arc<Store>,
+    pub(crate) trees: Trees,
+    pub(crate) options: Options,
+    pub(crate) counters: Counters,
+    pub(crate) table: Table,
+    /// Holds the commit generation. Read: log and apply. Write: the commit barrier.
+    pub(crate) gate: RwLock<u64>,
+    /// Held by who locks the state of more than one inode.
+    pub(crate) namespace: Mutex<()>,
+    /// Held by renames between directories, over I/O: nobody else moves directories meanwhile.
+    pub(crate) rename: tokio::sync::Mutex<()>,
+    /// As of the last superblock.
+    pub(crate) roots: Mutex<Arc<Roots>>,
+    /// Snapshots by view.
+    pub(crate) snapshots: Mutex<BTreeMap<u32, SnapshotValue>>,
+    /// Inodes with records since the last commit barrier.
+    pub(crate) touched: Mutex<InodeSet>,
+    /// Inodes with accepted data that no record has.
+    pub(crate) unlogged: Mutex<InodeSet>,
+    /// Bytes accepted and not in the store.
+    pub(crate) dirty_bytes: AtomicU64,
+    /// Why the last flush failed; writers hear of it.
+    pub(crate) flush_failure: Mutex<Option<FileError>>,
+    /// Why the journal takes nothing more; final until the node is opened again.
+    pub(crate) journal_failure: Mutex<Option<FileError>>,
+    /// Held by who empties `unlogged` (I-63).
+    pub(crate) flush_round: tokio::sync::Mutex<()>,
+    /// The kernel's look-up counts: an unlinked file lives while it has one.
+    pub(crate) references: Mutex<HashMap<Node, u64, BuildHasherDefault<DefaultHasher>>>,
+    pub(crate) next_counter: AtomicU64,
+    pub(crate) commit: tokio::sync::Mutex<()>,
+    /// Held by who changes the list of snapshots.
+    pub(crate) snapshot_change: tokio::sync::Mutex<()>,
+    pub(crate) wants_flush: Notify,
+    pub(crate) wants_commit: Notify,
+    pub(crate) has_room: Notify,
+    pub(crate) is_stopping: AtomicBool,
+    pub(crate) stopped: tokio::sync::Semaphore,
+    /// Free bytes as last measured.
+    pub(crate) free_bytes: AtomicU64,
+}
+
+impl FileSystem {
+    pub(crate) fn new(platform: &Platform, store: Arc<Store>, options: Options, roots: Roots) -> FileSystem {
+        FileSystem {
+            platform: platform.clone(),
+            trees: Trees::new(store.clone()),
+            counters: Counters::default(),
+            table: Table::new(options.inodes_max),
+            options,
+            gate: RwLock::new(0),
+            namespace: Mutex::new(()),
+            rename: tokio::sync::Mutex::new(()),
+            snapshots: Mutex::new(BTreeMap::new()),
+            touched: Mutex::new(InodeSet::new()),
+            unlogged: Mutex::new(InodeSet::new()),
+            dirty_bytes: AtomicU64::new(0),
+            flush_failure: Mutex::new(None),
+            journal_failure: Mutex::new(None),
+            flush_round: tokio::sync::Mutex::new(()),
+            references: Mutex::new(HashMap::default()),
+            next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.0 + 1)),
+            roots: Mutex::new(Arc::new(roots)),
+            commit: tokio::sync::Mutex::new(()),
+            snapshot_change: tokio::sync::Mutex::new(()),
+            wants_flush: Notify::new(),
+            wants_commit: Notify::new(),
+            has_room: Notify::new(),
+            is_stopping: AtomicBool::new(false),
+            stopped: tokio::sync::Semaphore::new(0),
+            free_bytes: AtomicU64::new(store.space().free),
+            store,
+        }
+    }
+
+    /// The inode of a node, from memory or the catalog. `NoEntry` if there is none.
+    pub(crate) async fn inode(&self, node: Node) -> Result<Arc<Inode>, FileError> {
+        loop {
+            if let Some(inode) = self.table.find(node) {
+                return Ok(inode);
+            }
+            let roots = self.roots.lock().clone();
+            let catalog = match node.view {
+                View::LIVE => roots.catalog.clone(),
+                View(view) => self.snapshots.lock().get(&view).ok_or(FileError::Stale)?.catalog.clone(),
+            };
+            self.counters.inode_loads.add(1);
+            let value = self.load(&catalog, node.file).await?.ok_or(FileError::NoEntry)?;
+            let inode = Arc::new(Inode::load(value));
+            let is_current = || Arc::ptr_eq(&roots, &self.roots.lock());
+            if let Some(inode) = self.table.insert(node, inode, is_current) {
+                return Ok(inode);
+            }
+        }
+    }
+
+    /// The live inode of a file that still has a name or a user.
+    pub(crate) async fn live(&self, file: FileId) -> Result<Arc<Inode>, FileError> {
+        let inode = self.inode(Node::live(file)).await?;
+        if inode.state.lock().is_gone { Err(FileError::NoEntry) } else { Ok(inode) }
+    }
+
+    pub(crate) async fn load(&self, catalog: &Root, file: FileId) -> Result<Option<InodeValue>, FileError> {
+        let Some(bytes) = self.trees.get(catalog, file.0).await? else { return Ok(None) };
+        let value = InodeValue::decode(file, &bytes)
+            .map_err(|error| corrupt("inode", format!("catalog entry of {file}"), error))?;
+        Ok(Some(value))
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.platform.clock.now()
+    }
+
+    /// An id for a new file of the directory whose state this is.
+    pub(crate) fn new_file(&self, directory: &mut State) -> FileId {
+        if directory.ids.is_empty() {
+            let start = self.next_counter.fetch_add(ID_RUN, Ordering::Relaxed);
+            directory.ids = start..start + ID_RUN;
+        }
+        let counter = directory.ids.start;
+        directory.ids.start += 1;
+        FileId::new(self.node(), counter).expect("2^48 files need centuries")
+    }
+
+    fn node(&self) -> NodeNumber {
+        self.store.node()
+    }
+
+    /// Notes that a file has accepted data or an access time that no record has.
+    pub(crate) fn note_unlogged(&self, inode: &Arc<Inode>) {
+        self.unlogged.lock().insert(inode.file, inode.clone());
+    }
+}
+
+/// Bytes of ours that make no sense although their checksum is right.
+pub(crate) fn corrupt(what: &'static str, place: String, error: base::codec::DecodeError) -> FileError {
+    FileError::Store(StoreError::Corrupt {
+        what,
+        path: place.into(),
+        offset: error.offset as u64,
+        expected: error.what.into(),
+        found: "bytes that cannot be decoded".into(),
+    })
+}
+
+/// A change of one or more files that takes effect whole or not at all: one journal frame (design.md 3).
+///
+/// Take it first, then the state locks; record; log. No waiting in between: the gate is held.
+pub(crate) struct Transaction<'a> {
+    system: &'a FileSystem,
+    generation: RwLockReadGuard<'a, u64>,
+    pub(crate) now: Timestamp,
+    frame: Writer,
+}
+
+impl<'a> Transaction<'a> {
+    pub(crate) fn begin(system: &'a FileSystem) -> Transaction<'a> {
+        let generation = system.gate.read();
+        Transaction { system, generation, now: system.now(), frame: Writer::with_capacity(512) }
+    }
+
+    /// Applies a change to a file and puts its record into the frame.
+    pub(crate) fn record(&mut self, inode: &Arc<Inode>, state: &mut State, change: Change) {
+        let version = encode_record(inode.file, &state.version, self.now, &change, &mut self.frame);
+        self.system.touch(inode, state, *self.generation);
+        state.apply(&Record { file: inode.file, version, time: self.now, change });
+    }
+
+    /// Hands the frame to the journal. It is accepted now, local after a `sync_log` of the position.
+    pub(crate) fn log(self) -> Position {
+        assert!(self.frame.bytes().len() <= FRAME_BYTES_MAX, "an operation's records fit one frame");
+        let system = self.system;
+        if self.frame.bytes().is_empty() {
+            return system.store.last_logged();
+        }
+        let position = system.store.log(self.frame.bytes());
+        drop(self.generation);
+        if system.store.journal_bytes() > system.options.commit_journal_bytes {
+            system.wants_commit.notify_one();
+        }
+        position
+    }
+}
+
+impl FileSystem {
+    /// Sees to it that the records of `generation` alone go into `active` (I-32), and that the committer knows the inode.
+    pub(crate) fn touch(&self, inode: &Arc<Inode>, state: &mut State, generation: u64) {
+        if state.generation != generation {
+            if state.active.is_touched {
+                state.freeze(generation);
+            }
+            state.generation = generation;
+        }
+        if !state.active.is_touched {
+            self.touched.lock().insert(inode.file, inode.clone());
+        }
+    }
+}

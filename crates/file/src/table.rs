@@ -1,0 +1,111 @@
+//! The inodes in memory, by node; bounded by count, clean ones give way.
+//!
+//! I-34  An inode that is not clean is in the table. So who finds none may load it from the catalog.
+//! I-35  What was loaded from a catalog enters the table only while that catalog is the current one.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::{DefaultHasher, Entry, HashMap};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::attributes::Node;
+use crate::inode::Inode;
+
+/// Locks of their own, so that two CPUs seldom meet.
+const SHARDS: usize = 16;
+/// How many candidates an insertion looks at before it lets the shard grow.
+const EVICTION_TRIES: usize = 16;
+
+/// A map whose hash has no random key: only looked up, never walked, and the same in each run of a simulation.
+type Map<V> = HashMap<Node, V, BuildHasherDefault<DefaultHasher>>;
+
+#[derive(Default)]
+struct Shard {
+    inodes: Map<Arc<Inode>>,
+    order: VecDeque<Node>,
+}
+
+/// See the module's head.
+pub(crate) struct Table {
+    shards: Vec<Mutex<Shard>>,
+    shard_count_max: usize,
+}
+
+impl Table {
+    pub(crate) fn new(inodes_max: usize) -> Table {
+        Table {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_count_max: (inodes_max / SHARDS).max(16),
+        }
+    }
+
+    fn shard(&self, node: Node) -> &Mutex<Shard> {
+        // Ids are given in runs of 64: the next bits spread directories, the low bits files.
+        let mixed = (node.file.0 ^ (node.file.0 >> 6)) as usize;
+        &self.shards[mixed % SHARDS]
+    }
+
+    pub(crate) fn find(&self, node: Node) -> Option<Arc<Inode>> {
+        self.shard(node).lock().inodes.get(&node).cloned()
+    }
+
+    /// Puts `inode` in unless one is there already, or `is_current` says that it was loaded too late (`None`).
+    pub(crate) fn insert(
+        &self,
+        node: Node,
+        inode: Arc<Inode>,
+        is_current: impl FnOnce() -> bool,
+    ) -> Option<Arc<Inode>> {
+        let mut shard = self.shard(node).lock();
+        if let Some(found) = shard.inodes.get(&node) {
+            return Some(found.clone());
+        }
+        if !is_current() {
+            return None;
+        }
+        if shard.inodes.len() >= self.shard_count_max {
+            shard.make_room();
+        }
+        shard.order.push_back(node);
+        shard.inodes.insert(node, inode.clone());
+        Some(inode)
+    }
+
+    /// Takes an inode out that is no more.
+    pub(crate) fn remove(&self, node: Node) {
+        self.shard(node).lock().inodes.remove(&node);
+    }
+
+    /// Takes every inode of a view out.
+    pub(crate) fn remove_view(&self, view: crate::attributes::View) {
+        for shard in &self.shards {
+            shard.lock().inodes.retain(|node, _| node.view != view);
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
+    }
+}
+
+impl Shard {
+    fn make_room(&mut self) {
+        for _ in 0..EVICTION_TRIES {
+            let Some(node) = self.order.pop_front() else { return };
+            match self.inodes.entry(node) {
+                Entry::Vacant(_) => {}
+                Entry::Occupied(found) => {
+                    let inode = found.get();
+                    // Nobody else holds it, and nobody can get it while the shard is locked.
+                    if Arc::strong_count(inode) == 1 && inode.state.lock().is_clean() {
+                        found.remove();
+                        return;
+                    }
+                    self.order.push_back(node);
+                }
+            }
+        }
+    }
+}

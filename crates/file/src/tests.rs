@@ -1,0 +1,100 @@
+//! The file layer on a simulated machine. Long random histories with crashes are in the crate `sim`; here are the truths that
+//! have a short proof each.
+
+mod content;
+mod format;
+mod namespace;
+mod tree;
+
+use std::sync::Arc;
+
+use base::id::{FileId, NodeNumber};
+use platform::disk::Disk;
+use platform::sim::{SimDisk, World};
+
+use crate::{Attributes, FileError, FileSystem, Kind, NewFile, Node, Options, format_node};
+
+/// A machine with one disk and what it needs to open a file system.
+pub(super) struct Machine {
+    pub(super) world: World,
+    pub(super) disk: SimDisk,
+    pub(super) options: Options,
+}
+
+impl Machine {
+    pub(super) fn new(seed: u64) -> Machine {
+        let world = World::new(seed);
+        let disk = world.disk("disk", 1 << 30);
+        let machine = Machine { world, disk, options: Options { dirty_bytes_max: 16 << 20, ..Options::default() } };
+        let (platform, disks) = (machine.world.platform(), machine.disks());
+        machine.run(async { format_node(&platform, &disks, NodeNumber(1), 0, 0).await }).unwrap();
+        machine
+    }
+
+    fn disks(&self) -> Vec<Disk> {
+        vec![self.disk.disk()]
+    }
+
+    pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.world.run_until(future).expect("nothing halts the machine")
+    }
+
+    pub(super) fn open(&self) -> Arc<FileSystem> {
+        let (platform, disks, options) = (self.world.platform(), self.disks(), self.options.clone());
+        self.run(async { FileSystem::open(&platform, &disks, options).await }).unwrap().0
+    }
+
+    /// The process dies, and comes back.
+    pub(super) fn crash(&self, system: Arc<FileSystem>) -> Arc<FileSystem> {
+        drop(system);
+        self.world.crash();
+        self.open()
+    }
+
+    /// The power goes, and comes back.
+    pub(super) fn power_cycle(&self, system: Arc<FileSystem>) -> Arc<FileSystem> {
+        drop(system);
+        self.world.restart();
+        self.open()
+    }
+
+    /// Nothing is wrong with what was committed.
+    pub(super) fn check(&self, system: &FileSystem) {
+        let report = self.run(system.check_files(&|_| {})).unwrap();
+        assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    }
+}
+
+pub(super) fn new(kind: Kind) -> NewFile<'static> {
+    NewFile { kind, mode: 0o644, umask: 0, uid: 0, gid: 0, device: 0, target: b"" }
+}
+
+pub(super) async fn create(system: &FileSystem, parent: FileId, name: &str, kind: Kind) -> Attributes {
+    system.create_file(parent, name.as_bytes(), &new(kind)).await.unwrap()
+}
+
+pub(super) async fn read_all(system: &FileSystem, node: Node) -> Vec<u8> {
+    let size = system.attributes(node).await.unwrap().size;
+    let mut bytes = vec![0xAA; usize::try_from(size).unwrap() + 10];
+    let count = system.read(node, 0, &mut bytes).await.unwrap();
+    bytes.truncate(count);
+    bytes
+}
+
+pub(super) async fn find(system: &FileSystem, path: &str) -> Result<Node, FileError> {
+    let mut node = Node::live(FileId::ROOT);
+    for name in path.split('/') {
+        node = system.lookup(node, name.as_bytes()).await?.0;
+    }
+    Ok(node)
+}
+
+pub(super) async fn list(system: &FileSystem, node: Node, limit: usize) -> Vec<String> {
+    let (mut names, mut after) = (Vec::new(), 0);
+    loop {
+        let entries = system.read_directory(node, after, limit).await.unwrap();
+        let Some(last) = entries.last() else { return names };
+        after = last.cookie;
+        names.extend(entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
+    }
+}

@@ -1,0 +1,130 @@
+//! Content: layers, holes, sizes, and what a crash leaves of them.
+
+use base::id::FileId;
+
+use super::{Machine, create, find, read_all};
+use crate::{Allocate, AttributeChange, FileError, Kind, Node, Seek};
+
+fn pattern(length: usize, salt: u64) -> Vec<u8> {
+    let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..length).map(|_| (next() >> 32) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_read_in_every_layer() {
+    let machine = Machine::new(3);
+    let mut system = machine.open();
+    let mut expected = pattern(700_000, 1);
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        system.write(file, 0, &expected, false).await.unwrap();
+        // Into the tree, then journaled inline on top, then accepted on top of that.
+        system.commit().await.unwrap();
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        system.write(file, 300_000, b"journaled", false).await.unwrap();
+        system.sync(file).await.unwrap();
+        system.write(file, 300_005, b"accepted", false).await.unwrap();
+        expected[300_000..300_009].copy_from_slice(b"journaled");
+        expected[300_005..300_013].copy_from_slice(b"accepted");
+        assert!(read_all(&system, Node::live(file)).await == expected);
+        let mut middle = [0; 20];
+        assert_eq!(system.read(Node::live(file), 299_998, &mut middle).await.unwrap(), 20);
+        assert_eq!(middle[..], expected[299_998..300_018]);
+        system.sync(file).await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    let node = machine.run(find(&system, "f")).unwrap();
+    assert!(machine.run(read_all(&system, node)) == expected);
+    machine.check(&system);
+    machine.run(system.close()).unwrap();
+    system = machine.power_cycle(system);
+    assert!(machine.run(read_all(&system, node)) == expected);
+    machine.check(&system);
+}
+
+#[test]
+fn holes_read_as_zeroes_and_take_no_space() {
+    let machine = Machine::new(4);
+    let system = machine.open();
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "sparse", Kind::Regular).await.file;
+        let node = Node::live(file);
+        let far = 1_u64 << 43;
+        system.write(file, far, &[7; 8192], false).await.unwrap();
+        for is_committed in [false, true] {
+            let attributes = system.attributes(node).await.unwrap();
+            assert_eq!((attributes.size, attributes.allocated), (far + 8192, 8192), "committed: {is_committed}");
+            assert_eq!(system.seek(node, 5, Seek::Data).await.unwrap(), far);
+            assert_eq!(system.seek(node, 0, Seek::Hole).await.unwrap(), 0);
+            assert_eq!(system.seek(node, far, Seek::Hole).await.unwrap(), far + 8192);
+            assert!(matches!(system.seek(node, far + 8192, Seek::Data).await, Err(FileError::NoSuchOffset)));
+            let mut bytes = [1; 100];
+            assert_eq!(system.read(node, 1 << 30, &mut bytes).await.unwrap(), 100);
+            assert_eq!(bytes, [0; 100]);
+            system.sync_all().await.unwrap();
+            system.commit().await.unwrap();
+        }
+        system.allocate(file, Allocate::Punch, far + 4096, 4096).await.unwrap();
+        assert_eq!(system.attributes(node).await.unwrap().allocated, 4096);
+        system.allocate(file, Allocate::Reserve { keep_size: true }, 0, 1 << 20).await.unwrap();
+        assert_eq!(system.attributes(node).await.unwrap().allocated, 4096 + (1 << 20));
+        let smaller = AttributeChange { size: Some(10), ..AttributeChange::default() };
+        assert_eq!(system.set_attributes(file, &smaller).await.unwrap().allocated, 10);
+        let larger = AttributeChange { size: Some(5000), ..AttributeChange::default() };
+        let attributes = system.set_attributes(file, &larger).await.unwrap();
+        assert_eq!((attributes.size, attributes.allocated), (5000, 10));
+    });
+    machine.check(&system);
+}
+
+#[test]
+fn a_truncated_file_shows_nothing_of_what_it_held() {
+    let machine = Machine::new(5);
+    let mut system = machine.open();
+    let file = machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(100_000, 2), false).await.unwrap();
+        system.sync_all().await.unwrap();
+        let size = |size| AttributeChange { size: Some(size), ..AttributeChange::default() };
+        system.set_attributes(file, &size(50_000)).await.unwrap();
+        system.set_attributes(file, &size(90_000)).await.unwrap();
+        system.sync(file).await.unwrap();
+        file
+    });
+    let mut expected = pattern(100_000, 2)[..50_000].to_vec();
+    expected.resize(90_000, 0);
+    for _ in 0..2 {
+        assert!(machine.run(read_all(&system, Node::live(file))) == expected);
+        machine.check(&system);
+        system = machine.power_cycle(system);
+    }
+}
+
+#[test]
+fn equal_content_is_stored_once_and_copies_share() {
+    let machine = Machine::new(6);
+    let system = machine.open();
+    machine.run(async {
+        let bytes = pattern(2_000_000, 3);
+        let first = create(&system, FileId::ROOT, "a", Kind::Regular).await.file;
+        let second = create(&system, FileId::ROOT, "b", Kind::Regular).await.file;
+        let third = create(&system, FileId::ROOT, "c", Kind::Regular).await.file;
+        system.write(first, 0, &bytes, false).await.unwrap();
+        system.sync_all().await.unwrap();
+        let before = system.store.counters().bytes_new.value();
+        system.write(second, 0, &bytes, false).await.unwrap();
+        system.sync_all().await.unwrap();
+        assert_eq!(system.copy_range(Node::live(first), 1000, third, 77, 500_000).await.unwrap(), 500_000);
+        assert_eq!(system.store.counters().bytes_new.value(), before);
+        let copied = read_all(&system, Node::live(third)).await;
+        assert!(copied[..77] == [0; 77] && copied[77..] == bytes[1000..501_000]);
+    });
+    machine.check(&system);
+}

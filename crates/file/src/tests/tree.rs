@@ -1,0 +1,71 @@
+//! A tree is the map that it was told to be, and equal maps are equal trees.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert_eq, proptest};
+
+use super::Machine;
+use crate::format::Root;
+use crate::tree::{Edits, Trees};
+
+/// Batches of edits over few keys, so that they meet, with values up to a few hundred bytes.
+fn batches() -> impl Strategy<Value = Vec<Vec<(u64, Option<Vec<u8>>)>>> {
+    let key = (0..2000_u64, any::<bool>()).prop_map(|(key, is_far)| if is_far { key << 50 } else { key });
+    let value = proptest::option::weighted(0.7, proptest::collection::vec(any::<u8>(), 0..300));
+    proptest::collection::vec(proptest::collection::vec((key, value), 0..400), 1..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_tree_is_a_sorted_map(batches in batches(), inline in 0..2_usize) {
+        let machine = Machine::new(1);
+        let system = machine.open();
+        let trees = Trees::new(system.store.clone());
+        let inline_bytes_max = inline * 512;
+        let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut root = Root::Empty;
+        for batch in batches {
+            let edits: Edits = batch.into_iter().collect();
+            for (key, value) in &edits {
+                match value {
+                    Some(value) => model.insert(*key, value.clone()),
+                    None => model.remove(key),
+                };
+            }
+            root = machine.run(trees.update(&root, edits, inline_bytes_max)).unwrap();
+        }
+        let (mut found, mut from) = (BTreeMap::new(), Some(0));
+        while let Some(at) = from {
+            let (entries, next) = machine.run(trees.scan(&root, at, 7)).unwrap();
+            found.extend(entries.into_iter().map(|(key, value)| (key, value.to_vec())));
+            from = next;
+        }
+        prop_assert_eq!(&found, &model);
+        for key in (0..2000).chain((0..2000).map(|key| key << 50)).step_by(7) {
+            let value = machine.run(trees.get(&root, key)).unwrap();
+            prop_assert_eq!(value.as_deref(), model.get(&key).map(Vec::as_slice));
+            let floor = machine.run(trees.floor(&root, key)).unwrap().map(|(key, _)| key);
+            prop_assert_eq!(floor, model.range(..=key).next_back().map(|(key, _)| *key));
+        }
+        // Whatever its history, the same content is the same tree.
+        let at_once: Edits = model.into_iter().map(|(key, value)| (key, Some(value))).collect();
+        let again = machine.run(trees.update(&Root::Empty, at_once, inline_bytes_max)).unwrap();
+        prop_assert_eq!(again, root);
+    }
+}
+
+#[test]
+fn a_change_of_one_key_writes_one_node_a_level() {
+    let machine = Machine::new(1);
+    let system = machine.open();
+    let trees = Trees::new(system.store.clone());
+    let many: Edits = (0..50_000).map(|key| (key, Some(vec![7; 40]))).collect();
+    let root = machine.run(trees.update(&Root::Empty, many, 512)).unwrap();
+    let Root::Node { level, .. } = root else { panic!("{root:?}") };
+    let before = system.store.counters().chunks_put.value();
+    machine.run(trees.update(&root, Edits::from([(25_000, Some(vec![8; 40]))]), 512)).unwrap();
+    let written = system.store.counters().chunks_put.value() - before;
+    assert!(written <= 2 * u64::from(level + 1), "{written} nodes for {level} levels");
+}

@@ -1,0 +1,263 @@
+//! Trees: sorted maps from 64-bit keys to bytes, stored as content-addressed chunks.
+//!
+//! One kind of tree serves the catalog (FileId → inode), directories (cookie → entry), files (offset → extent) and the
+//! lists of snapshots and orphans. A tree is never changed: an update writes the nodes that differ and gives a new root.
+//!
+//! Where a node ends is decided by its keys and the sizes of its values alone, so equal content gives equal nodes whatever its
+//! history, and two trees are compared by walking only what differs. After a change the cutting meets the old borders again
+//! within about one node.
+//!
+//! I-20  A separator in a parent equals the first key of its child.
+//! I-21  The level of a child is one less than its parent's: no loop can be followed.
+//! I-22  Children are in the store before the parent that names them.
+//!
+//! Not here: what keys and values mean; caching (the store's); when an update runs (`commit`).
+
+mod format;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::id::ChunkAddress;
+use bytes::Bytes;
+use store::{Class, Store, StoreError};
+
+use crate::format::Root;
+use format::{ChildValue, Node, NodeBuilder};
+
+/// Nodes are put into the store in groups of this many, so that hashing and compression use all cores.
+const NODES_PER_PUT: usize = 64;
+
+/// One step of an update: the new value of a key, or its removal.
+pub(crate) type Edits = BTreeMap<u64, Option<Vec<u8>>>;
+
+/// A node on the way, with the key that its parent has for it and where the next node of its level begins.
+struct Located {
+    separator: u64,
+    node: Node,
+    next: Option<u64>,
+}
+
+/// Trees of one store.
+#[derive(Clone)]
+pub(crate) struct Trees {
+    store: Arc<Store>,
+}
+
+impl Trees {
+    pub(crate) fn new(store: Arc<Store>) -> Trees {
+        Trees { store }
+    }
+
+    /// The value of `key`.
+    pub(crate) async fn get(&self, root: &Root, key: u64) -> Result<Option<Bytes>, StoreError> {
+        let Some(located) = self.locate(root, key, 0).await? else { return Ok(None) };
+        Ok(located.node.find(key).ok().map(|index| located.node.value(index)))
+    }
+
+    /// The entry with the greatest key not above `key`.
+    pub(crate) async fn floor(&self, root: &Root, key: u64) -> Result<Option<(u64, Bytes)>, StoreError> {
+        let Some(located) = self.locate(root, key, 0).await? else { return Ok(None) };
+        let index = match located.node.find(key) {
+            Ok(index) => index,
+            // By I-20 a leaf chosen for `key` begins at or below it, unless `key` is below the whole tree.
+            Err(0) => return Ok(None),
+            Err(index) => index - 1,
+        };
+        Ok(Some((located.node.key(index), located.node.value(index))))
+    }
+
+    /// Entries from `from` on, about `limit` of them (whole leaves), and the key to go on at; `None`: no more.
+    pub(crate) async fn scan(
+        &self,
+        root: &Root,
+        from: u64,
+        limit: usize,
+    ) -> Result<(Vec<(u64, Bytes)>, Option<u64>), StoreError> {
+        let mut found = Vec::new();
+        let mut at = from;
+        loop {
+            let Some(located) = self.locate(root, at, 0).await? else { return Ok((found, None)) };
+            let first = located.node.find(at).unwrap_or_else(|index| index);
+            found.extend(
+                (first..located.node.count()).map(|index| (located.node.key(index), located.node.value(index))),
+            );
+            match located.next {
+                Some(next) if found.len() < limit => at = next,
+                next => return Ok((found, next)),
+            }
+        }
+    }
+
+    /// The addresses of the nodes of a tree, top first; `visit` says whether to go below a node. For marking what is live.
+    pub(crate) async fn walk(
+        &self,
+        root: &Root,
+        visit: &mut (dyn FnMut(&ChunkAddress, u8) -> bool + Send),
+        leaf: &mut (dyn FnMut(u64, &Bytes) -> Result<(), StoreError> + Send),
+    ) -> Result<(), StoreError> {
+        let mut waiting: Vec<(ChunkAddress, u8)> = Vec::new();
+        match root {
+            Root::Empty => {}
+            Root::Inline(bytes) => {
+                let node = Node::decode(bytes.clone(), 0, None)?;
+                (0..node.count()).try_for_each(|index| leaf(node.key(index), &node.value(index)))?;
+            }
+            Root::Node { address, level } => waiting.push((*address, *level)),
+        }
+        while let Some((address, level)) = waiting.pop() {
+            if !visit(&address, level) {
+                continue;
+            }
+            let node = self.node(&address, level).await?;
+            for index in 0..node.count() {
+                if level == 0 {
+                    leaf(node.key(index), &node.value(index))?;
+                } else {
+                    waiting.push((node.child(index)?.address, level - 1));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies edits and gives the new root. A result of one leaf of at most `inline_bytes_max` bytes becomes an inline root.
+    pub(crate) async fn update(&self, root: &Root, edits: Edits, inline_bytes_max: usize) -> Result<Root, StoreError> {
+        if edits.is_empty() {
+            return Ok(root.clone());
+        }
+        let top = match root {
+            Root::Node { level, .. } => *level,
+            _ => 0,
+        };
+        let mut edits = edits;
+        for level in 0..top {
+            let (removed, built) = self.rewrite(root, level, edits).await?;
+            let children = self.put_all(built).await?;
+            edits = removed.into_iter().map(|separator| (separator, None)).collect();
+            edits.extend(children.into_iter().map(|(key, child)| (key, Some(child.encode()))));
+        }
+        let (_, mut built) = self.rewrite(root, top, edits).await?;
+        let mut level = top;
+        loop {
+            match built.len() {
+                0 => return Ok(Root::Empty),
+                1 if level == 0 && built[0].1.len() <= inline_bytes_max => {
+                    return Ok(Root::Inline(built.remove(0).1));
+                }
+                1 => return self.collapse(built.remove(0).1, level).await,
+                _ => {}
+            }
+            let mut builder = NodeBuilder::new(level + 1);
+            let mut parents = Vec::new();
+            for (key, child) in self.put_all(built).await? {
+                parents.extend(builder.push(key, &child.encode()));
+            }
+            parents.extend(builder.finish());
+            built = parents;
+            level += 1;
+        }
+    }
+
+    /// Stores a top node, or takes its only child instead, as often as it has only one.
+    async fn collapse(&self, bytes: Bytes, level: u8) -> Result<Root, StoreError> {
+        let mut node = Node::decode(bytes.clone(), level, None)?;
+        if level == 0 || node.count() > 1 {
+            let address = self.store.put(Class::Metadata, &bytes).await?;
+            return Ok(Root::Node { address, level });
+        }
+        let mut level = level;
+        loop {
+            let address = node.child(0)?.address;
+            level -= 1;
+            node = self.node(&address, level).await?;
+            if level == 0 || node.count() > 1 {
+                return Ok(Root::Node { address, level });
+            }
+        }
+    }
+
+    /// Merges `edits` into the nodes of one level that they touch. Gives the separators of the nodes that fell away and the
+    /// nodes that stand in their place, in order of key.
+    async fn rewrite(&self, root: &Root, level: u8, edits: Edits) -> Result<(Vec<u64>, Vec<(u64, Bytes)>), StoreError> {
+        let mut removed = Vec::new();
+        let mut built = Vec::new();
+        let mut edits = edits.into_iter().peekable();
+        while let Some((key, _)) = edits.peek() {
+            let mut builder = NodeBuilder::new(level);
+            let mut at = self.locate(root, *key, level).await?;
+            loop {
+                let next = at.as_ref().and_then(|located| located.next);
+                if let Some(located) = &at {
+                    removed.push(located.separator);
+                    let node = &located.node;
+                    for index in 0..node.count() {
+                        let key = node.key(index);
+                        while let Some((edited, value)) = edits.next_if(|(edited, _)| *edited < key) {
+                            built.extend(value.and_then(|value| builder.push(edited, &value)));
+                        }
+                        match edits.next_if(|(edited, _)| *edited == key) {
+                            Some((_, value)) => built.extend(value.and_then(|value| builder.push(key, &value))),
+                            None => built.extend(builder.push(key, &node.value(index))),
+                        }
+                    }
+                }
+                while let Some((edited, value)) = edits.next_if(|(edited, _)| next.is_none_or(|next| *edited < next)) {
+                    built.extend(value.and_then(|value| builder.push(edited, &value)));
+                }
+                match next {
+                    // The new cutting meets an old border: what follows stays as it is.
+                    Some(_) if builder.is_empty() => break,
+                    Some(next) => at = self.locate(root, next, level).await?,
+                    None => {
+                        built.extend(builder.finish());
+                        break;
+                    }
+                }
+            }
+        }
+        Ok((removed, built))
+    }
+
+    async fn put_all(&self, built: Vec<(u64, Bytes)>) -> Result<Vec<(u64, ChildValue)>, StoreError> {
+        let mut children = Vec::with_capacity(built.len());
+        for group in built.chunks(NODES_PER_PUT) {
+            let pieces = group.iter().map(|(_, bytes)| bytes.clone()).collect();
+            let addresses = self.store.put_many(Class::Metadata, pieces).await?;
+            children.extend(group.iter().zip(addresses).map(|((key, _), address)| (*key, ChildValue { address })));
+        }
+        Ok(children)
+    }
+
+    /// The node of `level` whose range holds `key`; `None` for an empty tree.
+    async fn locate(&self, root: &Root, key: u64, level: u8) -> Result<Option<Located>, StoreError> {
+        let (address, top) = match root {
+            Root::Empty => return Ok(None),
+            Root::Inline(bytes) => {
+                let node = Node::decode(bytes.clone(), 0, None)?;
+                return Ok(Some(Located { separator: 0, node, next: None }));
+            }
+            Root::Node { address, level } => (*address, *level),
+        };
+        let mut at = Located { separator: 0, node: self.node(&address, top).await?, next: None };
+        let mut current = top;
+        while current > level {
+            let index = at.node.find(key).unwrap_or_else(|index| index.saturating_sub(1));
+            let child = at.node.child(index)?;
+            let next = if index + 1 < at.node.count() { Some(at.node.key(index + 1)) } else { at.next };
+            current -= 1;
+            at = Located { separator: at.node.key(index), node: self.node(&child.address, current).await?, next };
+        }
+        Ok(Some(at))
+    }
+
+    async fn node(&self, address: &ChunkAddress, level: u8) -> Result<Node, StoreError> {
+        Node::decode(self.store.get(Class::Metadata, address).await?, level, Some(address))
+    }
+}
+
+/// Whether bytes are a node, for tests with bytes that are not.
+#[cfg(test)]
+pub(crate) fn decodes(bytes: &[u8]) -> bool {
+    (0..2).any(|level| Node::decode(Bytes::copy_from_slice(bytes), level, None).is_ok())
+}

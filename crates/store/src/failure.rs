@@ -1,0 +1,132 @@
+//! What can go wrong in the store, shaped by what the caller can do about it.
+//!
+//! Every message says what, where, what was expected, what was found, and what to do. Errors are `Clone`, because one
+//! failed group write is told to everyone who waited for it.
+
+use std::fmt;
+
+use base::id::ChunkAddress;
+use platform::disk::DiskError;
+
+/// Why an operation of the store failed.
+#[derive(Clone, Debug)]
+pub enum StoreError {
+    /// No disk of this node holds the chunk: ask a peer.
+    Absent {
+        /// What was asked for.
+        chunk: ChunkAddress,
+    },
+    /// Bytes were found but are not what was written there. Nothing of them was handed out.
+    Corrupt {
+        /// The structure.
+        what: &'static str,
+        /// Its file.
+        path: Box<str>,
+        /// Bytes from the start of the file.
+        offset: u64,
+        /// What should be there.
+        expected: Box<str>,
+        /// What is there.
+        found: Box<str>,
+    },
+    /// No healthy disk has room. Nothing was lost; deleting, and a commit afterwards, make room.
+    Full {
+        /// What needed room.
+        what: &'static str,
+        /// Bytes that were to be written.
+        needed: u64,
+        /// Bytes free on the emptiest healthy disk, with the reserve.
+        free: u64,
+    },
+    /// A disk failed.
+    Disk(DiskError),
+    /// The disks given are not a store that this program may open (or format). Nothing was changed.
+    Refused {
+        /// What was refused: the disk's path, or the file's.
+        path: Box<str>,
+        /// Why, as a full sentence with what was expected and found.
+        why: Box<str>,
+        /// What the user can do.
+        advice: &'static str,
+    },
+    /// An earlier failure made the store read-only until it is opened again.
+    ReadOnly {
+        /// The first failure, in words.
+        cause: Box<str>,
+    },
+    /// The caller gave more than the format can hold.
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// Its size.
+        bytes: u64,
+        /// The most there may be.
+        limit: u64,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Absent { chunk } => {
+                write!(f, "{chunk} is not on any disk of this node; ask another node, or restore it from a backup")
+            }
+            StoreError::Corrupt { what, path, offset, expected, found } => write!(
+                f,
+                "{what} in {path} at byte {offset} is damaged: expected {expected}, found {found}; nothing of it was \
+                 used. Run `hydrafs check`, and check the disk"
+            ),
+            StoreError::Full { what, needed, free } => write!(
+                f,
+                "no healthy disk has room for {what} ({needed} bytes; {free} bytes are free, reserve included); delete \
+                 files, or add room"
+            ),
+            StoreError::Disk(error) => write!(f, "{error}"),
+            StoreError::Refused { path, why, advice } => write!(f, "{path}: {why} {advice} Nothing was changed."),
+            StoreError::ReadOnly { cause } => write!(
+                f,
+                "the store takes no more writes because of an earlier failure ({cause}); check the disks and start again"
+            ),
+            StoreError::TooLarge { what, bytes, limit } => {
+                write!(f, "{what} has {bytes} bytes, more than the {limit} that the format allows")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StoreError::Disk(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<DiskError> for StoreError {
+    fn from(error: DiskError) -> StoreError {
+        StoreError::Disk(error)
+    }
+}
+
+/// Shorthand for [`StoreError::Corrupt`].
+pub(crate) fn corrupt(
+    what: &'static str,
+    path: &str,
+    offset: u64,
+    expected: impl fmt::Display,
+    found: impl fmt::Display,
+) -> StoreError {
+    StoreError::Corrupt {
+        what,
+        path: path.into(),
+        offset,
+        expected: expected.to_string().into(),
+        found: found.to_string().into(),
+    }
+}
+
+/// Shorthand for [`StoreError::Refused`].
+pub(crate) fn refused(path: &str, why: impl fmt::Display, advice: &'static str) -> StoreError {
+    StoreError::Refused { path: path.into(), why: why.to_string().into(), advice }
+}

@@ -1,0 +1,180 @@
+//! The index: chunk address to place.
+//!
+//! Two parts. *Recent* is a map in memory of every chunk that was appended and is not in the file yet. The *file* is a redb
+//! database with a bounded cache; it takes whole packs, sealed and synced, in one durable transaction each time.
+//!
+//! X-1   The file names a chunk only if its pack is sealed and durable, and the table `packs` names the pack in the same
+//!       transaction. So the file itself says which packs it covers, and recovery indexes exactly the others. (No number
+//!       in the superblock could say it as well: packs are sealed out of order.)
+//! X-2   The index is never the truth. A place is a hint that the chunk's header and content must confirm; the whole file can
+//!       be deleted and is made again from the packs.
+//! X-3   An entry leaves `recent` only after the transaction that holds it is durable and visible to look-ups.
+//!
+//! Not here: reading packs (`pack`), deciding what to delete (`reclaim`).
+
+mod backend;
+mod file;
+
+use core::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::id::ChunkAddress;
+use hashbrown::{HashMap, HashSet};
+use parking_lot::Mutex;
+use platform::disk::Disk;
+
+use crate::counters::Counters;
+use crate::failure::StoreError;
+use crate::format::{Entry, Place, Summary};
+
+pub(crate) use file::{IndexFile, Opened};
+
+/// A sealed pack on its way into the file.
+#[derive(Clone)]
+pub(crate) struct SealedPack {
+    pub(crate) pack: u64,
+    pub(crate) summary: Summary,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One durable change of the file.
+#[derive(Default)]
+pub(crate) struct Change {
+    pub(crate) added: Vec<SealedPack>,
+    /// Packs to forget, with the chunks that may still be named as lying there.
+    pub(crate) removed: Vec<(u64, Vec<ChunkAddress>)>,
+}
+
+/// Addresses are keyed hashes already: their first bytes are as good as any hash of them, and the same in each run.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AddressHash(u64);
+
+impl BuildHasher for AddressHash {
+    type Hasher = AddressHash;
+    fn build_hasher(&self) -> AddressHash {
+        AddressHash(0)
+    }
+}
+
+impl Hasher for AddressHash {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(head) = bytes.first_chunk::<8>() {
+            self.0 = u64::from_le_bytes(*head);
+        }
+    }
+    // The length prefix of arrays and slices adds nothing.
+    fn write_usize(&mut self, _length: usize) {}
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A set of addresses with the same order in each run.
+pub(crate) type AddressSet = HashSet<ChunkAddress, AddressHash>;
+type Shard = HashMap<ChunkAddress, Place, AddressHash>;
+const SHARDS: usize = 16;
+
+/// Both parts together.
+pub(crate) struct Index {
+    recent: Vec<Mutex<Shard>>,
+    pub(crate) file: IndexFile,
+    /// Addresses touched since a mark began, for `reclaim`; `None` while no mark runs.
+    pinned: Mutex<Option<AddressSet>>,
+    is_marking: AtomicBool,
+    is_doubted: AtomicBool,
+}
+
+impl Index {
+    pub(crate) fn new(file: IndexFile) -> Index {
+        Index {
+            recent: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            file,
+            pinned: Mutex::new(None),
+            is_marking: AtomicBool::new(false),
+            is_doubted: AtomicBool::new(false),
+        }
+    }
+
+    fn shard(&self, address: &ChunkAddress) -> &Mutex<Shard> {
+        // Not the byte that the map itself hashes by first.
+        &self.recent[usize::from(address.0[31]) % SHARDS]
+    }
+
+    pub(crate) fn recent(&self, address: &ChunkAddress) -> Option<Place> {
+        self.shard(address).lock().get(address).copied()
+    }
+
+    pub(crate) fn recent_count(&self) -> usize {
+        self.recent.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Names a chunk that was just appended, replacing an older place.
+    pub(crate) fn insert_recent(&self, address: ChunkAddress, place: Place) {
+        self.shard(&address).lock().insert(address, place);
+    }
+
+    /// Where a chunk lies.
+    pub(crate) fn lookup(&self, address: &ChunkAddress, counters: &Counters) -> Result<Option<Place>, StoreError> {
+        if let Some(place) = self.recent(address) {
+            return Ok(Some(place));
+        }
+        counters.index_lookups.add(1);
+        let found = self.file.lookup(address)?;
+        // Between the two looks the entry may have moved from the file to `recent` (reclaim), never the other way unseen:
+        // X-3 removes it from `recent` after the file has it.
+        Ok(self.recent(address).or(found))
+    }
+
+    /// Makes a change durable and visible, then drops from `recent` what the file has now.
+    pub(crate) fn commit(&self, disk: &Disk, change: &Change, counters: &Counters) -> Result<(), StoreError> {
+        if change.added.is_empty() && change.removed.is_empty() {
+            return Ok(());
+        }
+        self.file.commit(disk, change).inspect_err(|_| counters.index_failures.add(1))?;
+        counters.index_commits.add(1);
+        for sealed in &change.added {
+            counters.index_entries.add(sealed.entries.len() as u64);
+            for entry in &sealed.entries {
+                let mut shard = self.shard(&entry.header.address).lock();
+                if shard.get(&entry.header.address) == Some(&Place::of(sealed.pack, entry)) {
+                    shard.remove(&entry.header.address);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the file is known to be damaged.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.is_doubted.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the file is damaged; `true` the first time.
+    pub(crate) fn doubt(&self) -> bool {
+        !self.is_doubted.swap(true, Ordering::SeqCst)
+    }
+
+    /// From now on every touched address is kept.
+    pub(crate) fn begin_mark(&self) {
+        *self.pinned.lock() = Some(AddressSet::default());
+        self.is_marking.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end_mark(&self) {
+        self.is_marking.store(false, Ordering::SeqCst);
+        *self.pinned.lock() = None;
+    }
+
+    /// Keeps an address if a mark runs. Called before the look-up that may find a duplicate.
+    pub(crate) fn pin(&self, address: &ChunkAddress) {
+        if self.is_marking.load(Ordering::SeqCst)
+            && let Some(pinned) = self.pinned.lock().as_mut()
+        {
+            pinned.insert(*address);
+        }
+    }
+
+    pub(crate) fn is_pinned(&self, address: &ChunkAddress) -> bool {
+        self.pinned.lock().as_ref().is_some_and(|pinned| pinned.contains(address))
+    }
+}

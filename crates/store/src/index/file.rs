@@ -1,0 +1,277 @@
+//! The file part of the index: a redb database with three tables.
+//!
+//! `chunks` names places, `packs` the packs that are wholly in it, `about` says to which node and version it belongs.
+//! redb's own crash safety (a shadow-paged tree and two header slots) makes each transaction whole or absent. It checks its
+//! pages only when it repairs, so each value carries a check of its own, and whatever redb says or does about damaged
+//! bytes, a panic included, becomes an error here.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use base::id::ChunkAddress;
+use parking_lot::{Mutex, RwLock};
+use platform::disk::{Disk, DiskErrorKind, Open};
+use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+
+use super::Change;
+use super::backend::{Backend, Failure};
+use crate::failure::{StoreError, corrupt};
+use crate::format::{INDEX_FILE, Place, Summary, VERSION};
+
+type ChunkKey = &'static [u8; ChunkAddress::BYTES];
+type ChunkValue = &'static [u8; Place::BYTES];
+const CHUNKS: TableDefinition<'_, ChunkKey, ChunkValue> = TableDefinition::new("chunks");
+const PACKS: TableDefinition<'_, u64, &'static [u8; Summary::BYTES]> = TableDefinition::new("packs");
+const ABOUT: TableDefinition<'_, &'static str, &'static [u8]> = TableDefinition::new("about");
+
+/// Entries of one transaction at most: bounds redb's dirty pages.
+const BATCH_ENTRIES: usize = 100_000;
+
+/// The open database and its newest snapshot for look-ups.
+pub(crate) struct IndexFile {
+    path: String,
+    cache_bytes: usize,
+    node_identity: [u8; 16],
+    // `None` after a failure, until the next commit opens it anew.
+    database: Mutex<Option<Database>>,
+    chunks: RwLock<Option<Arc<ReadOnlyTable<ChunkKey, ChunkValue>>>>,
+    failure: Failure,
+}
+
+/// What opening found.
+pub(crate) struct Opened {
+    pub(crate) file: IndexFile,
+    /// Packs that the index covers.
+    pub(crate) packs: BTreeMap<u64, Summary>,
+}
+
+impl IndexFile {
+    /// Opens the index that is there. Anything wrong with it is an error that [`IndexFile::make_again`] cures.
+    pub(crate) fn open(disk: &Disk, cache_bytes: u64, node_identity: [u8; 16]) -> Result<Opened, StoreError> {
+        let file = IndexFile {
+            path: format!("{}/{INDEX_FILE}", disk.path()),
+            cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
+            node_identity,
+            database: Mutex::new(None),
+            chunks: RwLock::new(None),
+            failure: Failure::default(),
+        };
+        let database = file.open_database(disk, Open::Write)?;
+        let packs = file.guarded("packs", || {
+            let read = database.begin_read().map_err(words)?;
+            file.check_about(&read.open_table(ABOUT).map_err(words)?)?;
+            let mut packs = BTreeMap::new();
+            for entry in read.open_table(PACKS).map_err(words)?.iter().map_err(words)? {
+                let (pack, summary) = entry.map_err(words)?;
+                packs.insert(pack.value(), Summary::decode(summary.value()));
+            }
+            Ok(packs)
+        })?;
+        file.publish(database)?;
+        Ok(Opened { file, packs })
+    }
+
+    /// Removes what is there and makes an empty index.
+    pub(crate) fn make_again(disk: &Disk, cache_bytes: u64, node_identity: [u8; 16]) -> Result<Opened, StoreError> {
+        match disk.remove(INDEX_FILE) {
+            Err(error) if error.kind != DiskErrorKind::Absent => return Err(error.into()),
+            _ => {}
+        }
+        let file = IndexFile {
+            path: format!("{}/{INDEX_FILE}", disk.path()),
+            cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
+            node_identity,
+            database: Mutex::new(None),
+            chunks: RwLock::new(None),
+            failure: Failure::default(),
+        };
+        let database = file.open_database(disk, Open::Create)?;
+        disk.sync_directory("")?;
+        file.guarded("its tables", || {
+            let mut write = database.begin_write().map_err(words)?;
+            write.set_durability(Durability::Immediate).map_err(words)?;
+            {
+                let mut about = write.open_table(ABOUT).map_err(words)?;
+                about.insert("node", &file.node_identity[..]).map_err(words)?;
+                about.insert("version", &VERSION.to_le_bytes()[..]).map_err(words)?;
+                write.open_table(CHUNKS).map_err(words)?;
+                write.open_table(PACKS).map_err(words)?;
+            }
+            write.commit().map_err(words)
+        })?;
+        file.publish(database)?;
+        Ok(Opened { file, packs: BTreeMap::new() })
+    }
+
+    fn open_database(&self, disk: &Disk, how: Open) -> Result<Database, StoreError> {
+        let file = disk.open(INDEX_FILE, how)?;
+        let backend = Backend { file, failure: self.failure.clone() };
+        self.guarded("its header", || {
+            let mut builder = Database::builder();
+            builder.set_cache_size(self.cache_bytes);
+            builder.create_with_backend(backend).map_err(words)
+        })
+    }
+
+    fn check_about(&self, about: &ReadOnlyTable<&'static str, &'static [u8]>) -> Result<(), String> {
+        let expected = [("node", &self.node_identity[..]), ("version", &VERSION.to_le_bytes()[..])];
+        for (name, expected) in expected {
+            let found = about.get(name).map_err(words)?;
+            if found.as_ref().map(|found| found.value()) != Some(expected) {
+                return Err(format!("an index of another node or version (field `{name}`)"));
+            }
+        }
+        Ok(())
+    }
+
+    // Look-ups see the newest commit through one long-lived read transaction: beginning one for each would cost more
+    // than the look-up.
+    fn publish(&self, database: Database) -> Result<(), StoreError> {
+        let table = self.guarded("its tables", || {
+            database.begin_read().map_err(words)?.open_table(CHUNKS).map_err(words)
+        })?;
+        *self.chunks.write() = Some(Arc::new(table));
+        *self.database.lock() = Some(database);
+        Ok(())
+    }
+
+    /// The place that the file knows.
+    pub(crate) fn lookup(&self, address: &ChunkAddress) -> Result<Option<Place>, StoreError> {
+        let table = self.chunks.read().clone();
+        let Some(table) = table else {
+            return Err(corrupt("the chunk index", &self.path, 0, "an open index", "one that failed before"));
+        };
+        self.guarded("an entry", || match table.get(&address.0).map_err(words)? {
+            None => Ok(None),
+            Some(value) => Place::decode(address, value.value())
+                .map(Some)
+                .ok_or_else(|| "an entry whose check does not match".to_owned()),
+        })
+    }
+
+    /// Chunks in the file.
+    pub(crate) fn count(&self) -> u64 {
+        let table = self.chunks.read().clone();
+        table.and_then(|table| self.guarded("its length", || table.len().map_err(words)).ok()).unwrap_or(0)
+    }
+
+    /// Every entry, in the order of addresses; for `check`.
+    pub(crate) fn walk(&self, visit: &mut dyn FnMut(ChunkAddress, Option<Place>)) -> Result<(), StoreError> {
+        let table = self.chunks.read().clone();
+        let Some(table) = table else {
+            return Err(corrupt("the chunk index", &self.path, 0, "an open index", "one that failed before"));
+        };
+        self.guarded("an entry", || {
+            for entry in table.iter().map_err(words)? {
+                let (key, value) = entry.map_err(words)?;
+                let address = ChunkAddress(*key.value());
+                visit(address, Place::decode(&address, value.value()));
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a change durable. After a failure the database is opened again by the next try; look-ups meanwhile go on
+    /// with the old snapshot where redb lets them.
+    pub(crate) fn commit(&self, disk: &Disk, change: &Change) -> Result<(), StoreError> {
+        let mut slot = self.database.lock();
+        if slot.is_none() {
+            // The old snapshot must be gone before another instance may reuse its pages.
+            *self.chunks.write() = None;
+            *slot = Some(self.open_database(disk, Open::Write)?);
+        }
+        let database = slot.as_ref().expect("opened above");
+        let done = self.guarded("a commit", || {
+            write_change(database, change)?;
+            database.begin_read().map_err(words)?.open_table(CHUNKS).map_err(words)
+        });
+        match done {
+            Ok(table) => {
+                *self.chunks.write() = Some(Arc::new(table));
+                Ok(())
+            }
+            Err(error) => {
+                *self.chunks.write() = None;
+                *slot = None;
+                // Reads must go on: open at once. If that fails too, the next commit tries again.
+                if let Ok(database) = self.open_database(disk, Open::Write) {
+                    drop(slot);
+                    self.publish(database)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    // What the disk said comes first, redb's own words second.
+    fn guarded<T>(&self, what: &'static str, work: impl FnOnce() -> Result<T, String>) -> Result<T, StoreError> {
+        let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("bytes that made redb panic".to_owned()));
+        result.map_err(|found| match self.failure.lock().take() {
+            Some(error) => StoreError::Disk(error),
+            None => corrupt("the chunk index", &self.path, 0, what, found),
+        })
+    }
+}
+
+fn words(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+// Several transactions where there is much; each pack is whole within one.
+fn write_change(database: &Database, change: &Change) -> Result<(), String> {
+    let mut added = &change.added[..];
+    let mut removed = &change.removed[..];
+    while !added.is_empty() || !removed.is_empty() {
+        let (mut count, mut packs) = (0, 0);
+        while packs < added.len() && (packs == 0 || count + added[packs].entries.len() <= BATCH_ENTRIES) {
+            count += added[packs].entries.len();
+            packs += 1;
+        }
+        let (now, later) = added.split_at(packs);
+        // Removals come last: what replaces a chunk is in before the chunk goes.
+        let going = if later.is_empty() { std::mem::take(&mut removed) } else { &[] };
+        write_batch(database, now, going)?;
+        added = later;
+    }
+    Ok(())
+}
+
+fn write_batch(
+    database: &Database,
+    added: &[super::SealedPack],
+    removed: &[(u64, Vec<ChunkAddress>)],
+) -> Result<(), String> {
+    let mut write = database.begin_write().map_err(words)?;
+    write.set_durability(Durability::Immediate).map_err(words)?;
+    // Opening after a crash then takes no walk over the whole file.
+    write.set_quick_repair(true);
+    {
+        let mut chunks = write.open_table(CHUNKS).map_err(words)?;
+        let mut packs = write.open_table(PACKS).map_err(words)?;
+        let mut sorted: Vec<(ChunkAddress, Place)> = added
+            .iter()
+            .flat_map(|sealed| sealed.entries.iter().map(|entry| (entry.header.address, Place::of(sealed.pack, entry))))
+            .collect();
+        // In key order the tree's pages are touched once each.
+        sorted.sort_unstable_by_key(|(address, place)| (*address, place.pack, place.offset));
+        for (address, place) in &sorted {
+            chunks.insert(&address.0, &place.encode(address)).map_err(words)?;
+        }
+        for sealed in added {
+            packs.insert(sealed.pack, &sealed.summary.encode()).map_err(words)?;
+        }
+        for (pack, addresses) in removed {
+            for address in addresses {
+                let is_there = chunks.get(&address.0).map_err(words)?.is_some_and(|value| {
+                    Place::decode(address, value.value()).is_none_or(|place| place.pack == *pack)
+                });
+                if is_there {
+                    chunks.remove(&address.0).map_err(words)?;
+                }
+            }
+            packs.remove(*pack).map_err(words)?;
+        }
+    }
+    write.commit().map_err(words)
+}

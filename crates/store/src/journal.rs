@@ -1,0 +1,373 @@
+//! The journal: frames in order, made durable in groups.
+//!
+//! Frames gather in memory ([`Journal::log`]); a leader writes and syncs all of them at once ([`Journal::sync`]). Segments
+//! are files of one size that were filled with zeroes when made and are used again under a new number, so that a sync has
+//! no metadata of the file system to write.
+//!
+//! J-1   Positions count from 1 without gaps. A frame's place is decided when it is written, its position when it is logged.
+//! J-2   Frame p+1 is written only after p, or together with p. What is written to a new segment comes after everything in the
+//!       old one was synced.
+//! J-3   The frame at position p is found in one segment only: the one with the highest number among those that begin at or
+//!       before p. Numbers rise with each use, and after a recovery a new segment is begun, so leftovers of a tail that
+//!       was cut never count again.
+//! J-4   A segment is used again, or removed, only when the superblock before the newest one covers all of it: should the
+//!       newest superblock be unreadable, the one before still finds its frames.
+//! J-5   A write or sync that failed ends the journal until the store is opened again. Only a full disk, met before anything
+//!       was written, leaves the frames where they are for another try.
+//!
+//! Not here: what a crash left (`replay`), what frames mean.
+
+pub(crate) mod replay;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::id::Position;
+use base::limits::FRAME_BYTES_MAX;
+use parking_lot::Mutex;
+use platform::disk::{DiskError, DiskErrorKind, File, Open};
+use platform::task::yield_now;
+
+use crate::counters::Counters;
+use crate::failure::StoreError;
+use crate::format::{FrameHeader, JOURNAL, SegmentHeader, segment_path};
+use crate::group::{Group, Lead};
+use crate::pool::Pool;
+
+/// Smallest segment: the largest frame must fit into an empty one.
+pub(crate) const SEGMENT_BYTES_MIN: u64 = (SegmentHeader::BYTES + FrameHeader::BYTES + FRAME_BYTES_MAX) as u64;
+/// Segments kept for use beyond those that hold frames.
+const SPARES_MAX: usize = 4;
+/// Zeroes written at a time when a segment is made.
+const ZERO_RUN: usize = 1024 * 1024;
+
+/// Frames that are logged and not written.
+struct Buffer {
+    bytes: Vec<u8>,
+    frames: u64,
+    /// The position of the next frame.
+    next: u64,
+}
+
+/// A segment that holds frames which some superblock may still need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Live {
+    pub(crate) segment: u64,
+    pub(crate) last: Position,
+}
+
+struct Current {
+    segment: u64,
+    life: u64,
+    file: File,
+    end: u64,
+}
+
+struct Segments {
+    current: Option<Current>,
+    next_number: u64,
+    live: VecDeque<Live>,
+    /// Segments of the right size that nobody needs.
+    spare: Vec<u64>,
+}
+
+/// The journal of the node, on disk 0.
+pub(crate) struct Journal {
+    pool: Arc<Pool>,
+    counters: Arc<Counters>,
+    segment_bytes: u64,
+    buffer: Mutex<Buffer>,
+    durable: AtomicU64,
+    group: Group,
+    segments: tokio::sync::Mutex<Segments>,
+    /// Segment files, for `status`.
+    segment_count: AtomicU64,
+    failure: Mutex<Option<Box<str>>>,
+    /// Last position and bytes of each group since the newest superblock.
+    sizes: Mutex<VecDeque<(Position, u64)>>,
+}
+
+/// Where a journal goes on after replay.
+pub(crate) struct Resume {
+    pub(crate) last: Position,
+    pub(crate) next_segment: u64,
+    pub(crate) live: VecDeque<Live>,
+    pub(crate) spare: Vec<u64>,
+    /// Bytes of the frames that were replayed.
+    pub(crate) bytes: u64,
+}
+
+impl Journal {
+    pub(crate) fn new(pool: Arc<Pool>, counters: Arc<Counters>, segment_bytes: u64, resume: Resume) -> Journal {
+        Journal {
+            pool,
+            counters,
+            segment_bytes: segment_size(segment_bytes),
+            segment_count: AtomicU64::new((resume.live.len() + resume.spare.len()) as u64),
+            buffer: Mutex::new(Buffer { bytes: Vec::new(), frames: 0, next: resume.last.0 + 1 }),
+            durable: AtomicU64::new(resume.last.0),
+            group: Group::default(),
+            segments: tokio::sync::Mutex::new(Segments {
+                current: None,
+                next_number: resume.next_segment,
+                live: resume.live,
+                spare: resume.spare,
+            }),
+            failure: Mutex::new(None),
+            sizes: Mutex::new(VecDeque::from([(resume.last, resume.bytes)])),
+        }
+    }
+
+    /// Takes a frame and tells its position.
+    pub(crate) fn log(&self, payload: &[u8]) -> Position {
+        assert!(payload.len() <= FRAME_BYTES_MAX, "a frame has {} bytes at most, not {}", FRAME_BYTES_MAX, payload.len());
+        self.counters.log_frames.add(1);
+        self.counters.log_bytes.add(FrameHeader::frame_bytes(payload.len()) as u64);
+        let mut buffer = self.buffer.lock();
+        FrameHeader::append_blank(&mut buffer.bytes, payload);
+        buffer.frames += 1;
+        let position = Position(buffer.next);
+        buffer.next += 1;
+        position
+    }
+
+    pub(crate) fn last_logged(&self) -> Position {
+        Position(self.buffer.lock().next - 1)
+    }
+
+    pub(crate) fn last_durable(&self) -> Position {
+        Position(self.durable.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.buffer.lock().bytes.len() as u64
+    }
+
+    /// Bytes of frames since the newest superblock.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.sizes.lock().iter().map(|(_, bytes)| bytes).sum::<u64>() + self.pending_bytes()
+    }
+
+    /// Segments in use and spare ones.
+    pub(crate) fn segment_count(&self) -> u64 {
+        self.segment_count.load(Ordering::Relaxed)
+    }
+
+    /// Why the journal ended, if it did.
+    pub(crate) fn failure(&self) -> Option<StoreError> {
+        self.failure.lock().clone().map(|cause| StoreError::ReadOnly { cause })
+    }
+
+    /// Returns when frame `upto` is durable.
+    pub(crate) async fn sync(&self, upto: Position) -> Result<(), StoreError> {
+        assert!(upto <= self.last_logged(), "only logged frames can be waited for");
+        let is_served = || self.last_durable() >= upto || self.failure.lock().is_some();
+        while self.last_durable() < upto {
+            if let Some(failure) = self.failure() {
+                return Err(failure);
+            }
+            if let Some(lead) = self.group.lead_or_wait(is_served).await {
+                // Whoever is about to log gets the chance to join this group.
+                yield_now().await;
+                self.write_group(lead).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_group(&self, _lead: Lead<'_>) -> Result<(), StoreError> {
+        let mut segments = self.segments.lock().await;
+        if !self.pool.disks[0].is_good() {
+            return Err(self.end("disk 0, which holds the journal, failed"));
+        }
+        let (mut bytes, frames, first) = {
+            let mut buffer = self.buffer.lock();
+            let frames = std::mem::take(&mut buffer.frames);
+            (std::mem::take(&mut buffer.bytes), frames, buffer.next - frames)
+        };
+        // From here to the end of the last write the frames are in `bytes` alone: whoever drops this future ends the journal.
+        let mut guard = Abandoned { journal: self, is_armed: true };
+        let result = self.write_frames(&mut segments, &mut bytes, first).await;
+        guard.is_armed = false;
+        match result {
+            Ok(()) => {
+                self.counters.log_group_frames_max.raise(frames);
+                Ok(())
+            }
+            Err((error, written)) if error.kind == DiskErrorKind::Full => {
+                // J-5: nothing of the rest was written.
+                let mut buffer = self.buffer.lock();
+                let rest = bytes.split_off(written);
+                let later = std::mem::replace(&mut buffer.bytes, rest);
+                buffer.bytes.extend_from_slice(&later);
+                buffer.frames = buffer.next - 1 - self.last_durable().0;
+                drop(buffer);
+                self.pool.disks[0].note_full();
+                Err(self.pool.full("the journal", self.segment_bytes))
+            }
+            Err((error, _)) => {
+                let failure = self.pool.failed(0, error, &self.counters);
+                Err(self.end(&failure.to_string()))
+            }
+        }
+    }
+
+    fn end(&self, cause: &str) -> StoreError {
+        let mut failure = self.failure.lock();
+        let cause = failure.get_or_insert_with(|| cause.into()).clone();
+        StoreError::ReadOnly { cause }
+    }
+
+    /// Writes all frames, a run into each segment. On failure: the error and the bytes that are durable.
+    async fn write_frames(
+        &self,
+        segments: &mut Segments,
+        bytes: &mut [u8],
+        first: u64,
+    ) -> Result<(), (DiskError, usize)> {
+        let (mut written, mut position) = (0, first);
+        while written < bytes.len() {
+            let head = FrameHeader::own_frame_bytes(&bytes[written..]) as u64;
+            if segments.current.as_ref().is_none_or(|current| current.end + head > self.segment_bytes) {
+                segments.current = None;
+                let next = self.begin_segment(segments, Position(position)).await.map_err(|error| (error, written))?;
+                segments.current = Some(next);
+            }
+            let current = segments.current.as_mut().expect("begun above");
+            let room = usize::try_from(self.segment_bytes - current.end).unwrap_or(usize::MAX);
+            let (run, count) = stamp_run(&mut bytes[written..], room, current.life, position, self.last_durable());
+            // A full disk cannot be met here, the segment's blocks exist; should a file system say so all the same, it is
+            // a failure like any other, for part of the run may have been written.
+            let done = async {
+                current.file.write_at(current.end, &bytes[written..written + run]).await?;
+                current.file.sync().await
+            };
+            done.await.map_err(|error| (DiskError { kind: DiskErrorKind::Failed, ..error }, written))?;
+            self.counters.log_syncs.add(1);
+            current.end += run as u64;
+            written += run;
+            position += count;
+            let last = Position(position - 1);
+            segments.live.back_mut().expect("the current segment is live").last = last;
+            self.sizes.lock().push_back((last, run as u64));
+            self.durable.store(last.0, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Takes a spare segment or makes one, and writes its header. Nothing of it is synced yet; the first group does that.
+    async fn begin_segment(&self, segments: &mut Segments, first: Position) -> Result<Current, DiskError> {
+        let segment = segments.next_number;
+        let disk = &self.pool.disks[0].disk;
+        let path = segment_path(segment);
+        segments.next_number += 1;
+        let file = match segments.spare.pop() {
+            Some(spare) => {
+                disk.rename(&segment_path(spare), &path)?;
+                disk.sync_directory(JOURNAL)?;
+                self.counters.log_segments_recycled.add(1);
+                disk.open(&path, Open::Write)?
+            }
+            None => self.make_segment(&path).await?,
+        };
+        let node_identity = self.pool.node_identity;
+        file.write_at(0, &SegmentHeader { segment, node_identity, first }.encode()).await?;
+        segments.live.push_back(Live { segment, last: Position(first.0 - 1) });
+        let life = FrameHeader::life(segment, &node_identity);
+        Ok(Current { segment, life, file, end: SegmentHeader::BYTES as u64 })
+    }
+
+    /// A new file of zeroes, durable with its name.
+    async fn make_segment(&self, path: &str) -> Result<File, DiskError> {
+        let disk = &self.pool.disks[0].disk;
+        let file = disk.open(path, Open::Create)?;
+        let zeroes = vec![0; ZERO_RUN];
+        let mut end = 0;
+        while end < self.segment_bytes {
+            let run = ZERO_RUN.min(usize::try_from(self.segment_bytes - end).unwrap_or(ZERO_RUN));
+            if let Err(error) = file.write_at(end, &zeroes[..run]).await {
+                // Half a segment helps nobody, and its room may help somebody.
+                let _ = disk.remove(path);
+                return Err(error);
+            }
+            end += run as u64;
+        }
+        file.sync().await?;
+        disk.sync_directory(JOURNAL)?;
+        self.counters.log_segments_created.add(1);
+        self.segment_count.fetch_add(1, Ordering::Relaxed);
+        Ok(file)
+    }
+
+    /// Makes one spare segment in advance, where there is none: the first group then need not wait for it.
+    pub(crate) async fn prepare(&self) -> Result<(), DiskError> {
+        let mut segments = self.segments.lock().await;
+        if segments.current.is_none() && segments.spare.is_empty() {
+            let segment = segments.next_number;
+            segments.next_number += 1;
+            self.make_segment(&segment_path(segment)).await?;
+            segments.spare.push(segment);
+        }
+        Ok(())
+    }
+
+    /// A superblock covers frames up to `covered`, the one before it up to `before`: forgets sizes, frees segments (J-4).
+    pub(crate) async fn covered(&self, covered: Position, before: Position) -> Result<(), DiskError> {
+        self.sizes.lock().retain(|(last, _)| *last > covered);
+        let mut segments = self.segments.lock().await;
+        let current = segments.current.as_ref().map(|current| current.segment);
+        let (free, live) = segments.live.iter().partition(|live| live.last <= before && Some(live.segment) != current);
+        segments.live = live;
+        let free: VecDeque<Live> = free;
+        let disk = &self.pool.disks[0].disk;
+        for Live { segment, .. } in free {
+            let path = segment_path(segment);
+            let is_whole = disk.open(&path, Open::Read).and_then(|file| file.length()) .is_ok_and(|length| length == self.segment_bytes);
+            if is_whole && segments.spare.len() < SPARES_MAX {
+                segments.spare.push(segment);
+            } else {
+                self.segment_count.fetch_sub(1, Ordering::Relaxed);
+                disk.remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The size of segments where `wanted` was asked for.
+pub(crate) fn segment_size(wanted: u64) -> u64 {
+    wanted.max(SEGMENT_BYTES_MIN).next_multiple_of(4096)
+}
+
+/// Stamps the frames at the head of `bytes` that fit into `room`: their bytes and their count.
+fn stamp_run(bytes: &mut [u8], room: usize, life: u64, first: u64, durable: Position) -> (usize, u64) {
+    let (mut run, mut count) = (0, 0);
+    while run < bytes.len() {
+        let length = FrameHeader::own_frame_bytes(&bytes[run..]);
+        if run + length > room {
+            break;
+        }
+        FrameHeader::stamp(&mut bytes[run..run + length], life, Position(first + count), durable);
+        run += length;
+        count += 1;
+    }
+    (run, count)
+}
+
+/// Ends the journal if the future that writes a group is dropped: nobody would know what it wrote.
+struct Abandoned<'a> {
+    journal: &'a Journal,
+    is_armed: bool,
+}
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        if self.is_armed {
+            let _ = self.journal.end("a write of the journal was abandoned halfway");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! Replay: which frames a crash left.
+//!
+//! R-1   Frames are taken in order from the position after the superblock's, each from the segment that J-3 names, and the first
+//!       one that is missing ends it: what comes after was never acknowledged before it.
+//! R-2   That end is a torn tail only if nobody ever knew the missing frame to be durable. A frame that is valid and says so,
+//!       or the superblock saying so, turns it into damage, and the store refuses to open rather than drop what was promised.
+//! R-3   Reading changes nothing. [`make_durable`] comes later, when nothing can be refused any more.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base::id::Position;
+use bytes::Bytes;
+use platform::disk::{Disk, Open};
+
+use super::{Live, Resume};
+use crate::failure::{StoreError, corrupt};
+use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
+use crate::identity::unfit_error;
+use crate::pack::scan::read_whole;
+
+/// What replay found.
+pub(crate) struct Replayed {
+    pub(crate) frames: Vec<(Position, Bytes)>,
+    pub(crate) resume: Resume,
+    /// Valid frames behind the end that were cut off because one before them is missing.
+    pub(crate) cut_frames: u64,
+    /// What was taken, as stretches of segments.
+    used: Vec<Run>,
+}
+
+/// Consecutive frames in one segment that were taken.
+struct Run {
+    header: SegmentHeader,
+    start: usize,
+    bytes: Bytes,
+}
+
+/// One valid frame in a segment.
+struct Found {
+    offset: usize,
+    header: FrameHeader,
+    payload: Bytes,
+}
+
+impl Found {
+    fn end(&self) -> usize {
+        self.offset + FrameHeader::frame_bytes(self.payload.len())
+    }
+}
+
+/// A segment's frames by position, and what is known of its header.
+struct Segment {
+    number: u64,
+    first: Option<Position>,
+    length: u64,
+    /// Empty where nothing in it can be needed.
+    bytes: Bytes,
+    frames: BTreeMap<Position, Found>,
+}
+
+/// Reads the journal after `superblock.covered`.
+pub(crate) async fn replay(disk: &Disk, superblock: &Superblock, is_spare: &dyn Fn(u64) -> bool) -> Result<Replayed, StoreError> {
+    let covered = superblock.covered;
+    let segments = read_segments(disk, superblock).await?;
+    let mut replayed = take_frames(&segments, superblock);
+    let missing = Position(replayed.resume.last.0 + 1);
+    refuse_lost(disk, &segments, missing, superblock)?;
+    let valid_after = |segment: &Segment| segment.frames.range(missing..).count() as u64;
+    replayed.cut_frames = segments.iter().map(valid_after).sum();
+    replayed.resume.next_segment = segments.iter().map(|segment| segment.number).max().unwrap_or(0) + 1;
+    for segment in &segments {
+        // A segment without a header of its own was about to be used: nobody needs what is in it.
+        if segment.first.is_some() || !is_spare(segment.length) {
+            let last = segment.frames.keys().next_back().copied();
+            let last = last.max(segment.first.map(|first| Position(first.0.saturating_sub(1)))).unwrap_or(covered);
+            replayed.resume.live.push_back(Live { segment: segment.number, last });
+        } else {
+            replayed.resume.spare.push(segment.number);
+        }
+    }
+    Ok(replayed)
+}
+
+async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segment>, StoreError> {
+    let mut headers = Vec::new();
+    for name in disk.list(JOURNAL)? {
+        let Some(number) = number_of(&name, ".segment") else { continue };
+        let file = disk.open(&segment_path(number), Open::Read)?;
+        let mut bytes = [0; SegmentHeader::BYTES];
+        let is_whole = file.read_at(0, &mut bytes).await? == bytes.len();
+        let first = match SegmentHeader::decode(&bytes, number) {
+            Ok(header) if is_whole && header.node_identity == superblock.node_identity => Some(header.first),
+            Err(unfit) if unfit.newer.is_some() => {
+                return Err(unfit_error("a journal segment", disk.path(), &segment_path(number), 0, unfit));
+            }
+            _ => None,
+        };
+        headers.push((number, first, file));
+    }
+    headers.sort_by_key(|(number, _, _)| *number);
+    // Older segments than this hold nothing after `covered`; a file system of any size opens in the time of its suffix.
+    let next = Position(superblock.covered.0 + 1);
+    let oldest = headers.iter().rev().find(|(_, first, _)| first.is_some_and(|first| first <= next));
+    let oldest = oldest.map_or(0, |(number, _, _)| *number);
+    let mut segments = Vec::new();
+    for (number, first, file) in headers {
+        let bytes = if number < oldest { Bytes::new() } else { read_whole(&file).await? };
+        let frames = find_frames(&bytes, FrameHeader::life(number, &superblock.node_identity));
+        segments.push(Segment { number, first, length: file.length()?, bytes, frames });
+    }
+    Ok(segments)
+}
+
+/// Every valid frame of a segment, also behind damage.
+fn find_frames(bytes: &Bytes, life: u64) -> BTreeMap<Position, Found> {
+    let mut frames = BTreeMap::new();
+    let mut offset = SegmentHeader::BYTES;
+    while offset + FrameHeader::BYTES <= bytes.len() {
+        // Most of a segment is zeroes: a glance at the magic goes first.
+        let (words, _) = bytes[offset..].as_chunks::<{ FrameHeader::ALIGN }>();
+        let Some(skipped) = words.iter().position(|word| word[..4] == FrameHeader::MAGIC) else { break };
+        offset += skipped * FrameHeader::ALIGN;
+        match FrameHeader::decode(&bytes[offset..], life) {
+            Some((header, payload)) => {
+                let found = Found { offset, header, payload: bytes.slice_ref(payload) };
+                offset += FrameHeader::frame_bytes(payload.len());
+                frames.entry(header.position).or_insert(found);
+            }
+            None => offset += FrameHeader::ALIGN,
+        }
+    }
+    frames
+}
+
+/// The segment that holds position `p`, if any does: J-3.
+fn owner(segments: &[Segment], position: Position) -> Option<&Segment> {
+    segments.iter().rev().find(|segment| segment.first.is_some_and(|first| first <= position))
+}
+
+fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
+    let covered = superblock.covered;
+    let mut replayed = Replayed {
+        frames: Vec::new(),
+        resume: Resume { last: covered, next_segment: 0, live: VecDeque::new(), spare: Vec::new(), bytes: 0 },
+        cut_frames: 0,
+        used: Vec::new(),
+    };
+    loop {
+        let next = Position(replayed.resume.last.0 + 1);
+        let Some(segment) = owner(segments, next) else { return replayed };
+        let Some(found) = segment.frames.get(&next) else { return replayed };
+        replayed.frames.push((next, found.payload.clone()));
+        replayed.resume.last = next;
+        replayed.resume.bytes += FrameHeader::frame_bytes(found.payload.len()) as u64;
+        let follows = |run: &&mut Run| {
+            run.header.segment == segment.number && run.start + run.bytes.len() == found.offset
+        };
+        match replayed.used.last_mut().filter(follows) {
+            Some(run) => run.bytes = segment.bytes.slice(run.start..found.end()),
+            None => replayed.used.push(Run {
+                header: SegmentHeader {
+                    segment: segment.number,
+                    node_identity: superblock.node_identity,
+                    first: segment.first.expect("the owner of a position has a header"),
+                },
+                start: found.offset,
+                bytes: segment.bytes.slice(found.offset..found.end()),
+            }),
+        }
+    }
+}
+
+fn refuse_lost(
+    disk: &Disk,
+    segments: &[Segment],
+    missing: Position,
+    superblock: &Superblock,
+) -> Result<(), StoreError> {
+    let expected = format!("frame {}, which was durable", missing.0);
+    let place = owner(segments, missing);
+    let path = format!("{}/{}", disk.path(), place.map_or_else(|| JOURNAL.to_owned(), |at| segment_path(at.number)));
+    // The missing frame should begin where the one before it ends.
+    let before = place.and_then(|at| at.frames.range(..missing).next_back());
+    let offset = before.map_or(SegmentHeader::BYTES, |(_, found)| found.end()) as u64;
+    for segment in segments {
+        let witness = segment.frames.values().find(|found| found.header.durable >= missing);
+        if let Some(witness) = witness {
+            let found = format!(
+                "none, though frame {} in {} knew of it",
+                witness.header.position.0,
+                segment_path(segment.number)
+            );
+            return Err(corrupt("the journal", &path, offset, expected, found));
+        }
+    }
+    if superblock.durable >= missing {
+        return Err(corrupt("the journal", &path, offset, expected, "none, though the superblock knew of it"));
+    }
+    Ok(())
+}
+
+/// Writes the frames that were taken once more and syncs them: a process that died may have left them in the page cache only,
+/// and if its last sync failed that cache may believe them written. From now on they count as durable.
+pub(crate) async fn make_durable(disk: &Disk, replayed: &Replayed) -> Result<(), StoreError> {
+    for Run { header, start, bytes } in &replayed.used {
+        let file = disk.open(&segment_path(header.segment), Open::Write)?;
+        file.write_at(0, &header.encode()).await?;
+        file.write_at(*start as u64, bytes).await?;
+        file.sync().await?;
+    }
+    if !replayed.used.is_empty() {
+        disk.sync_directory(JOURNAL)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! The store: chunks of bytes named by what they hold, a journal of frames, and a root that is switched atomically.
+//!
+//! What a caller may rely on, and how it stays true over any crash:
+//!
+//! - [`Store::put`] accepts a chunk; [`Store::settle`] makes all accepted chunks durable. Equal content is stored once.
+//! - [`Store::log`] accepts a frame; [`Store::sync_log`] makes it durable, together with all that wait at the same moment.
+//! - [`Store::commit`] settles, then writes a superblock with the caller's roots, then frees the journal up to `covered`.
+//! - [`Store::open`] gives the newest roots and all durable frames after `covered`, in order.
+//! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
+//!
+//! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `format` and `failure`;
+//! `identity`, `pool`, `superblock`; `chunk`, `index`, `pack`; `journal`; `recover`, `store`, `check`, `reclaim`. Every byte on disk:
+//! docs/format.md. Every numbered truth: docs/invariants.md.
+//!
+//! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
+#![forbid(unsafe_code)]
+
+mod counters;
+mod failure;
+mod format;
+
+mod identity;
+mod pool;
+mod superblock;
+
+mod chunk;
+mod group;
+mod index;
+mod pack;
+
+mod journal;
+
+mod options;
+mod recover;
+mod store;
+
+mod check;
+mod reclaim;
+mod status;
+
+pub use check::{CheckReport, Depth, Problem};
+pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cut_points};
+pub use counters::{Counter, Counters};
+pub use failure::StoreError;
+pub use format::{Class, DISKS_MAX, ROOTS_BYTES_MAX};
+pub use options::Options;
+pub use platform::disk::Space;
+pub use pool::Health;
+pub use reclaim::ReclaimReport;
+pub use recover::{Recovered, RecoveryReport};
+pub use status::{ClassStatus, DiskStatus, StoreStatus};
+pub use store::Store;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! Sizes and habits of a store, chosen each time it is opened.
+
+use crate::chunk::Compression;
+
+/// How a store is opened. Nothing here changes what is on disk already.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Most bytes of verified chunks kept in memory for reading.
+    pub cache_bytes: u64,
+    /// Most bytes of the index's pages kept in memory.
+    pub index_cache_bytes: u64,
+    /// A pack is sealed when it has about this size. Between 1 MiB and 2 GiB.
+    pub pack_bytes: u64,
+    /// Size of a journal segment. At least 4 MiB, for the largest frame must fit.
+    pub segment_bytes: u64,
+    /// How new chunks are compressed.
+    pub compression: Compression,
+    /// Room on each disk that content of files never takes (at most an eighth of the disk), so that deleting and
+    /// committing work on a full disk.
+    pub reserve_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            cache_bytes: 256 << 20,
+            index_cache_bytes: 64 << 20,
+            pack_bytes: 64 << 20,
+            segment_bytes: 16 << 20,
+            compression: Compression::Zstd(1),
+            reserve_bytes: 128 << 20,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One open pack: a buffer that is written in large runs and read meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use platform::disk::{DiskError, DiskErrorKind, File};
+
+use crate::chunk::Packed;
+use crate::counters::Counters;
+use crate::format::{Class, Entry, PackHeader, Summary};
+
+/// The part of an open pack that readers share with its writer.
+pub(crate) struct OpenPack {
+    pub(crate) number: u64,
+    pub(crate) disk: usize,
+    pub(crate) class: Class,
+    file: File,
+    tail: Mutex<Tail>,
+    summary: Mutex<Summary>,
+    /// Bytes of the file known durable.
+    synced: AtomicU64,
+    has_failed: AtomicBool,
+    /// Only one sync at a time: the kernel reports a lost write to one sync only, and a second one beside it would
+    /// wrongly succeed.
+    gate: tokio::sync::Mutex<()>,
+}
+
+/// Bytes that are not in the file yet.
+struct Tail {
+    /// Where they begin, and where the file's written bytes end.
+    start: u64,
+    /// Being written, or left over from a write that failed. Comes before `pending`.
+    flushing: Option<Arc<Vec<u8>>>,
+    pending: Vec<u8>,
+}
+
+impl Tail {
+    fn flushing_bytes(&self) -> usize {
+        self.flushing.as_ref().map_or(0, |bytes| bytes.len())
+    }
+}
+
+impl OpenPack {
+    pub(super) fn new(number: u64, disk: usize, class: Class, file: File, header: Vec<u8>) -> OpenPack {
+        OpenPack {
+            number,
+            disk,
+            class,
+            file,
+            tail: Mutex::new(Tail { start: 0, flushing: None, pending: header }),
+            summary: Mutex::new(Summary::empty(class)),
+            synced: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
+            gate: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.file.path()
+    }
+
+    /// What lies in it so far.
+    pub(crate) fn summary(&self) -> Summary {
+        *self.summary.lock()
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn buffered_bytes(&self) -> usize {
+        let tail = self.tail.lock();
+        tail.flushing_bytes() + tail.pending.len()
+    }
+
+    /// Bytes from the buffer; `None` if they are in the file.
+    pub(super) fn buffered(&self, offset: u64, length: usize) -> Option<Bytes> {
+        let tail = self.tail.lock();
+        let from = usize::try_from(offset.checked_sub(tail.start)?).ok()?;
+        let flushing = tail.flushing_bytes();
+        let (bytes, from) = match &tail.flushing {
+            Some(bytes) if from < flushing => (&bytes[..], from),
+            _ => (&tail.pending[..], from - flushing),
+        };
+        bytes.get(from..from + length).map(Bytes::copy_from_slice)
+    }
+
+    /// Writes the buffer to the file and tells how much that was. A failure, or being dropped halfway, leaves the buffer for
+    /// the next try.
+    pub(super) async fn flush(&self, counters: &Counters) -> Result<u64, DiskError> {
+        let mut count = 0;
+        loop {
+            let (start, bytes) = {
+                let mut tail = self.tail.lock();
+                if tail.flushing.is_none() {
+                    if tail.pending.is_empty() {
+                        return Ok(count);
+                    }
+                    let pending = std::mem::take(&mut tail.pending);
+                    tail.flushing = Some(Arc::new(pending));
+                }
+                (tail.start, tail.flushing.clone().expect("set above"))
+            };
+            counters.pack_writes.add(1);
+            self.file.write_at(start, &bytes).await?;
+            let mut tail = self.tail.lock();
+            tail.start += bytes.len() as u64;
+            count += bytes.len() as u64;
+            tail.flushing = None;
+        }
+    }
+
+    /// Makes durable what was written. After one failure it fails for ever: the kernel may have dropped the pages.
+    pub(super) async fn sync(&self, counters: &Counters) -> Result<(), DiskError> {
+        let _gate = self.gate.lock().await;
+        let written = self.tail.lock().start;
+        if self.has_failed() {
+            return Err(DiskError {
+                kind: DiskErrorKind::Failed,
+                operation: "sync",
+                path: self.path().to_owned(),
+                detail: "an earlier sync of this file failed".to_owned(),
+            });
+        }
+        if self.synced() >= written {
+            return Ok(());
+        }
+        counters.pack_syncs.add(1);
+        // Set before and cleared after: a sync that is dropped halfway told nobody its result.
+        self.has_failed.store(true, Ordering::SeqCst);
+        self.file.sync().await?;
+        self.has_failed.store(false, Ordering::SeqCst);
+        self.synced.fetch_max(written, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Writes directory and footer behind everything, and syncs.
+    pub(super) async fn append_directory(
+        &self,
+        end: u64,
+        directory: &[u8],
+        counters: &Counters,
+    ) -> Result<(), DiskError> {
+        let start = self.tail.lock().start;
+        assert_eq!(start, end, "a pack is flushed before it is sealed");
+        assert!(self.synced() >= end, "a pack is synced before its footer is written (K-2)");
+        self.file.write_at(end, directory).await?;
+        let _gate = self.gate.lock().await;
+        counters.pack_syncs.add(1);
+        self.file.sync().await
+    }
+}
+
+/// The writer's own part of an open pack.
+pub(crate) struct Writer {
+    pub(crate) pack: Arc<OpenPack>,
+    pub(crate) entries: Vec<Entry>,
+    end: u64,
+    /// A write failed; only `rescue` deals with it now.
+    pub(crate) is_stuck: bool,
+}
+
+impl Writer {
+    pub(super) fn new(pack: Arc<OpenPack>) -> Writer {
+        Writer { pack, entries: Vec::new(), end: PackHeader::BYTES as u64, is_stuck: false }
+    }
+
+    /// Bytes of the pack with what is buffered.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes that the disk was promised for it and that are not written.
+    pub(super) fn promised(&self) -> u64 {
+        (self.pack.buffered_bytes() + self.entries.len() * Entry::BYTES) as u64
+    }
+
+    /// Puts a chunk into the buffer.
+    pub(super) fn push(&mut self, chunk: &Packed) -> Entry {
+        let offset = u32::try_from(self.end).expect("at most PACK_BYTES_MAX");
+        let entry = Entry { offset, header: chunk.header };
+        let header = chunk.header.encode(self.pack.number, offset);
+        let mut tail = self.pack.tail.lock();
+        if tail.pending.capacity() == 0 {
+            tail.pending.reserve(super::RUN_BYTES + super::RUN_BYTES / 8);
+        }
+        tail.pending.extend_from_slice(&header);
+        tail.pending.extend_from_slice(&chunk.payload);
+        assert_eq!(
+            tail.start + (tail.flushing_bytes() + tail.pending.len()) as u64,
+            entry.end(),
+            "the buffer ends where the writer thinks"
+        );
+        drop(tail);
+        let mut summary = self.pack.summary.lock();
+        summary.count += 1;
+        summary.data_bytes += entry.header.stored_bytes();
+        summary.raw_bytes += u64::from(entry.header.raw);
+        drop(summary);
+        self.end = entry.end();
+        self.entries.push(entry);
+        entry
+    }
+}

@@ -1,0 +1,95 @@
+//! Reading chunks back, from the buffer of an open pack or from a file.
+
+use base::id::ChunkAddress;
+use bytes::Bytes;
+use platform::disk::{DiskErrorKind, File, Open};
+
+use super::{PackState, Packs};
+use crate::chunk::unpack;
+use crate::failure::{StoreError, corrupt};
+use crate::format::{ChunkHeader, Place, pack_path};
+
+impl Packs {
+    /// The content of the chunk at `place`, verified.
+    pub(crate) async fn read(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
+        let payload = self.read_payload(address, place).await?;
+        unpack(&self.key, &place.header(*address), payload).map_err(|found| {
+            let path = self.path_of(place.pack);
+            corrupt("a chunk", &path, u64::from(place.offset), format_args!("content of {address}"), found)
+        })
+    }
+
+    /// The stored bytes at `place`; the header is checked, the content is not.
+    pub(crate) async fn read_payload(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
+        let length = ChunkHeader::BYTES + place.stored as usize;
+        let offset = u64::from(place.offset);
+        let bytes = match self.buffered(place, length) {
+            Some(bytes) => bytes,
+            None => {
+                let file = self.file_of(place.pack)?;
+                let mut bytes = vec![0; length];
+                self.counters.bytes_read.add(length as u64);
+                match file.read_exact_at(offset, &mut bytes).await {
+                    Ok(()) => Bytes::from(bytes),
+                    Err(error) if error.kind == DiskErrorKind::Short => {
+                        let found = error.detail;
+                        return Err(corrupt("a chunk", file.path(), offset, format_args!("{address}"), found));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        let expected = place.header(*address);
+        match ChunkHeader::decode(&bytes[..ChunkHeader::BYTES], place.pack, place.offset) {
+            Ok(header) if header == expected => Ok(bytes.slice(ChunkHeader::BYTES..)),
+            Ok(header) => {
+                let expected = format!("{expected:?}");
+                Err(corrupt("a chunk header", &self.path_of(place.pack), offset, expected, format!("{header:?}")))
+            }
+            Err(unfit) => {
+                let expected = format!("the header of {address} ({})", unfit.expected);
+                Err(corrupt("a chunk header", &self.path_of(place.pack), offset, expected, unfit.found))
+            }
+        }
+    }
+
+    fn buffered(&self, place: &Place, length: usize) -> Option<Bytes> {
+        match &self.catalog.read().get(&place.pack)?.state {
+            PackState::Open(pack) => pack.buffered(u64::from(place.offset), length),
+            PackState::Sealed => None,
+        }
+    }
+
+    /// The open file of a pack, kept for the next reader.
+    fn file_of(&self, pack: u64) -> Result<File, StoreError> {
+        let disk = match self.catalog.read().get(&pack) {
+            Some(known) => match &known.state {
+                PackState::Open(open) => return Ok(open.file().clone()),
+                PackState::Sealed => known.disk,
+            },
+            None => {
+                let found = "no such pack on any disk";
+                return Err(corrupt("the index's entry of a chunk", &pack_path(pack), 0, "a pack", found));
+            }
+        };
+        if let Some(file) = self.files.get(&pack) {
+            return Ok(file);
+        }
+        let file = self.pool.disks[disk].disk.open(&pack_path(pack), Open::Read)?;
+        self.files.insert(pack, file.clone());
+        Ok(file)
+    }
+
+    pub(crate) fn path_of(&self, pack: u64) -> String {
+        match self.catalog.read().get(&pack) {
+            Some(known) => format!("{}/{}", self.pool.disks[known.disk].disk.path(), pack_path(pack)),
+            None => pack_path(pack),
+        }
+    }
+
+    /// Takes a pack out of the catalog, so that its file can be removed.
+    pub(crate) fn drop_pack(&self, pack: u64) {
+        self.catalog.write().remove(&pack);
+        self.files.remove(&pack);
+    }
+}

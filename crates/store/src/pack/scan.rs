@@ -1,0 +1,217 @@
+//! Reading a whole pack file: by its directory if it was sealed, else chunk by chunk.
+//!
+//! A pack that a crash left open holds, in any order, chunks that were synced, chunks that were only written, and holes. So
+//! the scan believes nothing but a chunk whose header is bound to its place and whose content hashes to its address, and it
+//! does not stop at the first bad one: a rotten sector in the middle must not cost the synced chunks behind it.
+//!
+//! N-1   Every chunk that was durable when the crash came, and has not rotted, is found.
+//! N-2   What is found can be believed like a sealed pack: it was verified here.
+
+use base::hash::DomainKey;
+use bytes::Bytes;
+use platform::disk::{DiskError, DiskErrorKind, File, Open};
+
+use crate::chunk::unpack;
+use crate::failure::{StoreError, corrupt};
+use crate::format::{
+    ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, PackFooter, PackHeader, Summary, Unfit, decode_directory, encode_directory, pack_path,
+};
+use crate::identity::unfit_error;
+use crate::index::SealedPack;
+use crate::pool::PoolDisk;
+
+/// Readings of a file before the last one is taken as it is.
+const READINGS_MAX: usize = 8;
+
+/// Tells what a footer says, or why there is none.
+pub(crate) async fn read_footer(file: &File, pack: u64) -> Result<Result<PackFooter, Unfit>, StoreError> {
+    let length = file.length()?;
+    let Some(at) = length.checked_sub(PackFooter::BYTES as u64) else {
+        let found = format!("{length} bytes");
+        return Ok(Err(Unfit { expected: "a footer".to_owned(), found, newer: None }));
+    };
+    let mut bytes = [0; PackFooter::BYTES];
+    file.read_exact_at(at, &mut bytes).await?;
+    Ok(PackFooter::decode(&bytes, pack).and_then(|footer| {
+        let expected = u64::from(footer.data_bytes) + footer.directory_bytes() + PackFooter::BYTES as u64;
+        if expected == length {
+            Ok(footer)
+        } else {
+            Err(Unfit { expected: format!("a file of {expected} bytes"), found: format!("{length}"), newer: None })
+        }
+    }))
+}
+
+/// The directory of a sealed pack.
+pub(crate) async fn read_directory(file: &File, footer: &PackFooter) -> Result<Vec<Entry>, StoreError> {
+    let mut bytes = vec![0; usize::try_from(footer.directory_bytes()).expect("checked against the file's length")];
+    let offset = u64::from(footer.data_bytes);
+    file.read_exact_at(offset, &mut bytes).await?;
+    decode_directory(footer, &bytes)
+        .map_err(|unfit| corrupt("the directory of a pack", file.path(), offset, unfit.expected, unfit.found))
+}
+
+/// What lies in a pack without a directory.
+#[derive(Default)]
+pub(crate) struct Scanned {
+    pub(crate) entries: Vec<Entry>,
+    /// Stretches between or behind the good chunks that are no chunks, in bytes.
+    pub(crate) bad_bytes: u64,
+    /// Chunks whose header is sound and whose content is not.
+    pub(crate) bad_chunks: u64,
+}
+
+/// Finds every verifiable chunk in the bytes of a pack file.
+pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
+    let mut scanned = Scanned::default();
+    let mut offset = PackHeader::BYTES;
+    while offset + ChunkHeader::BYTES <= bytes.len() {
+        let place = u32::try_from(offset).expect("packs end below 4 GiB");
+        let Ok(header) = ChunkHeader::decode(&bytes[offset..offset + ChunkHeader::BYTES], pack, place) else {
+            let next = next_magic(bytes, offset + 1);
+            scanned.bad_bytes += (next - offset) as u64;
+            offset = next;
+            continue;
+        };
+        let start = offset + ChunkHeader::BYTES;
+        let end = start + header.stored as usize;
+        let is_good = end <= bytes.len() && unpack(key, &header, bytes.slice(start..end)).is_ok();
+        if is_good {
+            scanned.entries.push(Entry { offset: place, header });
+            offset = end;
+        } else {
+            // The stored length came from a sound header, but what follows may have been lost with it.
+            scanned.bad_chunks += 1;
+            let next = next_magic(bytes, offset + 1);
+            scanned.bad_bytes += (next - offset) as u64;
+            offset = next;
+        }
+    }
+    scanned.bad_bytes += bytes.len().saturating_sub(offset) as u64;
+    scanned
+}
+
+// The next place where a chunk may begin, or the end.
+fn next_magic(bytes: &[u8], from: usize) -> usize {
+    let found = bytes[from..].windows(4).position(|window| window == ChunkHeader::MAGIC);
+    found.map_or(bytes.len(), |at| from + at)
+}
+
+/// Reads a whole file until two readings agree: what recovery cuts off is lost, so no bit that flipped on the way decides.
+pub(crate) async fn read_whole(file: &File) -> Result<Bytes, StoreError> {
+    let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
+    let mut before = Vec::new();
+    for _ in 0..READINGS_MAX {
+        let mut bytes = vec![0; length];
+        file.read_exact_at(0, &mut bytes).await?;
+        if bytes == before {
+            break;
+        }
+        before = bytes;
+    }
+    Ok(Bytes::from(before))
+}
+
+/// What recovery made of one pack file.
+pub(crate) enum Recovered {
+    /// It was sealed.
+    Sealed(SealedPack),
+    /// It was open; what is good in it is sealed now.
+    Cut { sealed: SealedPack, bad_bytes: u64 },
+    /// It was open, and there was no room for a directory: its chunks are good and it stays as it is.
+    Unsealed { sealed: SealedPack },
+    /// It was open and held no good chunk: the file is gone, or set aside as `.damaged` if there is anything in it.
+    Removed { bad_bytes: u64 },
+}
+
+/// A pack file as read.
+pub(crate) enum Found {
+    /// By its directory.
+    Sealed(SealedPack),
+    /// Without one: all of its bytes, and what is good in them.
+    Open { bytes: Bytes, scanned: Scanned },
+}
+
+/// Reads a pack that the index does not cover. Changes nothing.
+pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Found, StoreError> {
+    let file = on.disk.open(&pack_path(pack), Open::Read)?;
+    if let Ok(footer) = read_footer(&file, pack).await?
+        && let Ok(entries) = read_directory(&file, &footer).await
+    {
+        let summary = Summary::of(footer.data_bytes, &entries);
+        return Ok(Found::Sealed(SealedPack { pack, summary, entries }));
+    }
+    // Where a footer vouches for a directory that has rotted the chunks tell themselves.
+    let bytes = read_whole(&file).await?;
+    let scanned = scan(key, pack, &bytes);
+    Ok(Found::Open { bytes, scanned })
+}
+
+/// Brings a pack that was read into order, and makes it durable.
+pub(crate) async fn put_in_order(on: &PoolDisk, pack: u64, found: Found) -> Result<Recovered, DiskError> {
+    match found {
+        Found::Sealed(sealed) => {
+            // A process may have died between writing and syncing: what it left may be in the page cache only.
+            on.disk.open(&pack_path(pack), Open::Write)?.sync().await?;
+            Ok(Recovered::Sealed(sealed))
+        }
+        Found::Open { bytes, scanned } if scanned.entries.is_empty() => remove(on, pack, &bytes, scanned.bad_bytes),
+        Found::Open { bytes, scanned } => seal(on, pack, &bytes, scanned).await,
+    }
+}
+
+// Zeroes are what a crash leaves of a file that was never synced. Anything else may be somebody's rotten data: it is set aside
+// for a person to look at.
+fn remove(on: &PoolDisk, pack: u64, bytes: &[u8], bad_bytes: u64) -> Result<Recovered, DiskError> {
+    let path = pack_path(pack);
+    if bytes.iter().skip(PackHeader::BYTES).all(|byte| *byte == 0) {
+        on.disk.remove(&path)?;
+    } else {
+        on.disk.rename(&path, &format!("{PACKS}/{pack:016x}{DAMAGED_SUFFIX}"))?;
+    }
+    on.disk.sync_directory(PACKS)?;
+    Ok(Recovered::Removed { bad_bytes })
+}
+
+async fn seal(on: &PoolDisk, pack: u64, bytes: &[u8], scanned: Scanned) -> Result<Recovered, DiskError> {
+    let Scanned { entries, bad_bytes, .. } = scanned;
+    let end = entries.last().expect("the caller looked").end();
+    let data_bytes = u32::try_from(end).expect("packs end below 4 GiB");
+    let sealed = SealedPack { pack, summary: Summary::of(data_bytes, &entries), entries };
+    let file = on.disk.open(&pack_path(pack), Open::Write)?;
+    // Written again before it is synced: O-3; only what was verified, lest a reading that went wrong be made to last. The chunks
+    // first, the footer second: K-2 holds here too. A crash in between leaves a pack that is scanned again.
+    for run in sealed.entries.chunk_by(|one, two| one.end() == u64::from(two.offset)) {
+        let (start, run_end) = (run[0].offset, run[run.len() - 1].end());
+        let verified = start as usize..usize::try_from(run_end).expect("within the bytes that were scanned");
+        file.write_at(u64::from(start), &bytes[verified]).await?;
+    }
+    file.sync().await?;
+    let directory = encode_directory(pack, data_bytes, &sealed.entries);
+    let finish = async {
+        file.set_length(end)?;
+        file.write_at(end, &directory).await?;
+        file.sync().await
+    };
+    match finish.await {
+        Ok(()) => Ok(Recovered::Cut { sealed, bad_bytes }),
+        // Without its footer the file ends in part of a directory, which no scan takes for a chunk.
+        Err(error) if error.kind == DiskErrorKind::Full => Ok(Recovered::Unsealed { sealed }),
+        Err(error) => Err(error),
+    }
+}
+
+/// A pack of a newer format is refused, before anything is changed. One whose header was lost is only damaged: its chunks
+/// prove themselves.
+pub(crate) async fn refuse_newer(on: &PoolDisk, pack: u64) -> Result<(), StoreError> {
+    let path = pack_path(pack);
+    let file = on.disk.open(&path, Open::Read)?;
+    let mut bytes = [0; PackHeader::BYTES];
+    if file.read_at(0, &mut bytes).await? < bytes.len() {
+        return Ok(());
+    }
+    match PackHeader::decode(&bytes, pack) {
+        Err(unfit) if unfit.newer.is_some() => Err(unfit_error("a pack", on.disk.path(), &path, 0, unfit)),
+        _ => Ok(()),
+    }
+}

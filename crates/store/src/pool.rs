@@ -1,0 +1,180 @@
+//! The pool: the disks of the node, their health and their room.
+//!
+//! P-1   A disk that failed a write or a sync takes no more writes until the store is opened again: nobody knows what it
+//!       holds. It is still read, because every read is verified.
+//! P-2   Data never takes the last `reserve_bytes` of a disk: they belong to metadata, the journal and the index, so that
+//!       deleting and committing still work on a full disk.
+//!
+//! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
+
+use crate::counters::Counters;
+use crate::failure::StoreError;
+use crate::format::{Class, Identity};
+
+/// How a disk does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Reads and writes.
+    Good,
+    /// Takes no writes because of this.
+    Failed(String),
+}
+
+/// One disk of the pool.
+pub(crate) struct PoolDisk {
+    pub(crate) disk: Disk,
+    pub(crate) uuid: [u8; 16],
+    health: Mutex<Health>,
+    /// Free bytes at the last look, less what was given out since.
+    free: AtomicU64,
+    /// Bytes in buffers, and of directories to come: given out and not on the disk yet.
+    promised: AtomicU64,
+    reserve_bytes: u64,
+}
+
+impl PoolDisk {
+    pub(crate) fn is_good(&self) -> bool {
+        *self.health.lock() == Health::Good
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.health.lock().clone()
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Asks the disk anew.
+    pub(crate) fn look(&self) -> Result<(), DiskError> {
+        let space = self.disk.space()?;
+        let promised = self.promised.load(Ordering::Relaxed);
+        self.free.store(space.free.saturating_sub(promised), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The promise was kept, or is void: the next look sees what became of it.
+    pub(crate) fn settle_promise(&self, bytes: u64) {
+        let less = |promised: u64| Some(promised.saturating_sub(bytes));
+        let _ = self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// Promises room for bytes that will be written.
+    pub(crate) fn promise(&self, bytes: u64) {
+        self.promised.fetch_add(bytes, Ordering::Relaxed);
+        let _ = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(free.saturating_sub(bytes)));
+    }
+
+    /// Notes that the disk said it is full.
+    pub(crate) fn note_full(&self) {
+        self.free.store(0, Ordering::Relaxed);
+    }
+}
+
+/// All disks, by number.
+pub(crate) struct Pool {
+    pub(crate) disks: Vec<PoolDisk>,
+    pub(crate) node_identity: [u8; 16],
+}
+
+/// A reserve never takes more than this part of a disk.
+const RESERVE_PART: u64 = 8;
+
+impl Pool {
+    pub(crate) fn new(disks: Vec<(Disk, Identity)>, reserve_bytes: u64) -> Result<Pool, StoreError> {
+        let node_identity = disks[0].1.node_identity;
+        let known = |(disk, identity): (Disk, Identity)| {
+            let space = disk.space()?;
+            Ok(PoolDisk {
+                disk,
+                uuid: identity.disk_uuid,
+                health: Mutex::new(Health::Good),
+                free: AtomicU64::new(space.free),
+                promised: AtomicU64::new(0),
+                reserve_bytes: reserve_bytes.min(space.total / RESERVE_PART),
+            })
+        };
+        let disks = disks.into_iter().map(known).collect::<Result<Vec<_>, DiskError>>()?;
+        Ok(Pool { disks, node_identity })
+    }
+
+    /// Takes a disk out, or only notes that it is full. Returns the error for the caller.
+    pub(crate) fn failed(&self, disk: usize, error: DiskError, counters: &Counters) -> StoreError {
+        if error.kind == DiskErrorKind::Full {
+            self.disks[disk].note_full();
+            return StoreError::Disk(error);
+        }
+        let mut health = self.disks[disk].health.lock();
+        if *health == Health::Good {
+            counters.disk_failures.add(1);
+            *health = Health::Failed(error.to_string());
+        }
+        StoreError::Disk(error)
+    }
+
+    /// Room that `class` may use on a disk.
+    pub(crate) fn room(&self, disk: usize, class: Class) -> u64 {
+        let disk = &self.disks[disk];
+        match (disk.is_good(), class) {
+            (false, _) => 0,
+            (true, Class::Metadata) => disk.free(),
+            (true, Class::Data) => disk.free().saturating_sub(disk.reserve_bytes),
+        }
+    }
+
+    /// The disks that a chunk of `bytes` may go to, best first: in rotation from `turn`, among those that have at least
+    /// half the room of the roomiest (so that disks fill evenly and still all work), then the rest.
+    pub(crate) fn candidates(&self, class: Class, bytes: u64, turn: usize) -> Vec<usize> {
+        let count = self.disks.len();
+        let rotated = (0..count).map(|step| (turn + step) % count);
+        let with_room: Vec<(usize, u64)> =
+            rotated.map(|disk| (disk, self.room(disk, class))).filter(|(_, room)| *room >= bytes).collect();
+        let most = with_room.iter().map(|(_, room)| *room).max().unwrap_or(0);
+        let (roomy, tight): (Vec<_>, Vec<_>) = with_room.into_iter().partition(|(_, room)| *room >= most / 2);
+        roomy.into_iter().chain(tight).map(|(disk, _)| disk).collect()
+    }
+
+    /// The error when no disk has room.
+    pub(crate) fn full(&self, what: &'static str, needed: u64) -> StoreError {
+        let free = self.disks.iter().filter(|disk| disk.is_good()).map(PoolDisk::free).max();
+        match free {
+            Some(free) => StoreError::Full { what, needed, free },
+            None => StoreError::ReadOnly {
+                cause: match self.disks[0].health() {
+                    Health::Failed(cause) => cause.into(),
+                    Health::Good => "every disk failed".into(),
+                },
+            },
+        }
+    }
+
+    /// Sums over all good disks, the reserve taken off.
+    pub(crate) fn space(&self) -> platform::disk::Space {
+        let mut sum = platform::disk::Space::default();
+        for disk in self.disks.iter().filter(|disk| disk.is_good()) {
+            if let Ok(space) = disk.disk.space() {
+                sum.total = sum.total.saturating_add(space.total);
+                sum.free = sum.free.saturating_add(space.free.saturating_sub(disk.reserve_bytes));
+            }
+        }
+        sum
+    }
+
+    /// Writes a small file's block in place and syncs.
+    pub(crate) async fn write_block(
+        &self,
+        disk: usize,
+        path: &str,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), DiskError> {
+        let file = self.disks[disk].disk.open(path, Open::Write)?;
+        file.write_at(offset, bytes).await?;
+        file.sync().await
+    }
+}

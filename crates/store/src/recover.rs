@@ -1,0 +1,262 @@
+//! Opening: from whatever a crash left to a store that works.
+//!
+//! O-1   Everything that can be refused is looked at before the first byte is changed: identities, locks, superblocks, the
+//!       journal, formats of packs.
+//! O-2   What is damaged and not needed to open is reported and left alone. A chunk in a damaged pack is an error when someone
+//!       asks for it, and the rest of the store works.
+//! O-3   What was found and is to be relied upon is written again and synced (journal, superblock, open packs): after a failed
+//!       sync, a page cache that outlived its process may show what the disk does not hold.
+//! O-4   The index covers exactly the packs in its own table (X-1); every other pack is read here. Without an index that is all of
+//!       them, by their directories.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::id::Position;
+use bytes::Bytes;
+use platform::Platform;
+use platform::disk::{Disk, DiskErrorKind};
+
+use crate::counters::Counters;
+use crate::failure::StoreError;
+use crate::format::{DAMAGED_SUFFIX, Identity, PACK_SUFFIX, PACKS, number_of, pack_path};
+use crate::identity;
+use crate::index::{Change, Index, IndexFile, Opened, SealedPack};
+use crate::journal::{Journal, replay, segment_size};
+use crate::options::Options;
+use crate::pack::scan::{self, Recovered as PackRecovered};
+use crate::pack::{PackKnown, PackState, Packs};
+use crate::pool::Pool;
+use crate::store::{Parts, Store};
+use crate::superblock;
+
+/// Entries that go into the index in one step while it is made again: bounds memory.
+const INDEX_STEP_ENTRIES: usize = 200_000;
+
+/// What an open found.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// As given to the newest commit.
+    pub roots: Vec<u8>,
+    /// As given to the newest commit.
+    pub covered: Position,
+    /// All durable frames after `covered`, in order and without gaps.
+    pub frames: Vec<(Position, Bytes)>,
+    /// What there was to mend.
+    pub report: RecoveryReport,
+}
+
+/// What an open had to mend, for the log and for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Packs that the index covered.
+    pub packs_covered: u64,
+    /// Sealed packs that the index did not cover.
+    pub packs_found: u64,
+    /// Open packs that were cut behind their last good chunk and sealed.
+    pub packs_cut: u64,
+    /// Open packs without a good chunk that were removed, or set aside as `.damaged`.
+    pub packs_removed: u64,
+    /// Bytes in open packs that were no good chunks.
+    pub bytes_cut: u64,
+    /// Frames replayed.
+    pub frames: u64,
+    /// Valid frames behind the end of the journal that were dropped: one before them was never durable.
+    pub frames_cut: u64,
+    /// Why the index was made again, if it was.
+    pub index_made_again: Option<String>,
+    /// What is wrong with the store and was left alone, in words.
+    pub problems: Vec<String>,
+}
+
+impl Store {
+    /// Opens a node's disks, given in any order.
+    ///
+    /// # Errors
+    /// `Refused`: not a whole node of this version, or in use; nothing was changed. `Corrupt`: what was promised to be durable is
+    /// not there; nothing was changed. A disk's error.
+    pub async fn open(
+        platform: &Platform,
+        disks: &[Disk],
+        options: Options,
+    ) -> Result<(Arc<Store>, Recovered), StoreError> {
+        let counters = Arc::new(Counters::default());
+        let mut report = RecoveryReport::default();
+        let (disks, locks) = identity::open(disks).await?;
+        let identity = disks[0].1.clone();
+        let superblock = superblock::open(&disks).await?;
+        let pool = Arc::new(Pool::new(disks, options.reserve_bytes)?);
+        let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
+        let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare).await?;
+
+        let mut recovery = Recovery { pool: &pool, identity: &identity, counters: &counters, report: &mut report };
+        let (found, number_max) = recovery.list_packs()?;
+        let opened = recovery.open_index(&options, &found).await?;
+        // Nothing is refused from here on.
+        replay::make_durable(&pool.disks[0].disk, &replayed).await?;
+        superblock::write(&pool, &superblock, &counters).await?;
+        let next = superblock.pack_next.max(number_max + 1);
+        let packs = recovery.recover_packs(opened, found, next, &options).await?;
+
+        report.frames = replayed.frames.len() as u64;
+        report.frames_cut = replayed.cut_frames;
+        let journal = Journal::new(pool.clone(), counters.clone(), options.segment_bytes, replayed.resume);
+        if let Err(error) = journal.prepare().await {
+            let _ = pool.failed(0, error, &counters);
+        }
+        let recovered =
+            Recovered { roots: superblock.roots.clone(), covered: superblock.covered, frames: replayed.frames, report };
+        let parts = Parts {
+            platform: platform.clone(),
+            identity,
+            options,
+            pool,
+            counters,
+            packs,
+            journal,
+            superblock,
+            locks,
+        };
+        Ok((Arc::new(Store::assemble(parts)), recovered))
+    }
+}
+
+struct Recovery<'a> {
+    pool: &'a Arc<Pool>,
+    identity: &'a Identity,
+    counters: &'a Arc<Counters>,
+    report: &'a mut RecoveryReport,
+}
+
+impl Recovery<'_> {
+    /// Pack numbers with their disks, and the highest number in use.
+    fn list_packs(&mut self) -> Result<(BTreeMap<u64, usize>, u64), StoreError> {
+        let (mut found, mut max) = (BTreeMap::new(), 0);
+        for (disk, on) in self.pool.disks.iter().enumerate() {
+            for name in on.disk.list(PACKS)? {
+                max = max.max(number_of(&name, DAMAGED_SUFFIX).unwrap_or(0));
+                let Some(pack) = number_of(&name, PACK_SUFFIX) else { continue };
+                max = max.max(pack);
+                if let Some(other) = found.insert(pack, disk) {
+                    let (one, two) = (self.pool.disks[other].disk.path(), on.disk.path());
+                    self.report.problems.push(format!(
+                        "pack {pack:016x} is on two disks, {one} and {two}: the second is used; remove the copy"
+                    ));
+                }
+            }
+        }
+        Ok((found, max))
+    }
+
+    /// Opens the index, or makes an empty one where there is none that works.
+    async fn open_index(&mut self, options: &Options, found: &BTreeMap<u64, usize>) -> Result<Opened, StoreError> {
+        let disk = &self.pool.disks[0].disk;
+        let opened = IndexFile::open(disk, options.index_cache_bytes, self.pool.node_identity);
+        let covered = opened.as_ref().map(|opened| opened.packs.clone()).unwrap_or_default();
+        for (pack, number) in found.iter().filter(|(pack, _)| !covered.contains_key(pack)) {
+            match scan::refuse_newer(&self.pool.disks[*number], *pack).await {
+                Err(error @ StoreError::Refused { .. }) => return Err(error),
+                // Whatever else there is to say is said when the pack is read.
+                _ => {}
+            }
+        }
+        opened.or_else(|error| {
+            let is_first = found.is_empty()
+                && matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Absent);
+            if !is_first {
+                self.report.index_made_again = Some(error.to_string());
+            }
+            IndexFile::make_again(disk, options.index_cache_bytes, self.pool.node_identity)
+        })
+    }
+
+    /// Reads every pack that the index does not cover, and brings it into order.
+    async fn recover_packs(
+        &mut self,
+        opened: Opened,
+        found: BTreeMap<u64, usize>,
+        next: u64,
+        options: &Options,
+    ) -> Result<Packs, StoreError> {
+        let mut known = BTreeMap::new();
+        for (pack, summary) in &opened.packs {
+            match found.get(pack) {
+                Some(disk) => {
+                    known.insert(*pack, PackKnown { disk: *disk, state: PackState::Sealed, summary: *summary });
+                }
+                None => self.report.problems.push(format!(
+                    "{} is in the index and on no disk: its {} chunks cannot be read; restore the file, or the chunks from \
+                     a backup",
+                    pack_path(*pack),
+                    summary.count
+                )),
+            }
+        }
+        self.report.packs_covered = known.len() as u64;
+        let next = next.max(opened.packs.keys().next_back().map_or(0, |last| last + 1));
+        let index = Index::new(opened.file);
+        let (mut step, mut step_entries, mut loose) = (Vec::new(), 0, Vec::new());
+        for (pack, disk) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
+            let Some((sealed, is_sealed)) = self.recover_pack(pack, disk).await else { continue };
+            let summary = sealed.summary;
+            known.insert(pack, PackKnown { disk, state: PackState::Sealed, summary });
+            if !is_sealed {
+                loose.push(sealed);
+                continue;
+            }
+            step_entries += sealed.entries.len();
+            step.push(sealed);
+            if step_entries >= INDEX_STEP_ENTRIES {
+                self.index_packs(&index, std::mem::take(&mut step), &mut loose);
+                step_entries = 0;
+            }
+        }
+        self.index_packs(&index, step, &mut loose);
+        let key = self.identity.key.clone();
+        let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, options.pack_bytes, known, next);
+        packs.note_found(loose);
+        Ok(packs)
+    }
+
+    /// What is good in a pack, and whether it is sealed; `None` if there is nothing, or nothing that can be read now.
+    async fn recover_pack(&mut self, pack: u64, disk: usize) -> Option<(SealedPack, bool)> {
+        let on = &self.pool.disks[disk];
+        let recovered = match scan::read(on, &self.identity.key, pack).await {
+            Ok(found) => match scan::put_in_order(on, pack, found).await {
+                Ok(recovered) => Ok(recovered),
+                Err(error) => Err(self.pool.failed(disk, error, self.counters)),
+            },
+            Err(error) => Err(error),
+        };
+        match recovered {
+            Ok(PackRecovered::Sealed(sealed)) => {
+                self.report.packs_found += 1;
+                Some((sealed, true))
+            }
+            Ok(PackRecovered::Cut { sealed, bad_bytes }) => {
+                self.report.packs_cut += 1;
+                self.report.bytes_cut += bad_bytes;
+                Some((sealed, true))
+            }
+            Ok(PackRecovered::Unsealed { sealed }) => Some((sealed, false)),
+            Ok(PackRecovered::Removed { bad_bytes }) => {
+                self.report.packs_removed += 1;
+                self.report.bytes_cut += bad_bytes;
+                None
+            }
+            Err(error) => {
+                self.report.problems.push(format!("{} was left alone: {error}", pack_path(pack)));
+                None
+            }
+        }
+    }
+
+    /// Puts packs into the index file; where that fails into `loose`, for memory.
+    fn index_packs(&mut self, index: &Index, step: Vec<SealedPack>, loose: &mut Vec<SealedPack>) {
+        let change = Change { added: step, removed: Vec::new() };
+        if let Err(error) = index.commit(&self.pool.disks[0].disk, &change, self.counters) {
+            self.report.problems.push(format!("the index does not take packs, they are kept in memory: {error}"));
+            loose.extend(change.added);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Status: what a person may want to know about an open store, as plain numbers and words.
+
+use std::sync::Arc;
+
+use crate::format::Class;
+use crate::pack::PackState;
+use crate::pool::{Health, Pool};
+use crate::store::Store;
+
+/// A disk of the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskStatus {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Its path.
+    pub path: String,
+    /// Its uuid in hexadecimal digits.
+    pub uuid: String,
+    /// Whether it takes writes.
+    pub is_good: bool,
+    /// `good`, or what failed.
+    pub health: String,
+    /// Its size.
+    pub total_bytes: u64,
+    /// What is free on it, the reserve included.
+    pub free_bytes: u64,
+    /// Packs on it.
+    pub packs: u64,
+    /// Bytes of headers and chunks in them.
+    pub pack_bytes: u64,
+}
+
+/// All packs of one class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassStatus {
+    /// Packs.
+    pub packs: u64,
+    /// Of them, open ones.
+    pub packs_open: u64,
+    /// Chunks in them, those that nobody needs any more included.
+    pub chunks: u64,
+    /// Bytes of headers and chunks in them, as stored.
+    pub stored_bytes: u64,
+    /// Content of their chunks.
+    pub content_bytes: u64,
+}
+
+/// A store at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreStatus {
+    /// The node's number.
+    pub node: u64,
+    /// The node's identity in hexadecimal digits.
+    pub node_identity: String,
+    /// By number.
+    pub disks: Vec<DiskStatus>,
+    /// Packs of trees.
+    pub metadata: ClassStatus,
+    /// Packs of file content.
+    pub data: ClassStatus,
+    /// Entries of the index file.
+    pub index_entries: u64,
+    /// Entries in memory that the index file does not have yet.
+    pub recent_entries: u64,
+    /// Generation of the newest superblock.
+    pub generation: u64,
+    /// Frames up to here are in the roots of that superblock.
+    pub covered: u64,
+    /// The newest frame.
+    pub last_logged: u64,
+    /// The newest durable frame.
+    pub last_durable: u64,
+    /// Bytes of frames since the newest superblock.
+    pub journal_bytes: u64,
+    /// Journal segments on disk, spare ones included.
+    pub journal_segments: u64,
+    /// Why the journal takes no more frames, if so.
+    pub journal_failure: Option<String>,
+    /// Bytes of chunks in the cache.
+    pub cache_bytes: u64,
+}
+
+impl StoreStatus {
+    /// Chunks of both classes.
+    #[must_use]
+    pub fn chunks(&self) -> u64 {
+        self.metadata.chunks + self.data.chunks
+    }
+}
+
+impl Store {
+    /// The store as it is now.
+    #[must_use]
+    pub fn status(&self) -> StoreStatus {
+        let mut status = StoreStatus {
+            node: u64::from(self.node().0),
+            node_identity: crate::identity::hex(&self.pool.node_identity),
+            disks: disks(&self.pool),
+            index_entries: self.packs.index.file.count(),
+            recent_entries: self.packs.index.recent_count() as u64,
+            last_logged: self.last_logged().0,
+            last_durable: self.last_durable().0,
+            journal_bytes: self.journal_bytes(),
+            journal_segments: self.journal.segment_count(),
+            journal_failure: self.journal.failure().map(|failure| failure.to_string()),
+            cache_bytes: self.cached_bytes(),
+            ..StoreStatus::default()
+        };
+        (status.generation, status.covered) = self.newest_superblock();
+        for known in self.packs.known().into_values() {
+            let summary = match &known.state {
+                PackState::Open(pack) => pack.summary(),
+                PackState::Sealed => known.summary,
+            };
+            let disk = &mut status.disks[known.disk];
+            disk.packs += 1;
+            disk.pack_bytes += u64::from(summary.data_bytes);
+            let class = match summary.class {
+                Class::Metadata => &mut status.metadata,
+                Class::Data => &mut status.data,
+            };
+            class.packs += 1;
+            class.packs_open += u64::from(matches!(known.state, PackState::Open(_)));
+            class.chunks += u64::from(summary.count);
+            class.stored_bytes += u64::from(summary.data_bytes);
+            class.content_bytes += summary.raw_bytes;
+        }
+        status
+    }
+}
+
+fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
+    let status = |(number, disk): (usize, &crate::pool::PoolDisk)| {
+        let space = disk.disk.space().unwrap_or_default();
+        let health = disk.health();
+        DiskStatus {
+            number: number as u64,
+            path: disk.disk.path().to_owned(),
+            uuid: crate::identity::hex(&disk.uuid),
+            is_good: health == Health::Good,
+            health: match health {
+                Health::Good => "good".to_owned(),
+                Health::Failed(cause) => cause,
+            },
+            total_bytes: space.total,
+            free_bytes: space.free,
+            packs: 0,
+            pack_bytes: 0,
+        }
+    };
+    pool.disks.iter().enumerate().map(status).collect()
+}

@@ -1,0 +1,434 @@
+//! The store of one node: what the layers above call.
+//!
+//! T-1   A commit settles first, writes the superblock second, and frees the journal third, so that each step rests on what the
+//!       one before made durable (S-3, J-4).
+//! T-2   A commit whose superblock could not be written leaves the one before untouched: the next try takes the same slot with a
+//!       higher generation.
+//! T-3   A chunk that turned out to be damaged is no duplicate any more: putting its content again stores it anew.
+//!
+//! Not here: opening (`recover`), giving back room (`reclaim`), looking for damage (`check`).
+
+use std::sync::Arc;
+
+use base::hash::DomainKey;
+use base::id::{ChunkAddress, NodeNumber, Position};
+use base::limits::CHUNK_BYTES_MAX;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use platform::Platform;
+use platform::disk::{Disk, Space};
+use platform::task::parallel;
+
+use crate::chunk::pack;
+use crate::counters::Counters;
+use crate::failure::StoreError;
+use crate::format::{Class, Identity, Place, ROOTS_BYTES_MAX, Superblock};
+use crate::identity::{self, Locks};
+use crate::index::{AddressHash, AddressSet, Change};
+use crate::journal::Journal;
+use crate::options::Options;
+use crate::pack::Packs;
+use crate::pool::Pool;
+use crate::superblock;
+
+/// Sealed packs after which the index takes them without waiting for a commit: bounds what `recent` holds in memory.
+const SEALED_WAITING_MAX: usize = 16;
+/// What a cached chunk costs beyond its bytes.
+const CACHED_OVERHEAD: u64 = 128;
+
+/// An open store. All methods may be called from many tasks.
+pub struct Store {
+    pub(crate) platform: Platform,
+    pub(crate) identity: Identity,
+    pub(crate) options: Options,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) packs: Packs,
+    pub(crate) journal: Journal,
+    caches: [Cache; 2],
+    root: tokio::sync::Mutex<Root>,
+    /// Generation and covered position of the newest superblock, for `status`.
+    newest: Mutex<(u64, Position)>,
+    /// Held by who changes the index file.
+    pub(crate) index_work: tokio::sync::Mutex<()>,
+    _locks: Locks,
+}
+
+/// What the next commit must know.
+struct Root {
+    /// Of the next superblock. Its slot is the one that does not hold the newest.
+    next_generation: u64,
+    /// Covered by the newest superblock.
+    covered: Position,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl quick_cache::Weighter<ChunkAddress, Bytes> for ByBytes {
+    fn weight(&self, _address: &ChunkAddress, content: &Bytes) -> u64 {
+        content.len() as u64 + CACHED_OVERHEAD
+    }
+}
+
+type Cache = quick_cache::sync::Cache<ChunkAddress, Bytes, ByBytes, AddressHash>;
+
+fn cache(bytes: u64, chunk_bytes_typical: u64) -> Cache {
+    let items = usize::try_from(bytes / chunk_bytes_typical).unwrap_or(usize::MAX).max(16);
+    let lifecycle = quick_cache::sync::DefaultLifecycle::default();
+    Cache::with(items, bytes, ByBytes, AddressHash::default(), lifecycle)
+}
+
+/// What [`Store::assemble`] puts together.
+pub(crate) struct Parts {
+    pub(crate) platform: Platform,
+    pub(crate) identity: Identity,
+    pub(crate) options: Options,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) packs: Packs,
+    pub(crate) journal: Journal,
+    pub(crate) superblock: Superblock,
+    pub(crate) locks: Locks,
+}
+
+impl Store {
+    /// Formats empty directories as a new node, whose first superblock holds `roots`.
+    ///
+    /// # Errors
+    /// `Refused` for directories that hold a node or part of one, and then nothing was changed; a disk's error.
+    pub async fn create(
+        platform: &Platform,
+        disks: &[Disk],
+        node: NodeNumber,
+        roots: &[u8],
+    ) -> Result<(), StoreError> {
+        identity::create(platform, disks, node, roots).await
+    }
+
+    pub(crate) fn assemble(parts: Parts) -> Store {
+        let Parts { platform, identity, options, pool, counters, packs, journal, superblock, locks } = parts;
+        // Apart, so that a long read of data leaves the trees in memory. A third for them: 64 times what they are of the whole.
+        let metadata = options.cache_bytes / 3;
+        Store {
+            platform,
+            identity,
+            pool,
+            counters,
+            packs,
+            journal,
+            caches: [cache(metadata, 4 << 10), cache(options.cache_bytes - metadata, 64 << 10)],
+            root: tokio::sync::Mutex::new(Root {
+                next_generation: superblock.generation + 1,
+                covered: superblock.covered,
+            }),
+            newest: Mutex::new((superblock.generation, superblock.covered)),
+            index_work: tokio::sync::Mutex::new(()),
+            options,
+            _locks: locks,
+        }
+    }
+
+    /// The key under which this store's chunks are addressed.
+    #[must_use]
+    pub fn key(&self) -> &DomainKey {
+        &self.identity.key
+    }
+
+    /// The node's number.
+    #[must_use]
+    pub fn node(&self) -> NodeNumber {
+        self.identity.node
+    }
+
+    // -------------------------------------------------------------------------------------------------------------
+    // Chunks.
+
+    /// Accepts a chunk: it can be read from now on, and is durable after [`Store::settle`].
+    ///
+    /// # Errors
+    /// `TooLarge`, `Full`, `ReadOnly`.
+    pub async fn put(&self, class: Class, content: &[u8]) -> Result<ChunkAddress, StoreError> {
+        let addresses = self.put_many(class, vec![Bytes::copy_from_slice(content)]).await?;
+        Ok(addresses[0])
+    }
+
+    /// Accepts chunks, hashed and compressed on all cores. What is there already is not stored again.
+    ///
+    /// # Errors
+    /// `TooLarge`, `Full`, `ReadOnly`. Some of the chunks may have been accepted.
+    pub async fn put_many(&self, class: Class, contents: Vec<Bytes>) -> Result<Vec<ChunkAddress>, StoreError> {
+        if let Some(large) = contents.iter().find(|content| content.len() > CHUNK_BYTES_MAX) {
+            let (bytes, limit) = (large.len() as u64, CHUNK_BYTES_MAX as u64);
+            return Err(StoreError::TooLarge { what: "a chunk", bytes, limit });
+        }
+        let bytes: usize = contents.iter().map(Bytes::len).sum();
+        self.counters.chunks_put.add(contents.len() as u64);
+        self.counters.bytes_put.add(bytes as u64);
+        let tasks = &self.platform.tasks;
+        let addresses = parallel(tasks, contents.iter().collect(), |content: &Bytes| self.key().address(content));
+        let new = self.new_ones(&addresses, contents);
+        if !new.is_empty() {
+            if class == Class::Metadata {
+                for (address, content) in &new {
+                    // A copy, so that a small chunk does not keep the large buffer that it was cut from.
+                    self.caches[class.index()].insert(*address, Bytes::copy_from_slice(content));
+                }
+            }
+            let packed = parallel(tasks, new, |(address, content)| {
+                pack(self.options.compression, class, address, content)
+            });
+            let raw = packed.iter().filter(|packed| packed.header.stored == packed.header.raw).count();
+            self.counters.chunks_incompressible.add(raw as u64);
+            self.packs.append(class, packed).await?;
+            if self.packs.sealed_waiting_count() >= SEALED_WAITING_MAX {
+                self.keep_index().await;
+            }
+        }
+        Ok(addresses)
+    }
+
+    // What is in no pack yet, each content once.
+    fn new_ones(&self, addresses: &[ChunkAddress], contents: Vec<Bytes>) -> Vec<(ChunkAddress, Bytes)> {
+        let mut seen = AddressSet::default();
+        let mut new = Vec::new();
+        for (address, content) in addresses.iter().zip(contents) {
+            // Pinned before the look-up: reclaim decides by what was pinned after its last look (`index`).
+            self.packs.index.pin(address);
+            if !seen.insert(*address) || self.packs.duplicate(address).is_some() {
+                self.counters.chunks_duplicate.add(1);
+            } else {
+                self.counters.bytes_new.add(content.len() as u64);
+                new.push((*address, content));
+            }
+        }
+        new
+    }
+
+    /// The content of a chunk, verified against its address.
+    ///
+    /// # Errors
+    /// `Absent`, or `Corrupt`: never wrong bytes.
+    pub async fn get(&self, class: Class, address: &ChunkAddress) -> Result<Bytes, StoreError> {
+        self.counters.chunks_read.add(1);
+        let cache = &self.caches[class.index()];
+        if let Some(content) = cache.get(address) {
+            self.counters.cache_hits.add(1);
+            return Ok(content);
+        }
+        self.counters.cache_misses.add(1);
+        // Of many that want the same chunk one reads it, the others wait for it.
+        cache.get_or_insert_async(address, self.read(address)).await
+    }
+
+    /// Reads past the cache.
+    pub(crate) async fn read(&self, address: &ChunkAddress) -> Result<Bytes, StoreError> {
+        let mut place = self.place(address)?;
+        let mut is_second = false;
+        loop {
+            let error = match self.packs.read(address, &place).await {
+                Ok(content) => return Ok(content),
+                Err(error) => error,
+            };
+            self.counters.verify_failures.add(u64::from(matches!(error, StoreError::Corrupt { .. })));
+            let now = self.place(address)?;
+            if now != place {
+                // It was moved meanwhile.
+                place = now;
+            } else if is_second {
+                self.packs.doubt(*address);
+                return Err(error);
+            } else {
+                // A bit that flipped on its way here may be right the next time.
+                is_second = true;
+            }
+        }
+    }
+
+    fn place(&self, address: &ChunkAddress) -> Result<Place, StoreError> {
+        let found = self.packs.index.lookup(address, &self.counters);
+        found.inspect_err(|_| self.doubt_index())?.ok_or(StoreError::Absent { chunk: *address })
+    }
+
+    /// Whether a chunk can be relied upon to be here.
+    #[must_use]
+    pub fn contains(&self, address: &ChunkAddress) -> bool {
+        self.packs.index.pin(address);
+        self.packs.duplicate(address).is_some()
+    }
+
+    /// Makes all chunks durable that were accepted before.
+    ///
+    /// # Errors
+    /// `Full` or `ReadOnly`: not all of them could be made durable. They can still be read, and another try is welcome.
+    pub async fn settle(&self) -> Result<(), StoreError> {
+        self.packs.settle().await
+    }
+
+    pub(crate) fn forget_cached(&self, address: &ChunkAddress) {
+        self.caches.iter().for_each(|cache| drop(cache.remove(address)));
+    }
+
+    pub(crate) fn cached_bytes(&self) -> u64 {
+        self.caches.iter().map(Cache::weight).sum()
+    }
+
+    // -------------------------------------------------------------------------------------------------------------
+    // The journal.
+
+    /// Accepts a frame and tells its position. Durable after [`Store::sync_log`].
+    ///
+    /// # Panics
+    /// For more than `FRAME_BYTES_MAX` bytes.
+    pub fn log(&self, frame: &[u8]) -> Position {
+        self.journal.log(frame)
+    }
+
+    /// The newest frame.
+    #[must_use]
+    pub fn last_logged(&self) -> Position {
+        self.journal.last_logged()
+    }
+
+    /// The newest durable frame.
+    #[must_use]
+    pub fn last_durable(&self) -> Position {
+        self.journal.last_durable()
+    }
+
+    /// Returns when all frames up to `upto` are durable.
+    ///
+    /// # Errors
+    /// `Full`: the frames wait for another try. `ReadOnly`: the journal has ended.
+    ///
+    /// # Panics
+    /// If no such frame was logged.
+    pub async fn sync_log(&self, upto: Position) -> Result<(), StoreError> {
+        self.journal.sync(upto).await
+    }
+
+    /// Bytes of frames since the newest superblock: what a recovery would have to replay.
+    #[must_use]
+    pub fn journal_bytes(&self) -> u64 {
+        self.journal.bytes()
+    }
+
+    // -------------------------------------------------------------------------------------------------------------
+    // The root.
+
+    /// Makes all accepted chunks and then `roots` durable. From then on the frames up to `covered` are not needed any more:
+    /// an open gives back these roots and the frames after them.
+    ///
+    /// # Errors
+    /// `TooLarge`, or why the chunks or the superblock could not be written. The roots before are still in force then, or, where
+    /// the failure was not certain, either is.
+    pub async fn commit(&self, roots: &[u8], covered: Position) -> Result<(), StoreError> {
+        if roots.len() > ROOTS_BYTES_MAX {
+            return Err(identity::too_large(roots));
+        }
+        assert!(covered <= self.last_logged(), "a commit covers frames that were logged");
+        let mut root = self.root.lock().await;
+        assert!(covered >= root.covered, "commits cover more and more");
+        self.settle().await?;
+        self.keep_index().await;
+        let superblock = Superblock {
+            generation: root.next_generation,
+            node_identity: self.pool.node_identity,
+            covered,
+            durable: self.last_durable(),
+            pack_next: self.packs.next(),
+            time: self.platform.clock.now(),
+            disks: self.pool.disks.iter().map(|disk| disk.uuid).collect(),
+            roots: roots.to_vec(),
+        };
+        // Should this fail, or be dropped halfway, the slot may hold anything, this superblock included: T-2.
+        root.next_generation += Superblock::SLOTS;
+        superblock::write(&self.pool, &superblock, &self.counters).await?;
+        root.next_generation = superblock.generation + 1;
+        let before = std::mem::replace(&mut root.covered, covered);
+        *self.newest.lock() = (superblock.generation, covered);
+        self.counters.commits.add(1);
+        if let Err(error) = self.journal.covered(covered, before).await {
+            // The commit holds; only room was not given back.
+            let _ = self.pool.failed(0, error, &self.counters);
+        }
+        Ok(())
+    }
+
+    /// Generation and covered position of the newest superblock.
+    pub(crate) fn newest_superblock(&self) -> (u64, u64) {
+        let (generation, covered) = *self.newest.lock();
+        (generation, covered.0)
+    }
+
+    /// Brings everything accepted to rest: frames and chunks durable, packs sealed, index complete. The next open has the less
+    /// to do. Does not commit roots.
+    ///
+    /// # Errors
+    /// As for [`Store::sync_log`] and [`Store::settle`].
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.sync_log(self.last_logged()).await?;
+        self.settle().await?;
+        self.packs.seal_all().await;
+        self.keep_index().await;
+        Ok(())
+    }
+
+    /// Gives sealed packs to the index file. A failure is no loss: the entries stay in memory, and the packs know them.
+    pub(crate) async fn keep_index(&self) {
+        let _work = self.index_work.lock().await;
+        let waiting = self.packs.sealed_waiting();
+        if waiting.is_empty() {
+            return;
+        }
+        let change = Change { added: waiting, removed: Vec::new() };
+        if self.change_index(&change).is_ok() {
+            self.packs.forget_sealed(&change.added);
+        }
+    }
+
+    /// Changes the index file. The caller holds `index_work`.
+    pub(crate) fn change_index(&self, change: &Change) -> Result<(), StoreError> {
+        let disk = &self.pool.disks[0];
+        if !disk.is_good() || self.packs.index.is_doubted() {
+            self.counters.index_failures.add(1);
+            let cause = "the disk of the index failed, or the index is damaged";
+            return Err(StoreError::ReadOnly { cause: cause.into() });
+        }
+        match self.packs.index.commit(&disk.disk, change, &self.counters) {
+            Err(StoreError::Disk(error)) => {
+                let failure = self.pool.failed(0, error, &self.counters);
+                if !disk.is_good() {
+                    // What a failed sync left in the page cache may look whole to the next process, and not be.
+                    self.doubt_index();
+                }
+                Err(failure)
+            }
+            Err(error) => {
+                self.doubt_index();
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// The index is damaged: it is used as far as it goes, and the next open makes it again from the packs.
+    pub(crate) fn doubt_index(&self) {
+        if self.packs.index.doubt() {
+            // Where this fails too the next open meets the same damage.
+            let _ = self.pool.disks[0].disk.remove(crate::format::INDEX_FILE);
+        }
+    }
+
+    /// Room on all good disks together, without the reserves.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        self.pool.space()
+    }
+
+    /// What was counted since the store was opened.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

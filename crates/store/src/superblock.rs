@@ -1,0 +1,107 @@
+//! Superblocks: the node's root, switched from one generation to the next.
+//!
+//! S-1   Generation g lies in slot g mod 2 of every disk. Writing g+1 overwrites g-1 and leaves g alone, so a torn write
+//!       costs nothing.
+//! S-2   The highest valid generation over all disks counts. Disks may lag behind after a crash.
+//! S-3   What a superblock names is durable before it is written (`Store::commit`).
+//!       What was found on open is written again to every disk before anything rests on it: a sync that failed in a process
+//!       before may have left it in the page cache alone.
+//! S-4   A generation is used once: the next one is above every valid generation that was found.
+
+use platform::disk::Disk;
+
+use crate::counters::Counters;
+use crate::failure::{StoreError, corrupt, refused};
+use crate::format::{Identity, SUPERBLOCK_FILE, Superblock, Unfit};
+use crate::identity::{hex, unfit_error};
+use crate::pool::Pool;
+
+/// One slot of one disk as found.
+pub(crate) struct Slot {
+    pub(crate) offset: u64,
+    pub(crate) content: Result<Superblock, Unfit>,
+}
+
+/// Reads both slots of a disk.
+pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>, StoreError> {
+    let bytes = disk.read(SUPERBLOCK_FILE).await?;
+    Ok((0..Superblock::SLOTS)
+        .map(|slot| {
+            let offset = Superblock::offset(slot);
+            let start = usize::try_from(offset).expect("below two slots");
+            let content = match bytes.get(start..start + Superblock::BYTES) {
+                Some(bytes) => Superblock::decode(bytes, uuid, offset),
+                None => Err(Unfit {
+                    expected: format!("{} bytes", Superblock::BYTES * 2),
+                    found: format!("{} bytes", bytes.len()),
+                    newer: None,
+                }),
+            };
+            Slot { offset, content }
+        })
+        .collect())
+}
+
+/// The newest superblock.
+pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<Superblock, StoreError> {
+    let mut newest: Option<Superblock> = None;
+    let mut damage = None;
+    for (disk, identity) in disks {
+        for Slot { offset, content } in read_slots(disk, &identity.disk_uuid).await? {
+            match content {
+                Ok(found) => {
+                    if newest.as_ref().is_none_or(|newest| newest.generation < found.generation) {
+                        newest = Some(found);
+                    }
+                }
+                Err(unfit) if unfit.newer.is_some() => {
+                    return Err(unfit_error("a superblock", disk.path(), SUPERBLOCK_FILE, offset, unfit));
+                }
+                Err(unfit) => damage = Some((disk.path(), offset, unfit)),
+            }
+        }
+    }
+    let Some(newest) = newest else {
+        let (path, offset, unfit) = damage.expect("each disk has two slots");
+        let path = format!("{path}/{SUPERBLOCK_FILE}");
+        return Err(corrupt("every superblock of the node, the last read", &path, offset, unfit.expected, unfit.found));
+    };
+    check_disks(disks, &newest)?;
+    Ok(newest)
+}
+
+fn check_disks(disks: &[(Disk, Identity)], newest: &Superblock) -> Result<(), StoreError> {
+    if newest.disks.len() != disks.len() {
+        let why = format!("its superblock expects {} disks, {} were given.", newest.disks.len(), disks.len());
+        return Err(refused(disks[0].0.path(), why, "Name all disks of the node."));
+    }
+    for ((disk, identity), uuid) in disks.iter().zip(&newest.disks) {
+        if identity.disk_uuid != *uuid || identity.node_identity != newest.node_identity {
+            let why = format!(
+                "it is not the disk that the superblock knows as number {}: expected {}, found {}.",
+                identity.disk,
+                hex(uuid),
+                hex(&identity.disk_uuid)
+            );
+            return Err(refused(disk.path(), why, "Name the original disk."));
+        }
+    }
+    Ok(())
+}
+
+/// Writes a generation to every good disk and syncs. Succeeds if at least one disk holds it.
+pub(crate) async fn write(pool: &Pool, superblock: &Superblock, counters: &Counters) -> Result<(), StoreError> {
+    let offset = Superblock::offset(superblock.generation);
+    let mut held = false;
+    let mut failure = None;
+    for (number, disk) in pool.disks.iter().enumerate() {
+        if !disk.is_good() {
+            continue;
+        }
+        match pool.write_block(number, SUPERBLOCK_FILE, offset, &superblock.encode(&disk.uuid)).await {
+            Ok(()) => held = true,
+            Err(error) => failure = Some(pool.failed(number, error, counters)),
+        }
+    }
+    if held { Ok(()) } else { Err(failure.unwrap_or_else(|| pool.full("a superblock", 0))) }
+}

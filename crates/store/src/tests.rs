@@ -1,0 +1,86 @@
+//! Tests of the whole store on a simulated world.
+//!
+//! - `open`: what is refused, and that refusing changes nothing
+//! - `life`: everyday use, without faults
+//! - `crash`: random operations, a power cut at a random one, and what must be there afterwards
+//! - `faults`: disks that err, flip and lose
+//! - `full`: disks that fill up
+//! - `check`: damage is found and named
+//! - `reclaim`: what nobody needs goes, what somebody needs stays
+
+mod check;
+mod crash;
+mod faults;
+mod full;
+mod life;
+mod open;
+mod reclaim;
+
+use std::sync::Arc;
+
+use base::id::NodeNumber;
+use bytes::Bytes;
+use platform::disk::Disk;
+use platform::sim::{SimDisk, World};
+
+use crate::{Compression, Options, Recovered, Store, StoreError};
+
+/// Small packs and caches, so that little data makes much happen.
+pub(crate) fn options() -> Options {
+    Options {
+        cache_bytes: 64 << 10,
+        index_cache_bytes: 256 << 10,
+        pack_bytes: 0,
+        segment_bytes: 0,
+        compression: Compression::Zstd(1),
+        reserve_bytes: 8 << 20,
+    }
+}
+
+/// A machine with a formatted node on `count` disks.
+pub(crate) struct Machine {
+    pub(crate) world: World,
+    pub(crate) disks: Vec<SimDisk>,
+}
+
+impl Machine {
+    pub(crate) fn new(seed: u64, count: usize, capacity: u64) -> Machine {
+        let world = World::new(seed);
+        let disks: Vec<SimDisk> = (0..count).map(|number| world.disk(&format!("/d{number}"), capacity)).collect();
+        let machine = Machine { world, disks };
+        machine.run(Store::create(&machine.world.platform(), &machine.handles(), NodeNumber(7), b"first")).unwrap();
+        machine
+    }
+
+    pub(crate) fn handles(&self) -> Vec<Disk> {
+        self.disks.iter().map(SimDisk::disk).collect()
+    }
+
+    pub(crate) fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.world.run_until(future).unwrap()
+    }
+
+    pub(crate) fn try_open(&self) -> Result<(Arc<Store>, Recovered), StoreError> {
+        self.run(Store::open(&self.world.platform(), &self.handles(), options()))
+    }
+
+    pub(crate) fn open(&self) -> (Arc<Store>, Recovered) {
+        self.try_open().unwrap()
+    }
+}
+
+/// Content that is told apart by `number`; every other one compresses.
+pub(crate) fn content(number: u64, length: usize) -> Bytes {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    bytes.extend_from_slice(&number.to_le_bytes());
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let fresh = if number.is_multiple_of(2) { state } else { state & 0x0303 };
+        bytes.extend_from_slice(&fresh.to_le_bytes());
+    }
+    bytes.truncate(length.max(8));
+    Bytes::from(bytes)
+}

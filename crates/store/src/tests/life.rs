@@ -1,0 +1,100 @@
+//! Everyday use, without faults.
+
+use base::id::Position;
+
+use super::{Machine, content};
+use crate::{Class, StoreError};
+
+#[test]
+fn what_was_put_logged_and_committed_is_there_after_a_restart() {
+    let machine = Machine::new(1, 3, 64 << 20);
+    let (store, recovered) = machine.open();
+    assert_eq!((&recovered.roots[..], recovered.covered), (&b"first"[..], Position(0)));
+    let contents: Vec<_> = (0..200).map(|number| content(number, 20_000)).collect();
+    let addresses = machine.run(async {
+        let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
+        assert_eq!(store.put(Class::Metadata, b"tree").await.unwrap(), store.key().address(b"tree"));
+        store.settle().await.unwrap();
+        store.log(b"one");
+        store.log(b"two");
+        store.sync_log(store.last_logged()).await.unwrap();
+        store.commit(b"second", Position(1)).await.unwrap();
+        store.log(b"three");
+        store.close().await.unwrap();
+        addresses
+    });
+    let status = store.status();
+    assert_eq!((status.generation, status.covered, status.chunks()), (2, 1, 201));
+    assert_eq!(status.metadata.chunks, 1);
+    assert_eq!(status.index_entries, 201, "close gives everything to the index");
+    drop(store);
+    machine.world.restart();
+
+    let (store, recovered) = machine.open();
+    assert_eq!((&recovered.roots[..], recovered.covered), (&b"second"[..], Position(1)));
+    let frames: Vec<_> = recovered.frames.iter().map(|(at, frame)| (at.0, &frame[..])).collect();
+    assert_eq!(frames, [(2, &b"two"[..]), (3, &b"three"[..])]);
+    assert_eq!(recovered.report.problems, Vec::<String>::new());
+    assert_eq!(recovered.report.packs_found, 0);
+    machine.run(async {
+        for (address, content) in addresses.iter().zip(&contents) {
+            assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
+        }
+        assert!(store.contains(&addresses[0]));
+        let absent = store.key().address(b"never put");
+        assert!(matches!(store.get(Class::Data, &absent).await, Err(StoreError::Absent { .. })));
+        assert!(!store.contains(&absent));
+    });
+}
+
+#[test]
+fn equal_content_is_stored_once() {
+    let machine = Machine::new(2, 2, 64 << 20);
+    let (store, _) = machine.open();
+    let contents: Vec<_> = (0..100).map(|number| content(number % 50, 9_000)).collect();
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.close().await.unwrap();
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.put_many(Class::Metadata, contents.clone()).await.unwrap();
+    });
+    assert_eq!(store.status().chunks(), 50);
+    assert_eq!(store.counters().chunks_duplicate.value(), 250);
+    assert_eq!(store.counters().bytes_new.value(), 50 * 9_000);
+    assert!(store.counters().bytes_stored.value() < 40 * 9_000, "half of them compress");
+}
+
+#[test]
+fn too_large_is_refused() {
+    let machine = Machine::new(3, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.run(async {
+        let large = vec![0; base::limits::CHUNK_BYTES_MAX + 1];
+        assert!(matches!(store.put(Class::Data, &large).await, Err(StoreError::TooLarge { .. })));
+        store.put(Class::Data, &large[1..]).await.unwrap();
+        let roots = vec![0; crate::ROOTS_BYTES_MAX + 1];
+        assert!(matches!(store.commit(&roots, Position(0)).await, Err(StoreError::TooLarge { .. })));
+        store.commit(&roots[1..], Position(0)).await.unwrap();
+    });
+}
+
+#[test]
+fn many_tasks_share_one_sync() {
+    let machine = Machine::new(4, 1, 64 << 20);
+    let (store, _) = machine.open();
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    for _ in 0..50 {
+        let (store, done) = (store.clone(), done.clone());
+        let task = async move {
+            let position = store.log(b"frame");
+            store.sync_log(position).await.unwrap();
+            assert!(store.last_durable() >= position);
+            done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        };
+        machine.world.platform().tasks.spawn("logger", Box::pin(task));
+    }
+    machine.world.run_for(std::time::Duration::from_secs(1)).unwrap();
+    assert_eq!(done.load(std::sync::atomic::Ordering::SeqCst), 50);
+    let syncs = store.counters().log_syncs.value();
+    assert!(syncs <= 5, "{syncs} syncs for 50 frames");
+}
