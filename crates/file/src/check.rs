@@ -62,6 +62,7 @@ impl FileSystem {
     pub async fn check_files(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<FilesReport, FileError> {
         self.sync_all().await?;
         self.commit().await?;
+        let _use = self.grace.enter(0);
         let roots = self.roots.lock().clone();
         let snapshots = self.snapshots.lock().clone();
         let mut report = FilesReport::default();

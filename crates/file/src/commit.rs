@@ -121,6 +121,7 @@ impl FileSystem {
             let was_orphan = base.is_orphan;
             let is_orphan = !frozen.is_gone && frozen.attributes.links == 0;
             if frozen.is_gone {
+                self.dropped_bytes.fetch_add(base.allocated, Ordering::Relaxed);
                 catalog.insert(file.0, None);
             } else {
                 let content = overlays.remove(file);
@@ -247,7 +248,10 @@ impl FileSystem {
         let count = |extents: &IntervalMap<Extent>| -> u64 {
             extents.iter().filter(|(_, extent)| extent.is_allocated()).map(|(range, _)| range.end - range.start).sum()
         };
-        let allocated = allocated.saturating_sub(count(&old)) + count(&new);
+        let (before, after) = (count(&old), count(&new));
+        let dropped = (before + count(content)).saturating_sub(after);
+        self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
+        let allocated = allocated.saturating_sub(before) + after;
         let mut edits: Edits = old.iter().map(|(range, _)| (range.start, None)).collect();
         for (range, extent) in joined(&new) {
             let mut writer = Writer::with_capacity(64);
@@ -314,7 +318,7 @@ impl FileSystem {
             }
             last = now;
             // A failed flush has been counted and keeps its data; what is recorded can be committed all the same.
-            if self.commit().await.is_err() {
+            if self.commit().await.is_err() || self.reclaim_if_worthwhile().await.is_err() {
                 self.platform.tasks.sleep(pause).await;
             }
         }

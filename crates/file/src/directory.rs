@@ -108,6 +108,7 @@ impl FileSystem {
 
     /// The entries that a name could be among. The caller holds the operation lock if it means to change them.
     pub(crate) async fn slots(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Slots, FileError> {
+        let _use = self.grace.enter(directory.file.0);
         let (first, last) = self.cookies(name).into_inner();
         let (tree, decided) = {
             let state = directory.state.lock();
@@ -171,6 +172,7 @@ impl FileSystem {
         after: u64,
         limit: usize,
     ) -> Result<(BTreeMap<u64, Entry>, u64), FileError> {
+        let _use = self.grace.enter(directory.file.0);
         // Tree and decisions of one moment: a commit in between moves entries from one to the other.
         let (tree, decided, mut end) = {
             let state = directory.state.lock();

@@ -174,6 +174,8 @@ impl FileSystem {
             return Ok(());
         }
         self.counters.flushes.add(1);
+        // Its chunks have no name until they are published.
+        let _use = self.grace.enter(batch[0].inode.file.0);
         let result = self.put_batch(&mut batch).await;
         match &result {
             Ok(()) => {

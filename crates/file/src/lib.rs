@@ -28,6 +28,7 @@ mod format;
 mod tree;
 
 mod counters;
+mod grace;
 mod inode;
 mod table;
 
@@ -43,6 +44,7 @@ mod flush;
 mod namespace;
 
 mod commit;
+mod reclaim;
 
 mod check;
 mod open;
@@ -62,9 +64,12 @@ pub use namespace::RenameMode;
 pub use open::{OpenReport, format_node};
 pub use read::Seek;
 pub use snapshot::Snapshot;
-pub use status::{Description, Status};
+pub use status::{Description, Space, Status};
 /// The options of the store below.
 pub use store::Options as StoreOptions;
-pub use store::{CheckReport, Class, Compression, Depth, Problem, RecoveryReport, Space, StoreError, StoreStatus};
+pub use store::{
+    CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Health, Problem, ReclaimReport, RecoveryReport,
+    StoreError, StoreStatus,
+};
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use write::Allocate;

@@ -42,6 +42,7 @@ impl FileSystem {
     /// `IsDirectory`, or the store's: bytes that cannot be verified are an error, never wrong data.
     pub async fn read(&self, node: Node, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         self.counters.reads.add(1);
+        let _use = self.grace.enter(node.file.0);
         let inode = self.inode(node).await?;
         let (count, tree, mut settled, gaps) = {
             let mut state = inode.state.lock();
@@ -134,6 +135,7 @@ impl FileSystem {
         inode: &Arc<Inode>,
         range: Range<u64>,
     ) -> Result<(Vec<Range<u64>>, u64), FileError> {
+        let _use = self.grace.enter(inode.file.0);
         let mut allocated = Vec::new();
         let (tree, settled, mut gaps) = {
             let state = inode.state.lock();

@@ -5,6 +5,8 @@
 //!
 //! Not here: giving back the space of a deleted snapshot (`reclaim`).
 
+use std::sync::atomic::Ordering;
+
 use base::id::FileId;
 use base::limits::NAME_BYTES_MAX;
 use base::time::Timestamp;
@@ -53,6 +55,8 @@ impl FileSystem {
         let Node { view, .. } = self.find_snapshot(name.as_bytes()).ok_or(FileError::NoEntry)?;
         self.commit_with(Some(SnapshotChange::Remove { view: view.0 })).await?;
         self.table.remove_view(view);
+        // How much it held alone only a pass can tell.
+        self.dropped_bytes.fetch_add(1 << 50, Ordering::Relaxed);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use base::id::{FileId, Version};
-use store::{Space, StoreStatus};
+use store::StoreStatus;
 
 use crate::attributes::{Attributes, Kind, Node};
 use crate::extent::Extent;
@@ -34,6 +34,19 @@ pub struct Status {
     pub store: StoreStatus,
     /// Name, help and value of every counter of both layers. All only grow.
     pub counters: Vec<(&'static str, &'static str, u64)>,
+}
+
+/// Room on the disks of this node, the store's reserve taken off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes free.
+    pub free: u64,
+    /// Files that were ever made: an upper bound of those that are.
+    pub files: u64,
+    /// Files that there is room for, at least.
+    pub files_free: u64,
 }
 
 /// The inside of a file.
@@ -75,10 +88,18 @@ impl FileSystem {
         }
     }
 
-    /// Room on the disks of this node, the reserve taken off.
+    /// Room for content and files.
     #[must_use]
     pub fn space(&self) -> Space {
-        self.store.space()
+        /// What a small file takes at least: an inode, an entry, and a chunk with its header.
+        const FILE_BYTES_MIN: u64 = 512;
+        let store::Space { total, free } = self.store.space();
+        Space { total, free, files: self.files_made(), files_free: free / FILE_BYTES_MIN }
+    }
+
+    /// Checks packs, index, journal and superblocks. `progress` hears of bytes done and bytes in all.
+    pub async fn check_store(&self, depth: store::Depth, progress: &(dyn Fn(u64, u64) + Sync)) -> store::CheckReport {
+        self.store.check(depth, progress).await
     }
 
     /// Files that were ever made on this node: an upper bound of those that exist.
@@ -106,6 +127,7 @@ impl FileSystem {
                 is_uncommitted: false,
             });
         }
+        let _use = self.grace.enter(node.file.0);
         let inode = self.inode(node).await?;
         let (version, dirty_bytes, is_uncommitted, tree, overlay) = {
             let state = inode.state.lock();

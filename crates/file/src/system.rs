@@ -26,6 +26,7 @@ use crate::attributes::{Node, View};
 use crate::counters::Counters;
 use crate::failure::FileError;
 use crate::format::{Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
+use crate::grace::Grace;
 use crate::inode::{Inode, InodeSet, State};
 use crate::table::Table;
 use crate::tree::Trees;
@@ -114,6 +115,12 @@ pub struct FileSystem {
     pub(crate) has_room: Notify,
     pub(crate) is_stopping: AtomicBool,
     pub(crate) stopped: tokio::sync::Semaphore,
+    /// Who uses roots and unnamed chunks (I-90).
+    pub(crate) grace: Grace,
+    /// Held by a pass of reclaim.
+    pub(crate) reclaiming: tokio::sync::Mutex<()>,
+    /// Bytes of content that commits dropped since the last pass.
+    pub(crate) dropped_bytes: AtomicU64,
     /// Free bytes as last measured.
     pub(crate) free_bytes: AtomicU64,
 }
@@ -146,6 +153,9 @@ impl FileSystem {
             has_room: Notify::new(),
             is_stopping: AtomicBool::new(false),
             stopped: tokio::sync::Semaphore::new(0),
+            grace: Grace::default(),
+            reclaiming: tokio::sync::Mutex::new(()),
+            dropped_bytes: AtomicU64::new(0),
             free_bytes: AtomicU64::new(store.space().free),
             store,
         }
@@ -153,6 +163,10 @@ impl FileSystem {
 
     /// The inode of a node, from memory or the catalog. `NoEntry` if there is none.
     pub(crate) async fn inode(&self, node: Node) -> Result<Arc<Inode>, FileError> {
+        if let Some(inode) = self.table.find(node) {
+            return Ok(inode);
+        }
+        let _use = self.grace.enter(node.file.0);
         loop {
             if let Some(inode) = self.table.find(node) {
                 return Ok(inode);
@@ -211,14 +225,19 @@ impl FileSystem {
 }
 
 /// Bytes of ours that make no sense although their checksum is right.
-pub(crate) fn corrupt(what: &'static str, place: String, error: base::codec::DecodeError) -> FileError {
-    FileError::Store(StoreError::Corrupt {
+pub(crate) fn undecodable(what: &'static str, place: String, error: base::codec::DecodeError) -> StoreError {
+    StoreError::Corrupt {
         what,
         path: place.into(),
         offset: error.offset as u64,
         expected: error.what.into(),
         found: "bytes that cannot be decoded".into(),
-    })
+    }
+}
+
+/// The same as an error of this layer.
+pub(crate) fn corrupt(what: &'static str, place: String, error: base::codec::DecodeError) -> FileError {
+    FileError::Store(undecodable(what, place, error))
 }
 
 /// A change of one or more files that takes effect whole or not at all: one journal frame (design.md 3).

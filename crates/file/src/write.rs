@@ -132,6 +132,12 @@ impl FileSystem {
         }
         // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
         self.sync_all().await?;
+        if self.measure_space() > needed() {
+            return Ok(());
+        }
+        if self.dropped_bytes.load(Ordering::Relaxed) > 0 {
+            self.reclaim(false).await?;
+        }
         if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
@@ -244,6 +250,7 @@ impl FileSystem {
         to_offset: u64,
         length: u64,
     ) -> Result<u64, FileError> {
+        let _use = self.grace.enter(to.0);
         let source = self.inode(from).await?;
         let target = self.live(to).await?;
         expect_regular(&target.state.lock().attributes)?;

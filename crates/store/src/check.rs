@@ -1,11 +1,52 @@
 //! Check: is every byte of the store what it should be?
+//!
+//! Works on an open store, beside everything else that goes on, and changes nothing. What looks wrong is looked at again before it is
+//! reported, because the store moves meanwhile. The numbers of problems are permanent: one that is gone is not given out again.
+//!
+//! | number | what |
+//! |---|---|
+//! | HF0001 | a superblock slot cannot be read |
+//! | HF0002 | a disk's superblocks lag behind |
+//! | HF0003 | a disk's identity is damaged, or another's |
+//! | HF0004 | a pack's header is damaged, or another's |
+//! | HF0005 | a sealed pack has no sound footer |
+//! | HF0006 | a pack's directory is damaged |
+//! | HF0007 | a chunk is damaged |
+//! | HF0008 | a pack file that the store does not know |
+//! | HF0009 | a pack is missing |
+//! | HF0010 | the index cannot be read |
+//! | HF0011 | an index entry is damaged |
+//! | HF0012 | an index entry names a pack that is not there |
+//! | HF0013 | the index and a pack's directory differ |
+//! | HF0014 | a chunk is missing in the index |
+//! | HF0015 | the journal lacks frames that were durable |
+//! | HF0016 | a disk, or a file on it, cannot be read |
+//! | HF0017 | a pack was set aside because nothing good was found in it |
+//!
+//! Not here: mending. The store mends itself: superblocks by the next commit, open packs and the index by the next open, a
+//! chunk by being put again.
 
+mod index;
+mod packs;
+
+use std::collections::BTreeMap;
+
+use base::id::ChunkAddress;
+use platform::disk::DiskErrorKind;
+
+use crate::failure::StoreError;
+use crate::format::{IDENTITY_FILE, Identity, JOURNAL, Place, SUPERBLOCK_FILE, Unfit};
+use crate::journal::replay;
 use crate::store::Store;
+use crate::superblock::{self, Slot};
+
+/// Tries before what looks wrong in a journal that is being written is believed to be wrong.
+const JOURNAL_TRIES: usize = 3;
 
 /// How thorough a check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Headers, directories, index, journal.
+    /// Superblocks, headers and directories of packs, index, journal.
     Shallow,
     /// Every chunk's content too.
     Deep,
@@ -26,7 +67,7 @@ pub struct Problem {
     pub expected: String,
     /// What is there.
     pub found: String,
-    /// Whether the store mends it by itself, or can do without it.
+    /// Whether the store mends it by itself, or can do without it; else something was lost.
     pub is_repairable: bool,
 }
 
@@ -39,9 +80,11 @@ pub struct CheckReport {
     pub superblocks: u64,
     /// Packs read.
     pub packs: u64,
-    /// Chunks found in them.
+    /// Chunks in them.
     pub chunks: u64,
-    /// Bytes read.
+    /// Chunks whose content was verified.
+    pub chunks_verified: u64,
+    /// Bytes of packs read.
     pub bytes: u64,
     /// Entries of the index compared.
     pub index_entries: u64,
@@ -49,9 +92,146 @@ pub struct CheckReport {
     pub frames: u64,
 }
 
+/// One run over the store.
+struct Check<'a> {
+    store: &'a Store,
+    depth: Depth,
+    progress: &'a (dyn Fn(u64, u64) + Sync),
+    report: CheckReport,
+    total_bytes: u64,
+    /// What the directories of sealed packs say, by pack: for comparing with the index.
+    named: BTreeMap<u64, Fingerprint>,
+}
+
+/// A sum over entries that does not depend on their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fingerprint {
+    count: u64,
+    sum: u64,
+}
+
+impl Fingerprint {
+    fn add(&mut self, address: &ChunkAddress, place: &Place) {
+        self.count += 1;
+        let seed = u64::from(place.offset) << 32 | u64::from(place.stored);
+        self.sum = self.sum.wrapping_add(base::hash::checksum(seed, &address.0));
+    }
+}
+
 impl Store {
-    /// Not yet.
-    pub async fn check(&self, _depth: Depth, _progress: &(dyn Fn(u64, u64) + Sync)) -> CheckReport {
-        CheckReport::default()
+    /// Reads the store and lists everything that is wrong. `progress` hears of bytes done and of bytes in all.
+    pub async fn check(&self, depth: Depth, progress: &(dyn Fn(u64, u64) + Sync)) -> CheckReport {
+        let (report, total_bytes) = (CheckReport::default(), 0);
+        let mut check = Check { store: self, depth, progress, report, total_bytes, named: BTreeMap::new() };
+        let strangers = check.strangers();
+        check.disks().await;
+        check.packs().await;
+        check.tell_strangers(strangers);
+        check.index().await;
+        check.journal().await;
+        check.report
+    }
+}
+
+impl Check<'_> {
+    fn problem(
+        &mut self,
+        code: &'static str,
+        what: &'static str,
+        at: (String, u64),
+        (expected, found): (impl ToString, impl ToString),
+        is_repairable: bool,
+    ) {
+        let (path, offset) = at;
+        let (expected, found) = (expected.to_string(), found.to_string());
+        self.report.problems.push(Problem { code, what, path, offset, expected, found, is_repairable });
+    }
+
+    /// An error as a problem of its own: damage keeps `code`, a disk that does not answer is HF0016.
+    fn failed(&mut self, code: &'static str, path: String, error: StoreError, is_repairable: bool) {
+        match error {
+            StoreError::Corrupt { what, path, offset, expected, found } => {
+                self.problem(code, what, (path.into(), offset), (expected, found), is_repairable);
+            }
+            error => self.problem("HF0016", "a file", (path, 0), ("to read it", error), false),
+        }
+    }
+
+    async fn disks(&mut self) {
+        let store = self.store;
+        // No commit meanwhile: both slots of every disk rest.
+        let _root = store.root.lock().await;
+        let (newest, _) = store.newest_superblock();
+        for disk in &store.pool.disks {
+            let path = |file: &str| format!("{}/{file}", disk.disk.path());
+            match disk.disk.read(IDENTITY_FILE).await {
+                Ok(bytes) => match Identity::decode(&bytes) {
+                    Ok(found) if found.disk_uuid == disk.uuid => {}
+                    Ok(found) => {
+                        let words = (crate::identity::hex(&disk.uuid), crate::identity::hex(&found.disk_uuid));
+                        self.problem("HF0003", "the identity", (path(IDENTITY_FILE), 0), words, false);
+                    }
+                    Err(Unfit { expected, found, .. }) => {
+                        self.problem("HF0003", "the identity", (path(IDENTITY_FILE), 0), (expected, found), false);
+                    }
+                },
+                Err(error) => self.failed("HF0003", path(IDENTITY_FILE), error.into(), false),
+            }
+            match superblock::read_slots(&disk.disk, &disk.uuid).await {
+                Ok(slots) => self.slots(&slots, newest, path(SUPERBLOCK_FILE)),
+                Err(error) => self.failed("HF0001", path(SUPERBLOCK_FILE), error, true),
+            }
+        }
+    }
+
+    fn slots(&mut self, slots: &[Slot], newest: u64, path: String) {
+        let generations = slots.iter().filter_map(|slot| slot.content.as_ref().ok()).map(|found| found.generation);
+        let best = generations.max();
+        for Slot { offset, content } in slots {
+            self.report.superblocks += 1;
+            match content {
+                // The first commit has yet to write the other slot.
+                Err(_) if newest == 1 && *offset != crate::format::Superblock::offset(1) => {}
+                Err(unfit) => {
+                    let words = (&unfit.expected, &unfit.found);
+                    self.problem("HF0001", "a superblock", (path.clone(), *offset), words, best.is_some());
+                }
+                Ok(_) => {}
+            }
+        }
+        if let Some(best) = best.filter(|best| *best < newest) {
+            let words = (format!("generation {newest}"), best);
+            self.problem("HF0002", "the newest superblock", (path, 0), words, true);
+        }
+    }
+
+    async fn journal(&mut self) {
+        let store = self.store;
+        let disk = &store.pool.disks[0].disk;
+        let path = format!("{}/{JOURNAL}", disk.path());
+        // No commit meanwhile: no segment goes away.
+        let _root = store.root.lock().await;
+        let durable = store.last_durable();
+        for is_last in (0..JOURNAL_TRIES).map(|attempt| attempt + 1 == JOURNAL_TRIES) {
+            let newest = superblock::open_one(&store.pool).await;
+            let superblock = match newest {
+                Ok(superblock) => superblock,
+                // Told by `disks` already.
+                Err(_) => return,
+            };
+            match replay::replay(disk, &superblock, &|_| false).await {
+                Ok(replayed) if replayed.resume.last >= durable => {
+                    self.report.frames = replayed.frames.len() as u64;
+                    return;
+                }
+                Ok(replayed) if is_last => {
+                    let words = (format!("frames up to {}", durable.0), format!("up to {}", replayed.resume.last.0));
+                    self.problem("HF0015", "the journal", (path.clone(), 0), words, false);
+                }
+                Err(StoreError::Disk(error)) if is_last && error.kind == DiskErrorKind::Absent => {}
+                Err(error) if is_last => self.failed("HF0015", path.clone(), error, false),
+                _ => {}
+            }
+        }
     }
 }

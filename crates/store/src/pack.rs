@@ -37,7 +37,8 @@ use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::pool::Pool;
 
-use open::{OpenPack, Writer};
+use open::Writer;
+pub(crate) use open::OpenPack;
 
 /// Appended bytes after which the next lane takes its turn, and buffered bytes that are written at once. 1 MiB: large enough
 /// to stream from a rotating disk, small enough that two classes on every disk stay cheap in memory.

@@ -222,7 +222,7 @@ impl Recovery<'_> {
     async fn recover_pack(&mut self, pack: u64, disk: usize) -> Option<(SealedPack, bool)> {
         let on = &self.pool.disks[disk];
         let recovered = match scan::read(on, &self.identity.key, pack).await {
-            Ok(found) => match scan::put_in_order(on, pack, found).await {
+            Ok(found) => match scan::put_in_order(on, self.pool.node_identity, pack, found).await {
                 Ok(recovered) => Ok(recovered),
                 Err(error) => Err(self.pool.failed(disk, error, self.counters)),
             },

@@ -46,7 +46,7 @@ pub struct Store {
     pub(crate) packs: Packs,
     pub(crate) journal: Journal,
     caches: [Cache; 2],
-    root: tokio::sync::Mutex<Root>,
+    pub(crate) root: tokio::sync::Mutex<Root>,
     /// Generation and covered position of the newest superblock, for `status`.
     newest: Mutex<(u64, Position)>,
     /// Held by who changes the index file.
@@ -55,7 +55,7 @@ pub struct Store {
 }
 
 /// What the next commit must know.
-struct Root {
+pub(crate) struct Root {
     /// Of the next superblock. Its slot is the one that does not hold the newest.
     next_generation: u64,
     /// Covered by the newest superblock.

@@ -70,6 +70,18 @@ pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<Superblock, Store
     Ok(newest)
 }
 
+/// The newest superblock of an open node.
+pub(crate) async fn open_one(pool: &Pool) -> Result<Superblock, StoreError> {
+    let mut newest: Option<Superblock> = None;
+    for disk in &pool.disks {
+        for slot in read_slots(&disk.disk, &disk.uuid).await? {
+            let found = slot.content.ok();
+            newest = newest.into_iter().chain(found).max_by_key(|superblock| superblock.generation);
+        }
+    }
+    newest.ok_or_else(|| corrupt("every superblock", SUPERBLOCK_FILE, 0, "a superblock", "none"))
+}
+
 fn check_disks(disks: &[(Disk, Identity)], newest: &Superblock) -> Result<(), StoreError> {
     if newest.disks.len() != disks.len() {
         let why = format!("its superblock expects {} disks, {} were given.", newest.disks.len(), disks.len());

@@ -34,9 +34,35 @@ pub(crate) struct IndexFile {
     cache_bytes: usize,
     node_identity: [u8; 16],
     // `None` after a failure, until the next commit opens it anew.
-    database: Mutex<Option<Database>>,
-    chunks: RwLock<Option<Arc<ReadOnlyTable<ChunkKey, ChunkValue>>>>,
+    database: Mutex<Option<Contained<Database>>>,
+    chunks: RwLock<Option<Arc<Chunks>>>,
     failure: Failure,
+}
+
+type Chunks = Contained<ReadOnlyTable<ChunkKey, ChunkValue>>;
+
+/// Something of redb's that may panic when it is dropped, after it panicked over damaged bytes.
+struct Contained<T>(Option<T>);
+
+impl<T> Contained<T> {
+    fn new(inner: T) -> Contained<T> {
+        Contained(Some(inner))
+    }
+}
+
+impl<T> std::ops::Deref for Contained<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("taken only by drop")
+    }
+}
+
+impl<T> Drop for Contained<T> {
+    fn drop(&mut self) {
+        let inner = self.0.take();
+        // Whatever was to be told of it was told by the panic before.
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(inner)));
+    }
 }
 
 /// What opening found.
@@ -104,13 +130,13 @@ impl IndexFile {
         Ok(Opened { file, packs: BTreeMap::new() })
     }
 
-    fn open_database(&self, disk: &Disk, how: Open) -> Result<Database, StoreError> {
+    fn open_database(&self, disk: &Disk, how: Open) -> Result<Contained<Database>, StoreError> {
         let file = disk.open(INDEX_FILE, how)?;
         let backend = Backend { file, failure: self.failure.clone() };
         self.guarded("its header", || {
             let mut builder = Database::builder();
             builder.set_cache_size(self.cache_bytes);
-            builder.create_with_backend(backend).map_err(words)
+            builder.create_with_backend(backend).map(Contained::new).map_err(words)
         })
     }
 
@@ -127,9 +153,9 @@ impl IndexFile {
 
     // Look-ups see the newest commit through one long-lived read transaction: beginning one for each would cost more
     // than the look-up.
-    fn publish(&self, database: Database) -> Result<(), StoreError> {
+    fn publish(&self, database: Contained<Database>) -> Result<(), StoreError> {
         let table = self.guarded("its tables", || {
-            database.begin_read().map_err(words)?.open_table(CHUNKS).map_err(words)
+            database.begin_read().map_err(words)?.open_table(CHUNKS).map(Contained::new).map_err(words)
         })?;
         *self.chunks.write() = Some(Arc::new(table));
         *self.database.lock() = Some(database);
@@ -184,7 +210,7 @@ impl IndexFile {
         let database = slot.as_ref().expect("opened above");
         let done = self.guarded("a commit", || {
             write_change(database, change)?;
-            database.begin_read().map_err(words)?.open_table(CHUNKS).map_err(words)
+            database.begin_read().map_err(words)?.open_table(CHUNKS).map(Contained::new).map_err(words)
         });
         match done {
             Ok(table) => {

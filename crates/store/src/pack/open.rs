@@ -66,7 +66,12 @@ impl OpenPack {
         *self.summary.lock()
     }
 
-    pub(super) fn file(&self) -> &File {
+    /// Bytes that are in the file, unless nobody knows.
+    pub(crate) fn written(&self) -> Option<u64> {
+        (!self.has_failed()).then(|| self.tail.lock().start)
+    }
+
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 

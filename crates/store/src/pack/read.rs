@@ -87,6 +87,16 @@ impl Packs {
         }
     }
 
+    /// Whether the node has this pack.
+    pub(crate) fn has(&self, pack: u64) -> bool {
+        self.catalog.read().contains_key(&pack)
+    }
+
+    /// Whether it has it on this disk.
+    pub(crate) fn is_on(&self, pack: u64, disk: usize) -> bool {
+        self.catalog.read().get(&pack).is_some_and(|known| known.disk == disk)
+    }
+
     /// Takes a pack out of the catalog, so that its file can be removed.
     pub(crate) fn drop_pack(&self, pack: u64) {
         self.catalog.write().remove(&pack);

@@ -148,7 +148,12 @@ pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Fo
 }
 
 /// Brings a pack that was read into order, and makes it durable.
-pub(crate) async fn put_in_order(on: &PoolDisk, pack: u64, found: Found) -> Result<Recovered, DiskError> {
+pub(crate) async fn put_in_order(
+    on: &PoolDisk,
+    node_identity: [u8; 16],
+    pack: u64,
+    found: Found,
+) -> Result<Recovered, DiskError> {
     match found {
         Found::Sealed(sealed) => {
             // A process may have died between writing and syncing: what it left may be in the page cache only.
@@ -156,7 +161,11 @@ pub(crate) async fn put_in_order(on: &PoolDisk, pack: u64, found: Found) -> Resu
             Ok(Recovered::Sealed(sealed))
         }
         Found::Open { bytes, scanned } if scanned.entries.is_empty() => remove(on, pack, &bytes, scanned.bad_bytes),
-        Found::Open { bytes, scanned } => seal(on, pack, &bytes, scanned).await,
+        Found::Open { bytes, scanned } => {
+            let class = scanned.entries[0].header.class;
+            let header = PackHeader { pack, node_identity, disk_uuid: on.uuid, class };
+            seal(on, &header, &bytes, scanned).await
+        }
     }
 }
 
@@ -173,7 +182,13 @@ fn remove(on: &PoolDisk, pack: u64, bytes: &[u8], bad_bytes: u64) -> Result<Reco
     Ok(Recovered::Removed { bad_bytes })
 }
 
-async fn seal(on: &PoolDisk, pack: u64, bytes: &[u8], scanned: Scanned) -> Result<Recovered, DiskError> {
+async fn seal(
+    on: &PoolDisk,
+    header: &PackHeader,
+    bytes: &[u8],
+    scanned: Scanned,
+) -> Result<Recovered, DiskError> {
+    let pack = header.pack;
     let Scanned { entries, bad_bytes, .. } = scanned;
     let end = entries.last().expect("the caller looked").end();
     let data_bytes = u32::try_from(end).expect("packs end below 4 GiB");
@@ -181,6 +196,7 @@ async fn seal(on: &PoolDisk, pack: u64, bytes: &[u8], scanned: Scanned) -> Resul
     let file = on.disk.open(&pack_path(pack), Open::Write)?;
     // Written again before it is synced: O-3; only what was verified, lest a reading that went wrong be made to last. The chunks
     // first, the footer second: K-2 holds here too. A crash in between leaves a pack that is scanned again.
+    file.write_at(0, &header.encode()).await?;
     for run in sealed.entries.chunk_by(|one, two| one.end() == u64::from(two.offset)) {
         let (start, run_end) = (run[0].offset, run[run.len() - 1].end());
         let verified = start as usize..usize::try_from(run_end).expect("within the bytes that were scanned");

@@ -1,1 +1,146 @@
-//! Later.
+//! Disks that err, flip and lose.
+
+use std::collections::BTreeMap;
+
+use base::id::{ChunkAddress, Position};
+use bytes::Bytes;
+use platform::sim::{Faults, each_seed};
+
+use super::crash::crash_and_verify;
+use super::{Machine, content};
+use crate::{Class, StoreError};
+
+/// Errors that are told: nothing promised may be lost by them, crashes included.
+fn honest() -> Faults {
+    Faults { read_error: 0.005, write_error: 0.01, sync_error: 0.03, flip_read: 0.005, ..Faults::default() }
+}
+
+#[test]
+fn nothing_promised_is_lost_when_disks_err_and_the_power_goes() {
+    each_seed(1000..1060, |seed| crash_and_verify(seed, &honest()));
+}
+
+#[test]
+fn put_your_seed_here() {
+    if let Some(seed) = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
+        crash_and_verify(seed, &honest());
+    }
+}
+
+/// Whatever a disk does, bytes are right or there are none.
+#[test]
+fn wrong_bytes_are_never_returned() {
+    each_seed(0..40, |seed| {
+        let machine = Machine::new(seed, 1 + usize::try_from(seed % 2).unwrap(), 96 << 20);
+        let mut contents: BTreeMap<ChunkAddress, Bytes> = BTreeMap::new();
+        let mut frames: BTreeMap<u64, Vec<Bytes>> = BTreeMap::new();
+        let mut roots = vec![b"first".to_vec()];
+        for life in 0..4_u64 {
+            let faults = Faults {
+                read_error: 0.002,
+                flip_read: 0.01,
+                flip_write: 0.02,
+                lost_write: 0.01,
+                misdirected_write: 0.01,
+                sync_error: 0.003,
+                ..Faults::default()
+            };
+            machine.disks.iter().for_each(|disk| disk.set_faults(faults.clone()));
+            let Ok((store, recovered)) = machine.try_open() else {
+                machine.world.restart();
+                continue;
+            };
+            assert!(roots.contains(&recovered.roots), "roots that were never given");
+            for (position, frame) in &recovered.frames {
+                assert!(frames[&position.0].contains(frame), "a frame that was never logged");
+            }
+            machine.run(async {
+                for step in 0..30_u64 {
+                    let number = life * 1000 + seed * 7 + step % 20;
+                    let content = content(number, 100 + 3000 * usize::try_from(step % 10).unwrap());
+                    contents.insert(store.key().address(&content), content.clone());
+                    let _ = store.put_many(Class::Data, vec![content]).await;
+                    let frame = Bytes::from(format!("frame {life} {step}"));
+                    let at = store.log(&frame);
+                    frames.entry(at.0).or_default().push(frame);
+                    match step % 5 {
+                        0 => drop(store.settle().await),
+                        1 => drop(store.sync_log(at).await),
+                        2 => {
+                            let new = format!("roots {life} {step}").into_bytes();
+                            roots.push(new.clone());
+                            let _ = store.commit(&new, Position(at.0)).await;
+                        }
+                        _ => {}
+                    }
+                }
+                for (address, content) in &contents {
+                    if let Ok(found) = store.get(Class::Data, address).await {
+                        assert_eq!(found, content);
+                    }
+                }
+            });
+            drop(store);
+            machine.world.restart();
+        }
+    });
+}
+
+#[test]
+fn a_dead_disk_costs_nothing_that_was_not_on_it_alone() {
+    let machine = Machine::new(5, 3, 64 << 20);
+    let (store, _) = machine.open();
+    // The first disk takes its run and writes it, the second has the rest in its buffer.
+    let contents: Vec<Bytes> = (0..45).map(|number| content(number * 2, 30_000)).collect();
+    machine.run(async {
+        let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
+        machine.disks[1].set_faults(Faults { is_dead: true, ..Faults::default() });
+        store.settle().await.unwrap();
+        assert_eq!(store.status().disks.iter().map(|disk| disk.is_good).collect::<Vec<_>>(), [true, false, true]);
+        let frame = store.log(b"frame");
+        store.sync_log(frame).await.unwrap();
+        store.commit(b"without disk 1", frame).await.unwrap();
+        for (address, content) in addresses.iter().zip(&contents) {
+            assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
+        }
+    });
+    drop(store);
+    machine.disks[1].set_faults(Faults::default());
+    machine.world.restart();
+    let (store, recovered) = machine.open();
+    assert_eq!(recovered.roots, b"without disk 1");
+    machine.run(async {
+        for content in &contents {
+            assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+        }
+    });
+}
+
+#[test]
+fn a_failed_journal_makes_the_store_read_only_until_it_is_opened_again() {
+    let machine = Machine::new(6, 2, 64 << 20);
+    let (store, _) = machine.open();
+    let (kept, content) = (content(1, 5000), content(2, 5000));
+    machine.run(async {
+        store.put(Class::Data, &kept).await.unwrap();
+        store.settle().await.unwrap();
+        store.log(b"durable");
+        store.sync_log(Position(1)).await.unwrap();
+        machine.disks[0].set_faults(Faults { sync_error: 1.0, ..Faults::default() });
+        store.log(b"lost");
+        assert!(matches!(store.sync_log(Position(2)).await, Err(StoreError::ReadOnly { .. })));
+        machine.disks[0].set_faults(Faults::default());
+        assert!(matches!(store.sync_log(Position(2)).await, Err(StoreError::ReadOnly { .. })), "it stays so");
+        assert_eq!(store.get(Class::Data, &store.key().address(&kept)).await.unwrap(), kept);
+    });
+    assert!(store.status().journal_failure.is_some());
+    drop(store);
+    machine.world.restart();
+    let (store, recovered) = machine.open();
+    assert_eq!(&recovered.frames[0].1[..], b"durable");
+    machine.run(async {
+        store.put(Class::Data, &content).await.unwrap();
+        store.log(b"again");
+        store.sync_log(store.last_logged()).await.unwrap();
+    });
+}

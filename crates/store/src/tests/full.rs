@@ -1,1 +1,104 @@
-//! Later.
+//! Disks that fill up.
+
+use base::id::Position;
+use bytes::Bytes;
+use platform::sim::each_seed;
+
+use super::{Machine, content};
+use crate::{Class, StoreError};
+
+/// Chunks that do not compress.
+fn dense(numbers: std::ops::Range<u64>, length: usize) -> Vec<Bytes> {
+    numbers.map(|number| content(number * 2, length)).collect()
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_works_again_when_there_is_room() {
+    each_seed(0..8, |seed| {
+        let machine = Machine::new(seed, 1 + usize::try_from(seed % 2).unwrap(), 40 << 20);
+        let (store, _) = machine.open();
+        let mut kept = Vec::new();
+        machine.run(async {
+            let failure = loop {
+                let contents = dense(kept.len() as u64..kept.len() as u64 + 10, 90_000);
+                match store.put_many(Class::Data, contents.clone()).await {
+                    Ok(addresses) => kept.extend(addresses.into_iter().zip(contents)),
+                    Err(error) => break error,
+                }
+                assert!(kept.len() < 2000, "it never fills");
+            };
+            assert!(matches!(failure, StoreError::Full { .. }), "{failure}");
+            // What was accepted can be made durable, and the reserve is enough for metadata, frames and commits.
+            store.settle().await.unwrap();
+            for round in 0..20_u64 {
+                store.put_many(Class::Metadata, dense(5000 + round * 4..5004 + round * 4, 4_000)).await.unwrap();
+                let position = store.log(&vec![1; 3_000]);
+                store.sync_log(position).await.unwrap();
+                store.commit(format!("round {round}").as_bytes(), position).await.unwrap();
+            }
+            for (address, content) in &kept {
+                assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
+            }
+        });
+        drop(store);
+        machine.world.restart();
+        let (store, recovered) = machine.open();
+        assert_eq!(recovered.roots, b"round 19");
+        assert_eq!(recovered.report.problems, Vec::<String>::new());
+        machine.disks.iter().for_each(|disk| disk.set_capacity(60 << 20));
+        machine.run(async {
+            for (address, content) in &kept {
+                assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
+            }
+            store.put_many(Class::Data, dense(3000..3050, 90_000)).await.unwrap();
+            store.settle().await.unwrap();
+            store.commit(b"roomy", store.last_logged()).await.unwrap();
+        });
+    });
+}
+
+/// Somebody else fills the disk to the last block: even the reserve is gone.
+#[test]
+fn a_disk_that_others_fill_keeps_what_is_on_it() {
+    each_seed(0..20, |seed| {
+        let machine = Machine::new(seed, 1, 64 << 20);
+        let (store, _) = machine.open();
+        let contents = dense(0..40, 60_000);
+        machine.run(async {
+            store.put_many(Class::Data, contents[..20].to_vec()).await.unwrap();
+            store.log(b"one");
+            store.commit(b"before", Position(1)).await.unwrap();
+            let taken = store.space().total - machine.disks[0].disk().space().unwrap().free;
+            machine.disks[0].set_capacity(taken + machine.world.below(100_000));
+            // Some of these fail, at the append or when they are settled; none may be forgotten if it was accepted.
+            let accepted = store.put_many(Class::Metadata, contents[20..].to_vec()).await.is_ok();
+            let settled = store.settle().await.is_ok();
+            store.log(&vec![2; 100_000]);
+            let synced = store.sync_log(Position(2)).await;
+            assert!(!matches!(synced, Err(StoreError::ReadOnly { .. })), "full is not broken");
+            let _ = store.commit(b"maybe", Position(1)).await;
+            machine.disks[0].set_capacity(64 << 20);
+            store.settle().await.unwrap();
+            store.sync_log(Position(2)).await.unwrap();
+            store.commit(b"after", Position(1)).await.unwrap();
+            let there = if accepted || settled { 40 } else { 20 };
+            for content in &contents[..if accepted { there } else { 20 }] {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
+            for content in &contents {
+                store.put(Class::Data, content).await.unwrap();
+            }
+            store.settle().await.unwrap();
+        });
+        drop(store);
+        machine.world.restart();
+        let (store, recovered) = machine.open();
+        assert_eq!(recovered.roots, b"after");
+        assert_eq!(recovered.frames.len(), 1);
+        machine.run(async {
+            for content in &contents {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
+        });
+    });
+}

@@ -1,0 +1,162 @@
+//! Reclaim: which chunks does anybody still need?
+//!
+//! The order is everything, for writers go on meanwhile:
+//!
+//! 1. From now on the store keeps whatever is put or found to be there already ([`Store::begin_mark`]).
+//! 2. Wait for operations that put chunks before 1 and have not named them yet: they do, or drop them.
+//! 3. Between two commits, take the roots and what the journal names beyond them.
+//! 4. Wait for operations that use roots older than these.
+//! 5. Mark: walk the trees of the present and of all snapshots.
+//! 6. What is not marked, not named by the journal, and not kept since 1, nobody can reach: the store gives it back.
+//!
+//! I-95  A chunk that a durable root, a record or a running operation names is never given back.
+//! I-96  Damage ends the pass before anything is given back: what cannot be read cannot be marked.
+//!
+//! Marks are the first 8 bytes of addresses, sorted: 8 bytes a chunk. Two chunks that share them keep each other; nothing worse.
+//!
+//! [`Store::begin_mark`]: store::Store::begin_mark
+//! Not here: how packs are emptied and removed (`store`).
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use base::codec::Reader;
+use base::id::{ChunkAddress, FileId};
+use bytes::Bytes;
+use store::{ReclaimReport, StoreError};
+
+use crate::attributes::Kind;
+use crate::extent::Extent;
+use crate::failure::FileError;
+use crate::format::{InodeValue, Root, XattrPlace, decode_extent};
+use crate::system::{FileSystem, undecodable};
+
+/// Dropped bytes after which a pass runs by itself.
+const DROPPED_BYTES_MIN: u64 = 1 << 30;
+
+/// Chunks that are needed.
+#[derive(Default)]
+struct Marks {
+    /// First bytes of the addresses; sorted by [`Marks::finish`].
+    heads: Vec<u64>,
+    /// Tree nodes that were walked, in full: a node that was taken for another would leave chunks unmarked.
+    nodes: BTreeSet<ChunkAddress>,
+}
+
+impl Marks {
+    fn head(address: &ChunkAddress) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = address.0;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    fn add(&mut self, address: &ChunkAddress) {
+        self.heads.push(Marks::head(address));
+    }
+
+    fn add_extent(&mut self, extent: &Extent) {
+        if let Extent::Chunk { address, .. } = extent {
+            self.add(address);
+        }
+    }
+
+    /// Notes a tree node; `false`: it was walked before, with everything below it.
+    fn add_node(&mut self, address: &ChunkAddress) -> bool {
+        self.add(address);
+        self.nodes.insert(*address)
+    }
+
+    fn finish(&mut self) {
+        self.heads.sort_unstable();
+        self.heads.dedup();
+        self.nodes.clear();
+    }
+
+    fn has(&self, address: &ChunkAddress) -> bool {
+        self.heads.binary_search(&Marks::head(address)).is_ok()
+    }
+}
+
+impl FileSystem {
+    /// Gives back the room of chunks that nobody needs. `is_rehearsal`: only says what it would do.
+    ///
+    /// # Errors
+    /// The store's; nothing that is needed is lost.
+    pub async fn reclaim(&self, is_rehearsal: bool) -> Result<ReclaimReport, FileError> {
+        let _one = self.reclaiming.lock().await;
+        self.dropped_bytes.store(0, Ordering::Relaxed);
+        self.store.begin_mark();
+        self.grace.wait().await;
+        let mut marks = Marks::default();
+        let roots = {
+            let _between = self.commit.lock().await;
+            let touched = self.touched.lock().clone();
+            for inode in touched.values() {
+                let state = inode.state.lock();
+                state
+                    .overlays()
+                    .flat_map(|overlay| overlay.extents.iter())
+                    .for_each(|(_, extent)| marks.add_extent(extent));
+            }
+            self.roots.lock().clone()
+        };
+        let snapshots = self.snapshots.lock().clone();
+        self.grace.wait().await;
+        for root in [&roots.snapshots, &roots.orphans] {
+            self.trees.walk(root, &mut |address, _| marks.add_node(address), &mut |_, _| Ok(())).await?;
+        }
+        self.mark_catalog(&roots.catalog, &mut marks).await?;
+        for snapshot in snapshots.values() {
+            self.mark_catalog(&snapshot.catalog, &mut marks).await?;
+        }
+        marks.finish();
+        Ok(self.store.reclaim(&|address| marks.has(address), is_rehearsal).await?)
+    }
+
+    /// Runs a pass if enough was dropped since the last one.
+    pub(crate) async fn reclaim_if_worthwhile(&self) -> Result<(), FileError> {
+        let stored = self.store.space();
+        let used = stored.total.saturating_sub(stored.free);
+        if self.dropped_bytes.load(Ordering::Relaxed) > DROPPED_BYTES_MIN.max(used / 10) {
+            self.reclaim(false).await?;
+        }
+        Ok(())
+    }
+
+    async fn mark_catalog(&self, catalog: &Root, marks: &mut Marks) -> Result<(), FileError> {
+        // Trees that are nodes of their own are walked after their catalog.
+        let mut trees: Vec<(Kind, Root)> = Vec::new();
+        let mut found: Vec<ChunkAddress> = Vec::new();
+        self.trees
+            .walk(catalog, &mut |address, _| marks.add_node(address), &mut |file, bytes| {
+                let file = FileId(file);
+                let value = InodeValue::decode(file, bytes)
+                    .map_err(|error| undecodable("inode", format!("catalog entry of {file}"), error))?;
+                if let XattrPlace::Chunk(address) = value.base.xattrs {
+                    found.push(address);
+                }
+                trees.push((value.attributes.kind, value.base.tree));
+                Ok(())
+            })
+            .await?;
+        found.iter().for_each(|address| marks.add(address));
+        for (kind, tree) in trees {
+            let mut extents: Vec<ChunkAddress> = Vec::new();
+            let mut leaf = |offset: u64, bytes: &Bytes| -> Result<(), StoreError> {
+                if kind == Kind::Regular
+                    && let Extent::Chunk { address, .. } = decoded_extent(offset, bytes)?
+                {
+                    extents.push(address);
+                }
+                Ok(())
+            };
+            self.trees.walk(&tree, &mut |address, _| marks.add_node(address), &mut leaf).await?;
+            extents.iter().for_each(|address| marks.add(address));
+        }
+        Ok(())
+    }
+}
+
+fn decoded_extent(offset: u64, bytes: &Bytes) -> Result<Extent, StoreError> {
+    let wrong = |error| undecodable("extent", format!("offset {offset}"), error);
+    decode_extent(&mut Reader::new(bytes)).map(|(_, extent)| extent).map_err(wrong)
+}

@@ -1,0 +1,92 @@
+//! Memory a request and its answer share: whole pages, so that data can go to disks without a copy.
+//!
+//! ```text
+//!            0            4016 4096                                       4096 + payload   + 4096
+//! /dev/fuse  |   unused    |hd+args|  data of WRITE, or answer of READ ...              | spare |
+//! io_uring   |hd args entry| unused|  names and data, then the answer ...               | spare |
+//! ```
+//!
+//! Over /dev/fuse a request is one run of bytes; it is read to 80 bytes before the page boundary, because the header
+//! and the fixed part of WRITE are 80 bytes together. READ has a fixed part of the same size, so its answer may start
+//! at the boundary too. Over io_uring header and payload are apart by design. The spare page is where answers go that
+//! must not cover the name in their request (GETXATTR).
+
+#![expect(unsafe_code, reason = "anonymous mappings are made and read through pointers")]
+
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// Alignment of data; the smallest page of any machine we run on.
+pub(crate) const PAGE: usize = 4096;
+/// Where data of requests and answers starts.
+pub(crate) const ROOM_AT: usize = PAGE;
+/// Where a request from /dev/fuse starts.
+pub(crate) const DEVICE_AT: usize = PAGE - 80;
+
+/// Pages of our own, zero when new, given back to the system when dropped.
+pub(crate) struct Area {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an `Area` owns its mapping alone; it is memory like a `Box<[u8]>` and tied to no thread.
+unsafe impl Send for Area {}
+// SAFETY: through `&Area` memory can only be read.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// Room for a header and `payload_bytes` of data. Pages cost memory only once they are touched.
+    pub(crate) fn new(payload_bytes: usize) -> io::Result<Area> {
+        let bytes = PAGE + payload_bytes.next_multiple_of(PAGE) + PAGE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at a place of the kernel's choice touches no existing memory.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, kind, -1, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
+        Ok(Area { start, bytes })
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `start` is valid for `bytes` bytes, which are initialised (zero pages) and live as long as `self`.
+        // The kernel writes only during calls that hold `&mut self` (`device`) or while the ring has the area and
+        // nobody borrows from it (`ring`).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// All bytes, to write.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes us the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+
+    /// Some bytes, clipped to those that exist.
+    pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
+        let end = range.end.min(self.bytes);
+        &self.bytes()[range.start.min(end)..end]
+    }
+
+    /// Address of the byte at `offset`, for the kernel.
+    pub(crate) fn address(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.bytes);
+        // SAFETY: `offset` is inside the mapping.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `new`; nothing borrows from it any more.
+        let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert_eq!(result, 0, "munmap of an own mapping");
+    }
+}

@@ -1,0 +1,92 @@
+//! What all threads of a session share, whichever transport they run.
+
+use crate::counters::{Counters, Counts};
+use crate::exchange::Core;
+use crate::flags::opcode;
+use crate::interrupt::Interrupts;
+use crate::late::{Late, lock};
+use crate::request::{self, Dialect};
+use crate::service::{self, Boxed, Handler};
+use std::sync::{Arc, Mutex};
+
+/// What all threads of a session share.
+pub(crate) struct Crew {
+    pub(crate) handler: Box<dyn Handler>,
+    /// Bytes of the largest payload of a request or answer.
+    pub(crate) payload_bytes: usize,
+    pub(crate) dialect: Dialect,
+    pub(crate) interrupts: Arc<Interrupts>,
+    pub(crate) late: Arc<Late>,
+    counters: Mutex<Vec<Arc<Counters>>>,
+}
+
+/// What to do with a request that has arrived.
+pub(crate) enum Duty {
+    /// The file system answers it.
+    Serve,
+    /// It has been dealt with and gets no answer.
+    Nothing,
+    /// The transport answers with success and nothing more.
+    Agree,
+}
+
+impl Crew {
+    pub(crate) fn new(handler: Box<dyn Handler>, payload_bytes: usize, dialect: Dialect) -> Crew {
+        let interrupts = Arc::<Interrupts>::default();
+        let late = Late::new(interrupts.clone());
+        Crew { handler, payload_bytes, dialect, interrupts, late, counters: Mutex::default() }
+    }
+
+    /// Counters for one more thread.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        let counters = Arc::<Counters>::default();
+        lock(&self.counters).push(counters.clone());
+        counters
+    }
+
+    /// The sum of all threads' counters.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts::sum(lock(&self.counters).iter().map(Arc::as_ref))
+    }
+
+    /// Sorts out a request that has just arrived: those about the session are dealt with here.
+    pub(crate) fn take(&self, core: &Core, counters: &Counters) -> Duty {
+        counters.request(core.header.opcode);
+        match core.header.opcode {
+            opcode::FORGET | opcode::BATCH_FORGET => self.forget(core, counters),
+            opcode::INTERRUPT => {
+                crate::counters::add(&counters.interrupts, 1);
+                if let Ok(unique) = core.reader().and_then(request::interrupted) {
+                    self.interrupts.interrupt(unique);
+                }
+            }
+            // The answer to a question we never ask.
+            opcode::NOTIFY_REPLY => {}
+            // The end of the session is seen when the device says so.
+            opcode::DESTROY => return Duty::Agree,
+            _ => return Duty::Serve,
+        }
+        Duty::Nothing
+    }
+
+    fn forget(&self, core: &Core, counters: &Counters) {
+        let nodes = core.reader().and_then(|reader| request::forgotten(&core.header, reader));
+        // A FORGET that makes no sense has no caller to tell.
+        for (node, count) in nodes.into_iter().flatten() {
+            crate::counters::add(&counters.forgets, 1);
+            service::forget(self.handler.as_ref(), node, count);
+        }
+    }
+}
+
+/// The number under which an INTERRUPT may cancel this request: only a waiting lock is given up.
+pub(crate) fn interruptible(core: &Core) -> Option<u64> {
+    (core.header.opcode == opcode::SETLKW).then_some(core.header.unique)
+}
+
+/// A future that is put aside.
+pub(crate) struct Pending {
+    pub(crate) future: Boxed,
+    /// The request's number if it can be interrupted.
+    pub(crate) interruptible: Option<u64>,
+}

@@ -1,0 +1,61 @@
+//! The kernel's FUSE protocol, spoken by ourselves over io_uring and over /dev/fuse.
+//!
+//! A file system implements `Service`: one call per request, answered now or later, from any thread. The rest of a
+//! daemon's life is four steps:
+//!
+//! ```text
+//! mount(path, options) -> Mount -> Session::start(mount, service, settings) -> Session::run() ... Unmounter::unmount()
+//!                                  INIT is done, the mount is usable           returns when the mount has gone
+//! ```
+//!
+//! Modules, each knowing only those before it:
+//!
+//! - `wire`, `flags`, `errno`: the kernel's structures and numbers;
+//! - `request`, `answer`: the same as Rust types; `buffer`, `exchange`, `directory`: one request and its answer;
+//! - `settings`, `service`: what is agreed with the kernel and with the file system;
+//! - `counters`, `interrupt`, `late`, `crew`: what is counted, cancelled, answered later, and shared by all threads;
+//! - `mount`, `notify`: the mount table, and messages to the kernel;
+//! - `device`, `ring`: the two transports; `session`: brings them together.
+//!
+//! Truths kept by all of it:
+//!
+//! - Every request is answered exactly once, whatever the file system does: late, never, or with a panic.
+//! - No request waits behind another that is answered late.
+//! - Nothing the kernel sends can make us panic or read outside the request.
+//!
+//! Not here: what a file is (`file`), when a mount is made (`node`), permissions (the kernel checks them).
+
+#![allow(clippy::disallowed_methods, reason = "the transport is the outside: its own threads, deadlines and sysfs")]
+
+mod answer;
+mod buffer;
+mod counters;
+mod crew;
+mod device;
+mod directory;
+mod errno;
+mod exchange;
+pub mod flags;
+mod interrupt;
+mod late;
+mod mount;
+mod notify;
+mod request;
+mod ring;
+mod service;
+mod session;
+mod settings;
+mod wire;
+
+pub use answer::{Attributes, Entry, StatFs, StatX};
+pub use counters::Counts;
+pub use directory::DirectoryWriter;
+pub use errno::Errno;
+pub use exchange::Exchange;
+pub use mount::{Mount, MountOptions, Unmounter, mount, page_bytes};
+pub use notify::{Notice, Notifier};
+pub use request::{Header, Lock, LockRequest, Request, SetAttr, SetTime, Time};
+pub use ring::{RingSupport, enable_ring, ring_support};
+pub use service::Service;
+pub use session::Session;
+pub use settings::{Features, Negotiated, Settings, Transport};

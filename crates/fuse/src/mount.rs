@@ -1,0 +1,400 @@
+//! The mount table: making a FUSE mount, finding it again, taking it away.
+//!
+//! Root mounts by mount(2); anybody else asks fusermount3, which is set-uid root and hands the open /dev/fuse back
+//! through a socket. In the mount table the type is `fuse.SUBTYPE`, the first column `source`.
+//!
+//! Truths kept here:
+//! - We only ever unmount our own: the topmost mount at the path must have the device number and the unique number
+//!   ours had, so that a daemon on its way out leaves its successor's mount alone.
+//! - A mount that fails half-way is taken away again.
+//!
+//! Not here: whether the mount point makes sense (`node`), who serves it (`session`).
+
+#![expect(unsafe_code, reason = "mount(2), ioctl(2) and recvmsg(2) have no safe wrapper in std")]
+
+use std::ffi::{CString, OsStr};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
+const DEVICE_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+
+/// How a file system is mounted.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// First column of the mount table.
+    pub source: String,
+    /// The type in the mount table is `fuse.` and this.
+    pub subtype: String,
+    /// Users other than the one who mounts may enter.
+    pub allow_other: bool,
+    /// The kernel checks permissions by owner, mode and ACL.
+    pub default_permissions: bool,
+    /// No writing.
+    pub read_only: bool,
+    /// More options as `mount -o` takes them (`noatime`, `nosuid`, `max_read=65536`); unknown ones are refused.
+    pub extra: Vec<String>,
+}
+
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
+            source: "hydrafs".to_owned(),
+            subtype: "hydrafs".to_owned(),
+            allow_other: false,
+            default_permissions: true,
+            read_only: false,
+            extra: Vec::new(),
+        }
+    }
+}
+
+/// A mount that nobody serves yet. Dropped, it is unmounted.
+pub struct Mount {
+    device: Option<Arc<OwnedFd>>,
+    unmounter: Unmounter,
+}
+
+/// Takes a mount away, from any thread. Clones are about the same mount.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    place: Arc<Place>,
+}
+
+/// Where a mount is, and how it is known.
+#[derive(Debug)]
+struct Place {
+    mountpoint: PathBuf,
+    /// `major:minor` of the mount in the mount table; may come again once the mount has gone.
+    device: String,
+    /// The kernel's number of the mount, which never comes again. `None` before Linux 6.8.
+    unique: Option<u64>,
+    by_helper: bool,
+}
+
+/// Mounts at `mountpoint`, a directory. Calls on the mount wait until a `Session` serves it.
+pub fn mount(mountpoint: &Path, options: &MountOptions) -> io::Result<Mount> {
+    let mountpoint = mountpoint.canonicalize()?;
+    if !mountpoint.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is no directory", mountpoint.display())));
+    }
+    let parsed = Parsed::new(options)?;
+    // SAFETY: geteuid only reads.
+    let by_helper = unsafe { libc::geteuid() } != 0;
+    let device = if by_helper {
+        mount_by_helper(&mountpoint, options, &parsed)?
+    } else {
+        mount_directly(&mountpoint, options, &parsed)?
+    };
+    let found = topmost(&mountpoint)?;
+    let Some(found) = found.filter(|found| found.kind == format!("fuse.{}", options.subtype)) else {
+        return Err(io::Error::other(format!("{} is not in the mount table after mounting", mountpoint.display())));
+    };
+    let unique = unique_number(&mountpoint);
+    let place = Arc::new(Place { mountpoint, device: found.device, unique, by_helper });
+    Ok(Mount { device: Some(Arc::new(device)), unmounter: Unmounter { place } })
+}
+
+/// Bytes of a page of memory.
+pub fn page_bytes() -> u32 {
+    // SAFETY: sysconf only reads.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u32::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
+}
+
+impl Mount {
+    /// Takes this mount away again.
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// The open /dev/fuse; from now on the session answers for the mount.
+    pub(crate) fn into_device(mut self) -> Arc<OwnedFd> {
+        self.device.take().expect("a mount has its device until it is served")
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.device.take().is_some() {
+            // Nobody is there to tell; a mount that stays answers ENOTCONN, as its device is closed.
+            let _ = self.unmounter.detach();
+        }
+    }
+}
+
+impl Unmounter {
+    /// Where the mount is.
+    pub fn mountpoint(&self) -> &Path {
+        &self.place.mountpoint
+    }
+
+    /// Whether our mount is still the topmost at its place.
+    pub fn is_mounted(&self) -> io::Result<bool> {
+        let place = &self.place;
+        let is_device = topmost(&place.mountpoint)?.is_some_and(|found| found.device == place.device);
+        let is_unique = || match (place.unique, unique_number(&place.mountpoint)) {
+            (Some(ours), Some(found)) => ours == found,
+            _ => true,
+        };
+        Ok(is_device && is_unique())
+    }
+
+    /// Unmounts. EBUSY while a file or directory of the mount is in use; nothing to do if it has gone.
+    pub fn unmount(&self) -> io::Result<()> {
+        self.remove(0, &["-u"])
+    }
+
+    /// Takes the mount out of the tree now; it ends when the last file in it is closed.
+    pub fn detach(&self) -> io::Result<()> {
+        self.remove(libc::MNT_DETACH, &["-u", "-z"])
+    }
+
+    /// Ends the connection: all calls fail, whoever is in the mount. Only root; others get the same as `detach`.
+    pub fn abort(&self) -> io::Result<()> {
+        self.remove(libc::MNT_FORCE | libc::MNT_DETACH, &["-u", "-z"])
+    }
+
+    fn remove(&self, flags: i32, helper_flags: &[&str]) -> io::Result<()> {
+        if !self.is_mounted()? {
+            return Ok(());
+        }
+        let path = &self.place.mountpoint;
+        if self.place.by_helper {
+            return run_helper(Command::new("fusermount3").args(helper_flags).arg("--").arg(path));
+        }
+        let target = c_string(path.as_os_str())?;
+        // SAFETY: a zero-terminated path that lives during the call.
+        match unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Another descriptor of the same connection, with a queue of answers of its own.
+pub(crate) fn clone_device(device: &OwnedFd) -> io::Result<OwnedFd> {
+    let clone = open_device()?;
+    let source = u32::try_from(device.as_raw_fd()).map_err(io::Error::other)?;
+    // SAFETY: the ioctl reads the 32 bits behind the pointer, which live during the call.
+    match unsafe { libc::ioctl(clone.as_raw_fd(), DEVICE_CLONE, &raw const source) } {
+        0 => Ok(clone),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn open_device() -> io::Result<OwnedFd> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map(OwnedFd::from)
+        .map_err(|error| io::Error::new(error.kind(), format!("/dev/fuse: {error}")))
+}
+
+/// Options in the two shapes they are needed in: bits for mount(2), words for the kernel and for fusermount3.
+struct Parsed {
+    flags: libc::c_ulong,
+    /// For both.
+    words: Vec<String>,
+    /// What the bits say, in words, for fusermount3.
+    flag_words: Vec<String>,
+}
+
+impl Parsed {
+    fn new(options: &MountOptions) -> io::Result<Parsed> {
+        let mut parsed = Parsed { flags: 0, words: Vec::new(), flag_words: Vec::new() };
+        let own = [
+            (options.allow_other, "allow_other"),
+            (options.default_permissions, "default_permissions"),
+            (options.read_only, "ro"),
+        ];
+        for (_, word) in own.iter().filter(|(is_set, _)| *is_set) {
+            parsed.add(word)?;
+        }
+        for word in options.extra.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()) {
+            parsed.add(word)?;
+        }
+        Ok(parsed)
+    }
+
+    fn add(&mut self, word: &str) -> io::Result<()> {
+        if let Some((_, set, clear)) = FLAG_WORDS.iter().find(|(name, ..)| *name == word) {
+            self.flags = (self.flags & !clear) | set;
+            self.flag_words.push(word.to_owned());
+        } else if word == "allow_other" || word == "default_permissions" || word.starts_with("max_read=") {
+            if !self.words.iter().any(|known| known == word) {
+                self.words.push(word.to_owned());
+            }
+        } else if !is_for_others(word) {
+            let kind = io::ErrorKind::InvalidInput;
+            return Err(io::Error::new(kind, format!("unknown mount option \"{word}\"")));
+        }
+        Ok(())
+    }
+}
+
+/// Options mount(2) takes as bits: name, bits set, bits cleared.
+const FLAG_WORDS: [(&str, libc::c_ulong, libc::c_ulong); 16] = [
+    ("ro", libc::MS_RDONLY, 0),
+    ("rw", 0, libc::MS_RDONLY),
+    ("nosuid", libc::MS_NOSUID, 0),
+    ("suid", 0, libc::MS_NOSUID),
+    ("nodev", libc::MS_NODEV, 0),
+    ("dev", 0, libc::MS_NODEV),
+    ("noexec", libc::MS_NOEXEC, 0),
+    ("exec", 0, libc::MS_NOEXEC),
+    ("noatime", libc::MS_NOATIME, 0),
+    ("atime", 0, libc::MS_NOATIME),
+    ("nodiratime", libc::MS_NODIRATIME, 0),
+    ("relatime", libc::MS_RELATIME, libc::MS_STRICTATIME),
+    ("strictatime", libc::MS_STRICTATIME, libc::MS_RELATIME),
+    ("sync", libc::MS_SYNCHRONOUS, 0),
+    ("async", 0, libc::MS_SYNCHRONOUS),
+    ("dirsync", libc::MS_DIRSYNC, 0),
+];
+
+/// Options of fstab that mount(8) and systemd act on, not a file system.
+fn is_for_others(word: &str) -> bool {
+    let known = ["defaults", "auto", "noauto", "nofail", "user", "nouser", "users", "owner", "group", "_netdev"];
+    known.contains(&word) || word.starts_with("x-") || word.starts_with("X-") || word.starts_with("comment=")
+}
+
+fn mount_directly(mountpoint: &Path, options: &MountOptions, parsed: &Parsed) -> io::Result<OwnedFd> {
+    let device = open_device()?;
+    // SAFETY: both only read.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let mut words = vec![format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd())];
+    words.extend(parsed.words.iter().cloned());
+    let source = c_string(OsStr::new(&options.source))?;
+    let kind = c_string(OsStr::new(&format!("fuse.{}", options.subtype)))?;
+    let target = c_string(mountpoint.as_os_str())?;
+    let data = c_string(OsStr::new(&words.join(",")))?;
+    // SAFETY: five zero-terminated strings that live during the call.
+    let result = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), parsed.flags, data.as_ptr().cast())
+    };
+    match result {
+        0 => Ok(device),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn mount_by_helper(mountpoint: &Path, options: &MountOptions, parsed: &Parsed) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // fusermount3 splits at commas and takes a backslash for an escape.
+    let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+    let mut words = vec![format!("fsname={}", escaped(&options.source)), format!("subtype={}", options.subtype)];
+    words.extend(parsed.words.iter().chain(&parsed.flag_words).cloned());
+    let mut command = Command::new("fusermount3");
+    command.arg("-o").arg(words.join(",")).arg("--").arg(mountpoint);
+    // The socket goes in as descriptor 0, which needs no care about inheritance.
+    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(OwnedFd::from(theirs)));
+    run_helper(&mut command)?;
+    receive_device(&ours)
+}
+
+fn run_helper(command: &mut Command) -> io::Result<()> {
+    let output = command.output().map_err(|error| {
+        io::Error::new(error.kind(), format!("fusermount3 (package fuse3) is needed to mount without root: {error}"))
+    })?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
+
+/// The descriptor fusermount3 sent.
+fn receive_device(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0_u8; 1];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // Eight-byte words, for the alignment of the control header; one descriptor needs 24 bytes.
+    let mut control = [0_u64; 8];
+    // SAFETY: all fields of `msghdr` may be zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the message points at live buffers of the lengths it states.
+    if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: recvmsg filled the message in; the macro stays inside `msg_controllen`.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    let none = || io::Error::other("fusermount3 sent no descriptor");
+    // SAFETY: a header the macro returned lies inside `control`.
+    let header = unsafe { header.as_ref() }.ok_or_else(none)?;
+    if header.cmsg_level != libc::SOL_SOCKET || header.cmsg_type != libc::SCM_RIGHTS {
+        return Err(none());
+    }
+    // SAFETY: the data of SCM_RIGHTS starts with a descriptor, which is now ours alone.
+    unsafe {
+        let fd = libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned();
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// One line of the mount table.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    device: String,
+    mountpoint: Vec<u8>,
+    kind: String,
+}
+
+/// The mount one sees at this path: the last one in the table.
+fn topmost(mountpoint: &Path) -> io::Result<Option<Line>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let lines = table.split(|byte| *byte == b'\n').filter_map(parse_line);
+    Ok(lines.filter(|line| line.mountpoint == mountpoint.as_os_str().as_bytes()).last())
+}
+
+/// The unique number of the mount one sees at this path. Asks the kernel alone, not who serves the mount.
+fn unique_number(mountpoint: &Path) -> Option<u64> {
+    /// `STATX_MNT_ID_UNIQUE`, Linux 6.8.
+    const UNIQUE: u32 = 0x4000;
+    let path = c_string(mountpoint.as_os_str()).ok()?;
+    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: a `statx` may be all zeros; the call reads the path and fills the structure in.
+    let (result, answer) = unsafe {
+        let mut answer: libc::statx = std::mem::zeroed();
+        (libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, UNIQUE, &raw mut answer), answer)
+    };
+    (result == 0 && answer.stx_mask & UNIQUE != 0).then_some(answer.stx_mnt_id)
+}
+
+/// See proc_pid_mountinfo(5).
+fn parse_line(line: &[u8]) -> Option<Line> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let mountpoint = unescape(fields.nth(1)?);
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some(Line { device, mountpoint, kind: String::from_utf8_lossy(kind).into_owned() })
+}
+
+/// Undoes the mount table's octal escapes.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let octal = (*first == b'\\').then(|| std::str::from_utf8(after.get(..3)?).ok()).flatten();
+        let byte = octal.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        text.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[3..] } else { after };
+    }
+    text
+}
+
+fn c_string(text: &OsStr) -> io::Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "zero byte in a name"))
+}

@@ -1,0 +1,171 @@
+//! How other threads reach a queue's thread, which sleeps in its ring: letters, and an eventfd to wake it.
+//!
+//! A wake-up across CPUs is the dearest thing on the way (`platform-facts.md` 10.1), so the eventfd is written only
+//! when the owner sleeps: `is_awake` is true from the moment it is woken until it has found the box empty.
+
+#![expect(unsafe_code, reason = "eventfd(2) has no safe wrapper in std")]
+
+use crate::exchange::{Core, Home};
+use crate::interrupt::Cancel;
+use crate::late::lock;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Wake;
+use zerocopy::IntoBytes;
+
+/// The box of one queue.
+pub(crate) struct Mailbox {
+    event: File,
+    is_awake: AtomicBool,
+    letters: Mutex<Letters>,
+}
+
+/// What has come.
+#[derive(Default)]
+pub(crate) struct Letters {
+    /// Slots whose futures may go on.
+    pub(crate) woken: Vec<u32>,
+    /// Exchanges that were answered elsewhere, or dropped.
+    pub(crate) answered: Vec<Box<Core>>,
+    /// Requests whose callers were interrupted.
+    pub(crate) cancelled: Vec<u64>,
+    /// How many nudges have come back (`queue`).
+    pub(crate) nudged: usize,
+    /// The connection has ended.
+    pub(crate) is_ending: bool,
+    /// The queue has gone: what comes now is dropped.
+    is_closed: bool,
+}
+
+impl Letters {
+    fn is_empty(&self) -> bool {
+        self.woken.is_empty() && self.answered.is_empty() && self.cancelled.is_empty() && self.nudged == 0
+    }
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<Arc<Mailbox>> {
+        // SAFETY: makes a new descriptor and touches no memory of ours.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        let event = unsafe { File::from_raw_fd(fd) };
+        Ok(Arc::new(Mailbox { event, is_awake: AtomicBool::new(true), letters: Mutex::default() }))
+    }
+
+    /// What the owner polls while it sleeps.
+    pub(crate) fn event(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    /// The owner was woken by the event.
+    pub(crate) fn clear_event(&self) {
+        // EAGAIN: it had been cleared already.
+        let _ = (&self.event).read(&mut [0; 8]);
+    }
+
+    /// The owner wants to sleep. False if there are letters: it must stay awake.
+    pub(crate) fn may_sleep(&self, has_seen_end: bool) -> bool {
+        self.is_awake.store(false, Ordering::SeqCst);
+        let is_quiet = {
+            let letters = lock(&self.letters);
+            letters.is_empty() && letters.is_ending == has_seen_end
+        };
+        if !is_quiet {
+            self.is_awake.store(true, Ordering::SeqCst);
+        }
+        is_quiet
+    }
+
+    /// The owner is awake again, for whatever reason.
+    pub(crate) fn wakes(&self) {
+        self.is_awake.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes all letters.
+    pub(crate) fn take(&self) -> Letters {
+        let mut letters = lock(&self.letters);
+        let empty = Letters { is_ending: letters.is_ending, is_closed: letters.is_closed, ..Default::default() };
+        std::mem::replace(&mut letters, empty)
+    }
+
+    /// The connection has ended.
+    pub(crate) fn end(&self) {
+        self.post(|letters| letters.is_ending = true);
+    }
+
+    /// A nudge has come back.
+    pub(crate) fn nudged(&self) {
+        self.post(|letters| letters.nudged += 1);
+    }
+
+    /// The owner goes; returns what is left.
+    pub(crate) fn close(&self) -> Letters {
+        lock(&self.letters).is_closed = true;
+        self.take()
+    }
+
+    fn post(&self, write: impl FnOnce(&mut Letters)) {
+        {
+            let mut letters = lock(&self.letters);
+            if letters.is_closed {
+                return;
+            }
+            write(&mut letters);
+        }
+        if !self.is_awake.swap(true, Ordering::SeqCst) {
+            // An eventfd refuses only when its counter is full, and then the owner is about to wake.
+            let _ = (&self.event).write(&1_u64.as_bytes());
+        }
+    }
+}
+
+impl Home for Mailbox {
+    fn answer(&self, core: Box<Core>) {
+        let mut core = Some(core);
+        self.post(|letters| letters.answered.extend(core.take()));
+        // With the box closed the core ends here, outside the lock.
+    }
+}
+
+impl Cancel for Mailbox {
+    fn cancel(self: Arc<Self>, unique: u64) {
+        self.post(|letters| letters.cancelled.push(unique));
+    }
+}
+
+/// Wakes the future of one slot. One per slot for its whole life: a wake meant for an earlier request of the slot only
+/// polls once too often.
+pub(crate) struct SlotWaker {
+    mailbox: Arc<Mailbox>,
+    slot: u32,
+    is_posted: AtomicBool,
+}
+
+impl SlotWaker {
+    pub(crate) fn new(mailbox: Arc<Mailbox>, slot: u32) -> Arc<SlotWaker> {
+        Arc::new(SlotWaker { mailbox, slot, is_posted: AtomicBool::new(false) })
+    }
+
+    /// The owner is about to poll: later wakes count again.
+    pub(crate) fn arm(&self) {
+        self.is_posted.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_posted.swap(true, Ordering::SeqCst) {
+            self.mailbox.post(|letters| letters.woken.push(self.slot));
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! One queue: the thread of one CPU, its ring, its entries, and the futures that are not ready.
+//!
+//! An entry (a *slot*) is a buffer that goes back and forth. The kernel holds it until it has a request; then the
+//! file system does, until the answer is committed, which hands the slot back in the same step:
+//!
+//! ```text
+//!  REGISTER -> held by the kernel -> request arrives -> served -> ready -> COMMIT_AND_FETCH -> held by the kernel ...
+//!                                                          \-> pending -> woken (mailbox) -> polled again
+//! ```
+//!
+//! Late answers keep their slots. So that they never keep the kernel without any, the queue *grows*: whenever fewer
+//! than `reserve` slots are held, more are registered, up to `depth_max`.
+//!
+//! *The nudge.* A request that comes while no slot is held waits in a queue in the kernel, from which only a COMMIT
+//! takes (`fuse_uring_next_fuse_req`); a REGISTER does not look there. If all slots went late at once, the new ones
+//! would stay idle beside a waiting request, for as long as the late answers take. So after growing from nothing the
+//! queue is *suspect*, and while it is, one statfs(2) after another is made on this CPU by a thread for the purpose: it
+//! uses a new slot, and committing its answer takes up a waiting request. A COMMIT that comes back without a request
+//! has seen the kernel's queue empty, which ends the suspicion.
+//!
+//! Truths kept here:
+//! - The thread sleeps nowhere but in its ring.
+//! - While the kernel holds a slot, its memory is mapped and nobody borrows from it.
+
+#![expect(unsafe_code, reason = "io_uring commands carry addresses; sched_setaffinity(2) and statfs(2)")]
+
+use super::Plan;
+use super::mailbox::{Letters, Mailbox, SlotWaker};
+use crate::buffer::{Area, PAGE, ROOM_AT};
+use crate::counters::{Counters, add};
+use crate::crew::{self, Crew, Duty, Pending};
+use crate::exchange::{Core, Exchange, Home};
+use crate::service;
+use crate::wire::{self, RING_ARGUMENTS_AT, RING_ARGUMENTS_BYTES, RING_ENTRY_AT, RING_HEADER_BYTES};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::thread::{Builder, JoinHandle};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// `FUSE_IO_URING_CMD_REGISTER`.
+const REGISTER: u32 = 1;
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
+const COMMIT_AND_FETCH: u32 = 2;
+/// Tag of the completion that says the mailbox wants to be read.
+const EVENT: u64 = u64::MAX;
+/// Commands collected before they have to be submitted.
+const SUBMISSIONS: u32 = 64;
+
+type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+/// A queue, on its thread.
+pub(super) struct Queue {
+    /// First, so that it is closed before the memory of the slots goes.
+    ring: Ring,
+    slots: Vec<Slot>,
+    plan: Arc<Plan>,
+    index: u16,
+    mailbox: Arc<Mailbox>,
+    counters: Arc<Counters>,
+    depth: usize,
+    /// Slots that have not come back with an error.
+    alive: usize,
+    /// Slots the kernel holds or will with the next submission.
+    held: usize,
+    /// COMMITs since the last look at what they fetched.
+    commits: usize,
+    /// The kernel held nothing at some moment of this round.
+    was_dry: bool,
+    is_suspect: bool,
+    is_event_armed: bool,
+    is_ending: bool,
+    /// io_uring itself failed: the connection is being ended by force.
+    is_broken: bool,
+    batch: Vec<(u64, i32)>,
+    nudges: Vec<JoinHandle<()>>,
+    /// Nudges that have not come back.
+    nudges_out: usize,
+}
+
+/// A ring entry.
+struct Slot {
+    /// There while the kernel holds the slot.
+    core: Option<Box<Core>>,
+    /// The future of the request the slot carries, if it is late.
+    pending: Option<Pending>,
+    arm: Arc<SlotWaker>,
+    waker: Waker,
+    /// Header and payload, read by the kernel at REGISTER.
+    parts: Box<[libc::iovec; 2]>,
+}
+
+/// A ring with the shape FUSE wants, for the calling thread.
+pub(super) fn new_ring() -> io::Result<Ring> {
+    build_ring(64)
+}
+
+fn build_ring(completions: u32) -> io::Result<Ring> {
+    IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_cqsize(completions).build(SUBMISSIONS)
+}
+
+/// Ties the calling thread to a CPU. False where that CPU is off or not ours: nobody will call from it either.
+pub(super) fn pin_thread(cpu: u16) -> bool {
+    // SAFETY: a CPU set may be all zeros; CPU_SET ignores numbers beyond it; the call reads the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(usize::from(cpu), &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
+    }
+}
+
+impl Queue {
+    /// Makes the ring. `is_here`: the thread runs on the CPU the queue is for.
+    pub(super) fn new(plan: Arc<Plan>, index: u16, mailbox: Arc<Mailbox>, is_here: bool) -> io::Result<Queue> {
+        // Every slot has at most one completion under way, and so has the event: none can overflow.
+        let completions = (plan.depth_max + 64).next_power_of_two();
+        let mut queue = Queue {
+            ring: build_ring(u32::try_from(completions).map_err(io::Error::other)?)?,
+            slots: Vec::new(),
+            counters: plan.crew.counters(),
+            depth: if is_here { plan.depth } else { 1 },
+            plan,
+            index,
+            mailbox,
+            alive: 0,
+            held: 0,
+            commits: 0,
+            was_dry: false,
+            // Requests may wait between the first entry's registration and the last's.
+            is_suspect: true,
+            is_event_armed: false,
+            is_ending: false,
+            is_broken: false,
+            batch: Vec::new(),
+            nudges: Vec::new(),
+            nudges_out: 0,
+        };
+        for _ in 0..queue.depth {
+            queue.add_slot()?;
+        }
+        Ok(queue)
+    }
+
+    /// Registers the slots made so far. The kernel says nothing about entries it takes, only about those it refuses.
+    pub(super) fn register(&mut self) -> io::Result<()> {
+        for slot in 0..self.slots.len() {
+            self.push_register(slot);
+        }
+        self.ring.submit()?;
+        // Whatever else has come is for `receive`.
+        self.batch.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+        match self.batch.iter().find(|(_, result)| *result < 0) {
+            None => Ok(()),
+            Some((_, result)) => Err(io::Error::from_raw_os_error(-result)),
+        }
+    }
+
+    /// Serves until the connection has ended and the kernel has given every slot back.
+    pub(super) fn run(&mut self) {
+        loop {
+            self.receive();
+            self.read_letters();
+            let has_grown = self.grow();
+            if self.is_broken || (self.is_ending && self.held == 0) {
+                return;
+            }
+            self.look(has_grown);
+            self.sleep();
+        }
+    }
+
+    /// Ends the queue. Futures that are not ready have the session's grace to finish, though nobody waits for them.
+    pub(super) fn leave(mut self) {
+        drop(self.mailbox.close());
+        for slot in &mut self.slots {
+            if let Some(Pending { future, interruptible }) = slot.pending.take() {
+                self.plan.crew.late.adopt(future, interruptible);
+            }
+        }
+        for nudge in self.nudges.drain(..) {
+            // It only makes a system call.
+            let _ = nudge.join();
+        }
+    }
+
+    fn crew(&self) -> &Crew {
+        &self.plan.crew
+    }
+
+    // ---- From the kernel ----
+
+    fn receive(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+        self.held -= batch.iter().filter(|(tag, _)| *tag != EVENT).count();
+        self.was_dry |= self.held == 0;
+        for &(tag, result) in &batch {
+            match tag {
+                EVENT => {
+                    self.is_event_armed = false;
+                    self.mailbox.clear_event();
+                }
+                slot if result < 0 => self.bury(slot),
+                slot => self.serve(slot as usize),
+            }
+        }
+        batch.clear();
+        self.batch = batch;
+    }
+
+    /// A command came back with an error: the kernel has done with the slot. Mostly the connection has ended.
+    fn bury(&mut self, slot: u64) {
+        self.alive -= 1;
+        self.slots[slot as usize].core = None;
+    }
+
+    fn serve(&mut self, slot: usize) {
+        let mut core = self.slots[slot].core.take().expect("a slot the kernel held has its core");
+        begin(&mut core, self.crew());
+        let duty = self.crew().take(&core, &self.counters);
+        let interruptible = crew::interruptible(&core);
+        let mut exchange = Exchange::new(core);
+        if !matches!(duty, Duty::Serve) {
+            exchange.answer_empty();
+            return self.commit(exchange.into_core());
+        }
+        // A panic has answered already, through the mailbox.
+        let Some(future) = service::begin(self.crew().handler.as_ref(), exchange) else { return };
+        let is_pending = self.poll(slot, Pending { future, interruptible });
+        if is_pending {
+            add(&self.counters.late, 1);
+            if let Some(unique) = interruptible {
+                self.crew().interrupts.wait(unique, self.mailbox.clone());
+            }
+        }
+    }
+
+    /// Polls a future of this slot; keeps it there if it is pending.
+    fn poll(&mut self, slot: usize, mut pending: Pending) -> bool {
+        match service::poll(&mut pending.future, &mut Context::from_waker(&self.slots[slot].waker)) {
+            Poll::Pending => {
+                self.slots[slot].pending = Some(pending);
+                return true;
+            }
+            Poll::Ready(exchange) => {
+                self.end_wait(&pending);
+                drop(pending);
+                if let Some(exchange) = exchange {
+                    self.accept(exchange);
+                }
+            }
+        }
+        false
+    }
+
+    fn end_wait(&self, pending: &Pending) {
+        if let Some(unique) = pending.interruptible {
+            self.crew().interrupts.end(unique);
+        }
+    }
+
+    // ---- From other threads ----
+
+    fn read_letters(&mut self) {
+        let Letters { woken, answered, cancelled, nudged, is_ending, .. } = self.mailbox.take();
+        self.is_ending |= is_ending;
+        self.nudges_out -= nudged;
+        for slot in woken {
+            let slot = slot as usize;
+            self.slots[slot].arm.arm();
+            if let Some(pending) = self.slots[slot].pending.take() {
+                self.poll(slot, pending);
+            }
+        }
+        for unique in cancelled {
+            let is_it = |slot: &Slot| slot.pending.as_ref().is_some_and(|one| one.interruptible == Some(unique));
+            if let Some(slot) = self.slots.iter().position(is_it) {
+                // Dropping the future drops its exchange, which answers by letter.
+                drop(self.slots[slot].pending.take());
+            }
+        }
+        for core in answered {
+            self.commit(core);
+        }
+    }
+
+    // ---- To the kernel ----
+
+    /// Takes an answer; it may be to a request of another queue.
+    fn accept(&mut self, exchange: Exchange) {
+        if exchange.is_from(&*self.mailbox) { self.commit(exchange.into_core()) } else { exchange.send() }
+    }
+
+    /// Answers, and hands the slot back to the kernel.
+    fn commit(&mut self, mut core: Box<Core>) {
+        let slot = core.slot as usize;
+        let commit_id = finish(&mut core);
+        // An exchange can be answered while the future it was given to goes on: that one needs another place.
+        if let Some(Pending { future, interruptible }) = self.slots[slot].pending.take() {
+            self.crew().late.adopt(future, interruptible);
+        }
+        self.slots[slot].core = Some(core);
+        self.held += 1;
+        self.commits += 1;
+        let command = command(commit_id, self.index);
+        let entry = opcode::UringCmd80::new(self.device(), COMMIT_AND_FETCH).cmd(command).build();
+        self.push(&entry.user_data(slot as u64));
+    }
+
+    fn device(&self) -> types::Fd {
+        types::Fd(self.plan.device.as_raw_fd())
+    }
+
+    fn add_slot(&mut self) -> io::Result<()> {
+        let number = self.slots.len() as u32;
+        let area = Area::new(self.crew().payload_bytes)?;
+        let payload_bytes = area.len() - 2 * PAGE;
+        let part = |at, bytes| libc::iovec { iov_base: area.address(at).cast(), iov_len: bytes };
+        let parts = Box::new([part(0, RING_HEADER_BYTES), part(ROOM_AT, payload_bytes)]);
+        let home: Arc<dyn Home> = self.mailbox.clone();
+        let core = Some(Box::new(Core::new(area, Some(home), number)));
+        let arm = SlotWaker::new(self.mailbox.clone(), number);
+        self.slots.push(Slot { core, pending: None, waker: Waker::from(arm.clone()), arm, parts });
+        Ok(())
+    }
+
+    fn push_register(&mut self, slot: usize) {
+        self.alive += 1;
+        self.held += 1;
+        let parts = self.slots[slot].parts.as_ptr();
+        let command = opcode::UringCmd80::new(self.device(), REGISTER).cmd(command(0, self.index));
+        let mut entry = command.addr(Some(parts as u64)).build().user_data(slot as u64);
+        // SAFETY: an `Entry128` is a kernel SQE of 128 bytes; `len` is its 32-bit word at byte 24 (io_uring.h). The
+        // crate cannot set it for this opcode; FUSE wants the number of parts there.
+        unsafe { (&raw mut entry).cast::<u32>().add(6).write(2) };
+        self.push(&entry);
+    }
+
+    /// Registers more slots if too few are held. True if it did.
+    fn grow(&mut self) -> bool {
+        let was_dry = std::mem::take(&mut self.was_dry);
+        let reserve = (self.depth / 2).max(1);
+        if self.is_ending || self.held >= reserve || self.alive >= self.plan.depth_max {
+            return false;
+        }
+        self.is_suspect |= was_dry;
+        let count = (reserve - self.held).min(self.plan.depth_max - self.alive);
+        for grown in 0..count {
+            if self.add_slot().is_err() {
+                // No memory now; the next round tries again.
+                return grown > 0;
+            }
+            self.push_register(self.slots.len() - 1);
+            add(&self.counters.grown, 1);
+        }
+        true
+    }
+
+    /// While suspect: submits, looks whether a COMMIT found the kernel's queue empty, and nudges if it may not be.
+    fn look(&mut self, has_grown: bool) {
+        let commits = std::mem::take(&mut self.commits);
+        if !self.is_suspect {
+            return;
+        }
+        // Without GETEVENTS nothing but the commands themselves completes in this call.
+        let result = self.ring.submit();
+        self.check(result.map(drop));
+        if self.ring.completion().len() < commits {
+            self.is_suspect = false;
+            return;
+        }
+        let has_late = self.alive > self.held;
+        if has_late && !self.is_ending && (has_grown || self.nudges_out == 0) {
+            self.nudge();
+        }
+    }
+
+    fn nudge(&mut self) {
+        add(&self.counters.starved, 1);
+        self.nudges.retain(|nudge| !nudge.is_finished());
+        let (index, mailbox) = (self.index, self.mailbox.clone());
+        let Ok(path) = CString::new(self.plan.unmounter.mountpoint().as_os_str().as_bytes()) else { return };
+        let nudge = Builder::new().name(format!("fuse-nudge-{index}")).spawn(move || {
+            if pin_thread(index) {
+                // SAFETY: a zero-terminated path and room for the answer, both alive during the call.
+                unsafe {
+                    let mut answer: libc::statfs = std::mem::zeroed();
+                    libc::statfs(path.as_ptr(), &raw mut answer);
+                }
+            }
+            // The queue looks again.
+            mailbox.nudged();
+        });
+        self.nudges_out += usize::from(nudge.is_ok());
+        self.nudges.extend(nudge);
+    }
+
+    /// Submits, and waits for something to happen unless there are letters.
+    fn sleep(&mut self) {
+        if !self.is_event_armed {
+            let event = types::Fd(self.mailbox.event());
+            let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).build().user_data(EVENT);
+            self.push(&entry.into());
+            self.is_event_armed = true;
+        }
+        let may_sleep = self.mailbox.may_sleep(self.is_ending);
+        self.enter(usize::from(may_sleep));
+        self.mailbox.wakes();
+    }
+
+    fn push(&mut self, entry: &squeue::Entry128) {
+        // SAFETY: what a command points to (the parts of a slot, the slot's memory) lives until the kernel has given
+        // the slot back: slots are never removed, and `drop` keeps the memory of those that are held.
+        while !self.is_broken && unsafe { self.ring.submission().push(entry) }.is_err() {
+            self.enter(0);
+        }
+    }
+
+    /// Enters the ring, which also lets the kernel hand over requests.
+    fn enter(&mut self, want: usize) {
+        let count = self.ring.submission().len();
+        let flags = EnterFlags::GETEVENTS.bits();
+        // SAFETY: submits what `push` put there and waits; no further argument is passed.
+        let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(count as u32, want as u32, flags, None) };
+        self.check(result.map(drop));
+    }
+
+    fn check(&mut self, result: io::Result<()>) {
+        let Err(error) = result else { return };
+        // A signal; no memory for the moment; completions to be read first.
+        if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) {
+            return;
+        }
+        // Nothing more will come through this ring. Callers on this CPU must not wait for ever.
+        self.is_broken = true;
+        let _ = self.plan.unmounter.abort();
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.held > 0 {
+            // A broken ring or a panic: the kernel may still write into slots it holds, so their memory stays.
+            self.slots.iter_mut().filter_map(|slot| slot.core.take()).for_each(std::mem::forget);
+        }
+    }
+}
+
+/// Takes up the request in a slot's area.
+fn begin(core: &mut Core, crew: &Crew) {
+    let area = core.area.bytes();
+    let (header, _) = wire::InHeader::read_from_prefix(area).expect("an area has a page for the header");
+    let (entry, _) = wire::RingEntry::read_from_prefix(&area[RING_ENTRY_AT..]).expect("the page holds both");
+    let payload = (entry.payload_bytes as usize).min(area.len() - ROOM_AT);
+    let rest = (header.bytes as usize).saturating_sub(size_of::<wire::InHeader>() + payload);
+    let arguments = rest.min(RING_ARGUMENTS_BYTES);
+    core.begin(0, RING_ARGUMENTS_AT..RING_ARGUMENTS_AT + arguments, ROOM_AT..ROOM_AT + payload, crew.dialect);
+}
+
+/// Puts the answer where the kernel takes it from. Returns the id to commit.
+fn finish(core: &mut Core) -> u64 {
+    let payload_bytes = core.gather() as u32;
+    let (error, unique) = (core.error(), core.header.unique);
+    let area = core.area.bytes_mut();
+    let (mut entry, _) = wire::RingEntry::read_from_prefix(&area[RING_ENTRY_AT..]).expect("the page holds it");
+    entry.payload_bytes = payload_bytes;
+    let header = wire::OutHeader { bytes: size_of::<wire::OutHeader>() as u32 + payload_bytes, error, unique };
+    area[RING_ENTRY_AT..][..size_of::<wire::RingEntry>()].copy_from_slice(entry.as_bytes());
+    area[..size_of::<wire::OutHeader>()].copy_from_slice(header.as_bytes());
+    entry.commit_id
+}
+
+/// The command area of an SQE.
+fn command(commit_id: u64, queue: u16) -> [u8; 80] {
+    let mut bytes = [0; 80];
+    let command = wire::RingCommand { flags: 0, commit_id, queue, padding: [0; 6] };
+    bytes[..size_of::<wire::RingCommand>()].copy_from_slice(command.as_bytes());
+    bytes
+}

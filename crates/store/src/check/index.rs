@@ -1,0 +1,70 @@
+//! The index file against the packs.
+
+use std::collections::BTreeMap;
+
+use base::id::ChunkAddress;
+
+use super::{Check, Fingerprint};
+use crate::format::{INDEX_FILE, Place};
+
+/// What one walk over the index file finds.
+#[derive(Default)]
+struct Walk {
+    entries: u64,
+    rotten: Vec<ChunkAddress>,
+    by_pack: BTreeMap<u64, Fingerprint>,
+}
+
+impl Check<'_> {
+    pub(super) async fn index(&mut self) {
+        let store = self.store;
+        let path = format!("{}/{INDEX_FILE}", store.pool.disks[0].disk.path());
+        let mut walk = Walk::default();
+        let walked = store.packs.index.file.walk(&mut |address, place| {
+            walk.entries += 1;
+            match place {
+                Some(place) => walk.by_pack.entry(place.pack).or_default().add(&address, &place),
+                None => walk.rotten.push(address),
+            }
+        });
+        self.report.index_entries = walk.entries;
+        if let Err(error) = walked {
+            return self.failed("HF0010", path, error, true);
+        }
+        for address in walk.rotten {
+            let words = (format!("an entry for {address}"), "one whose check does not match");
+            self.problem("HF0011", "the index", (path.clone(), 0), words, true);
+        }
+        for (pack, fingerprint) in walk.by_pack {
+            if self.named.get(&pack) != Some(&fingerprint) {
+                self.look_again(pack, &path).await;
+            }
+        }
+    }
+
+    /// The sums of a pack differ: the store moved meanwhile, or the two do not agree. With the index at rest it shows.
+    async fn look_again(&mut self, pack: u64, path: &str) {
+        let store = self.store;
+        let _rest = store.index_work.lock().await;
+        let mut indexed: Vec<(ChunkAddress, Place)> = Vec::new();
+        let walked = store.packs.index.file.walk(&mut |address, place| {
+            indexed.extend(place.filter(|place| place.pack == pack).map(|place| (address, place)));
+        });
+        if walked.is_err() || indexed.is_empty() {
+            return;
+        }
+        let at = (path.to_owned(), 0);
+        let Some(known) = store.packs.known().remove(&pack) else {
+            let words = (format!("pack {pack:016x}"), format!("{} entries of a pack that is not there", indexed.len()));
+            return self.problem("HF0012", "the index", at, words, true);
+        };
+        // Without its directory there is nothing to compare with, and that was told already.
+        let Some(named) = self.directory(pack, known.disk).await else { return };
+        let strange = indexed.iter().find(|(address, place)| !named.contains(&(*address, place.offset)));
+        if let Some((address, place)) = strange {
+            let expected = format!("the directory of pack {pack:016x}");
+            let found = format!("{address} at byte {}, which that does not name", place.offset);
+            self.problem("HF0013", "the index", at, (expected, found), true);
+        }
+    }
+}

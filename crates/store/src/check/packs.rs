@@ -1,0 +1,243 @@
+//! Packs and their chunks.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::id::ChunkAddress;
+use bytes::Bytes;
+use platform::disk::{DiskErrorKind, File, Open};
+use platform::task::parallel;
+
+use super::{Check, Depth};
+use crate::chunk::unpack;
+use crate::failure::{StoreError, corrupt};
+use crate::format::{
+    ChunkHeader, DAMAGED_SUFFIX, Entry, PACK_SUFFIX, PACKS, PackHeader, Place, Unfit, number_of, pack_path,
+};
+use crate::pack::scan::{read_directory, read_footer};
+use crate::pack::{OpenPack, PackKnown, PackState};
+
+/// Bytes read and verified in one step.
+const STEP_BYTES: u64 = 8 << 20;
+
+impl Check<'_> {
+    pub(super) async fn packs(&mut self) {
+        let known = self.store.packs.known();
+        self.total_bytes = known.values().map(|known| self.cost(known)).sum();
+        (self.progress)(0, self.total_bytes);
+        let mut done = 0;
+        for (pack, known) in &known {
+            let before = self.report.problems.len();
+            match &known.state {
+                PackState::Sealed => self.sealed(*pack, known).await,
+                PackState::Open(open) if self.depth == Depth::Deep => self.open(open).await,
+                PackState::Open(_) => {}
+            }
+            if !self.store.packs.has(*pack) {
+                // Reclaim removed it meanwhile: whatever was wrong with it is no more.
+                self.report.problems.truncate(before);
+                self.named.remove(pack);
+            }
+            self.report.packs += 1;
+            done += self.cost(known);
+            (self.progress)(done, self.total_bytes);
+        }
+    }
+
+    fn cost(&self, known: &PackKnown) -> u64 {
+        match self.depth {
+            Depth::Deep => u64::from(known.summary.data_bytes),
+            Depth::Shallow => u64::from(known.summary.count) * Entry::BYTES as u64,
+        }
+    }
+
+    async fn sealed(&mut self, pack: u64, known: &PackKnown) {
+        let path = self.store.packs.path_of(pack);
+        let file = match self.store.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind == DiskErrorKind::Absent => {
+                let words = (format!("a pack with {} chunks", known.summary.count), "no such file");
+                return self.problem("HF0009", "a pack", (path, 0), words, false);
+            }
+            Err(error) => return self.failed("HF0009", path, error.into(), false),
+        };
+        if let Err(error) = self.header(&file, pack, known.disk).await {
+            self.failed("HF0004", path.clone(), error, true);
+        }
+        let footer = match read_footer(&file, pack).await {
+            Ok(Ok(footer)) => footer,
+            Ok(Err(Unfit { expected, found, .. })) => {
+                let at = (path, file.length().unwrap_or(0));
+                return self.problem("HF0005", "the footer of a pack", at, (expected, found), true);
+            }
+            Err(error) => return self.failed("HF0005", path, error, true),
+        };
+        let entries = match read_directory(&file, &footer).await {
+            Ok(entries) => entries,
+            Err(error) => return self.failed("HF0006", path, error, true),
+        };
+        self.report.chunks += entries.len() as u64;
+        self.report.bytes += footer.directory_bytes();
+        self.compare(pack, &path, &entries);
+        if self.depth == Depth::Deep {
+            self.contents(&file, pack, &entries).await;
+        }
+    }
+
+    async fn header(&self, file: &File, pack: u64, disk: usize) -> Result<(), StoreError> {
+        let mut bytes = [0; PackHeader::BYTES];
+        file.read_exact_at(0, &mut bytes).await?;
+        let pool = &self.store.pool;
+        let found = PackHeader::decode(&bytes, pack)
+            .map_err(|unfit| corrupt("a pack header", file.path(), 0, unfit.expected, unfit.found))?;
+        let class = found.class;
+        let expected =
+            PackHeader { pack, node_identity: pool.node_identity, disk_uuid: pool.disks[disk].uuid, class };
+        if found == expected {
+            Ok(())
+        } else {
+            Err(corrupt("a pack header", file.path(), 0, format!("{expected:?}"), format!("{found:?}")))
+        }
+    }
+
+    /// Is every chunk of a directory in the index?
+    fn compare(&mut self, pack: u64, path: &str, entries: &[Entry]) {
+        let store = self.store;
+        for entry in entries {
+            let (address, place) = (entry.header.address, Place::of(pack, entry));
+            match store.packs.index.lookup(&address, &store.counters) {
+                Ok(Some(found)) if found == place => {
+                    if store.packs.index.recent(&address).is_none() {
+                        self.named.entry(pack).or_default().add(&address, &place);
+                    }
+                }
+                // Another copy of it: that one's pack is looked at too.
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let at = (path.to_owned(), u64::from(entry.offset));
+                    let words = (format!("an index entry for {address}"), "none");
+                    self.problem("HF0014", "the index", at, words, true);
+                }
+                Err(error) => return self.failed("HF0010", path.to_owned(), error, true),
+            }
+        }
+    }
+
+    async fn contents(&mut self, file: &File, pack: u64, entries: &[Entry]) {
+        let mut rest = entries;
+        while let Some(first) = rest.first() {
+            let start = u64::from(first.offset);
+            let count = rest.iter().take_while(|entry| entry.end() - start <= STEP_BYTES).count().max(1);
+            let (step, later) = rest.split_at(count);
+            rest = later;
+            let end = step[count - 1].end();
+            let mut bytes = vec![0; usize::try_from(end - start).expect("a step fits in memory")];
+            match file.read_exact_at(start, &mut bytes).await {
+                Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes)),
+                // A sector that cannot be read must not hide what lies beside it.
+                Err(_) if count > 1 => {
+                    for entry in step {
+                        Box::pin(self.contents(file, pack, std::slice::from_ref(entry))).await;
+                    }
+                }
+                Err(error) => {
+                    let at = (file.path().to_owned(), start);
+                    self.problem("HF0007", "a chunk", at, (first.header.address, error), false);
+                    self.store.packs.doubt(first.header.address);
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, path: &str, pack: u64, entries: &[Entry], bytes: &Bytes) {
+        let (store, start) = (self.store, entries[0].offset);
+        let verified = parallel(&store.platform.tasks, entries.to_vec(), |entry| {
+            let from = (entry.offset - start) as usize;
+            let payload = from + ChunkHeader::BYTES..from + entry.header.stored_bytes() as usize;
+            match ChunkHeader::decode(&bytes[from..from + ChunkHeader::BYTES], pack, entry.offset) {
+                Ok(header) if header == entry.header => unpack(store.key(), &header, bytes.slice(payload)).map(drop),
+                Ok(header) => Err(format!("a header of {}", header.address)),
+                Err(unfit) => Err(format!("a header with {} instead of {}", unfit.found, unfit.expected)),
+            }
+        });
+        self.report.bytes += bytes.len() as u64;
+        self.report.chunks_verified += entries.len() as u64;
+        for (entry, result) in entries.iter().zip(verified) {
+            if let Err(found) = result {
+                let address = entry.header.address;
+                let at = (path.to_owned(), u64::from(entry.offset));
+                self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), false);
+                store.packs.doubt(address);
+            }
+        }
+    }
+
+    /// What of an open pack is in its file.
+    async fn open(&mut self, open: &Arc<OpenPack>) {
+        let Some(written) = open.written() else { return };
+        let mut bytes = vec![0; usize::try_from(written).expect("packs fit in memory")];
+        let path = open.path().to_owned();
+        if let Err(error) = open.file().read_exact_at(0, &mut bytes).await {
+            return self.failed("HF0007", path, error.into(), false);
+        }
+        let bytes = Bytes::from(bytes);
+        let scanned = crate::pack::scan::scan(self.store.key(), open.number, &bytes);
+        self.report.chunks += scanned.entries.len() as u64;
+        self.report.chunks_verified += scanned.entries.len() as u64;
+        self.report.bytes += bytes.len() as u64;
+        if scanned.bad_bytes > 0 {
+            let words = ("chunks without gaps", format!("{} bytes that are none", scanned.bad_bytes));
+            self.problem("HF0007", "an open pack", (path, 0), words, false);
+        }
+    }
+
+    /// Files among the packs that the store does not know: disk, name, and number unless they were set aside.
+    pub(super) fn strangers(&mut self) -> Vec<(usize, String, Option<u64>)> {
+        let store = self.store;
+        let mut strangers = Vec::new();
+        for (number, disk) in store.pool.disks.iter().enumerate() {
+            let names = match disk.disk.list(PACKS) {
+                Ok(names) => names,
+                Err(error) => {
+                    self.failed("HF0016", format!("{}/{PACKS}", disk.disk.path()), error.into(), false);
+                    continue;
+                }
+            };
+            for name in names {
+                let pack = number_of(&name, PACK_SUFFIX);
+                if number_of(&name, DAMAGED_SUFFIX).is_some() || pack.is_some_and(|pack| !store.packs.is_on(pack, number)) {
+                    strangers.push((number, name, pack));
+                }
+            }
+        }
+        strangers
+    }
+
+    /// Those that are strangers still: a pack is a file for a moment before the store knows it, and after.
+    pub(super) fn tell_strangers(&mut self, strangers: Vec<(usize, String, Option<u64>)>) {
+        let store = self.store;
+        for (number, name, pack) in strangers {
+            let disk = &store.pool.disks[number].disk;
+            let path = format!("{}/{PACKS}/{name}", disk.path());
+            match pack {
+                None => {
+                    let words = ("no such file", "a pack without a good chunk; remove it when you have looked at it");
+                    self.problem("HF0017", "a pack that was set aside", (path, 0), words, true);
+                }
+                Some(pack) if !store.packs.is_on(pack, number) && disk.open(&pack_path(pack), Open::Read).is_ok() => {
+                    let words = ("a pack that the store knows", "one that was left alone when the store was opened");
+                    self.problem("HF0008", "a pack", (path, 0), words, false);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The entries of a sealed pack, for a second look.
+    pub(super) async fn directory(&self, pack: u64, disk: usize) -> Option<BTreeSet<(ChunkAddress, u32)>> {
+        let file = self.store.pool.disks[disk].disk.open(&pack_path(pack), Open::Read).ok()?;
+        let footer = read_footer(&file, pack).await.ok()?.ok()?;
+        let entries = read_directory(&file, &footer).await.ok()?;
+        Some(entries.iter().map(|entry| (entry.header.address, entry.offset)).collect())
+    }
+}
