@@ -165,6 +165,10 @@ impl Index {
         *self.pinned.lock() = None;
     }
 
+    pub(crate) fn is_marking(&self) -> bool {
+        self.is_marking.load(Ordering::SeqCst)
+    }
+
     /// Keeps an address if a mark runs. Called before the look-up that may find a duplicate.
     pub(crate) fn pin(&self, address: &ChunkAddress) {
         if self.is_marking.load(Ordering::SeqCst)

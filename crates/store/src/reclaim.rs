@@ -1,49 +1,256 @@
 //! Reclaim: giving back the room of chunks that nobody needs any more.
+//!
+//! The caller knows which chunks are needed, the store knows where they lie. First the caller says [`Store::begin_mark`], then it finds
+//! out what its roots and its memory name, then it says [`Store::reclaim`]. Packs without a needed chunk go. Of packs that are
+//! mostly dead the needed chunks are copied out first.
+//!
+//! L-1   What is put, or asked for with `contains`, after `begin_mark` is kept, needed or not: it is pinned before the look-up that
+//!       may find it as a duplicate, and a pack is condemned before the pins are looked at. Either the put sees the
+//!       condemned pack and stores anew, or reclaim sees the pin.
+//! L-2   A pack's file is removed only when, in this order, its needed chunks are durable elsewhere, the index names nothing in it,
+//!       and both slots of the superblock hold roots that were in force since the mark began: an older one might need it.
+//! L-3   A crash at any point leaves a pack that is whole. The next open finds it and indexes it again; the next reclaim removes it.
+//!
+//! Not here: which chunks are needed, and when to ask.
+
+use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
+use platform::disk::Open;
 
-use crate::failure::StoreError;
+use crate::chunk::{Packed, unpack};
+use crate::failure::{StoreError, corrupt};
+use crate::format::{Class, Entry, PACKS, PackFooter, Place, pack_path};
+use crate::index::Change;
+use crate::pack::scan::{read_directory, read_footer};
+use crate::pack::{PackKnown, PackState};
 use crate::store::Store;
 
-/// What [`crate::Store::reclaim`] did, or would do.
+/// A pack is compacted when less than this part of it is needed.
+const SPARSE_PART: u64 = 2;
+
+/// What [`Store::reclaim`] did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimReport {
     /// Packs that were examined.
     pub packs_examined: u64,
-    /// Packs without a chunk that is needed.
+    /// Of them, packs without a chunk that is needed.
     pub packs_dead: u64,
-    /// Packs whose few needed chunks were copied to other packs.
+    /// Of them, packs whose few needed chunks are copied to other packs.
     pub packs_sparse: u64,
-    /// Pack files removed by this call.
+    /// Packs removed.
     pub packs_deleted: u64,
-    /// Packs that wait for the next superblocks before they may be removed.
-    pub packs_waiting: u64,
-    /// Bytes of files removed by this call.
+    /// Bytes of the files removed, or that would be.
     pub bytes_freed: u64,
-    /// Bytes that the waiting ones will give back.
-    pub bytes_waiting: u64,
-    /// Bytes copied out of sparse packs.
+    /// Bytes copied out of sparse packs, or that would be.
     pub bytes_copied: u64,
-    /// Packs left alone because they could not be read, in words.
+    /// Bytes of chunks that nobody needs in packs that stay because most of them is needed.
+    pub bytes_dead_left: u64,
+    /// What was left alone because it could not be read or written, in words.
     pub problems: Vec<String>,
 }
 
+/// What the directory of a pack says, and what of it is needed.
+struct Examined {
+    pack: u64,
+    entries: Vec<Entry>,
+    live: Vec<Entry>,
+    file_bytes: u64,
+}
+
+impl Examined {
+    fn stored(entries: &[Entry]) -> u64 {
+        entries.iter().map(|entry| u64::from(entry.header.stored_bytes())).sum()
+    }
+
+    fn is_worth_it(&self) -> bool {
+        Self::stored(&self.live) * SPARSE_PART < Self::stored(&self.entries).max(1)
+    }
+}
+
+/// Ends the mark however the reclaim ends, and lets packs go that were condemned in vain.
+struct Mark<'a>(&'a Store);
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        self.0.packs.condemned.write().clear();
+        self.0.packs.index.end_mark();
+    }
+}
+
 impl Store {
-    /// Keeps every chunk that is put, or asked for with `contains`, from now until [`Store::reclaim`] returns.
+    /// From now on, until [`Store::reclaim`] returns, every chunk that is put or asked for is kept. Call it before finding out
+    /// which chunks are needed; a chunk that was put before must then be seen by that search.
     pub fn begin_mark(&self) {
         self.packs.index.begin_mark();
     }
 
-    /// Not yet.
+    /// Gives back the room of all chunks that are not live and were not touched since [`Store::begin_mark`]. A dry run only tells
+    /// what there is to gain.
     ///
     /// # Errors
-    /// Never.
+    /// Why copies or the superblock could not be made durable. Nothing is lost then.
+    ///
+    /// # Panics
+    /// Without `begin_mark`.
     pub async fn reclaim(
         &self,
-        _is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
-        _dry_run: bool,
+        is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
+        dry_run: bool,
     ) -> Result<ReclaimReport, StoreError> {
-        self.packs.index.end_mark();
-        Ok(ReclaimReport::default())
+        assert!(self.packs.index.is_marking(), "begin_mark comes before reclaim");
+        let _one_at_a_time = self.reclaim_work.lock().await;
+        let _mark = Mark(self);
+        let mut report = ReclaimReport::default();
+        if !dry_run {
+            // Open packs take part too.
+            self.settle().await?;
+            self.packs.seal_all().await;
+            self.keep_index().await;
+        }
+        let unindexed: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
+        let mut doomed = Vec::new();
+        for (pack, known) in self.packs.known() {
+            if matches!(known.state, PackState::Open(_)) || unindexed.contains(&pack) {
+                continue;
+            }
+            report.packs_examined += 1;
+            match self.examine(pack, &known, is_live).await {
+                Ok(examined) if !examined.is_worth_it() => {
+                    report.bytes_dead_left += Examined::stored(&examined.entries) - Examined::stored(&examined.live);
+                }
+                Ok(examined) if dry_run => report.count(&examined),
+                Ok(examined) => match self.empty(examined, is_live).await {
+                    Ok(Some(examined)) => {
+                        report.count(&examined);
+                        doomed.push((examined, known.disk));
+                    }
+                    Ok(None) => {}
+                    Err(error) => report.problems.push(format!("{} stays: {error}", self.packs.path_of(pack))),
+                },
+                Err(error) => report.problems.push(format!("{} stays: {error}", self.packs.path_of(pack))),
+            }
+        }
+        if !doomed.is_empty() {
+            self.remove(&doomed, &mut report).await?;
+        }
+        Ok(report)
+    }
+
+    async fn examine(
+        &self,
+        pack: u64,
+        known: &PackKnown,
+        is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
+    ) -> Result<Examined, StoreError> {
+        let file = self.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read)?;
+        let footer = read_footer(&file, pack).await?.map_err(|unfit| {
+            corrupt("the footer of a pack", file.path(), 0, unfit.expected, unfit.found)
+        })?;
+        let entries = read_directory(&file, &footer).await?;
+        let file_bytes = u64::from(footer.data_bytes) + footer.directory_bytes() + PackFooter::BYTES as u64;
+        let live = self.live(pack, &entries, is_live)?;
+        Ok(Examined { pack, entries, live, file_bytes })
+    }
+
+    /// The chunks that are needed and for which this pack is the place.
+    fn live(
+        &self,
+        pack: u64,
+        entries: &[Entry],
+        is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
+    ) -> Result<Vec<Entry>, StoreError> {
+        let mut live = Vec::new();
+        for entry in entries {
+            let address = &entry.header.address;
+            if (self.packs.index.is_pinned(address) || is_live(address))
+                // A copy that the index does not name is needed by nobody, unless the index names none at all.
+                && self.packs.index.lookup(address, &self.counters)?.is_none_or(|at| at == Place::of(pack, entry))
+            {
+                live.push(*entry);
+            }
+        }
+        Ok(live)
+    }
+
+    /// Condemns a pack and copies what is needed out of it; `None` if it is needed more than it seemed (L-1).
+    async fn empty(
+        &self,
+        mut examined: Examined,
+        is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
+    ) -> Result<Option<Examined>, StoreError> {
+        let pack = examined.pack;
+        self.packs.condemned.write().insert(pack);
+        let emptied = async {
+            examined.live = self.live(pack, &examined.entries, is_live)?;
+            if !examined.is_worth_it() {
+                return Ok(None);
+            }
+            let mut copies = Vec::with_capacity(examined.live.len());
+            for entry in &examined.live {
+                let (address, header) = (entry.header.address, entry.header);
+                let payload = self.packs.read_payload(&address, &Place::of(pack, entry)).await?;
+                // Only what is what it should be is copied, and it is copied as it was stored.
+                unpack(self.key(), &header, payload.clone()).map_err(|found| {
+                    corrupt("a chunk", &self.packs.path_of(pack), u64::from(entry.offset), address, found)
+                })?;
+                copies.push(Packed { header, payload });
+            }
+            if let Some(class) = copies.first().map(|copy| copy.header.class) {
+                self.packs.append_to_any(class, Class::Metadata, copies, true).await?;
+            }
+            Ok(Some(examined))
+        };
+        let emptied = emptied.await;
+        if !matches!(emptied, Ok(Some(_))) {
+            self.packs.condemned.write().remove(&pack);
+        }
+        emptied
+    }
+
+    /// L-2, step by step.
+    async fn remove(&self, doomed: &[(Examined, usize)], report: &mut ReclaimReport) -> Result<(), StoreError> {
+        self.settle().await?;
+        let addresses = |examined: &Examined| examined.entries.iter().map(|entry| entry.header.address).collect();
+        let removed = doomed.iter().map(|(examined, _)| (examined.pack, addresses(examined))).collect();
+        {
+            let _work = self.index_work.lock().await;
+            self.change_index(&Change { added: Vec::new(), removed })?;
+        }
+        self.renew_root().await?;
+        let mut disks = BTreeSet::new();
+        for (examined, disk) in doomed {
+            self.packs.drop_pack(examined.pack);
+            match self.pool.disks[*disk].disk.remove(&pack_path(examined.pack)) {
+                Ok(()) => {
+                    report.packs_deleted += 1;
+                    self.counters.packs_deleted.add(1);
+                    self.counters.reclaimed_bytes.add(examined.file_bytes);
+                    disks.insert(*disk);
+                }
+                // The next open finds it, the next reclaim removes it.
+                Err(error) => report.problems.push(self.pool.failed(*disk, error, &self.counters).to_string()),
+            }
+        }
+        self.counters.reclaim_copied_bytes.add(report.bytes_copied);
+        for disk in disks {
+            if let Err(error) = self.pool.disks[disk].disk.sync_directory(PACKS) {
+                report.problems.push(self.pool.failed(disk, error, &self.counters).to_string());
+            }
+            let _ = self.pool.disks[disk].look();
+        }
+        Ok(())
+    }
+}
+
+impl ReclaimReport {
+    fn count(&mut self, examined: &Examined) {
+        if examined.live.is_empty() {
+            self.packs_dead += 1;
+        } else {
+            self.packs_sparse += 1;
+            self.bytes_copied += Examined::stored(&examined.live);
+        }
+        self.bytes_freed += examined.file_bytes;
     }
 }

@@ -51,6 +51,7 @@ pub struct Store {
     newest: Mutex<(u64, Position)>,
     /// Held by who changes the index file.
     pub(crate) index_work: tokio::sync::Mutex<()>,
+    pub(crate) reclaim_work: tokio::sync::Mutex<()>,
     _locks: Locks,
 }
 
@@ -58,8 +59,9 @@ pub struct Store {
 pub(crate) struct Root {
     /// Of the next superblock. Its slot is the one that does not hold the newest.
     next_generation: u64,
-    /// Covered by the newest superblock.
+    /// Of the newest superblock.
     covered: Position,
+    roots: Vec<u8>,
 }
 
 #[derive(Clone)]
@@ -121,9 +123,11 @@ impl Store {
             root: tokio::sync::Mutex::new(Root {
                 next_generation: superblock.generation + 1,
                 covered: superblock.covered,
+                roots: superblock.roots,
             }),
             newest: Mutex::new((superblock.generation, superblock.covered)),
             index_work: tokio::sync::Mutex::new(()),
+            reclaim_work: tokio::sync::Mutex::new(()),
             options,
             _locks: locks,
         }
@@ -265,10 +269,6 @@ impl Store {
         self.packs.settle().await
     }
 
-    pub(crate) fn forget_cached(&self, address: &ChunkAddress) {
-        self.caches.iter().for_each(|cache| drop(cache.remove(address)));
-    }
-
     pub(crate) fn cached_bytes(&self) -> u64 {
         self.caches.iter().map(Cache::weight).sum()
     }
@@ -331,6 +331,19 @@ impl Store {
         assert!(covered >= root.covered, "commits cover more and more");
         self.settle().await?;
         self.keep_index().await;
+        self.write_root(&mut root, roots.to_vec(), covered).await?;
+        self.counters.commits.add(1);
+        Ok(())
+    }
+
+    /// Writes the newest roots once more, so that both slots hold them.
+    pub(crate) async fn renew_root(&self) -> Result<(), StoreError> {
+        let mut root = self.root.lock().await;
+        let (roots, covered) = (root.roots.clone(), root.covered);
+        self.write_root(&mut root, roots, covered).await
+    }
+
+    async fn write_root(&self, root: &mut Root, roots: Vec<u8>, covered: Position) -> Result<(), StoreError> {
         let superblock = Superblock {
             generation: root.next_generation,
             node_identity: self.pool.node_identity,
@@ -339,17 +352,17 @@ impl Store {
             pack_next: self.packs.next(),
             time: self.platform.clock.now(),
             disks: self.pool.disks.iter().map(|disk| disk.uuid).collect(),
-            roots: roots.to_vec(),
+            roots,
         };
         // Should this fail, or be dropped halfway, the slot may hold anything, this superblock included: T-2.
         root.next_generation += Superblock::SLOTS;
         superblock::write(&self.pool, &superblock, &self.counters).await?;
         root.next_generation = superblock.generation + 1;
+        root.roots = superblock.roots;
         let before = std::mem::replace(&mut root.covered, covered);
         *self.newest.lock() = (superblock.generation, covered);
-        self.counters.commits.add(1);
         if let Err(error) = self.journal.covered(covered, before).await {
-            // The commit holds; only room was not given back.
+            // The root holds; only room was not given back.
             let _ = self.pool.failed(0, error, &self.counters);
         }
         Ok(())

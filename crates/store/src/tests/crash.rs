@@ -234,13 +234,13 @@ pub(super) fn crash_and_verify(seed: u64, faults: &Faults) {
 
 #[test]
 fn nothing_promised_is_lost_when_the_power_goes() {
-    each_seed(0..75, |seed| crash_and_verify(seed, &Faults::default()));
+    each_seed(0..50, |seed| crash_and_verify(seed, &Faults::default()));
 }
 
 // A second test for the second core.
 #[test]
 fn nothing_promised_is_lost_when_the_power_goes_again() {
-    each_seed(100..175, |seed| crash_and_verify(seed, &Faults::default()));
+    each_seed(100..150, |seed| crash_and_verify(seed, &Faults::default()));
 }
 
 #[test]

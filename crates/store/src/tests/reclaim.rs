@@ -1,1 +1,110 @@
-//! Later.
+//! What nobody needs goes, what somebody needs stays.
+
+use std::collections::BTreeSet;
+
+use base::id::ChunkAddress;
+use bytes::Bytes;
+use platform::sim::each_seed;
+
+use super::{Machine, content};
+use crate::{Class, Depth, Store, StoreError};
+
+fn contents() -> Vec<Bytes> {
+    (0..150).map(|number| content(number * 2, 30_000)).collect()
+}
+
+async fn check_live(store: &Store, contents: &[Bytes], live: &BTreeSet<ChunkAddress>) {
+    for content in contents {
+        let address = store.key().address(content);
+        match store.read(&address).await {
+            Ok(found) => assert_eq!(found, content),
+            Err(error) => assert!(!live.contains(&address) && matches!(error, StoreError::Absent { .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn dead_packs_go_and_sparse_ones_are_compacted() {
+    let machine = Machine::new(1, 2, 64 << 20);
+    let (store, _) = machine.open();
+    let contents = contents();
+    machine.run(async {
+        let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
+        let tree = store.put(Class::Metadata, b"tree").await.unwrap();
+        store.commit(b"roots", store.last_logged()).await.unwrap();
+        // Every eighth is needed, and one of those that are not is put again meanwhile.
+        let mut live: BTreeSet<_> = addresses.iter().step_by(8).copied().chain([tree]).collect();
+        store.begin_mark();
+        let plan = store.reclaim(&|address| live.contains(address), true).await.unwrap();
+        assert_eq!((plan.packs_deleted, plan.problems.len()), (0, 0));
+        store.begin_mark();
+        store.put(Class::Data, &contents[1]).await.unwrap();
+        live.insert(addresses[1]);
+        let free = store.space().free;
+        let report = store.reclaim(&|address| live.contains(address) && *address != addresses[1], false).await.unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        assert!(report.packs_deleted >= 3, "{report:?}");
+        assert!(report.bytes_copied >= 15 * 30_000 && report.bytes_freed > 4_000_000, "{report:?}");
+        assert!(store.space().free > free + 3_000_000);
+        check_live(&store, &contents, &live).await;
+        assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+        // What was dropped is new when it comes again.
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        check_live(&store, &contents, &addresses.iter().copied().collect()).await;
+        store.close().await.unwrap();
+        assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+    });
+}
+
+#[test]
+fn a_power_cut_during_reclaim_costs_nothing() {
+    let contents = contents();
+    each_seed(0..60, |seed| {
+        let machine = Machine::new(seed, 1 + usize::try_from(seed % 2).unwrap(), 64 << 20);
+        let (store, _) = machine.open();
+        let mut live = BTreeSet::new();
+        machine.run(async {
+            let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
+            store.commit(b"roots", store.last_logged()).await.unwrap();
+            live.extend(addresses.iter().step_by(7));
+            machine.world.cut_power_at(machine.world.operations() + 1 + seed * 2);
+            store.begin_mark();
+            let _ = store.reclaim(&|address| live.contains(address), false).await;
+        });
+        drop(store);
+        machine.world.restart();
+        let (store, recovered) = machine.open();
+        assert_eq!((&recovered.roots[..], recovered.report.problems.len()), (&b"roots"[..], 0));
+        machine.run(async {
+            check_live(&store, &contents, &live).await;
+            store.begin_mark();
+            let report = store.reclaim(&|address| live.contains(address), false).await.unwrap();
+            assert_eq!(report.problems, Vec::<String>::new());
+            check_live(&store, &contents, &live).await;
+            store.close().await.unwrap();
+            assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+        });
+        let stored = store.status().data.content_bytes;
+        assert!(stored < 2 * live.len() as u64 * 30_000, "{stored} bytes for {} chunks", live.len());
+    });
+}
+
+#[test]
+fn a_full_disk_has_room_again() {
+    let machine = Machine::new(3, 1, 40 << 20);
+    let (store, _) = machine.open();
+    machine.run(async {
+        let mut count = 0;
+        while store.put(Class::Data, &content(count * 2, 100_000)).await.is_ok() {
+            count += 1;
+        }
+        let kept = store.key().address(&content(0, 100_000));
+        store.begin_mark();
+        let report = store.reclaim(&|address| *address == kept, false).await.unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        for number in 0..count {
+            store.put(Class::Data, &content(number * 2, 100_000)).await.unwrap();
+        }
+        store.settle().await.unwrap();
+    });
+}

@@ -1,0 +1,149 @@
+//! The command line: one file per verb, each with its arguments, its help and its `run`.
+//!
+//! A verb returns an exit code, or a [`Failure`] that is printed here, once, as `hydrafs: what: where; why; what to do`. Verbs that
+//! read have `--json`: one JSON value on standard output, for programs; everything for people goes through [`say`] too.
+//!
+//! The same program is the helper of mount(8) when it is called `mount.hydrafs`, and of umount(8) when it is called
+//! `umount.fuse.hydrafs` (`hydrafs doctor --fix` makes the links).
+
+mod completion;
+mod cp;
+mod doctor;
+mod fsck;
+mod info;
+mod init;
+mod mount;
+mod mount_helper;
+mod serve;
+mod snapshot;
+mod stats;
+mod status;
+mod stop;
+mod sync;
+mod umount;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::daemon;
+use crate::failure::Failure;
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(
+    name = "hydrafs",
+    version,
+    about = "A file system over the disks you have: fast as the local disk, each block stored once, checked on each read.",
+    after_help = "Examples:\n  \
+        hydrafs init ./node --disk /disks/a --disk /disks/b   make a node on two disks\n  \
+        hydrafs mount ./node /mnt                             use it\n  \
+        hydrafs cp -a /usr/share /mnt                         copy something in\n  \
+        hydrafs status ./node                                 see what it stores\n  \
+        hydrafs umount /mnt                                   end it; everything is on the disks\n\n\
+        `hydrafs doctor` checks this machine and says what to mend. Each command has its own --help.",
+    disable_help_subcommand = true
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    Init(init::Arguments),
+    Mount(mount::Arguments),
+    Serve(serve::Arguments),
+    Umount(umount::Arguments),
+    Stop(stop::Arguments),
+    Status(status::Arguments),
+    Stats(stats::Arguments),
+    Info(info::Arguments),
+    Sync(sync::Arguments),
+    Fsck(fsck::Arguments),
+    Snapshot(snapshot::Arguments),
+    Cp(cp::Arguments),
+    Doctor(doctor::Arguments),
+    Completion(completion::Arguments),
+}
+
+/// Runs the program with these arguments, the first being its name.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.collect();
+    let name =
+        arguments.first().and_then(|name| Path::new(name).file_name()).map(|name| name.to_string_lossy().into_owned());
+    let result = match name.as_deref() {
+        Some("mount.hydrafs") => mount_helper::mount(&arguments),
+        Some("umount.fuse.hydrafs" | "umount.hydrafs") => mount_helper::umount(&arguments),
+        _ => run(CommandLine::parse_from(arguments).verb),
+    };
+    result.unwrap_or_else(|failure| {
+        if !daemon::failed(&failure) {
+            // Standard error may be closed; the exit code still says it.
+            let _ = writeln!(io::stderr(), "hydrafs: {failure}");
+        }
+        ExitCode::from(failure.code)
+    })
+}
+
+fn run(verb: Verb) -> Result<ExitCode, Failure> {
+    match verb {
+        Verb::Init(arguments) => init::run(&arguments),
+        Verb::Mount(arguments) => mount::run(&arguments),
+        Verb::Serve(arguments) => serve::run(&arguments),
+        Verb::Umount(arguments) => umount::run(&arguments),
+        Verb::Stop(arguments) => stop::run(&arguments),
+        Verb::Status(arguments) => status::run(&arguments),
+        Verb::Stats(arguments) => stats::run(&arguments),
+        Verb::Info(arguments) => info::run(&arguments),
+        Verb::Sync(arguments) => sync::run(&arguments),
+        Verb::Fsck(arguments) => fsck::run(&arguments),
+        Verb::Snapshot(arguments) => snapshot::run(&arguments),
+        Verb::Cp(arguments) => cp::run(&arguments),
+        Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::Completion(arguments) => completion::run(&arguments),
+    }
+}
+
+/// Writes a line to standard output. When nobody reads any more (`| head`), the program ends, as others do.
+fn say(text: impl std::fmt::Display) {
+    let mut out = io::stdout().lock();
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
+        && error.kind() == io::ErrorKind::BrokenPipe
+    {
+        std::process::exit(0);
+    }
+}
+
+/// Writes a value for programs.
+fn say_json(value: &serde_json::Value) {
+    say(serde_json::to_string_pretty(value).expect("a JSON value can be written"));
+}
+
+/// A number in an answer of the daemon; 0 where there is none.
+fn number(value: &serde_json::Value, pointer: &str) -> u64 {
+    value.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or_default()
+}
+
+/// A text in an answer of the daemon; empty where there is none.
+fn text<'a>(value: &'a serde_json::Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(serde_json::Value::as_str).unwrap_or_default()
+}
+
+/// Writes a passing remark, for a person who waits.
+fn remark(text: &str) {
+    let _ = writeln!(io::stderr(), "hydrafs: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::CommandLine::command().debug_assert();
+    }
+}

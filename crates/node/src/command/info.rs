@@ -1,0 +1,88 @@
+//! `hydrafs info`: the inside of one file of a mount.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use base::units::Bytes;
+use clap::Args;
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use serde_json::Value;
+
+use super::sync::mount_of;
+use super::{number, text};
+use crate::control::client::Daemon;
+use crate::control::wire::Request;
+use crate::failure::Failure;
+
+/// Show how a file of a mount is stored: size, chunks, version, what is not on the disks yet.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    hydrafs info /mnt/file\n  \
+    hydrafs info --json /mnt/.snapshots/monday/file")]
+pub(super) struct Arguments {
+    /// A file or directory in a mount.
+    path: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let path = &arguments.path;
+    let mount = mount_of(path)?;
+    // The file itself is held, so that the daemon knows what the number means while we ask.
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+    let cannot = |error: rustix::io::Errno| Failure::new("cannot describe the file", error).at(path);
+    let held = rustix::fs::openat(CWD, path, flags, rustix::fs::Mode::empty()).map_err(cannot)?;
+    let found = rustix::fs::statx(&held, "", AtFlags::EMPTY_PATH, StatxFlags::INO).map_err(cannot)?;
+    let info = Daemon::find(&mount.source)?.ask(&Request::Info { inode: found.stx_ino }, super::remark)?;
+    if arguments.json {
+        super::say_json(&info);
+    } else {
+        lines(&info).iter().for_each(super::say);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lines(info: &Value) -> Vec<String> {
+    let bytes = |pointer: &str| Bytes(number(info, pointer));
+    let kind = text(info, "/kind");
+    let view = match &info["snapshot_view"] {
+        Value::Null => String::new(),
+        view => format!(", of snapshot {view}"),
+    };
+    let mut lines = vec![
+        format!("kind      {kind}{view}"),
+        format!("file id   {} (made by node {})", number(info, "/file"), number(info, "/made_by_node")),
+        format!(
+            "mode      {}, owner {}, group {}, {} links",
+            text(info, "/mode"),
+            number(info, "/uid"),
+            number(info, "/gid"),
+            number(info, "/links")
+        ),
+    ];
+    match kind {
+        "directory" => lines.push(format!("entries   {}", number(info, "/parts"))),
+        "regular file" => {
+            lines.push(format!("size      {} ({} bytes)", bytes("/size"), number(info, "/size")));
+            lines.push(format!("allocated {} in {} extents", bytes("/allocated_bytes"), number(info, "/parts")));
+            lines.push(format!(
+                "chunks    {} different, {} of content",
+                number(info, "/chunks"),
+                bytes("/chunk_bytes")
+            ));
+        }
+        _ => {}
+    }
+    let state = match (info["committed"] == Value::Bool(true), number(info, "/dirty_bytes")) {
+        (true, _) => "committed to the trees".to_owned(),
+        (false, 0) => "in the journal, waits for a commit".to_owned(),
+        (false, _) => format!("{} in memory, waits to be flushed", bytes("/dirty_bytes")),
+    };
+    let version = format!("{}.{}", number(info, "/version/epoch"), number(info, "/version/sequence"));
+    lines.push(format!("state     {state}"));
+    lines.push(format!("version   {version}, chain {}", text(info, "/version/chain")));
+    lines.push(format!("born      {}, modified {}", text(info, "/born"), text(info, "/modified")));
+    lines
+}

@@ -1,0 +1,196 @@
+//! `hydrafs mount`: starts the daemon on a node and mounts it; returns when the mount is usable.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::daemon;
+use crate::failure::Failure;
+use crate::mounts;
+use crate::node_folder::NodeFolder;
+use crate::start::{self, MountOptions};
+
+/// Mount a node: start its daemon, and return when the mount is usable.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    hydrafs mount ./node /mnt\n  \
+    hydrafs mount --foreground ./node /mnt        stay, and log to the terminal\n  \
+    mount -t hydrafs /srv/node /mnt               the same (after `hydrafs doctor --fix`)\n  \
+    /srv/node /mnt hydrafs defaults,nofail 0 0    the same, as a line of /etc/fstab")]
+pub(super) struct Arguments {
+    /// The node's folder, made by `hydrafs init`.
+    pub(super) node: PathBuf,
+    /// An empty directory.
+    pub(super) mountpoint: PathBuf,
+    /// Do not go to the background; log to standard error.
+    #[arg(long, short)]
+    pub(super) foreground: bool,
+    /// Mount options as for mount(8): ro, noexec, nosuid, nodev, allow_other, noallow_other; usual ones that do not
+    /// concern us are ignored.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub(super) options: Vec<String>,
+    /// Ignore mount options that are not known.
+    #[arg(long, hide = true)]
+    pub(super) sloppy: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    daemon::detach();
+    let options = parse_options(&arguments.options, arguments.sloppy)?;
+    let folder = NodeFolder::open(&arguments.node)?;
+    let point = mount_point(&arguments.mountpoint, &folder)?;
+    if arguments.foreground {
+        start::run(&folder, Some((&point, options)))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Bad settings and a second daemon are cheap to find here, in the user's own terminal.
+    folder.config()?;
+    drop(folder.lock()?);
+    let mut command = vec![OsStr::new("mount"), OsStr::new("--foreground"), folder.path.as_os_str(), point.as_os_str()];
+    for options in &arguments.options {
+        command.extend([OsStr::new("-o"), OsStr::new(options)]);
+    }
+    if arguments.sloppy {
+        command.push(OsStr::new("--sloppy"));
+    }
+    super::say(daemon::start(&command, &folder.path)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Options of mount(8) that mean nothing to us or are somebody else's: time stamps are kept relatime, the network and the boot
+/// order are systemd's.
+const IGNORED: [&str; 26] = [
+    "rw",
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "async",
+    "dev",
+    "suid",
+    "exec",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "default_permissions",
+];
+
+/// Reads lists of mount options.
+fn parse_options(lists: &[String], sloppy: bool) -> Result<MountOptions, Failure> {
+    let mut options = MountOptions::default();
+    for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
+        let name = option.split_once('=').map_or(option, |(name, _)| name);
+        match name {
+            "ro" => options.read_only = true,
+            "nosuid" => options.no_set_id = true,
+            "nodev" => options.no_devices = true,
+            "noexec" => options.no_execute = true,
+            "allow_other" => options.allow_other = Some(true),
+            "noallow_other" => options.allow_other = Some(false),
+            _ if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
+            // Written by mount(8) into the options of its helpers.
+            "comment" | "uhelper" | "helper" => {}
+            _ if sloppy => {}
+            _ => {
+                return Err(Failure::new("cannot mount", format!("the mount option \"{option}\" is not known"))
+                    .mend("leave it out; known are ro, nosuid, nodev, noexec, allow_other, noallow_other"));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// Checks the directory to mount on; mends a dead mount of ours. Returns its absolute path.
+fn mount_point(point: &Path, folder: &NodeFolder) -> Result<PathBuf, Failure> {
+    let cannot = |why: String| Failure::new("cannot mount", why).at(point);
+    let absolute = mounts::absolute(point).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            cannot("there is no such directory".to_owned()).mend(format!("make it: mkdir {}", point.display()))
+        }
+        _ => cannot(error.to_string()),
+    })?;
+    let metadata = match std::fs::metadata(&absolute) {
+        Err(error) if mounts::is_dead(&error) => {
+            take_dead_mount_away(&absolute)?;
+            std::fs::metadata(&absolute)
+        }
+        result => result,
+    };
+    let metadata = metadata.map_err(|error| cannot(error.to_string()))?;
+    if !metadata.is_dir() {
+        return Err(cannot("it is not a directory".to_owned()).mend("name an empty directory"));
+    }
+    if let Some(mount) = mounts::at(&mounts::read()?, &absolute) {
+        let why = format!("{} ({}) is mounted there already", mount.source.display(), mount.kind);
+        let mend = if mount.is_hydrafs() {
+            format!("end it with `hydrafs umount {}`, or name another directory", absolute.display())
+        } else {
+            "name another directory".to_owned()
+        };
+        return Err(cannot(why).mend(mend));
+    }
+    if folder.path.starts_with(&absolute) || folder.disk_paths().iter().any(|disk| disk.starts_with(&absolute)) {
+        return Err(cannot("the node or one of its disks lies below it and would be hidden".to_owned())
+            .mend("name a directory that does not hold them"));
+    }
+    if std::fs::read_dir(&absolute).map_err(|error| cannot(error.to_string()))?.next().is_some() {
+        return Err(cannot("the directory is not empty: its files would be hidden".to_owned())
+            .mend("name an empty directory; nothing was changed"));
+    }
+    if !rustix::process::geteuid().is_root() && metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(
+            cannot("the directory belongs to somebody else".to_owned()).mend("mount on a directory of your own")
+        );
+    }
+    Ok(absolute)
+}
+
+/// Detaches a mount whose daemon is gone, if it is one of ours.
+fn take_dead_mount_away(point: &Path) -> Result<(), Failure> {
+    let dead = |why: &str| Failure::new("cannot mount", why).at(point);
+    let table = mounts::read()?;
+    match mounts::at(&table, point) {
+        Some(mount) if mount.is_hydrafs() => {}
+        _ => {
+            return Err(dead("a dead mount of another file system is in the way")
+                .mend(format!("take it away with `umount -l {}` (or `fusermount3 -uz`)", point.display())));
+        }
+    }
+    start::unmount(point, true).map_err(|error| {
+        dead("the mount is dead (its daemon has ended) and cannot be taken away")
+            .mend(format!("{error}; as root: umount -l {}", point.display()))
+    })?;
+    super::remark(&format!("took away the dead mount at {}: its daemon had ended", point.display()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_options;
+
+    #[test]
+    fn usual_options_are_understood_or_ignored_and_others_refused() {
+        let list = ["rw,noatime,_netdev,nofail,x-systemd.automount".to_owned(), "nosuid,,ro".to_owned()];
+        let options = parse_options(&list, false).expect("usual ones");
+        assert!(options.read_only && options.no_set_id && !options.no_execute && options.allow_other.is_none());
+        let message = parse_options(&["compress=9".to_owned()], false).expect_err("unknown").to_string();
+        assert!(message.contains("\"compress=9\" is not known"), "{message}");
+        parse_options(&["compress=9".to_owned()], true).expect("sloppy");
+    }
+}

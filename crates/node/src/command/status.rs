@@ -1,0 +1,126 @@
+//! `hydrafs status`: what a node stores, and how its daemon is.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use base::units::Bytes;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::{number, text};
+use crate::control::client::Daemon;
+use crate::control::wire::Request;
+use crate::failure::Failure;
+use crate::moment;
+use crate::node_folder::NodeFolder;
+
+/// Show what a node stores and how its daemon is.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    hydrafs status ./node\n  \
+    hydrafs status --json ./node | jq .data.stored_bytes")]
+pub(super) struct Arguments {
+    /// The node's folder.
+    node: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let folder = NodeFolder::open(&arguments.node)?;
+    let status = match Daemon::reach(&folder.path)? {
+        Some(daemon) => daemon.ask(&Request::Status, super::remark)?,
+        None => asleep(&folder),
+    };
+    if arguments.json {
+        super::say_json(&status);
+    } else {
+        lines(&status).iter().for_each(super::say);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the folder alone says: a status changes nothing, so the node is not opened for it.
+fn asleep(folder: &NodeFolder) -> Value {
+    let disk = |path: PathBuf| {
+        let present = path.is_dir();
+        let health = if present { "present" } else { "there is no such directory" };
+        json!({ "path": path.display().to_string(), "good": present, "health": health })
+    };
+    let disks: Vec<Value> = folder.disk_paths().into_iter().map(disk).collect();
+    json!({
+        "node": {
+            "folder": folder.path.display().to_string(),
+            "number": folder.identity.number,
+            "uuid": folder.identity.uuid,
+        },
+        "running": false,
+        "disks": disks,
+    })
+}
+
+fn lines(status: &Value) -> Vec<String> {
+    let mut lines =
+        vec![format!("node      {} (number {})", text(status, "/node/folder"), number(status, "/node/number"))];
+    if status["running"] == json!(true) {
+        let up = moment::span(number(status, "/uptime_seconds"));
+        lines.push(format!("daemon    process {}, up for {up}", number(status, "/process")));
+        lines.push(match &status["mount"] {
+            Value::Null => "mount     none".to_owned(),
+            mount => format!("mount     {} ({})", text(mount, "/point"), text(mount, "/transport")),
+        });
+        lines.extend(stored(status));
+    } else {
+        lines.push("daemon    none runs: `hydrafs mount` or `hydrafs serve` starts one".to_owned());
+    }
+    for disk in status["disks"].as_array().into_iter().flatten() {
+        let packs = match number(disk, "/packs") {
+            0 => String::new(),
+            packs => format!(", {packs} packs with {}", bytes(disk, "/pack_bytes")),
+        };
+        let free = match number(disk, "/total_bytes") {
+            0 => String::new(),
+            _ => format!(", {} of {} free", bytes(disk, "/free_bytes"), bytes(disk, "/total_bytes")),
+        };
+        lines.push(format!("disk      {}: {}{free}{packs}", text(disk, "/path"), text(disk, "/health")));
+    }
+    for failure in status["failures"].as_array().into_iter().flatten() {
+        lines.push(format!("FAILURE   {}", failure.as_str().unwrap_or_default()));
+    }
+    lines
+}
+
+/// What is stored, and what waits to be.
+fn stored(status: &Value) -> Vec<String> {
+    let class = |name: &str, path: &str| {
+        let part = &status[path];
+        let (content, stored) = (number(part, "/content_bytes"), number(part, "/stored_bytes"));
+        let ratio = content as f64 / stored.max(1) as f64;
+        let chunks = number(part, "/chunks");
+        format!("{name:<9} {chunks} chunks, {} in {} on disk ({ratio:.2}:1)", Bytes(content), Bytes(stored))
+    };
+    let waits = [("unlogged", "with data in memory"), ("uncommitted", "in the journal")];
+    let waits = waits.map(|(key, what)| format!("{} files {what}", number(&status["files"], &format!("/{key}"))));
+    vec![
+        format!("space     {} of {} free", bytes(status, "/space/free_bytes"), bytes(status, "/space/total_bytes")),
+        class("data", "data"),
+        class("trees", "metadata"),
+        format!("snapshots {}", number(status, "/snapshots")),
+        format!(
+            "waiting   {} to be flushed, journal {}; {}",
+            bytes(status, "/buffer/dirty_bytes"),
+            bytes(status, "/journal/bytes"),
+            waits.join(", ")
+        ),
+        format!(
+            "memory    {} of chunks cached, {} inodes",
+            bytes(status, "/cache_bytes"),
+            number(status, "/files/in_memory")
+        ),
+    ]
+}
+
+fn bytes(value: &Value, pointer: &str) -> Bytes {
+    Bytes(number(value, pointer))
+}

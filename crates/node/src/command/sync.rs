@@ -1,0 +1,52 @@
+//! `hydrafs sync`: all that was written below a path is local when it returns.
+//!
+//! Needed because the kernel forwards neither sync(2) nor syncfs(2) to a FUSE file system (platform-facts.md 1.1). Two steps: syncfs makes
+//! the kernel write its dirty mapped pages back to the daemon, then the daemon makes all it has accepted local.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::control::client::Daemon;
+use crate::control::wire::Request;
+use crate::failure::Failure;
+use crate::mounts;
+
+/// Make everything that was written in the mount of PATH survive a crash. Plain sync(1) does not reach FUSE file systems.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    hydrafs sync /mnt             returns when all is on the disks")]
+pub(super) struct Arguments {
+    /// A path in a mount.
+    path: PathBuf,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    sync(&arguments.path)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes everything local in the mount that `path` lies in.
+#[expect(clippy::disallowed_methods, reason = "a mount is the outside")]
+pub(super) fn sync(path: &Path) -> Result<(), Failure> {
+    let cannot = |error: std::io::Error| Failure::new("cannot sync", error).at(path);
+    let mount = mount_of(path)?;
+    // The mount point does for every path in it, also where the path cannot be opened: a socket, a file of somebody else.
+    let opened = std::fs::File::open(&mount.point);
+    rustix::fs::syncfs(opened.map_err(cannot)?).map_err(|error| cannot(error.into()))?;
+    Daemon::find(&mount.source)?.ask(&Request::Sync, super::remark)?;
+    Ok(())
+}
+
+/// The mount of ours that a path lies in.
+pub(super) fn mount_of(path: &Path) -> Result<mounts::Mount, Failure> {
+    let cannot = |why: String| Failure::new("cannot find the file system", why).at(path);
+    let absolute = mounts::absolute(path).map_err(|error| cannot(error.to_string()))?;
+    match mounts::covering(&mounts::read()?, &absolute) {
+        Some(mount) if mount.is_hydrafs() => Ok(mount.clone()),
+        Some(mount) => Err(cannot(format!("it lies on {} ({}), not on HydraFS", mount.point.display(), mount.kind))
+            .mend("name a path below a mount of HydraFS; `findmnt -t fuse.hydrafs` lists them")),
+        None => Err(cannot("it lies on no mount".to_owned())),
+    }
+}

@@ -1,0 +1,375 @@
+//! The settings of a node: `hydrafs.toml` in its folder, then overrides from the environment.
+//!
+//! One table, [`KEYS`], says everything about a setting: section, name, default, help, and how its text changes a
+//! [`Config`]. The commented starter that `init` writes, the refusal of unknown keys with their line, and the overrides
+//! `HYDRAFS_<SECTION>_<KEY>` all follow from it, so that they cannot disagree.
+//!
+//! A misspelt key that is silently ignored is a setting that is silently not in force: unknown keys are an error, in the
+//! file and (within a known section) in the environment.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use base::units::{Bytes, parse_bytes};
+use toml::de::{DeTable, DeValue};
+
+use crate::failure::Failure;
+
+/// File name in the node's folder.
+pub const FILE_NAME: &str = "hydrafs.toml";
+
+/// How requests of the kernel reach us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// io_uring where the kernel offers it, /dev/fuse else.
+    Auto,
+    /// io_uring or an error.
+    Ring,
+    /// /dev/fuse.
+    Device,
+}
+
+/// How chunks are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// zstd of this level; what does not shrink is kept as it is.
+    Zstd(i32),
+}
+
+/// All settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Memory that the daemon may use for caches and buffers; `None`: a quarter of RAM, at most 4 GiB.
+    pub memory_bytes: Option<u64>,
+    /// Everything written is local after this long, fsync or not.
+    pub flush_interval: Duration,
+    /// Records are folded into trees at least this often.
+    pub commit_interval: Duration,
+    /// Compression of chunks.
+    pub compression: Compression,
+    /// Whether other users than the daemon's may use the mount.
+    pub allow_other: bool,
+    /// Transport of requests.
+    pub transport: Transport,
+    /// Requests that may be under way per queue.
+    pub queue_depth: u32,
+    /// Threads that read /dev/fuse; 0: one per CPU.
+    pub threads: u32,
+    /// Largest read or write request.
+    pub request_bytes: u32,
+    /// How long the kernel may keep attributes and names.
+    pub cache_time: Duration,
+    /// Least severe messages that are logged.
+    pub log_level: tracing::Level,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let mut config = Config {
+            memory_bytes: None,
+            flush_interval: Duration::ZERO,
+            commit_interval: Duration::ZERO,
+            compression: Compression::None,
+            allow_other: true,
+            transport: Transport::Auto,
+            queue_depth: 1,
+            threads: 0,
+            request_bytes: 0,
+            cache_time: Duration::ZERO,
+            log_level: tracing::Level::INFO,
+        };
+        for key in KEYS {
+            (key.set)(&mut config, key.default).expect("the defaults of KEYS are valid (tested)");
+        }
+        config
+    }
+}
+
+/// One setting.
+struct Key {
+    section: &'static str,
+    name: &'static str,
+    /// As text, without quotes.
+    default: &'static str,
+    /// Lines of the starter's comment.
+    help: &'static str,
+    /// Reads the text into the config, or says what would have been right.
+    set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+const KEYS: &[Key] = &[
+    Key {
+        section: "memory",
+        name: "budget",
+        default: "auto",
+        help: "Memory for caches and write buffers. \"auto\" is a quarter of RAM, at most 4 GiB.\nSizes take units: \"512 MiB\", \"2 GiB\".",
+        set: |config, text| {
+            config.memory_bytes = match text {
+                "auto" => None,
+                text => Some(size(text, 32 << 20, 1 << 44)?),
+            };
+            Ok(())
+        },
+    },
+    Key {
+        section: "durability",
+        name: "flush_interval",
+        default: "5 s",
+        help: "What was written survives a crash of this machine after this long, even without fsync.",
+        set: |config, text| duration(text, 50, 3_600_000).map(|interval| config.flush_interval = interval),
+    },
+    Key {
+        section: "durability",
+        name: "commit_interval",
+        default: "30 s",
+        help: "The journal is folded into trees at least this often; the journal's length bounds the time of a recovery.",
+        set: |config, text| duration(text, 100, 24 * 3_600_000).map(|interval| config.commit_interval = interval),
+    },
+    Key {
+        section: "storage",
+        name: "compression",
+        default: "zstd:1",
+        help: "Compression of new chunks: \"none\", or \"zstd:LEVEL\" with a level of 1 to 19.\nWhat does not shrink is stored as it is.",
+        set: |config, text| compression(text).map(|compression| config.compression = compression),
+    },
+    Key {
+        section: "mount",
+        name: "allow_other",
+        default: "true",
+        help: "Whether other users than the one who mounts may use the mount (the kernel checks their permissions).\nAs an ordinary user this needs `user_allow_other` in /etc/fuse.conf.",
+        set: |config, text| boolean(text).map(|allow| config.allow_other = allow),
+    },
+    Key {
+        section: "mount",
+        name: "transport",
+        default: "auto",
+        help: "How the kernel hands us requests: \"auto\", \"ring\" (io_uring; needs the module parameter fuse.enable_uring) or \"device\".",
+        set: |config, text| {
+            config.transport = match text {
+                "auto" => Transport::Auto,
+                "ring" => Transport::Ring,
+                "device" => Transport::Device,
+                _ => return Err("expected \"auto\", \"ring\" or \"device\"".to_owned()),
+            };
+            Ok(())
+        },
+    },
+    Key {
+        section: "mount",
+        name: "queue_depth",
+        default: "8",
+        help: "Requests under way in each per-CPU queue. Each takes `request_size` of memory per CPU.",
+        set: |config, text| count(text, 1, 256).map(|depth| config.queue_depth = depth),
+    },
+    Key {
+        section: "mount",
+        name: "threads",
+        default: "0",
+        help: "Threads that serve /dev/fuse; 0 is one per CPU.",
+        set: |config, text| count(text, 0, 256).map(|threads| config.threads = threads),
+    },
+    Key {
+        section: "mount",
+        name: "request_size",
+        default: "1 MiB",
+        help: "Largest read or write that the kernel hands over in one piece. More than 1 MiB needs the sysctl\nfs.fuse.max_pages_limit to be raised.",
+        set: |config, text| {
+            let bytes = size(text, 4096, 16 << 20)?;
+            config.request_bytes = u32::try_from(bytes).map_err(|_| "too large".to_owned())?;
+            Ok(())
+        },
+    },
+    Key {
+        section: "mount",
+        name: "cache_time",
+        default: "1 d",
+        help: "How long the kernel may keep names and attributes. All changes go through the kernel, so long is safe.",
+        set: |config, text| duration(text, 0, 30 * 24 * 3_600_000).map(|time| config.cache_time = time),
+    },
+    Key {
+        section: "log",
+        name: "level",
+        default: "info",
+        help: "Least severe messages to log: \"error\", \"warn\", \"info\", \"debug\" or \"trace\".",
+        set: |config, text| {
+            config.log_level = text
+                .parse()
+                .map_err(|_| "expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\"".to_owned())?;
+            Ok(())
+        },
+    },
+];
+
+impl Config {
+    /// The config of a node: defaults, then the file at `path` (none is fine), then the environment.
+    pub fn load(path: &Path, environment: impl Iterator<Item = (OsString, OsString)>) -> Result<Config, Failure> {
+        let mut config = Config::default();
+        match std::fs::read_to_string(path) {
+            Ok(text) => config.apply_file(&text, path)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::new("cannot read the configuration", error).at(path)),
+        }
+        config.apply_environment(environment)?;
+        Ok(config)
+    }
+
+    fn apply_file(&mut self, text: &str, path: &Path) -> Result<(), Failure> {
+        let refuse = |offset: usize, why: String, mend: String| {
+            let line = text[..offset.min(text.len())].matches('\n').count() + 1;
+            Failure::new("cannot use the configuration", why)
+                .place(format!("{} line {line}", path.display()))
+                .mend(mend)
+        };
+        let document = DeTable::parse(text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            refuse(offset, error.message().to_owned(), "write it as TOML: [section], then key = value".to_owned())
+        })?;
+        for (section, value) in document.get_ref() {
+            let offset = section.span().start;
+            let section: &str = section.get_ref();
+            if KEYS.iter().all(|key| key.section != section) {
+                let why = format!("unknown section or key \"{section}\"");
+                return Err(refuse(offset, why, format!("the sections are {}", sections())));
+            }
+            let DeValue::Table(table) = value.get_ref() else {
+                return Err(refuse(offset, format!("\"{section}\" is a section"), format!("write [{section}]")));
+            };
+            for (name, value) in table {
+                let key = find(section, name.get_ref())
+                    .ok_or_else(|| unknown(section, name.get_ref()))
+                    .map_err(|(why, mend)| refuse(name.span().start, why, mend))?;
+                let found = match value.get_ref() {
+                    DeValue::String(text) => text.to_string(),
+                    DeValue::Integer(number) => number.as_str().to_owned(),
+                    DeValue::Boolean(fact) => fact.to_string(),
+                    _ => String::new(),
+                };
+                (key.set)(self, &found).map_err(|expected| {
+                    let why = format!("{section}.{} = {found:?} cannot be", key.name);
+                    refuse(value.span().start, why, expected)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_environment(&mut self, environment: impl Iterator<Item = (OsString, OsString)>) -> Result<(), Failure> {
+        for (variable, value) in environment {
+            let Some(rest) = variable.to_str().and_then(|name| name.strip_prefix("HYDRAFS_")) else { continue };
+            let rest = rest.to_ascii_lowercase();
+            let of_section = |key: &&Key| rest.strip_prefix(key.section).is_some_and(|name| name.starts_with('_'));
+            let Some(section) = KEYS.iter().find(of_section).map(|key| key.section) else { continue };
+            let name = &rest[section.len() + 1..];
+            let refuse = |why: String, mend: String| {
+                Failure::new("cannot use the environment", why).place(variable.display().to_string()).mend(mend)
+            };
+            let key =
+                find(section, name).ok_or_else(|| unknown(section, name)).map_err(|(why, mend)| refuse(why, mend))?;
+            let value = value.to_string_lossy();
+            (key.set)(self, &value).map_err(|expected| refuse(format!("{value:?} cannot be"), expected))?;
+        }
+        Ok(())
+    }
+
+    /// The memory budget in bytes, given the machine's RAM.
+    #[must_use]
+    pub fn memory(&self, ram_bytes: u64) -> u64 {
+        // design.md 4, "Memory": a quarter of RAM, at most 4 GiB.
+        self.memory_bytes.unwrap_or((ram_bytes / 4).clamp(64 << 20, 4 << 30))
+    }
+}
+
+/// The file that `init` writes: every key, its default commented out, with what it does.
+#[must_use]
+pub fn starter() -> String {
+    let mut text = String::from(
+        "# Settings of this HydraFS node. Lines that start with # show the defaults: take the # away to change one.\n\
+         # Each can also be set by an environment variable, HYDRAFS_<SECTION>_<KEY>, such as HYDRAFS_LOG_LEVEL=debug.\n\
+         # The daemon reads this file when it starts.\n",
+    );
+    let mut section = "";
+    for key in KEYS {
+        if key.section != section {
+            section = key.section;
+            text.push_str(&format!("\n[{section}]\n"));
+        }
+        key.help.lines().for_each(|line| text.push_str(&format!("# {line}\n")));
+        let plain = matches!(key.default, "true" | "false") || key.default.bytes().all(|byte| byte.is_ascii_digit());
+        let quote = if plain { "" } else { "\"" };
+        text.push_str(&format!("#{} = {quote}{}{quote}\n", key.name, key.default));
+    }
+    text
+}
+
+fn find(section: &str, name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.section == section && key.name == name)
+}
+
+fn unknown(section: &str, name: &str) -> (String, String) {
+    let names: Vec<&str> = KEYS.iter().filter(|key| key.section == section).map(|key| key.name).collect();
+    (format!("unknown key \"{section}.{name}\""), format!("the keys of [{section}] are {}", names.join(", ")))
+}
+
+fn sections() -> String {
+    let mut names: Vec<&str> = KEYS.iter().map(|key| key.section).collect();
+    names.dedup();
+    names.join(", ")
+}
+
+fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err("expected true or false".to_owned()),
+    }
+}
+
+fn count(text: &str, least: u32, most: u32) -> Result<u32, String> {
+    let expected = || format!("expected a number of {least} to {most}");
+    text.parse().ok().filter(|count| (least..=most).contains(count)).ok_or_else(expected)
+}
+
+fn size(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let bytes = parse_bytes(text).map_err(|error| error.to_string())?.0;
+    if (least..=most).contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(format!("expected {} to {}", Bytes(least), Bytes(most)))
+}
+
+/// A duration with a unit: `250 ms`, `5 s`, `10 min`, `1 h`, `1 d`. A bare number is seconds.
+fn duration(text: &str, ms_min: u64, ms_max: u64) -> Result<Duration, String> {
+    let expected = || "expected a time such as \"250 ms\", \"5 s\", \"10 min\", \"1 h\" or \"1 d\"".to_owned();
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale: u64 = match unit.trim() {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(expected()),
+    };
+    let ms = number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)).ok_or_else(expected)?;
+    if (ms_min..=ms_max).contains(&ms) {
+        return Ok(Duration::from_millis(ms));
+    }
+    Err(format!("expected {ms_min} ms to {} s", ms_max / 1000))
+}
+
+fn compression(text: &str) -> Result<Compression, String> {
+    let expected = || "expected \"none\" or \"zstd:LEVEL\" with a level of 1 to 19".to_owned();
+    match text.split_once(':').unwrap_or((text, "1")) {
+        ("none", "1") => Ok(Compression::None),
+        ("zstd", level) => {
+            level.parse().ok().filter(|level| (1..=19).contains(level)).map(Compression::Zstd).ok_or_else(expected)
+        }
+        _ => Err(expected()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

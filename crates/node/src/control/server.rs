@@ -1,0 +1,192 @@
+//! The daemon's end of the control socket: one thread that accepts, one per conversation.
+//!
+//! The socket is for its owner alone: mode 0600 in a folder of mode 0700, and the peer's user is checked once more, so that a
+//! careless chmod opens nothing. A conversation is one bounded request; who sends nothing is dropped after a while.
+
+use std::io::{self, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use serde_json::Value;
+
+use super::wire::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
+use super::{SOCKET_NAME, short_path};
+use crate::failure::Failure;
+
+/// Conversations at a time; each is a thread that mostly waits.
+const CONVERSATIONS_MAX: usize = 64;
+/// How long a peer may take to send its request, and to read its answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Who answers.
+pub trait Handler: Send + Sync + 'static {
+    /// Does what is asked; may take its time. `progress` tells the peer what goes on.
+    fn handle(&self, request: Request, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure>;
+}
+
+/// The socket, while somebody answers on it.
+pub struct Server {
+    folder: PathBuf,
+    conversations: Arc<Conversations>,
+}
+
+/// How many are under way.
+#[derive(Default)]
+struct Conversations {
+    count: Mutex<usize>,
+    ended: Condvar,
+}
+
+impl Server {
+    /// Takes the socket away and waits, not for ever, until those who asked have their answers.
+    pub fn close(self, patience: Duration) {
+        remove(&self.folder);
+        let mut count = self.conversations.count.lock();
+        self.conversations.ended.wait_while_for(&mut count, |count| *count > 0, patience);
+    }
+}
+
+/// Listens in the folder and answers until the process ends. The caller holds the folder's lock, so a socket that is
+/// already there was left behind by a daemon that died.
+pub fn serve(folder: &Path, handler: Arc<dyn Handler>) -> Result<Server, Failure> {
+    let path = folder.join(SOCKET_NAME);
+    let cannot = |error: io::Error| Failure::new("cannot listen on the control socket", error).at(&path);
+    remove(folder);
+    let (_folder, short) = short_path(folder).map_err(cannot)?;
+    let listener = UnixListener::bind(&short).map_err(cannot)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(cannot)?;
+    let conversations = Arc::new(Conversations::default());
+    let server = Server { folder: folder.to_owned(), conversations: Arc::clone(&conversations) };
+    let accept = move || accept_all(&listener, &handler, &conversations);
+    std::thread::Builder::new().name("control".to_owned()).spawn(accept).map_err(cannot)?;
+    Ok(server)
+}
+
+fn remove(folder: &Path) {
+    match std::fs::remove_file(folder.join(SOCKET_NAME)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("cannot remove the control socket: {error}");
+        }
+        _ => {}
+    }
+}
+
+fn accept_all(listener: &UnixListener, handler: &Arc<dyn Handler>, conversations: &Arc<Conversations>) {
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: give others time to close some.
+                tracing::warn!("the control socket accepts nobody: {error}");
+                std::thread::sleep(Duration::from_millis(200));
+                continue;
+            }
+        };
+        let Some(conversation) = Conversation::begin(conversations) else { continue };
+        let handler = Arc::clone(handler);
+        let talk = move || {
+            if let Err(error) = converse(&stream, handler.as_ref()) {
+                tracing::debug!("a conversation on the control socket ended: {error}");
+            }
+            drop(conversation);
+        };
+        if let Err(error) = std::thread::Builder::new().name("control-client".to_owned()).spawn(talk) {
+            tracing::warn!("cannot start a thread for a conversation: {error}");
+        }
+    }
+}
+
+/// One of [`Conversations`], until dropped.
+struct Conversation(Arc<Conversations>);
+
+impl Conversation {
+    fn begin(all: &Arc<Conversations>) -> Option<Conversation> {
+        let mut count = all.count.lock();
+        if *count >= CONVERSATIONS_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(Conversation(Arc::clone(all)))
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        *self.0.count.lock() -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
+    }
+    let mut writer = stream;
+    let answer = match read_line::<Request>(&mut BufReader::new(stream), REQUEST_BYTES_MAX) {
+        Ok(None) => return Ok(()),
+        Ok(Some(request)) => {
+            tracing::debug!(?request, "asked on the control socket");
+            let mut progress = |text: &str| {
+                // A peer that left does not stop the work.
+                let _ = write_line(&mut writer, &Answer::Progress(text.to_owned()));
+            };
+            handler.handle(request, &mut progress).map_or_else(Answer::Failed, Answer::Done)
+        }
+        Err(error) => Answer::Failed(
+            Failure::new("cannot understand the request", error)
+                .mend("use a command line of the daemon's version, or see control/wire.rs"),
+        ),
+    };
+    write_line(&mut writer, &answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use serde_json::{Value, json};
+
+    use super::{Handler, Request, converse};
+    use crate::failure::Failure;
+
+    struct Echo;
+    impl Handler for Echo {
+        fn handle(&self, request: Request, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+            progress("one moment");
+            Ok(json!(request))
+        }
+    }
+
+    fn answer_to(bytes: &[u8]) -> String {
+        let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let bytes = bytes.to_owned();
+        let writer = std::thread::spawn(move || {
+            // The daemon may hang up on a line that is too long.
+            let _ = ours.write_all(&bytes);
+            let _ = ours.shutdown(std::net::Shutdown::Write);
+            let mut text = Vec::new();
+            let _ = ours.read_to_end(&mut text);
+            String::from_utf8(text).expect("JSON")
+        });
+        let _ = converse(&theirs, &Echo);
+        drop(theirs);
+        writer.join().expect("no panic")
+    }
+
+    #[test]
+    fn a_request_is_answered_and_nonsense_is_refused() {
+        assert_eq!(answer_to(b"{\"do\":\"sync\"}\n"), "{\"progress\":\"one moment\"}\n{\"done\":{\"do\":\"sync\"}}\n");
+        assert_eq!(answer_to(b""), "");
+        for hostile in [&b"\n"[..], b"GET / HTTP/1.1\r\n\r\n", b"{\"do\":", &[0; 4096], b"\xff\n"] {
+            assert!(answer_to(hostile).starts_with("{\"failed\":{\"what\":\"cannot understand"), "{hostile:?}");
+        }
+    }
+}

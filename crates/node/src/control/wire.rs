@@ -1,0 +1,162 @@
+//! What the command line and the daemon say to each other on the control socket.
+//!
+//! One request per connection, one line of JSON; the answer is any number of `progress` lines and then one `done` or `failed`:
+//!
+//! ```text
+//! > {"do":"snapshot-create","name":"monday"}
+//! < {"progress":"flushing"}
+//! < {"done":{"name":"monday", ...}}
+//! ```
+//!
+//! JSON and lines, because a person with `socat` and a program in any language can speak it; a line has a bound, so a
+//! hostile peer costs at most that much memory. Unknown requests and fields are an error that says so: a newer command
+//! line that asks an older daemon for something must not get half of it.
+
+use std::io::{self, BufRead, Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Longest request: the longest field is a snapshot's name of 255 bytes, escaped.
+pub const REQUEST_BYTES_MAX: u64 = 16 * 1024;
+/// Longest answer: a list of many thousand snapshots.
+pub const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The state of the daemon, its files and its disks.
+    Status,
+    /// All counters.
+    Counters,
+    /// What is known of the file with this inode number.
+    Info {
+        /// `st_ino`.
+        inode: u64,
+    },
+    /// Everything that was accepted becomes local.
+    Sync,
+    /// Takes a snapshot.
+    SnapshotCreate {
+        /// Its name.
+        name: String,
+    },
+    /// Lists the snapshots.
+    SnapshotList,
+    /// Deletes a snapshot.
+    SnapshotDelete {
+        /// Its name.
+        name: String,
+    },
+    /// Checks everything that is stored; tells how far it is.
+    Fsck {
+        /// Read the content of every chunk too.
+        deep: bool,
+    },
+    /// Unmounts, makes everything local, commits, and ends the daemon. Fails and changes nothing while the mount is in use,
+    /// unless it is to be detached.
+    Stop {
+        /// Take the mount away even if it is in use.
+        detach: bool,
+    },
+}
+
+/// A line of the answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// What goes on meanwhile, for a person.
+    Progress(String),
+    /// It is done; this came out.
+    Done(Value),
+    /// It did not work.
+    Failed(Failure),
+}
+
+/// Writes one line.
+pub fn write_line(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    stream.flush()
+}
+
+/// Reads one line of at most `bytes_max` bytes; `None` at the end of the stream.
+pub fn read_line<T: DeserializeOwned>(stream: &mut impl BufRead, bytes_max: u64) -> io::Result<Option<T>> {
+    let mut line = Vec::new();
+    let count = stream.by_ref().take(bytes_max + 1).read_until(b'\n', &mut line)?;
+    if count == 0 {
+        return Ok(None);
+    }
+    if line.last() != Some(&b'\n') {
+        let what =
+            if count as u64 > bytes_max { format!("longer than {bytes_max} bytes") } else { "cut short".to_owned() };
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("the line is {what}")));
+    }
+    serde_json::from_slice(&line).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, ErrorKind};
+
+    use serde_json::json;
+
+    use super::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
+    use crate::failure::Failure;
+
+    fn request(bytes: &[u8]) -> Result<Option<Request>, ErrorKind> {
+        read_line(&mut BufReader::new(bytes), REQUEST_BYTES_MAX).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn messages_read_back() {
+        for message in [
+            Request::Status,
+            Request::Info { inode: u64::MAX },
+            Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
+            Request::Stop { detach: true },
+        ] {
+            let mut line = Vec::new();
+            write_line(&mut line, &message).expect("memory");
+            assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+            assert_eq!(request(&line), Ok(Some(message)));
+        }
+        let answers = [
+            Answer::Progress("x".into()),
+            Answer::Done(json!({"a": [1, null]})),
+            Answer::Failed(Failure::new("a", "b")),
+        ];
+        for answer in answers {
+            let mut line = Vec::new();
+            write_line(&mut line, &answer).expect("memory");
+            assert_eq!(read_line(&mut &line[..], 1000).expect("valid"), Some(answer));
+        }
+    }
+
+    #[test]
+    fn hostile_requests_are_errors() {
+        assert_eq!(request(b""), Ok(None));
+        let long = vec![b'['; 3 * REQUEST_BYTES_MAX as usize];
+        let deep = [vec![b'['; 10_000], vec![b'\n']].concat();
+        let hostile: [&[u8]; 10] = [
+            b"\n",
+            b"{}\n",
+            b"{\"do\":\"status\"}",
+            b"{\"do\":\"format-the-disk\"}\n",
+            b"{\"do\":\"status\",\"also\":1}\n",
+            b"{\"do\":\"info\",\"inode\":-1}\n",
+            b"{\"do\":\"info\",\"inode\":18446744073709551616}\n",
+            b"\xff\xfe\0\n",
+            &long,
+            &deep,
+        ];
+        for bytes in hostile {
+            assert_eq!(request(bytes), Err(ErrorKind::InvalidData), "{:?}", &bytes[..bytes.len().min(40)]);
+        }
+    }
+}

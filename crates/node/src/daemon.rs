@@ -1,0 +1,197 @@
+//! What makes a process a daemon: going to the background, telling its starter that it is ready, logs, signals.
+//!
+//! `hydrafs mount` starts itself again as `hydrafs mount --foreground` in a session of its own, with its standard output a
+//! pipe back to the starter. The first line on that pipe is the verdict, [`Verdict`], as JSON; the starter waits for it, so that
+//! the command returns when the mount is usable, or with the daemon's own words. A pipe that closes without one means that
+//! the daemon died. Starting again instead of forking: a fork copies only one thread and half-held locks.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::failure::Failure;
+
+/// Name of the log in the node's folder.
+pub const LOG_NAME: &str = "hydrafs.log";
+/// A log larger than this is moved to `hydrafs.log.1` at the next start.
+const LOG_BYTES_MAX: u64 = 16 << 20;
+/// Set in the environment of a daemon that was started to run in the background.
+const DETACHED: &str = "HYDRAFS_DETACHED";
+
+/// What a starting daemon tells its starter.
+#[derive(Debug, Serialize, Deserialize)]
+enum Verdict {
+    /// The mount is usable; this is worth telling the user.
+    Ready(String),
+    /// It will not be.
+    Failed(Failure),
+}
+
+/// Whether this process was started by [`start`].
+#[must_use]
+pub fn is_detached() -> bool {
+    std::env::var_os(DETACHED).is_some()
+}
+
+/// Starts this program again in the background with these arguments, and waits until it is ready or has failed. Returns
+/// what it said.
+pub fn start(arguments: &[&std::ffi::OsStr], folder: &Path) -> Result<String, Failure> {
+    let cannot = |error: io::Error| Failure::new("cannot start the daemon", error).at(folder);
+    let log = open_log(folder).map_err(cannot)?;
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
+    command.arg0("hydrafs").args(arguments).env(DETACHED, "1").current_dir("/");
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().map_err(cannot)?;
+    let mut line = String::new();
+    let pipe = child.stdout.take().expect("stdout was asked to be a pipe");
+    BufReader::new(pipe).read_line(&mut line).map_err(cannot)?;
+    match serde_json::from_str(&line) {
+        Ok(Verdict::Ready(words)) => Ok(words),
+        Ok(Verdict::Failed(failure)) => {
+            // It is about to end; a zombie would only confuse.
+            let _ = child.wait();
+            Err(failure)
+        }
+        Err(_) => {
+            let status = child.wait().map_err(cannot)?;
+            let log = folder.join(LOG_NAME);
+            Err(Failure::new("the daemon ended before it was ready", status)
+                .at(folder)
+                .mend(format!("its last words are in {}", log.display())))
+        }
+    }
+}
+
+/// First thing in a daemon that was started in the background: leave the starter's session.
+pub fn detach() {
+    if is_detached() {
+        // It fails only for the leader of a process group, which a child of `start` is not.
+        let _ = rustix::process::setsid();
+    }
+}
+
+/// Tells the starter, if there is one, and the service manager that the daemon is usable.
+pub fn ready(words: &str) {
+    if is_detached() {
+        tell(&Verdict::Ready(words.to_owned()));
+    } else if io::stderr().is_terminal() {
+        eprintln!("{words}");
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+}
+
+/// Tells the service manager that the daemon is about to end.
+pub fn stopping() {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+}
+
+/// Tells the starter, if there is one, that the daemon will not be usable. True if it was told.
+#[must_use]
+pub fn failed(failure: &Failure) -> bool {
+    if is_detached() {
+        tell(&Verdict::Failed(failure.clone()));
+    }
+    is_detached()
+}
+
+/// Writes the verdict and gives the pipe up, so that the starter's reader sees its end. Once: a second verdict goes to /dev/null.
+fn tell(verdict: &Verdict) {
+    let line = serde_json::to_string(verdict).expect("a verdict is plain text");
+    // A starter that was interrupted does not concern the daemon.
+    let _ = writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
+    if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(null);
+    }
+}
+
+/// Tells of each SIGTERM and SIGINT (and SIGHUP, unless detached) by its number, until told that nobody listens (false).
+pub fn watch_signals(tell: impl Fn(i32) -> bool + Send + 'static) -> Result<(), Failure> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let cannot = |error: io::Error| Failure::new("cannot watch for signals", error);
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(cannot)?;
+    let watch = move || {
+        for signal in signals.forever() {
+            // A terminal that closes is no reason for a daemon in the background to end.
+            if signal == SIGHUP && is_detached() {
+                continue;
+            }
+            if !tell(signal) {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map_err(cannot)?;
+    Ok(())
+}
+
+/// Starts the log: standard error, which [`start`] has made the log file of a daemon in the background. When it is connected to
+/// the journal, lines carry a priority and no time, as the journal wants it.
+pub fn log(level: tracing::Level) {
+    let journal = is_journal();
+    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
+    let result = if journal {
+        builder.event_format(JournalFormat).try_init()
+    } else {
+        builder.with_target(false).with_ansi(io::stderr().is_terminal()).try_init()
+    };
+    if result.is_err() {
+        tracing::debug!("the log was started already");
+    }
+}
+
+/// The log of tools: warnings and errors of libraries to standard error.
+pub fn log_of_tool() {
+    let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(io::stderr);
+    let _ = builder.with_target(false).without_time().try_init();
+}
+
+/// systemd sets JOURNAL_STREAM to device:inode of the stream; a daemon whose stderr was redirected inherits it wrongly, so the
+/// numbers are compared (systemd.exec(5)).
+fn is_journal() -> bool {
+    let Some(stream) = std::env::var("JOURNAL_STREAM").ok() else { return false };
+    let ours = rustix::fs::fstat(io::stderr()).map(|status| format!("{}:{}", status.st_dev, status.st_ino));
+    ours.is_ok_and(|ours| ours == stream)
+}
+
+fn open_log(folder: &Path) -> io::Result<File> {
+    let path = folder.join(LOG_NAME);
+    if std::fs::metadata(&path).is_ok_and(|metadata| metadata.size() > LOG_BYTES_MAX) {
+        std::fs::rename(&path, path.with_added_extension("1"))?;
+    }
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// `<priority>message`, sd-daemon(3).
+struct JournalFormat;
+
+impl<S, N> FormatEvent<S, N> for JournalFormat
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> fmt::Result {
+        let priority = match *event.metadata().level() {
+            tracing::Level::ERROR => 3,
+            tracing::Level::WARN => 4,
+            tracing::Level::INFO => 6,
+            _ => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}

@@ -1,0 +1,182 @@
+//! The command line's requests: each is a call of the file layer, and its answer as JSON.
+//!
+//! The same for a running daemon and for a command that has opened the node itself (`opening::ask`), so that both say the same.
+//!
+//! Not here: how the daemon ends (`start`); how answers are shown (`command`).
+
+mod report;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use base::id::FileId;
+use base::units::Bytes;
+use file::{Depth, FileError, FileSystem, Node, SNAPSHOTS};
+use fuse::{Notice, Notifier};
+use platform::Platform;
+use platform::real::block_on;
+use serde_json::{Value, json};
+
+use super::kernel::Kernel;
+use crate::control::server::Handler;
+use crate::control::wire::Request;
+use crate::failure::Failure;
+use crate::node_folder::NodeFolder;
+use crate::{moment, opening};
+
+/// Somebody asks the daemon to end.
+pub(crate) struct Stop {
+    /// Even while the mount is in use.
+    pub(crate) detach: bool,
+    /// Where the outcome goes, once there is one.
+    pub(crate) answer: SyncSender<Result<Value, Failure>>,
+}
+
+/// What requests are answered from.
+pub(crate) struct Control {
+    folder: NodeFolder,
+    platform: Platform,
+    system: Arc<FileSystem>,
+    started: Duration,
+    mount: Option<Mounted>,
+    stop: Option<TellStop>,
+}
+
+/// Tells the daemon's main thread; false if it does not listen any more.
+pub(crate) type TellStop = Box<dyn Fn(Stop) -> bool + Send + Sync>;
+
+/// The mount of this node.
+pub(crate) struct Mounted {
+    /// Where.
+    pub(crate) point: PathBuf,
+    /// How requests travel.
+    pub(crate) transport: &'static str,
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) notifier: Notifier,
+}
+
+impl Control {
+    pub(crate) fn new(folder: &NodeFolder, platform: &Platform, system: &Arc<FileSystem>) -> Control {
+        let (platform, system) = (platform.clone(), Arc::clone(system));
+        let started = platform.clock.elapsed();
+        Control { folder: folder.clone(), platform, system, started, mount: None, stop: None }
+    }
+
+    /// For a daemon: its mount, and who ends it.
+    pub(crate) fn of_daemon(self, mount: Option<Mounted>, stop: TellStop) -> Control {
+        Control { mount, stop: Some(stop), ..self }
+    }
+
+    fn explain(&self, what: &str) -> impl Fn(FileError) -> Failure {
+        move |error| opening::explain(what, &self.folder, &error)
+    }
+
+    fn create_snapshot(&self, name: &str) -> Result<Value, Failure> {
+        let what = "cannot take the snapshot";
+        let snapshot = block_on(self.system.snapshot(name)).map_err(|error| match error {
+            FileError::Exists => Failure::new(what, "there is a snapshot of this name")
+                .place(name)
+                .mend("choose another name, or delete the old one first; nothing was changed"),
+            FileError::Invalid(why) => Failure::new(what, why).place(name).mend("choose another name"),
+            error => self.explain(what)(error),
+        })?;
+        self.snapshots_changed();
+        Ok(json!({ "name": snapshot.name, "taken": moment::utc(snapshot.taken) }))
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<Value, Failure> {
+        let what = "cannot delete the snapshot";
+        block_on(self.system.delete_snapshot(name)).map_err(|error| match error {
+            FileError::NoEntry => Failure::new(what, "there is no snapshot of this name")
+                .place(name)
+                .mend("see `hydrafs snapshot list`; nothing was changed"),
+            error => self.explain(what)(error),
+        })?;
+        self.snapshots_changed();
+        Ok(json!({ "name": name }))
+    }
+
+    /// The kernel's cached listing of `.snapshots` is not true any more.
+    fn snapshots_changed(&self) {
+        if let Some(mount) = &self.mount {
+            let notice = Notice::InvalidateInode { node: SNAPSHOTS.0, offset: 0, bytes: 0 };
+            // It fails when the mount goes away at this moment, and then nobody reads the listing.
+            if let Err(error) = mount.notifier.send(&notice) {
+                tracing::debug!("the kernel was not told of the snapshots: {error}");
+            }
+        }
+    }
+
+    fn info(&self, inode: u64) -> Result<Value, Failure> {
+        let what = "cannot describe the file";
+        let found = match &self.mount {
+            Some(mount) => mount.kernel.find_inode(inode),
+            None => Some(Node::live(FileId(inode))),
+        };
+        let unknown = || Failure::new(what, "no file has this inode number").place(inode.to_string());
+        let node = found.ok_or_else(unknown)?;
+        let description = block_on(self.system.describe(node)).map_err(|error| match error {
+            FileError::NoEntry => unknown(),
+            error => self.explain(what)(error),
+        })?;
+        Ok(report::description(node, &description))
+    }
+
+    fn check(&self, deep: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+        let cannot = self.explain("cannot check the node");
+        let (send, receive) = std::sync::mpsc::channel::<String>();
+        let check = || {
+            let send = parking_lot::Mutex::new(send);
+            let tell = |text: String| drop(send.lock().send(text));
+            let depth = if deep { Depth::Deep } else { Depth::Shallow };
+            let files = block_on(self.system.check_files(&|count| tell(format!("looked at {count} files"))))?;
+            let chunks = block_on(self.system.check_store(depth, &|done, total| {
+                tell(format!("looked at {} of {}", Bytes(done), Bytes(total)));
+            }));
+            Ok((files, chunks))
+        };
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(check);
+            receive.iter().for_each(|text| progress(&text));
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+        .map(|(files, chunks)| report::check(deep, &files, &chunks))
+        .map_err(cannot)
+    }
+
+    fn stop(&self, detach: bool) -> Result<Value, Failure> {
+        let gone =
+            || Failure::new("cannot stop the daemon", "none runs, or it is ending already").at(&self.folder.path);
+        let (answer, outcome) = sync_channel(1);
+        if !self.stop.as_ref().is_some_and(|tell| tell(Stop { detach, answer })) {
+            return Err(gone());
+        }
+        outcome.recv().unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Handler for Control {
+    fn handle(&self, request: Request, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+        match request {
+            Request::Status => Ok(self.status()),
+            Request::Counters => Ok(self.counters()),
+            Request::Info { inode } => self.info(inode),
+            Request::Sync => {
+                block_on(self.system.sync_all()).map_err(self.explain("cannot sync"))?;
+                Ok(json!({}))
+            }
+            Request::SnapshotCreate { name } => self.create_snapshot(&name),
+            Request::SnapshotList => {
+                let snapshot =
+                    |snapshot: file::Snapshot| json!({ "name": snapshot.name, "taken": moment::utc(snapshot.taken) });
+                let list: Vec<Value> = self.system.snapshots().into_iter().map(snapshot).collect();
+                Ok(json!({ "snapshots": list }))
+            }
+            Request::SnapshotDelete { name } => self.delete_snapshot(&name),
+            Request::Fsck { deep } => self.check(deep, progress),
+            Request::Stop { detach } => self.stop(detach),
+        }
+    }
+}

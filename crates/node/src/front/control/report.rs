@@ -1,0 +1,190 @@
+//! The answers of the control socket, as JSON. Names and units are an interface: programs read them (`--json`).
+
+use file::{CheckReport, Description, FilesReport, Kind, Node, Problem, StoreStatus, View};
+use serde_json::{Map, Value, json};
+
+use super::Control;
+use crate::moment;
+
+impl Control {
+    pub(super) fn status(&self) -> Value {
+        let status = self.system.status();
+        let space = self.system.space();
+        let store = &status.store;
+        let uptime = self.platform.clock.elapsed().saturating_sub(self.started);
+        let mount = self.mount.as_ref().map(|mount| {
+            json!({
+                "point": mount.point.display().to_string(),
+                "transport": mount.transport,
+                "requests": mount.kernel.requests(),
+            })
+        });
+        json!({
+            "node": {
+                "folder": self.folder.path.display().to_string(),
+                "number": self.folder.identity.number,
+                "uuid": self.folder.identity.uuid,
+            },
+            "running": self.stop.is_some(),
+            "process": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptime_seconds": uptime.as_secs(),
+            "mount": mount,
+            "space": { "total_bytes": space.total, "free_bytes": space.free },
+            "files": {
+                "made": self.system.files_made(),
+                "in_memory": status.inodes,
+                "unlogged": status.unlogged_files,
+                "uncommitted": status.uncommitted_files,
+            },
+            "buffer": { "dirty_bytes": status.dirty_bytes, "dirty_bytes_max": status.dirty_bytes_max },
+            "snapshots": status.snapshots,
+            "data": class(&store.data),
+            "metadata": class(&store.metadata),
+            "index": { "entries": store.index_entries, "recent_entries": store.recent_entries },
+            "journal": {
+                "bytes": store.journal_bytes,
+                "segments": store.journal_segments,
+                "last_logged": store.last_logged,
+                "last_durable": store.last_durable,
+            },
+            "commit": { "generation": store.generation, "covered": store.covered },
+            "cache_bytes": store.cache_bytes,
+            "disks": disks(store),
+            "failures": failures(&status),
+        })
+    }
+
+    /// All counters, and the numbers of the moment that `stats` shows beside them.
+    pub(super) fn counters(&self) -> Value {
+        let status = self.system.status();
+        let mut counters: Map<String, Value> =
+            status.counters.iter().map(|(name, _, value)| (layered(name), json!(value))).collect();
+        let requests = self.mount.as_ref().map_or(0, |mount| mount.kernel.requests());
+        counters.insert("kernel_requests".to_owned(), json!(requests));
+        let elapsed = self.platform.clock.elapsed().saturating_sub(self.started);
+        json!({
+            "elapsed_seconds": elapsed.as_secs_f64(),
+            "counters": counters,
+            "gauges": {
+                "dirty_bytes": status.dirty_bytes,
+                "journal_bytes": status.store.journal_bytes,
+                "cache_bytes": status.store.cache_bytes,
+                "inodes": status.inodes,
+                "free_bytes": self.system.space().free,
+            },
+        })
+    }
+}
+
+/// A counter's name with its layer in front. The file layer's have it already.
+fn layered(name: &str) -> String {
+    if name.starts_with("file_") { name.to_owned() } else { format!("store_{name}") }
+}
+
+fn class(class: &file::ClassStatus) -> Value {
+    json!({
+        "packs": class.packs,
+        "packs_open": class.packs_open,
+        "chunks": class.chunks,
+        "content_bytes": class.content_bytes,
+        "stored_bytes": class.stored_bytes,
+    })
+}
+
+fn disks(store: &StoreStatus) -> Vec<Value> {
+    let disk = |disk: &file::DiskStatus| {
+        json!({
+            "number": disk.number,
+            "path": disk.path,
+            "uuid": disk.uuid,
+            "good": disk.is_good,
+            "health": disk.health,
+            "total_bytes": disk.total_bytes,
+            "free_bytes": disk.free_bytes,
+            "packs": disk.packs,
+            "pack_bytes": disk.pack_bytes,
+        })
+    };
+    store.disks.iter().map(disk).collect()
+}
+
+/// What somebody has to look at.
+fn failures(status: &file::Status) -> Vec<String> {
+    let layers = [
+        ("the journal takes no more frames", &status.journal_failure),
+        ("the last flush failed", &status.flush_failure),
+        ("the journal failed", &status.store.journal_failure),
+    ];
+    let mut failures: Vec<String> =
+        layers.iter().filter_map(|(what, why)| why.as_ref().map(|why| format!("{what}: {why}"))).collect();
+    let disks = status.store.disks.iter().filter(|disk| !disk.is_good);
+    failures.extend(disks.map(|disk| format!("disk {} is out: {}", disk.path, disk.health)));
+    failures
+}
+
+pub(super) fn description(node: Node, from: &Description) -> Value {
+    let attributes = &from.attributes;
+    let kind = match attributes.kind {
+        Kind::Fifo => "fifo",
+        Kind::CharacterDevice => "character device",
+        Kind::Directory => "directory",
+        Kind::BlockDevice => "block device",
+        Kind::Regular => "regular file",
+        Kind::Symlink => "symbolic link",
+        Kind::Socket => "socket",
+    };
+    json!({
+        "file": attributes.file.0,
+        "made_by_node": attributes.file.node().0,
+        "snapshot_view": if node.view == View::LIVE { Value::Null } else { json!(node.view.0) },
+        "kind": kind,
+        "mode": format!("{:04o}", attributes.mode),
+        "uid": attributes.uid,
+        "gid": attributes.gid,
+        "links": attributes.links,
+        "size": attributes.size,
+        "allocated_bytes": attributes.allocated,
+        "parts": from.parts,
+        "chunks": from.chunks,
+        "chunk_bytes": from.chunk_bytes,
+        "dirty_bytes": from.dirty_bytes,
+        "committed": !from.is_uncommitted && from.dirty_bytes == 0,
+        "version": {
+            "epoch": from.version.epoch,
+            "sequence": from.version.sequence,
+            "chain": format!("{:032x}", from.version.chain),
+        },
+        "born": moment::utc(attributes.born),
+        "modified": moment::utc(attributes.modified),
+        "changed": moment::utc(attributes.changed),
+    })
+}
+
+pub(super) fn check(deep: bool, files: &FilesReport, store: &CheckReport) -> Value {
+    let problem = |problem: &Problem| {
+        json!({
+            "code": problem.code,
+            "what": problem.what,
+            "place": problem.path,
+            "offset": problem.offset,
+            "expected": problem.expected,
+            "found": problem.found,
+            "repairable": problem.is_repairable,
+        })
+    };
+    let problems: Vec<Value> = store.problems.iter().chain(&files.problems).map(problem).collect();
+    json!({
+        "clean": problems.is_empty(),
+        "deep": deep,
+        "files": files.files,
+        "directories": files.directories,
+        "entries": files.entries,
+        "extents": files.extents,
+        "packs": store.packs,
+        "chunks": store.chunks,
+        "bytes_read": store.bytes,
+        "frames": store.frames,
+        "problems": problems,
+    })
+}

@@ -1,0 +1,436 @@
+//! The kernel's requests: each is one call of the file layer, and its answer.
+//!
+//! All changes of the mount go through this kernel, so it may keep what it is told for a long time: names (also those that do
+//! not exist), attributes, pages, listings. What changes by another way is `.snapshots` alone (the command line makes and deletes
+//! them): its names are not kept, and its listing is dropped by a notice.
+//!
+//! Opening and closing are not ours to hear of: OPEN and OPENDIR are answered ENOSYS, after which a kernel since 5.1 opens
+//! without a message and keeps pages and listings. A file needs no handle here: the kernel holds a reference to its node for as
+//! long as it is open, and all calls name the node. FLUSH, ACCESS and locks are the kernel's own business.
+//!
+//! I-91  Each answer that gives the kernel a node counts one reference, taken before the answer is sent; FORGET takes it back.
+//! I-92  Nothing below `.snapshots` is changed: such calls are refused here, with EROFS.
+
+mod listing;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use base::id::FileId;
+use file::{Attributes, FileError, FileSystem, Kind, NewFile, Node, SNAPSHOTS, Seek, View, XattrMode};
+use fuse::flags::{setxattr, write};
+use fuse::{Errno, Exchange, Header, Negotiated, Request, Service, StatFs};
+use platform::Platform;
+
+use super::errands::Errands;
+use super::nodes::Nodes;
+use super::translate;
+use crate::front::failures::Failures;
+
+/// First protocol version whose kernels open directories without a message (Linux 5.1).
+const SILENT_OPENS_MINOR: u32 = 29;
+/// Block size of statfs: what applications multiply the counts with.
+const STATFS_BLOCK_BYTES: u32 = 4096;
+
+/// The service behind a mount.
+pub(crate) struct Kernel {
+    system: Arc<FileSystem>,
+    platform: Platform,
+    nodes: Nodes,
+    /// How long the kernel may keep what it is told.
+    valid: Duration,
+    opens_silently: AtomicBool,
+    requests: AtomicU64,
+    failures: Failures,
+    errands: Errands,
+}
+
+/// An answer that is made from what a call gave. Bytes that are written into the reply room have their own way.
+enum Reply {
+    Empty,
+    Entry(fuse::Entry),
+    Created(fuse::Entry),
+    Attributes(fuse::Attributes, Duration),
+    StatX(Box<fuse::StatX>, Duration),
+    Opened(u32),
+    Written(usize),
+    Copied(u64),
+    Seek(u64),
+    Data(usize),
+    Bytes(bytes::Bytes),
+    Xattr(Vec<u8>),
+    StatFs(StatFs),
+}
+
+/// A call that did not succeed: what the file layer says, or what was refused here.
+enum Refusal {
+    File(FileError),
+    Errno(Errno),
+}
+
+impl From<FileError> for Refusal {
+    fn from(error: FileError) -> Refusal {
+        Refusal::File(error)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Refusal {
+        Refusal::Errno(errno)
+    }
+}
+
+type Answer = Result<Reply, Refusal>;
+
+impl Service for Kernel {
+    async fn serve(self: Arc<Self>, exchange: Exchange) -> Exchange {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if !takes_long(&exchange) {
+            return self.answer(exchange).await;
+        }
+        // Whoever waits for a disk must not keep the transport's thread from other requests.
+        let kernel = Arc::clone(&self);
+        self.errands.run(async move { kernel.answer(exchange).await }).await
+    }
+
+    fn forget(&self, number: u64, count: u64) {
+        let Some(node) = self.nodes.find(number) else { return };
+        if node.view != View::LIVE {
+            return self.nodes.take_back(number, count);
+        }
+        let system = Arc::clone(&self.system);
+        let mut forget = Box::pin(async move { system.forget(node, count).await });
+        // Mostly it is done at once: only the last reference to an unlinked file may have to wait.
+        let done = match forget.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => done,
+            Poll::Pending => {
+                let finish = async move {
+                    if let Err(error) = forget.await {
+                        tracing::warn!("cannot end {}: {error}", node.file);
+                    }
+                };
+                return self.platform.tasks.spawn("forget", Box::pin(finish));
+            }
+        };
+        if let Err(error) = done {
+            self.failures.note(&self.platform, || format!("cannot end {}: {error}", node.file));
+        }
+    }
+
+    fn started(&self, negotiated: &Negotiated) {
+        self.opens_silently.store(negotiated.minor >= SILENT_OPENS_MINOR, Ordering::Relaxed);
+    }
+}
+
+/// Whether a request is likely to wait for a disk for long: those that make something durable.
+fn takes_long(exchange: &Exchange) -> bool {
+    match exchange.request() {
+        Ok(Request::Write { flags, .. }) => is_synchronous(flags),
+        Ok(Request::FSync { .. } | Request::FSyncDir { .. } | Request::SyncFs | Request::CopyFileRange { .. }) => true,
+        _ => false,
+    }
+}
+
+/// O_DSYNC, or O_SYNC, which includes its bit.
+fn is_synchronous(flags: u32) -> bool {
+    flags & libc::O_DSYNC.cast_unsigned() != 0
+}
+
+impl Kernel {
+    pub(crate) fn new(system: Arc<FileSystem>, platform: &Platform, valid: Duration) -> Kernel {
+        Kernel {
+            system,
+            platform: platform.clone(),
+            nodes: Nodes::new(),
+            valid,
+            opens_silently: AtomicBool::new(true),
+            requests: AtomicU64::new(0),
+            failures: Failures::default(),
+            errands: Errands::new(),
+        }
+    }
+
+    /// Requests so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// The node with this inode number, if the kernel knows it.
+    pub(crate) fn find_inode(&self, inode: u64) -> Option<Node> {
+        self.nodes.find_inode(inode)
+    }
+
+    async fn answer(&self, mut exchange: Exchange) -> Exchange {
+        let header = *exchange.header();
+        let answer = match self.nodes.find(header.node) {
+            Some(node) => self.call(&mut exchange, &header, node).await,
+            None => Err(Errno::ESTALE.into()),
+        };
+        match answer {
+            Ok(reply) => reply.give(&mut exchange),
+            Err(Refusal::Errno(errno)) => exchange.answer_error(errno),
+            Err(Refusal::File(error)) => {
+                if let FileError::Store(cause) = &error {
+                    let what = || format!("request {} on node {:#x}: {cause}", header.opcode, header.node);
+                    self.failures.note(&self.platform, what);
+                }
+                exchange.answer_error(translate::errno(&error));
+            }
+        }
+        exchange
+    }
+
+    /// One request. A long flat list: nothing here but names and arguments.
+    async fn call(&self, exchange: &mut Exchange, header: &Header, node: Node) -> Answer {
+        match exchange.request()? {
+            Request::Lookup { name } => self.lookup(node, name).await,
+            Request::GetAttr { .. } => self.attributes(node).await,
+            Request::StatX { .. } => {
+                let attributes = self.system.attributes(node).await?;
+                Ok(Reply::StatX(Box::new(translate::statx(node, &attributes)), self.valid_of(node)))
+            }
+            Request::SetAttr(change) => {
+                let attributes = self.system.set_attributes(writable(node)?, &translate::change(&change)).await?;
+                Ok(Reply::Attributes(translate::attributes(node, &attributes), self.valid))
+            }
+            Request::ReadLink => Ok(Reply::Bytes(self.system.read_link(node).await?)),
+            Request::SymLink { name, target } => {
+                let new = NewFile { target, ..new_file(header, Kind::Symlink, 0o777, 0) };
+                self.create(node, name, &new).await.map(Reply::Entry)
+            }
+            Request::MkNod { name, mode, device, umask } => {
+                let new = NewFile { device, ..new_file(header, translate::kind(mode)?, mode, umask) };
+                self.create(node, name, &new).await.map(Reply::Entry)
+            }
+            Request::MkDir { name, mode, umask } => {
+                self.create(node, name, &new_file(header, Kind::Directory, mode, umask)).await.map(Reply::Entry)
+            }
+            Request::Create { name, flags, mode, umask, .. } => {
+                let new = new_file(header, Kind::Regular, mode, umask);
+                self.create_and_open(node, name, flags, &new).await.map(Reply::Created)
+            }
+            Request::TmpFile { mode, umask, .. } => {
+                let new = new_file(header, Kind::Regular, mode, umask);
+                let attributes = self.system.create_unnamed(writable(node)?, &new).await?;
+                Ok(Reply::Created(self.born(&attributes)))
+            }
+            Request::Link { node: existing, new_name } => {
+                let existing = self.nodes.find(existing).ok_or(Errno::ESTALE)?;
+                let attributes = self.system.link(writable(existing)?, writable(node)?, new_name).await?;
+                Ok(Reply::Entry(self.born(&attributes)))
+            }
+            Request::Unlink { name } => done(self.system.remove_file(writable(node)?, name).await),
+            Request::RmDir { name } => done(self.system.remove_directory(writable(node)?, name).await),
+            Request::Rename { name, new_parent, new_name, flags } => {
+                let to = self.nodes.find(new_parent).ok_or(Errno::ESTALE)?;
+                let mode = translate::rename_mode(flags)?;
+                done(self.system.rename(writable(node)?, name, writable(to)?, new_name, mode).await)
+            }
+            Request::Open { .. } => self.open(fuse::flags::opened::KEEP_CACHE),
+            Request::OpenDir { .. } => self.open(fuse::flags::opened::KEEP_CACHE | fuse::flags::opened::CACHE_DIR),
+            Request::Release { .. } | Request::ReleaseDir { .. } | Request::Destroy => Ok(Reply::Empty),
+            Request::Read { offset, .. } => {
+                Ok(Reply::Data(self.system.read(node, offset, exchange.reply_room()).await?))
+            }
+            Request::Write { offset, data, write_flags, flags, .. } => {
+                let file = writable(node)?;
+                let clears_set_id = write_flags & write::KILL_SUIDGID != 0;
+                self.system.write(file, offset, data, clears_set_id).await?;
+                if is_synchronous(flags) {
+                    self.system.sync(file).await?;
+                }
+                Ok(Reply::Written(data.len()))
+            }
+            Request::ReadDir { offset, .. } => self.list(node, offset, exchange.reply_room()).await,
+            Request::ReadDirPlus { offset, .. } => self.list_plus(node, offset, exchange.reply_room()).await,
+            // A snapshot is durable since it was made.
+            Request::FSync { .. } | Request::FSyncDir { .. } if writable(node).is_err() => Ok(Reply::Empty),
+            Request::FSync { .. } | Request::FSyncDir { .. } => done(self.system.sync(node.file).await),
+            Request::SyncFs => done(self.system.sync_all().await),
+            Request::FAllocate { offset, length, mode, .. } => {
+                let how = translate::allocation(mode)?;
+                done(self.system.allocate(writable(node)?, how, offset, length).await)
+            }
+            Request::Lseek { offset, whence, .. } => {
+                let what = match whence.cast_signed() {
+                    libc::SEEK_DATA => Seek::Data,
+                    libc::SEEK_HOLE => Seek::Hole,
+                    _ => return Err(Errno::EINVAL.into()),
+                };
+                Ok(Reply::Seek(self.system.seek(node, offset, what).await?))
+            }
+            Request::CopyFileRange { offset, node_out, offset_out, bytes, .. } => {
+                let to = self.nodes.find(node_out).ok_or(Errno::ESTALE)?;
+                let count = self.system.copy_range(node, offset, writable(to)?, offset_out, bytes).await?;
+                Ok(Reply::Copied(count))
+            }
+            Request::GetXattr { name, .. } => Ok(Reply::Xattr(self.system.xattr(node, name).await?.to_vec())),
+            Request::ListXattr { .. } => self.list_xattrs(header, node).await,
+            Request::SetXattr { name, value, flags, setxattr_flags } => {
+                let mode = match flags.cast_signed() {
+                    libc::XATTR_CREATE => XattrMode::Create,
+                    libc::XATTR_REPLACE => XattrMode::Replace,
+                    _ => XattrMode::Set,
+                };
+                let clears_set_gid = setxattr_flags & setxattr::ACL_KILL_SGID != 0;
+                done(self.system.set_xattr(writable(node)?, name, value, mode, clears_set_gid).await)
+            }
+            Request::RemoveXattr { name } => done(self.system.remove_xattr(writable(node)?, name).await),
+            Request::StatFs => Ok(Reply::StatFs(self.statfs())),
+            Request::Ioctl { .. } => Err(Errno::ENOTTY.into()),
+            // FLUSH, ACCESS, POLL, BMAP, locks: the kernel does them itself once it has heard this.
+            _ => Err(Errno::ENOSYS.into()),
+        }
+    }
+
+    async fn lookup(&self, parent: Node, name: &[u8]) -> Answer {
+        let found = match name {
+            // Asked by who has a handle to a file whose name is not known (export over NFS).
+            b"." => self.system.attributes(parent).await.map(|attributes| (parent, attributes)),
+            b".." => {
+                let node = self.parent(parent).await?;
+                self.system.attributes(node).await.map(|attributes| (node, attributes))
+            }
+            name => self.system.lookup(parent, name).await,
+        };
+        let valid = self.valid_in(parent);
+        match found {
+            Ok((node, attributes)) => Ok(Reply::Entry(self.entry(node, &attributes, valid))),
+            Err(FileError::NoEntry) if !valid.is_zero() => Ok(Reply::Entry(translate::no_entry(valid))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn attributes(&self, node: Node) -> Answer {
+        let attributes = self.system.attributes(node).await?;
+        Ok(Reply::Attributes(translate::attributes(node, &attributes), self.valid_of(node)))
+    }
+
+    async fn parent(&self, node: Node) -> Result<Node, FileError> {
+        let file = self.system.attributes(node).await?.parent;
+        Ok(Node { view: node.view, file })
+    }
+
+    async fn create(&self, parent: Node, name: &[u8], new: &NewFile<'_>) -> Result<fuse::Entry, Refusal> {
+        let attributes = self.system.create_file(writable(parent)?, name, new).await?;
+        Ok(self.born(&attributes))
+    }
+
+    /// CREATE is open(2) with O_CREAT: a file that is there already is opened, unless O_EXCL asks for a new one.
+    async fn create_and_open(
+        &self,
+        parent: Node,
+        name: &[u8],
+        flags: u32,
+        new: &NewFile<'_>,
+    ) -> Result<fuse::Entry, Refusal> {
+        let has = |flag: i32| flags & flag.cast_unsigned() != 0;
+        match self.create(parent, name, new).await {
+            Err(Refusal::File(FileError::Exists)) if !has(libc::O_EXCL) => {}
+            result => return result,
+        }
+        let (node, mut attributes) = self.system.lookup(parent, name).await?;
+        if has(libc::O_TRUNC) {
+            let change = file::AttributeChange { size: Some(0), ..Default::default() };
+            attributes = self.system.set_attributes(writable(node)?, &change).await?;
+        }
+        Ok(self.entry(node, &attributes, self.valid))
+    }
+
+    /// The entry of a file of the present that was just made or linked.
+    fn born(&self, attributes: &Attributes) -> fuse::Entry {
+        self.entry(Node::live(attributes.file), attributes, self.valid)
+    }
+
+    /// An entry for the kernel, which thereby gets a reference (I-91).
+    fn entry(&self, node: Node, attributes: &Attributes, valid: Duration) -> fuse::Entry {
+        if node.view == View::LIVE {
+            self.system.retain(node);
+        }
+        let entry = translate::entry(node, self.nodes.give(node), attributes, valid);
+        fuse::Entry { attribute_valid: self.valid_of(node).min(valid), ..entry }
+    }
+
+    /// How long names in a directory may be kept.
+    fn valid_in(&self, directory: Node) -> Duration {
+        if is_snapshots(directory) { Duration::ZERO } else { self.valid }
+    }
+
+    /// How long attributes may be kept.
+    fn valid_of(&self, node: Node) -> Duration {
+        self.valid_in(node)
+    }
+
+    fn open(&self, flags: u32) -> Answer {
+        if self.opens_silently.load(Ordering::Relaxed) { Err(Errno::ENOSYS.into()) } else { Ok(Reply::Opened(flags)) }
+    }
+
+    async fn list_xattrs(&self, header: &Header, node: Node) -> Answer {
+        let mut list = Vec::new();
+        for name in self.system.xattrs(node).await? {
+            // xattr(7): trusted attributes are shown to the privileged alone. Who asks is known by number only.
+            if header.uid == 0 || !name.starts_with(b"trusted.") {
+                list.extend_from_slice(&name);
+                list.push(0);
+            }
+        }
+        Ok(Reply::Xattr(list))
+    }
+
+    fn statfs(&self) -> StatFs {
+        let space = self.system.space();
+        let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
+        StatFs {
+            blocks: blocks(space.total),
+            blocks_free: blocks(space.free),
+            blocks_available: blocks(space.free),
+            files: space.files + space.files_free,
+            files_free: space.files_free,
+            block_bytes: STATFS_BLOCK_BYTES,
+            fragment_bytes: STATFS_BLOCK_BYTES,
+            name_bytes_max: 255,
+        }
+    }
+}
+
+impl Reply {
+    fn give(self, exchange: &mut Exchange) {
+        match self {
+            Reply::Empty => exchange.answer_empty(),
+            Reply::Entry(entry) => exchange.answer_entry(&entry),
+            Reply::Created(entry) => exchange.answer_created(&entry, 0, fuse::flags::opened::KEEP_CACHE),
+            Reply::Attributes(attributes, valid) => exchange.answer_attributes(&attributes, valid),
+            Reply::StatX(stat, valid) => exchange.answer_statx(&stat, valid),
+            Reply::Opened(flags) => exchange.answer_open(0, flags, 0),
+            Reply::Written(bytes) => {
+                exchange.answer_written(u32::try_from(bytes).expect("a request's length has 32 bits"));
+            }
+            Reply::Copied(bytes) => exchange.answer_copied(bytes),
+            Reply::Seek(offset) => exchange.answer_seek(offset),
+            Reply::Data(bytes) => exchange.answer_data(bytes),
+            Reply::Bytes(bytes) => exchange.answer_bytes(&bytes),
+            Reply::Xattr(bytes) => exchange.answer_xattr(&bytes),
+            Reply::StatFs(statfs) => exchange.answer_statfs(&statfs),
+        }
+    }
+}
+
+fn done(result: Result<(), FileError>) -> Answer {
+    Ok(result.map(|()| Reply::Empty)?)
+}
+
+/// The file, if it may be changed (I-92).
+fn writable(node: Node) -> Result<FileId, Errno> {
+    if node.view != View::LIVE || is_snapshots(node) { Err(Errno::EROFS) } else { Ok(node.file) }
+}
+
+fn is_snapshots(node: Node) -> bool {
+    node == Node::live(SNAPSHOTS)
+}
+
+fn new_file<'a>(header: &Header, kind: Kind, mode: u32, umask: u32) -> NewFile<'a> {
+    let mode = mode & file::MODE_MASK;
+    NewFile { kind, mode, umask, uid: header.uid, gid: header.gid, device: 0, target: b"" }
+}

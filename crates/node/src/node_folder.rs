@@ -1,0 +1,256 @@
+//! A node's folder: who the node is, which disks are its own, and the lock that one daemon holds.
+//!
+//! ```text
+//! NODE/node            format, uuid, number, disks        (this module; written once by init)
+//! NODE/hydrafs.toml    settings                           (config)
+//! NODE/lock            flock of the running daemon; its process id and mount point, for messages
+//! NODE/control.sock    the running daemon's control socket (control)
+//! NODE/hydrafs.log     log of a daemon that runs in the background (daemon)
+//! ```
+//!
+//! No data lies here: the disks know themselves, and the store checks that they belong together.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use base::id::NodeNumber;
+use platform::disk::Disk;
+use platform::real::Directory;
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{self, Config};
+use crate::failure::Failure;
+
+/// Version of the folder's layout and of the file `node`.
+pub const FORMAT: i64 = 1;
+const NODE_FILE: &str = "node";
+const LOCK_FILE: &str = "lock";
+/// Largest `node` file that is read: a thousand disks with long paths fit.
+const NODE_FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// Content of the file `node`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// [`FORMAT`] at the time of writing.
+    pub format: i64,
+    /// Random and unique, for people and logs.
+    pub uuid: String,
+    /// Number of the node in its cluster: the upper bits of the ids of files made here.
+    pub number: u16,
+    /// Its disks; a relative path is relative to the folder, so that a node with its disks inside can be moved.
+    pub disks: Vec<PathBuf>,
+}
+
+/// A node's folder, found and read.
+#[derive(Clone, Debug)]
+pub struct NodeFolder {
+    /// Absolute, without symbolic links: the source in the mount table.
+    pub path: PathBuf,
+    /// Who the node is.
+    pub identity: Identity,
+}
+
+/// The lock on a node's folder, held until dropped.
+#[derive(Debug)]
+pub struct Lock {
+    file: File,
+}
+
+impl NodeFolder {
+    /// Finds and reads the folder at `path`.
+    pub fn open(path: &Path) -> Result<NodeFolder, Failure> {
+        let cannot = |why: String| Failure::new("cannot open the node", why).at(path);
+        let make = || format!("make a node with `hydrafs init {} --disk DIR`, or name another folder", path.display());
+        let absolute = path.canonicalize().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => cannot("there is no such folder".to_owned()).mend(make()),
+            _ => cannot(error.to_string()),
+        })?;
+        if !absolute.is_dir() {
+            return Err(
+                cannot("it is not a folder; a node is a folder that `hydrafs init` made".to_owned()).mend(make())
+            );
+        }
+        let file = absolute.join(NODE_FILE);
+        let text = match read_bounded(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(cannot("this folder is no HydraFS node: it holds no file `node`".to_owned()).mend(make()));
+            }
+            Err(error) => return Err(cannot(error.to_string()).at(&file)),
+        };
+        let identity = Identity::parse(&text, &file)?;
+        Ok(NodeFolder { path: absolute, identity })
+    }
+
+    /// Writes a new node's files, durably. The folder exists.
+    pub fn create(path: &Path, identity: Identity) -> Result<NodeFolder, Failure> {
+        let cannot = |error: std::io::Error| Failure::new("cannot write the node's files", error).at(path);
+        let settings = path.join(config::FILE_NAME);
+        if !settings.exists() {
+            write_durably(&settings, config::starter().as_bytes()).map_err(cannot)?;
+        }
+        let body = toml::to_string(&identity).expect("an identity is plain numbers and strings; paths were checked");
+        let text =
+            format!("# A HydraFS node. Written by `hydrafs init`; settings are in {}.\n{body}", config::FILE_NAME);
+        // The file `node` comes last: with it the folder is a node.
+        write_durably(&path.join(NODE_FILE), text.as_bytes()).map_err(cannot)?;
+        let path = path.canonicalize().map_err(cannot)?;
+        Ok(NodeFolder { path, identity })
+    }
+
+    /// The node's settings.
+    pub fn config(&self) -> Result<Config, Failure> {
+        Config::load(&self.path.join(config::FILE_NAME), std::env::vars_os())
+    }
+
+    /// The node's number.
+    #[must_use]
+    pub fn number(&self) -> NodeNumber {
+        NodeNumber(self.identity.number)
+    }
+
+    /// Where its disks are.
+    #[must_use]
+    pub fn disk_paths(&self) -> Vec<PathBuf> {
+        self.identity.disks.iter().map(|disk| self.path.join(disk)).collect()
+    }
+
+    /// Opens the directories of its disks. Whether they are this node's is for the store to say.
+    pub fn disks(&self) -> Result<Vec<Disk>, Failure> {
+        let open = |path: PathBuf| {
+            Directory::open(&path).map_err(|error| {
+                Failure::new("cannot open a disk of the node", error.detail)
+                    .at(&path)
+                    .mend("mount or reconnect the disk, or bring its folder back, then try again; nothing was changed")
+            })
+        };
+        self.disk_paths().into_iter().map(open).collect()
+    }
+
+    /// Takes the lock, or says who holds it.
+    pub fn lock(&self) -> Result<Lock, Failure> {
+        let path = self.path.join(LOCK_FILE);
+        let cannot = |error: std::io::Error| Failure::new("cannot lock the node", error).at(&path);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(cannot)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Lock { file }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                // Who holds it is a courtesy: without it the message is still right.
+                let _ = Read::by_ref(&mut file).take(4096 + 64).read_to_string(&mut holder);
+                let holder = if holder.is_empty() { "another process".to_owned() } else { holder.trim().to_owned() };
+                Err(Failure::new("cannot use the node", format!("{holder} is using it")).at(&self.path).mend(format!(
+                    "see `hydrafs status {0}`, or end it with `hydrafs stop {0}`; nothing was changed",
+                    self.path.display()
+                )))
+            }
+            Err(error) => Err(cannot(error.into())),
+        }
+    }
+}
+
+impl Lock {
+    /// Notes who holds the lock, for the message that the next one gets.
+    pub fn describe(&mut self, holder: &str) {
+        let write = |file: &mut File| {
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(holder.as_bytes())
+        };
+        if let Err(error) = write(&mut self.file) {
+            tracing::warn!("cannot note the process id in the lock file: {error}");
+        }
+    }
+}
+
+impl Identity {
+    fn parse(text: &str, path: &Path) -> Result<Identity, Failure> {
+        let cannot = |why: String| Failure::new("cannot read the node's identity", why).at(path);
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            cannot(error.message().to_owned())
+                .mend("bring the file back from a backup, or write it anew as in docs/format.md")
+        })?;
+        match table.get("format").and_then(toml::Value::as_integer) {
+            Some(FORMAT) => {}
+            Some(newer) if newer > FORMAT => {
+                let why = format!("its format is {newer}, this program knows formats up to {FORMAT}");
+                return Err(cannot(why).mend("use a newer hydrafs; nothing was changed"));
+            }
+            other => {
+                let found = other.map_or("no format".to_owned(), |format| format!("format {format}"));
+                return Err(cannot(format!("expected a file with `format = {FORMAT}`, found {found}"))
+                    .mend("if this folder was made by something else, name another"));
+            }
+        }
+        let identity: Identity =
+            table.try_into().map_err(|error: toml::de::Error| cannot(error.message().to_owned()))?;
+        if identity.disks.is_empty() {
+            return Err(cannot("it names no disk".to_owned()).mend("bring the file back from a backup"));
+        }
+        Ok(identity)
+    }
+}
+
+/// Makes a folder for its owner only, with its parents. Returns the topmost one that was made, to undo it.
+pub fn make_folder(path: &Path) -> std::io::Result<Option<PathBuf>> {
+    let made = path.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).last();
+    let made = made.map(Path::to_owned);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    Ok(made)
+}
+
+/// Writes a file aside, syncs it, renames it into place and syncs its directory.
+fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let aside = path.with_added_extension("new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&aside, path)?;
+    File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+fn read_bounded(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(NODE_FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::Identity;
+
+    fn parse(text: &str) -> Result<Identity, String> {
+        Identity::parse(text, Path::new("/n/node")).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn an_identity_reads_back() {
+        let identity = Identity {
+            format: 1,
+            uuid: "0".repeat(32),
+            number: 1,
+            disks: vec![PathBuf::from("/d/\u{e9} \"x\""), PathBuf::from("disk")],
+        };
+        assert_eq!(parse(&toml::to_string(&identity).expect("plain")), Ok(identity));
+    }
+
+    #[test]
+    fn newer_foreign_and_broken_files_are_told_apart() {
+        assert!(
+            parse("format = 2\nshape = 'round'").expect_err("newer").contains("its format is 2, this program knows")
+        );
+        assert!(parse("hello = 1").expect_err("foreign").contains("found no format"));
+        assert!(parse("format = 1\ndisks = []\nuuid = ''\nnumber = 1").expect_err("none").contains("names no disk"));
+        for broken in ["format = ", "format = 1", "\0", "format = 1\nuuid = 'x'\nnumber = 70000\ndisks = ['/d']"] {
+            parse(broken).expect_err(broken);
+        }
+    }
+}

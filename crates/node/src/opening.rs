@@ -1,0 +1,127 @@
+//! From a node's folder to an open file system: options from settings, and failures in the user's words.
+
+use std::sync::Arc;
+
+use file::{FileError, FileSystem, OpenReport, StoreError};
+use platform::Platform;
+use platform::disk::{DiskError, DiskErrorKind};
+use platform::real::block_on;
+
+use crate::config::{Compression, Config};
+use crate::failure::Failure;
+use crate::node_folder::NodeFolder;
+
+/// Memory that an inode takes with its share of maps, about.
+const INODE_BYTES: u64 = 1024;
+
+/// Opens the file system of a node whose lock the caller holds.
+pub(crate) fn open(
+    folder: &NodeFolder,
+    config: &Config,
+    platform: &Platform,
+) -> Result<(Arc<FileSystem>, OpenReport), Failure> {
+    let disks = folder.disks()?;
+    block_on(FileSystem::open(platform, &disks, options(config, ram_bytes())))
+        .map_err(|error| explain("cannot open the node", folder, &error))
+}
+
+/// Says in the log what opening had to mend.
+pub(crate) fn log(report: &OpenReport) {
+    let store = &report.store;
+    let is_clean = report.frames == 0 && report.orphans == 0 && store.packs_cut == 0 && store.frames_cut == 0;
+    if !is_clean {
+        tracing::info!(
+            "recovered: {} journal frames with {} records, {} unlinked files ended, {} packs cut, {} frames dropped",
+            report.frames,
+            report.records,
+            report.orphans,
+            store.packs_cut,
+            store.frames_cut
+        );
+    }
+    if let Some(why) = &store.index_made_again {
+        tracing::warn!("the index was made again: {why}");
+    }
+    store.problems.iter().for_each(|problem| tracing::warn!("{problem}"));
+}
+
+/// The options of the layers below. Memory: half caches chunks, an eighth pages of the index, a quarter holds what waits to be
+/// stored, an eighth inodes.
+fn options(config: &Config, ram_bytes: u64) -> file::Options {
+    let memory = config.memory(ram_bytes);
+    let mut options = file::Options {
+        dirty_bytes_max: memory / 4,
+        flush_interval: config.flush_interval,
+        commit_interval: config.commit_interval,
+        inodes_max: usize::try_from(memory / 8 / INODE_BYTES).unwrap_or(usize::MAX),
+        ..file::Options::default()
+    };
+    options.store.cache_bytes = memory / 2;
+    options.store.index_cache_bytes = memory / 8;
+    options.store.compression = match config.compression {
+        Compression::None => file::Compression::None,
+        Compression::Zstd(level) => file::Compression::Zstd(level),
+    };
+    options
+}
+
+/// All memory of this machine.
+pub(crate) fn ram_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    // The fields' types differ per architecture.
+    #[allow(clippy::useless_conversion, clippy::unnecessary_cast, reason = "u64 on some architectures")]
+    let bytes = (info.totalram as u64).saturating_mul(info.mem_unit as u64);
+    bytes
+}
+
+/// What a failure of the layers below means to a user.
+pub(crate) fn explain(what: &str, folder: &NodeFolder, error: &FileError) -> Failure {
+    let at_node = |why: String| Failure::new(what, why).at(&folder.path);
+    match error {
+        FileError::NoSpace => at_node(error.to_string()).mend("make room on them, then try again"),
+        FileError::Store(StoreError::Refused { path, why, advice }) => {
+            Failure::new(what, why.trim_end_matches('.')).place(&**path).mend(format!("{advice} Nothing was changed"))
+        }
+        FileError::Store(StoreError::Corrupt { what: part, path, offset, expected, found }) => Failure::new(
+            what,
+            format!("{part} at byte {offset} is damaged: expected {expected}, found {found}"),
+        )
+        .place(&**path)
+        .mend("check the disk; `hydrafs fsck` lists all damage; bring the file back from a backup if you have one"),
+        FileError::Store(StoreError::Disk(error)) => explain_disk(what, error),
+        error => at_node(error.to_string()),
+    }
+}
+
+/// What a failure of a disk means to a user.
+pub(crate) fn explain_disk(what: &str, error: &DiskError) -> Failure {
+    let mend = match error.kind {
+        DiskErrorKind::Absent => "mount or reconnect the disk, or bring its files back",
+        DiskErrorKind::Full => "make room on the disk, then try again",
+        DiskErrorKind::ReadOnly => {
+            "mount the disk for writing (if it turned read-only by itself, check it first: see dmesg)"
+        }
+        DiskErrorKind::Denied => "run the command as the user who owns the disk's folder, or as root",
+        DiskErrorKind::Locked => "another process uses the disk; end it first",
+        DiskErrorKind::Exists | DiskErrorKind::Short | DiskErrorKind::Failed => {
+            "check the disk: see dmesg and smartctl"
+        }
+    };
+    Failure::new(what, format!("cannot {}: {}", error.operation, error.detail)).place(error.path.clone()).mend(mend)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::options;
+    use crate::config::Config;
+
+    #[test]
+    fn the_parts_stay_within_the_budget() {
+        for memory in [32 << 20, 64 << 20, 4 << 30] {
+            let config = Config { memory_bytes: Some(memory), ..Config::default() };
+            let options = options(&config, 0);
+            let parts = [options.dirty_bytes_max, options.store.cache_bytes, options.store.index_cache_bytes];
+            assert!(parts.iter().sum::<u64>() + options.inodes_max as u64 * super::INODE_BYTES <= memory);
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! Replays seeds.
+fn main() {}

@@ -1,0 +1,188 @@
+//! Plans: what kind of misfortune a run is about, and the sizes that the seed draws for it.
+
+use std::time::Duration;
+
+use file::{Compression, Options, StoreOptions};
+use platform::sim::Faults;
+
+use crate::random::Random;
+
+/// What is wrong with the disks, beyond what every disk may do at a power loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing.
+    None,
+    /// Reads, writes and syncs fail now and then.
+    Errors,
+    /// Small disks, and others who take their room.
+    Full,
+    /// Bits flip, writes are lost or go elsewhere; also at rest.
+    Rot,
+}
+
+/// A lie that the oracle must find out. For the test of the oracle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Some writes are acknowledged and not done.
+    ForgetWrites,
+    /// Some fsyncs are acknowledged and not done.
+    SkipSyncs,
+    /// Some removals are acknowledged and not done.
+    ForgetRemovals,
+    /// A disk loses writes, and the oracle is told that it is a good one.
+    LoseWrites,
+}
+
+/// See the module's head.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it is about.
+    pub about: &'static str,
+    /// What is wrong with the disks.
+    pub trouble: Trouble,
+    /// Whether lives end with a power cut as well as with the death of the process.
+    pub cuts_power: bool,
+    /// Whether the wall clock is set.
+    pub steps_clock: bool,
+    /// Whether a disk is slow.
+    pub is_slow: bool,
+    /// Most operations of a client in one life.
+    pub operations: u64,
+    /// Most lives.
+    pub lives: u64,
+    /// What to lie about.
+    pub sabotage: Option<Sabotage>,
+}
+
+const BASE: Plan = Plan {
+    name: "calm",
+    about: "no faults: clean ends and deaths of the process",
+    trouble: Trouble::None,
+    cuts_power: false,
+    steps_clock: false,
+    is_slow: false,
+    operations: 120,
+    lives: 3,
+    sabotage: None,
+};
+
+/// Every plan.
+const PLANS: &[Plan] = &[
+    BASE,
+    Plan { name: "power", about: "the power goes at any operation, also while recovering", cuts_power: true, ..BASE },
+    Plan {
+        name: "errors",
+        about: "reads, writes and syncs fail",
+        trouble: Trouble::Errors,
+        cuts_power: true,
+        operations: 80,
+        ..BASE
+    },
+    Plan {
+        name: "full",
+        about: "disks fill up, get room again, and the power goes",
+        trouble: Trouble::Full,
+        cuts_power: true,
+        ..BASE
+    },
+    Plan {
+        name: "rot",
+        about: "bits flip, writes are lost or go elsewhere, at work and at rest",
+        trouble: Trouble::Rot,
+        lives: 1,
+        ..BASE
+    },
+    Plan { name: "clock", about: "the wall clock is set forward and back", steps_clock: true, cuts_power: true, ..BASE },
+    Plan { name: "slow", about: "a disk that takes very long, and power cuts", is_slow: true, cuts_power: true, ..BASE },
+    Plan { name: "long", about: "many operations and lives", cuts_power: true, operations: 400, lives: 5, ..BASE },
+];
+
+impl Plan {
+    /// All plans.
+    #[must_use]
+    pub fn all() -> &'static [Plan] {
+        PLANS
+    }
+
+    /// The plan of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<Plan> {
+        PLANS.iter().find(|plan| plan.name == name).copied()
+    }
+
+    /// The plan that a seed has where none is named: half of all seeds cut the power, the others take turns.
+    #[must_use]
+    pub fn of(seed: u64) -> Plan {
+        let count = PLANS.len() as u64;
+        let number = if seed.is_multiple_of(2) { 1 } else { (seed / 2) % count };
+        PLANS[usize::try_from(number).expect("few plans")]
+    }
+
+    /// Whether a disk may err on its own, so that any operation may fail.
+    pub(crate) fn may_err(&self) -> bool {
+        matches!(self.trouble, Trouble::Errors | Trouble::Rot)
+    }
+
+    /// Whether what a disk took may be gone.
+    pub(crate) fn may_lose(&self) -> bool {
+        self.trouble == Trouble::Rot
+    }
+
+    /// Bytes of a disk.
+    pub(crate) fn capacity(&self, random: &mut Random) -> u64 {
+        match self.trouble {
+            Trouble::Full => (36 << 20) + random.below(20 << 20),
+            _ => 4 << 30,
+        }
+    }
+
+    /// Small limits of the layers, so that every path is taken by little work.
+    pub(crate) fn options(&self, random: &mut Random) -> Options {
+        Options {
+            dirty_bytes_max: random.pick(&[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
+            flush_interval: Duration::from_millis(random.pick(&[20, 300, 5000])),
+            commit_interval: Duration::from_millis(random.pick(&[50, 1000, 30_000])),
+            commit_journal_bytes: random.pick(&[16 << 10, 256 << 10, 64 << 20]),
+            inodes_max: random.pick(&[1, 100_000]),
+            inline_bytes_max: random.pick(&[0, 4 << 10, 64 << 10]),
+            access_times: random.one_in(2),
+            store: StoreOptions {
+                cache_bytes: random.pick(&[0, 64 << 10, 16 << 20]),
+                index_cache_bytes: 256 << 10,
+                pack_bytes: random.pick(&[0, 0, 4 << 20]),
+                segment_bytes: random.pick(&[0, 0, 6 << 20]),
+                compression: random.pick(&[Compression::Zstd(1), Compression::None]),
+                reserve_bytes: random.pick(&[1 << 20, 4 << 20]),
+            },
+        }
+    }
+
+    /// What is wrong with one disk while it is worked with.
+    pub(crate) fn faults(&self, random: &mut Random) -> Faults {
+        let mut faults = Faults::default();
+        let mut often = |one_in: u64, scale: f64| if random.one_in(one_in) { scale } else { 0.0 };
+        match self.trouble {
+            Trouble::Errors => {
+                faults.read_error = often(2, 0.01);
+                faults.write_error = often(3, 0.004);
+                faults.sync_error = often(3, 0.008);
+            }
+            Trouble::Rot => {
+                faults.flip_read = often(2, 0.02);
+                faults.flip_write = often(2, 0.01);
+                faults.lost_write = often(3, 0.01);
+                faults.misdirected_write = often(3, 0.01);
+            }
+            Trouble::None | Trouble::Full => {}
+        }
+        if self.sabotage == Some(Sabotage::LoseWrites) {
+            faults.lost_write = 0.05;
+        }
+        if self.is_slow && random.one_in(2) {
+            faults.slowness = random.pick(&[3, 30, 200]);
+        }
+        faults
+    }
+}
