@@ -15,6 +15,7 @@ use crate::failure::FileError;
 use crate::format::{Change, Content, Root, XattrPlace, Xattrs, decode_xattrs};
 use crate::inode::{Allocation, Inode, State};
 use crate::system::{FileSystem, SNAPSHOTS, Transaction, corrupt};
+use crate::write::Replacement;
 
 /// What `set_xattr` does about an attribute that is there or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,8 +153,7 @@ impl FileSystem {
         self.attributes(Node::live(file)).await
     }
 
-    /// Truncates or extends. What was accepted below the new size is logged first, so that no crash leaves a size whose data is
-    /// missing (I-31).
+    /// Truncates or extends.
     async fn resize(&self, inode: &Arc<Inode>, size: u64, clears_set_id: bool) -> Result<(), FileError> {
         if size > FILE_BYTES_MAX {
             return Err(FileError::FileTooLarge);
@@ -163,44 +163,32 @@ impl FileSystem {
             Kind::Directory => return Err(FileError::IsDirectory),
             _ => return Err(FileError::Invalid("only a regular file has a size to set")),
         }
-        loop {
-            if size > 0 {
-                self.flush_file(inode, self.options.inline_bytes_max).await?;
-            }
-            let _flush = inode.flush.lock().await;
-            let mut transaction = Transaction::begin(self);
-            let mut state = inode.state.lock();
-            if state.dirty.overlapping(0..size).next().is_some() {
-                continue;
-            }
-            let dropped = state.discard(size..u64::MAX);
-            let old = state.attributes.size;
-            // The end of the range of offsets, not of the file: what was allocated beyond the size goes as well.
-            let mut content = Vec::new();
-            if size < old || state.attributes.is_preallocated {
-                content.push((size, Content::Extent(u64::MAX - size, Extent::Hole)));
-            }
-            state.allocated = match state.allocated {
-                Some(_) if size == 0 => Some(0),
-                Some(allocated) if size >= old && !state.attributes.is_preallocated => Some(allocated),
-                Some(allocated) if allocated == old && !state.attributes.is_preallocated => Some(size),
-                _ => None,
-            };
-            let mode = if clears_set_id { without_set_id(state.attributes.mode) } else { state.attributes.mode };
-            let now = transaction.now;
-            let write = Change::Write { size, mode, modified: now, changed: now, content };
-            let was_preallocated = state.attributes.is_preallocated;
-            transaction.record(inode, &mut state, write);
-            let logged = state.logged.clone();
-            state.attributes = Attributes { accessed: state.attributes.accessed, ..logged };
-            if was_preallocated {
-                let attributes = Attributes { is_preallocated: false, ..state.attributes.clone() };
-                transaction.record(inode, &mut state, Change::Attributes(attributes));
-            }
-            transaction.log();
-            self.release_dirty(dropped);
-            return Ok(());
+        let _flush = inode.flush.lock().await;
+        let mut transaction = Transaction::begin(self);
+        let mut state = inode.state.lock();
+        if state.is_gone {
+            return Err(FileError::NoEntry);
         }
+        let old = state.attributes.size;
+        let was_preallocated = state.attributes.is_preallocated;
+        // To the end of all offsets, not of the file: what was allocated beyond the size goes as well.
+        let is_cut = size < old || was_preallocated;
+        let content = if is_cut { vec![(size, Content::Extent(u64::MAX - size, Extent::Hole))] } else { Vec::new() };
+        let allocated = match state.allocated {
+            Some(_) if size == 0 => Some(0),
+            Some(allocated) if size >= old && !was_preallocated => Some(allocated),
+            Some(allocated) if allocated == old && !was_preallocated => Some(size),
+            _ => None,
+        };
+        let replacement = Replacement { size, clears_set_id, is_below: false, content, accepted: Vec::new() };
+        self.replace_content(&mut transaction, inode, &mut state, replacement);
+        state.allocated = allocated;
+        if was_preallocated {
+            let attributes = Attributes { is_preallocated: false, ..state.attributes.clone() };
+            transaction.record(inode, &mut state, Change::Attributes(attributes));
+        }
+        transaction.log();
+        Ok(())
     }
 
     /// The target of a symbolic link.

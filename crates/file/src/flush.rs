@@ -340,7 +340,8 @@ fn take(inode: Arc<Inode>, flush: OwnedMutexGuard<()>, keeps_tail: bool) -> Opti
     Some(Taken { inode, bytes, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
 }
 
-/// Records content that became local, with the size and times that go with it.
+/// Records content that became local, with the size and times that go with it. The size that callers see becomes local with
+/// the last of the accepted data (`replace_content` relies on it).
 fn record_write(
     transaction: &mut Transaction<'_>,
     inode: &Arc<Inode>,
@@ -348,7 +349,7 @@ fn record_write(
     content: Vec<(u64, Content)>,
 ) {
     let end = content.iter().map(|(offset, content)| offset + content.length()).max().unwrap_or(0);
-    let size = state.logged.size.max(end);
+    let size = if state.has_unlogged() { state.logged.size.max(end) } else { state.attributes.size };
     let Attributes { mode, modified, changed, .. } = state.attributes;
     transaction.record(inode, state, Change::Write { size, mode, modified, changed, content });
 }

@@ -273,8 +273,8 @@ impl State {
         decided
     }
 
-    /// Puts accepted data on top. Gives the change of `dirty_bytes`.
-    pub(crate) fn accept(&mut self, offset: u64, data: &[u8]) -> i64 {
+    /// Puts accepted data on top. Gives the growth of `dirty_bytes`.
+    pub(crate) fn accept(&mut self, offset: u64, data: &[u8]) -> u64 {
         /// Runs grow by appending up to this, so that small appends share an allocation and none is copied often.
         const RUN_BYTES_MAX: usize = 1024 * 1024;
         let end = offset + data.len() as u64;
@@ -295,7 +295,7 @@ impl State {
         }
         let grown = data.len() as u64 - overlapped;
         self.dirty_bytes += grown;
-        i64::try_from(grown).expect("a write is far below 2^63 bytes")
+        grown
     }
 
     /// Drops accepted data in a range. Gives the bytes that went.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::id::FileId;
+use base::interval::cover;
 use base::limits::FILE_BYTES_MAX;
 use bytes::Bytes;
-use store::Class;
 
 use crate::attribute::without_set_id;
 use crate::attributes::{Attributes, Node};
@@ -40,6 +40,20 @@ pub enum Allocate {
     },
 }
 
+/// New content of a file, for [`FileSystem::replace_content`].
+pub(crate) struct Replacement {
+    /// The size from now on.
+    pub(crate) size: u64,
+    /// Whether set-id bits go.
+    pub(crate) clears_set_id: bool,
+    /// Whether `content` goes below what was accepted.
+    pub(crate) is_below: bool,
+    /// Settled content: holes, zeroes, chunks that are durable.
+    pub(crate) content: Vec<(u64, Content)>,
+    /// Bytes to accept.
+    pub(crate) accepted: Vec<(u64, Bytes)>,
+}
+
 /// Most that one copy shares: its extents must fit one journal frame even where each is one small chunk.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Space that data may not use up: commits and deletions need it.
@@ -52,7 +66,7 @@ impl FileSystem {
     /// `FileTooLarge`, `NoSpace`, `IsDirectory`, or why earlier data cannot be stored.
     pub async fn write(&self, file: FileId, offset: u64, data: &[u8], clears_set_id: bool) -> Result<(), FileError> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
-        let end = end.ok_or(FileError::FileTooLarge)?;
+        end.ok_or(FileError::FileTooLarge)?;
         if data.is_empty() {
             return Ok(());
         }
@@ -66,33 +80,32 @@ impl FileSystem {
             if state.is_gone {
                 return Err(FileError::NoEntry);
             }
-            let is_first = state.dirty.is_empty();
-            if is_first {
-                state.dirty_since = self.platform.clock.elapsed();
-            }
-            note_allocation(&mut state, offset..end);
-            let grown = state.accept(offset, data);
+            let grown = self.accept(&inode, &mut state, offset, data);
             let now = self.now();
             let attributes = &mut state.attributes;
-            attributes.size = attributes.size.max(end);
             (attributes.modified, attributes.changed) = (now, now);
             if clears_set_id {
                 attributes.mode = without_set_id(attributes.mode);
             }
-            if is_first {
-                self.note_unlogged(&inode);
-            }
             (grown, state.dirty_bytes >= self.stream_bytes())
         };
-        let total = if grown >= 0 {
-            self.dirty_bytes.fetch_add(grown.unsigned_abs(), Ordering::Relaxed) + grown.unsigned_abs()
-        } else {
-            self.dirty_bytes.fetch_sub(grown.unsigned_abs(), Ordering::Relaxed)
-        };
+        let total = self.dirty_bytes.fetch_add(grown, Ordering::Relaxed) + grown;
         if wants_flush || total > self.options.dirty_bytes_max / 2 {
             self.wants_flush.notify_one();
         }
         Ok(())
+    }
+
+    /// Puts data on top of a file. Gives the bytes by which the write buffer grew; the caller counts them.
+    fn accept(&self, inode: &Arc<Inode>, state: &mut State, offset: u64, data: &[u8]) -> u64 {
+        let end = offset + data.len() as u64;
+        if state.dirty.is_empty() {
+            state.dirty_since = self.platform.clock.elapsed();
+            self.note_unlogged(inode);
+        }
+        note_allocation(state, offset..end);
+        state.attributes.size = state.attributes.size.max(end);
+        state.accept(offset, data)
     }
 
     /// A file with this much accepted data is a stream: it is flushed while it is still written.
@@ -184,37 +197,66 @@ impl FileSystem {
         if matches!(how, Allocate::Reserve { .. }) && length > self.measure_space() {
             return Err(FileError::NoSpace);
         }
-        let keeps_size = matches!(how, Allocate::Punch)
-            || matches!(how, Allocate::Reserve { keep_size: true } | Allocate::Zero { keep_size: true });
-        loop {
-            // A new size must not become durable before the data below it (I-31).
-            self.flush_file(&inode, self.options.inline_bytes_max).await?;
-            let _flush = inode.flush.lock().await;
-            let content = match how {
-                Allocate::Punch => vec![(offset, Content::Extent(length, Extent::Hole))],
-                Allocate::Zero { .. } => vec![(offset, Content::Extent(length, Extent::Zero))],
-                Allocate::Reserve { .. } => self.holes(&inode, offset..end).await?,
-            };
-            let mut transaction = Transaction::begin(self);
-            let mut state = inode.state.lock();
-            if state.has_unlogged() {
-                continue;
-            }
-            if state.is_gone {
-                return Err(FileError::NoEntry);
-            }
-            let size = if keeps_size { state.attributes.size } else { state.attributes.size.max(end) };
-            let now = transaction.now;
-            let mode = without_set_id(state.attributes.mode);
-            transaction.record(&inode, &mut state, Change::Write { size, mode, modified: now, changed: now, content });
-            state.allocated = None;
-            if keeps_size && how != Allocate::Punch && end > state.attributes.size {
-                let attributes = Attributes { is_preallocated: true, ..state.attributes.clone() };
-                transaction.record(&inode, &mut state, Change::Attributes(attributes));
-            }
-            transaction.log();
-            return Ok(());
+        let keeps_size =
+            matches!(how, Allocate::Punch | Allocate::Reserve { keep_size: true } | Allocate::Zero { keep_size: true });
+        let _flush = inode.flush.lock().await;
+        let content = match how {
+            Allocate::Punch => vec![(offset, Content::Extent(length, Extent::Hole))],
+            Allocate::Zero { .. } => vec![(offset, Content::Extent(length, Extent::Zero))],
+            Allocate::Reserve { .. } => self.holes(&inode, offset..end).await?,
+        };
+        let mut transaction = Transaction::begin(self);
+        let mut state = inode.state.lock();
+        if state.is_gone {
+            return Err(FileError::NoEntry);
         }
+        let old = state.attributes.size;
+        let size = if keeps_size { old } else { old.max(end) };
+        // A reservation goes below what was accepted, also since the holes were looked for.
+        let is_below = matches!(how, Allocate::Reserve { .. });
+        let replacement = Replacement { size, clears_set_id: true, is_below, content, accepted: Vec::new() };
+        self.replace_content(&mut transaction, &inode, &mut state, replacement);
+        state.allocated = None;
+        if keeps_size && how != Allocate::Punch && end > old {
+            let attributes = Attributes { is_preallocated: true, ..state.attributes.clone() };
+            transaction.record(&inode, &mut state, Change::Attributes(attributes));
+        }
+        transaction.log();
+        Ok(())
+    }
+
+    /// Records settled content and takes accepted content, with a new size. Data that was accepted before is dropped where settled
+    /// content replaces it and beyond the size. What is accepted elsewhere stays, and then the size becomes local only with it
+    /// (I-31). The flush lock is held.
+    pub(crate) fn replace_content(
+        &self,
+        transaction: &mut Transaction<'_>,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        replacement: Replacement,
+    ) {
+        let Replacement { size, clears_set_id, is_below, content, accepted } = replacement;
+        let mut dropped = state.discard(size..u64::MAX);
+        if !is_below {
+            for (offset, piece) in &content {
+                dropped += state.discard(*offset..offset.saturating_add(piece.length()));
+            }
+        }
+        let mut grown = 0;
+        for (offset, bytes) in accepted {
+            grown += self.accept(inode, state, offset, &bytes);
+        }
+        self.dirty_bytes.fetch_add(grown, Ordering::Relaxed);
+        let now = transaction.now;
+        let attributes = &mut state.attributes;
+        (attributes.size, attributes.modified, attributes.changed) = (size, now, now);
+        if clears_set_id {
+            attributes.mode = without_set_id(attributes.mode);
+        }
+        let mode = attributes.mode;
+        let size = if state.dirty.is_empty() { size } else { size.min(state.logged.size) };
+        transaction.record(inode, state, Change::Write { size, mode, modified: now, changed: now, content });
+        self.release_dirty(dropped);
     }
 
     /// The holes in a range as allocated zeroes.
@@ -268,41 +310,53 @@ impl FileSystem {
         if from == Node::live(to) && from_offset < to_end && to_offset < from_end {
             return Err(FileError::Invalid("source and target overlap"));
         }
-        if from.view == crate::attributes::View::LIVE {
-            self.flush_file(&source, 0).await?;
-        }
-        let pieces = self.shareable(&source, from_offset..from_end).await?;
-        // A chunk that a source shares may be new as well: it must be durable before the record that names it.
-        self.store.settle().await?;
-        let mut content = vec![(to_offset, Content::Extent(length, Extent::Hole))];
-        content.extend(pieces.into_iter().map(|(range, extent)| {
-            (range.start - from_offset + to_offset, Content::Extent(range.end - range.start, extent))
-        }));
-
+        self.refuse_after_failure()?;
         let _operation = target.operation.lock().await;
-        loop {
+        let _flush = loop {
+            let flush = target.flush.lock().await;
+            let hides_chunks = {
+                let state = target.state.lock();
+                state.has_unlogged() && to_end > state.logged.size
+            };
+            // Chunks beyond a size that waits for other data would show when a crash took the data and the file then grew.
+            if !hides_chunks {
+                break flush;
+            }
+            drop(flush);
             self.flush_file(&target, self.options.inline_bytes_max).await?;
-            let _flush = target.flush.lock().await;
-            let mut transaction = Transaction::begin(self);
-            let mut state = target.state.lock();
-            if state.has_unlogged() {
-                continue;
-            }
-            if state.is_gone {
-                return Err(FileError::NoEntry);
-            }
-            let size = state.attributes.size.max(to_end);
-            let mode = without_set_id(state.attributes.mode);
-            let now = transaction.now;
-            transaction.record(&target, &mut state, Change::Write { size, mode, modified: now, changed: now, content });
-            state.allocated = None;
-            transaction.log();
-            return Ok(length);
+        };
+        let (settled, memory) = self.layers(&source, from_offset..from_end).await?;
+        let moved = |range: Range<u64>| range.start - from_offset + to_offset..range.end - from_offset + to_offset;
+        // Where bytes are accepted on top, what the journal has stays: a crash leaves the old or the new, and no zeroes.
+        let mut gaps = vec![from_offset..from_end];
+        memory.iter().for_each(|(range, _)| drop(cover(&mut gaps, range)));
+        let holes = gaps.into_iter().map(|gap| (gap, Extent::Hole));
+        let content = holes.chain(settled).map(|(range, extent)| {
+            let range = moved(range);
+            (range.start, Content::Extent(range.end - range.start, extent))
+        });
+        let content = content.collect();
+        let accepted = memory.into_iter().map(|(range, bytes)| (moved(range).start, bytes)).collect();
+
+        let mut transaction = Transaction::begin(self);
+        let mut state = target.state.lock();
+        if state.is_gone {
+            return Err(FileError::NoEntry);
         }
+        let size = state.attributes.size.max(to_end);
+        let replacement = Replacement { size, clears_set_id: true, is_below: false, content, accepted };
+        self.replace_content(&mut transaction, &target, &mut state, replacement);
+        state.allocated = None;
+        transaction.log();
+        Ok(length)
     }
 
-    /// The content of a range as extents; bytes that only the journal has become chunks.
-    async fn shareable(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<Vec<Settled>, FileError> {
+    /// The content of a range: settled extents that are no holes, and bytes that are in no chunk yet.
+    async fn layers(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+    ) -> Result<(Vec<Settled>, Vec<(Range<u64>, Bytes)>), FileError> {
         let mut memory: Vec<(Range<u64>, Bytes)> = Vec::new();
         let (tree, mut settled, gaps) = {
             let state = inode.state.lock();
@@ -318,31 +372,9 @@ impl FileSystem {
                 settled.push((inside.clone(), cut(&range, &extent, &inside)));
             }
         }
-        for (range, bytes) in memory {
-            settled.extend(self.store_run(range.start, &bytes).await?);
-        }
         settled.retain(|(_, extent)| extent.is_allocated());
         settled.sort_unstable_by_key(|(range, _)| range.start);
-        Ok(settled)
-    }
-
-    /// Cuts bytes into chunks and puts them into the store: accepted there, not durable.
-    pub(crate) async fn store_run(&self, offset: u64, bytes: &Bytes) -> Result<Vec<Settled>, FileError> {
-        let mut pieces = Vec::new();
-        let mut start = 0;
-        for length in store::cut_points(bytes, true) {
-            pieces.push(bytes.slice(start..start + length));
-            start += length;
-        }
-        let addresses = self.store.put_many(Class::Data, pieces.clone()).await?;
-        let mut at = offset;
-        let settle = |(piece, address): (Bytes, _)| {
-            let chunk_bytes = u32::try_from(piece.len()).expect("a chunk is at most 1 MiB");
-            let range = at..at + piece.len() as u64;
-            at = range.end;
-            (range, Extent::Chunk { address, skip: 0, chunk_bytes })
-        };
-        Ok(pieces.into_iter().zip(addresses).map(settle).collect())
+        Ok((settled, memory))
     }
 }
 

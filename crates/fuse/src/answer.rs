@@ -142,8 +142,7 @@ impl From<&Lock> for wire::FileLock {
 
 impl From<&StatX> for wire::StatX {
     fn from(from: &StatX) -> wire::StatX {
-        let moment =
-            |time: Time| wire::StatXTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
+        let moment = |time: Time| wire::StatXTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
         let node = &from.attributes;
         // The kernel's own encoding of device numbers in 32 bits: 12 bits major in the middle, minor around them.
         let (major, minor) = ((node.device >> 8) & 0xfff, (node.device & 0xff) | ((node.device >> 12) & 0xf_ff00));

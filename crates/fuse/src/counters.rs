@@ -60,8 +60,7 @@ pub struct Counts {
 impl Counts {
     /// The sum over all threads.
     pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a Counters>) -> Counts {
-        let mut sum =
-            Counts { requests: [0; opcode::COUNT], late: 0, interrupts: 0, forgets: 0, grown: 0, starved: 0 };
+        let mut sum = Counts { requests: [0; opcode::COUNT], late: 0, interrupts: 0, forgets: 0, grown: 0, starved: 0 };
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         for one in all {
             for (total, cell) in sum.requests.iter_mut().zip(&one.requests.0) {

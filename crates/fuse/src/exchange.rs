@@ -60,8 +60,8 @@ impl Core {
 
     /// Takes up a request that has arrived in the area: the header is at `header`, the rest where it says.
     pub(crate) fn begin(&mut self, header: usize, arguments: Range<usize>, payload: Range<usize>, dialect: Dialect) {
-        let (sent, _) = wire::InHeader::read_from_prefix(&self.area.bytes()[header..])
-            .expect("the area has a page for the header");
+        let (sent, _) =
+            wire::InHeader::read_from_prefix(&self.area.bytes()[header..]).expect("the area has a page for the header");
         let wire::InHeader { opcode, unique, node, uid, gid, pid, .. } = sent;
         self.header = Header { opcode, unique, node, uid, gid, pid };
         self.extension_words = sent.extension_words;

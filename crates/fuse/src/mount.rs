@@ -83,7 +83,8 @@ struct Place {
 
 /// Mounts at `mountpoint`, a directory. Calls on the mount wait until a `Session` serves it.
 pub fn mount(mountpoint: &Path, options: &MountOptions) -> io::Result<Mount> {
-    let mountpoint = mountpoint.canonicalize()?;
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", mountpoint.display()));
+    let mountpoint = mountpoint.canonicalize().map_err(named)?;
     if !mountpoint.is_dir() {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is no directory", mountpoint.display())));
     }
@@ -93,7 +94,7 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> io::Result<Mount> {
     let device = if by_helper {
         mount_by_helper(&mountpoint, options, &parsed)?
     } else {
-        mount_directly(&mountpoint, options, &parsed)?
+        mount_directly(&mountpoint, options, &parsed).map_err(named)?
     };
     let found = topmost(&mountpoint)?;
     let Some(found) = found.filter(|found| found.kind == format!("fuse.{}", options.subtype)) else {
@@ -159,8 +160,16 @@ impl Unmounter {
         self.remove(libc::MNT_DETACH, &["-u", "-z"])
     }
 
-    /// Ends the connection: all calls fail, whoever is in the mount. Only root; others get the same as `detach`.
+    /// Ends the connection: all calls fail, whoever is in the mount. Without root this needs fusectl to be mounted where
+    /// it always is; else it is the same as `detach`.
     pub fn abort(&self) -> io::Result<()> {
+        if self.place.by_helper
+            && self.is_mounted()?
+            && let Some((_, minor)) = self.place.device.split_once(':')
+        {
+            // Best effort: the file belongs to whoever mounted.
+            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        }
         self.remove(libc::MNT_FORCE | libc::MNT_DETACH, &["-u", "-z"])
     }
 
@@ -280,9 +289,8 @@ fn mount_directly(mountpoint: &Path, options: &MountOptions, parsed: &Parsed) ->
     let target = c_string(mountpoint.as_os_str())?;
     let data = c_string(OsStr::new(&words.join(",")))?;
     // SAFETY: five zero-terminated strings that live during the call.
-    let result = unsafe {
-        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), parsed.flags, data.as_ptr().cast())
-    };
+    let result =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), parsed.flags, data.as_ptr().cast()) };
     match result {
         0 => Ok(device),
         _ => Err(io::Error::last_os_error()),
@@ -355,8 +363,8 @@ struct Line {
 /// The mount one sees at this path: the last one in the table.
 fn topmost(mountpoint: &Path) -> io::Result<Option<Line>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
-    let lines = table.split(|byte| *byte == b'\n').filter_map(parse_line);
-    Ok(lines.filter(|line| line.mountpoint == mountpoint.as_os_str().as_bytes()).last())
+    let mut lines = table.rsplit(|byte| *byte == b'\n').filter_map(parse_line);
+    Ok(lines.find(|line| line.mountpoint == mountpoint.as_os_str().as_bytes()))
 }
 
 /// The unique number of the mount one sees at this path. Asks the kernel alone, not who serves the mount.

@@ -112,58 +112,192 @@ pub struct LockRequest {
 #[allow(missing_docs, reason = "fields are the arguments of the system call the variant names")]
 #[non_exhaustive]
 pub enum Request<'a> {
-    Lookup { name: &'a [u8] },
-    GetAttr { handle: Option<u64> },
+    Lookup {
+        name: &'a [u8],
+    },
+    GetAttr {
+        handle: Option<u64>,
+    },
     SetAttr(SetAttr),
     ReadLink,
-    SymLink { name: &'a [u8], target: &'a [u8] },
-    MkNod { name: &'a [u8], mode: u32, device: u32, umask: u32 },
-    MkDir { name: &'a [u8], mode: u32, umask: u32 },
-    Unlink { name: &'a [u8] },
-    RmDir { name: &'a [u8] },
+    SymLink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        device: u32,
+        umask: u32,
+    },
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RmDir {
+        name: &'a [u8],
+    },
     /// `flags`: `RENAME_NOREPLACE`, `RENAME_EXCHANGE`, `RENAME_WHITEOUT`.
-    Rename { name: &'a [u8], new_parent: u64, new_name: &'a [u8], flags: u32 },
+    Rename {
+        name: &'a [u8],
+        new_parent: u64,
+        new_name: &'a [u8],
+        flags: u32,
+    },
     /// The header's node is the new parent, `node` the existing file.
-    Link { node: u64, new_name: &'a [u8] },
+    Link {
+        node: u64,
+        new_name: &'a [u8],
+    },
     /// `open_flags`: `flags::open`.
-    Open { flags: u32, open_flags: u32 },
-    Read { handle: u64, offset: u64, size: u32, flags: u32, lock_owner: Option<u64> },
+    Open {
+        flags: u32,
+        open_flags: u32,
+    },
+    Read {
+        handle: u64,
+        offset: u64,
+        size: u32,
+        flags: u32,
+        lock_owner: Option<u64>,
+    },
     /// `write_flags`: `flags::write`. `data` is page aligned on both transports.
-    Write { handle: u64, offset: u64, data: &'a [u8], write_flags: u32, flags: u32, lock_owner: Option<u64> },
+    Write {
+        handle: u64,
+        offset: u64,
+        data: &'a [u8],
+        write_flags: u32,
+        flags: u32,
+        lock_owner: Option<u64>,
+    },
     StatFs,
     /// `release_flags`: `flags::release`.
-    Release { handle: u64, flags: u32, release_flags: u32, lock_owner: u64 },
-    FSync { handle: u64, data_only: bool },
+    Release {
+        handle: u64,
+        flags: u32,
+        release_flags: u32,
+        lock_owner: u64,
+    },
+    FSync {
+        handle: u64,
+        data_only: bool,
+    },
     /// `flags`: `XATTR_CREATE`, `XATTR_REPLACE`; `setxattr_flags`: `flags::setxattr`.
-    SetXattr { name: &'a [u8], value: &'a [u8], flags: u32, setxattr_flags: u32 },
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: u32,
+        setxattr_flags: u32,
+    },
     /// `size` 0 asks how long the value is (`Exchange::answer_xattr_size`).
-    GetXattr { name: &'a [u8], size: u32 },
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
     /// `size` 0 asks how long the list is.
-    ListXattr { size: u32 },
-    RemoveXattr { name: &'a [u8] },
-    Flush { handle: u64, lock_owner: u64 },
-    OpenDir { flags: u32, open_flags: u32 },
-    ReadDir { handle: u64, offset: u64, size: u32 },
-    ReadDirPlus { handle: u64, offset: u64, size: u32 },
-    ReleaseDir { handle: u64, flags: u32, release_flags: u32 },
-    FSyncDir { handle: u64, data_only: bool },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Flush {
+        handle: u64,
+        lock_owner: u64,
+    },
+    OpenDir {
+        flags: u32,
+        open_flags: u32,
+    },
+    ReadDir {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    ReadDirPlus {
+        handle: u64,
+        offset: u64,
+        size: u32,
+    },
+    ReleaseDir {
+        handle: u64,
+        flags: u32,
+        release_flags: u32,
+    },
+    FSyncDir {
+        handle: u64,
+        data_only: bool,
+    },
     GetLk(LockRequest),
     SetLk(LockRequest),
     /// May answer late; is given up with EINTR when the caller is interrupted.
     SetLkW(LockRequest),
-    Access { mask: u32 },
-    Create { name: &'a [u8], flags: u32, mode: u32, umask: u32, open_flags: u32 },
+    Access {
+        mask: u32,
+    },
+    Create {
+        name: &'a [u8],
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        open_flags: u32,
+    },
     /// Create a file without a name below the header's node, and open it.
-    TmpFile { flags: u32, mode: u32, umask: u32, open_flags: u32 },
-    BMap { block: u64, block_bytes: u32 },
-    Ioctl { handle: u64, flags: u32, command: u32, argument: u64, data: &'a [u8], out_bytes: u32 },
-    Poll { handle: u64, kernel_handle: u64, flags: u32, events: u32 },
-    FAllocate { handle: u64, offset: u64, length: u64, mode: u32 },
-    Lseek { handle: u64, offset: u64, whence: u32 },
+    TmpFile {
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        open_flags: u32,
+    },
+    BMap {
+        block: u64,
+        block_bytes: u32,
+    },
+    Ioctl {
+        handle: u64,
+        flags: u32,
+        command: u32,
+        argument: u64,
+        data: &'a [u8],
+        out_bytes: u32,
+    },
+    Poll {
+        handle: u64,
+        kernel_handle: u64,
+        flags: u32,
+        events: u32,
+    },
+    FAllocate {
+        handle: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    },
+    Lseek {
+        handle: u64,
+        offset: u64,
+        whence: u32,
+    },
     /// Answered by `Exchange::answer_copied`, whichever of the two opcodes it was.
-    CopyFileRange { handle: u64, offset: u64, node_out: u64, handle_out: u64, offset_out: u64, bytes: u64, flags: u64 },
+    CopyFileRange {
+        handle: u64,
+        offset: u64,
+        node_out: u64,
+        handle_out: u64,
+        offset_out: u64,
+        bytes: u64,
+        flags: u64,
+    },
     SyncFs,
-    StatX { handle: Option<u64>, flags: u32, mask: u32 },
+    StatX {
+        handle: Option<u64>,
+        flags: u32,
+        mask: u32,
+    },
     /// The mount is going away.
     Destroy,
 }

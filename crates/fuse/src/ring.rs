@@ -13,6 +13,7 @@
 
 mod mailbox;
 mod queue;
+mod slot;
 
 use crate::crew::Crew;
 use crate::mount::Unmounter;

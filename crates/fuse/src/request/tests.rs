@@ -102,7 +102,7 @@ fn both_transports_read_the_same() {
     let whole = [rename.as_bytes(), names].concat();
     for reader in [Reader::new(&whole, &[], 0), Reader::new(rename.as_bytes(), names, 0)] {
         let request = decode(opcode::RENAME2, reader.expect("no extension"), Dialect::default());
-        assert_eq!(request, Ok(expected.clone()));
+        assert_eq!(request, Ok(expected));
     }
     assert_eq!(read(opcode::RENAME2, &whole[..whole.len() - 1], &[]), Err(Errno::EIO));
 }

@@ -29,6 +29,7 @@ pub(crate) struct Letters {
     /// Slots whose futures may go on.
     pub(crate) woken: Vec<u32>,
     /// Exchanges that were answered elsewhere, or dropped.
+    #[expect(clippy::vec_box, reason = "an exchange is a box; passing one on must not move its inside")]
     pub(crate) answered: Vec<Box<Core>>,
     /// Requests whose callers were interrupted.
     pub(crate) cancelled: Vec<u64>,
@@ -120,7 +121,7 @@ impl Mailbox {
         }
         if !self.is_awake.swap(true, Ordering::SeqCst) {
             // An eventfd refuses only when its counter is full, and then the owner is about to wake.
-            let _ = (&self.event).write(&1_u64.as_bytes());
+            let _ = (&self.event).write(1_u64.as_bytes());
         }
     }
 }

@@ -22,30 +22,24 @@
 //! - The thread sleeps nowhere but in its ring.
 //! - While the kernel holds a slot, its memory is mapped and nobody borrows from it.
 
-#![expect(unsafe_code, reason = "io_uring commands carry addresses; sched_setaffinity(2) and statfs(2)")]
+#![expect(unsafe_code, reason = "io_uring submissions; sched_setaffinity(2) and statfs(2)")]
 
 use super::Plan;
-use super::mailbox::{Letters, Mailbox, SlotWaker};
-use crate::buffer::{Area, PAGE, ROOM_AT};
+use super::mailbox::{Letters, Mailbox};
+use super::slot::{self, Slot};
 use crate::counters::{Counters, add};
 use crate::crew::{self, Crew, Duty, Pending};
-use crate::exchange::{Core, Exchange, Home};
+use crate::exchange::{Core, Exchange};
 use crate::service;
-use crate::wire::{self, RING_ARGUMENTS_AT, RING_ARGUMENTS_BYTES, RING_ENTRY_AT, RING_HEADER_BYTES};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
-use zerocopy::{FromBytes, IntoBytes};
 
-/// `FUSE_IO_URING_CMD_REGISTER`.
-const REGISTER: u32 = 1;
-/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
-const COMMIT_AND_FETCH: u32 = 2;
 /// Tag of the completion that says the mailbox wants to be read.
 const EVENT: u64 = u64::MAX;
 /// Commands collected before they have to be submitted.
@@ -80,18 +74,6 @@ pub(super) struct Queue {
     nudges: Vec<JoinHandle<()>>,
     /// Nudges that have not come back.
     nudges_out: usize,
-}
-
-/// A ring entry.
-struct Slot {
-    /// There while the kernel holds the slot.
-    core: Option<Box<Core>>,
-    /// The future of the request the slot carries, if it is late.
-    pending: Option<Pending>,
-    arm: Arc<SlotWaker>,
-    waker: Waker,
-    /// Header and payload, read by the kernel at REGISTER.
-    parts: Box<[libc::iovec; 2]>,
 }
 
 /// A ring with the shape FUSE wants, for the calling thread.
@@ -220,7 +202,7 @@ impl Queue {
 
     fn serve(&mut self, slot: usize) {
         let mut core = self.slots[slot].core.take().expect("a slot the kernel held has its core");
-        begin(&mut core, self.crew());
+        slot::begin(&mut core, self.crew().dialect);
         let duty = self.crew().take(&core, &self.counters);
         let interruptible = crew::interruptible(&core);
         let mut exchange = Exchange::new(core);
@@ -298,7 +280,7 @@ impl Queue {
     /// Answers, and hands the slot back to the kernel.
     fn commit(&mut self, mut core: Box<Core>) {
         let slot = core.slot as usize;
-        let commit_id = finish(&mut core);
+        let commit_id = slot::finish(&mut core);
         // An exchange can be answered while the future it was given to goes on: that one needs another place.
         if let Some(Pending { future, interruptible }) = self.slots[slot].pending.take() {
             self.crew().late.adopt(future, interruptible);
@@ -306,8 +288,7 @@ impl Queue {
         self.slots[slot].core = Some(core);
         self.held += 1;
         self.commits += 1;
-        let command = command(commit_id, self.index);
-        let entry = opcode::UringCmd80::new(self.device(), COMMIT_AND_FETCH).cmd(command).build();
+        let entry = slot::commit(self.device(), self.index, commit_id);
         self.push(&entry.user_data(slot as u64));
     }
 
@@ -317,27 +298,16 @@ impl Queue {
 
     fn add_slot(&mut self) -> io::Result<()> {
         let number = self.slots.len() as u32;
-        let area = Area::new(self.crew().payload_bytes)?;
-        let payload_bytes = area.len() - 2 * PAGE;
-        let part = |at, bytes| libc::iovec { iov_base: area.address(at).cast(), iov_len: bytes };
-        let parts = Box::new([part(0, RING_HEADER_BYTES), part(ROOM_AT, payload_bytes)]);
-        let home: Arc<dyn Home> = self.mailbox.clone();
-        let core = Some(Box::new(Core::new(area, Some(home), number)));
-        let arm = SlotWaker::new(self.mailbox.clone(), number);
-        self.slots.push(Slot { core, pending: None, waker: Waker::from(arm.clone()), arm, parts });
+        let payload_bytes = self.crew().payload_bytes;
+        self.slots.push(Slot::new(&self.mailbox, number, payload_bytes)?);
         Ok(())
     }
 
     fn push_register(&mut self, slot: usize) {
         self.alive += 1;
         self.held += 1;
-        let parts = self.slots[slot].parts.as_ptr();
-        let command = opcode::UringCmd80::new(self.device(), REGISTER).cmd(command(0, self.index));
-        let mut entry = command.addr(Some(parts as u64)).build().user_data(slot as u64);
-        // SAFETY: an `Entry128` is a kernel SQE of 128 bytes; `len` is its 32-bit word at byte 24 (io_uring.h). The
-        // crate cannot set it for this opcode; FUSE wants the number of parts there.
-        unsafe { (&raw mut entry).cast::<u32>().add(6).write(2) };
-        self.push(&entry);
+        let entry = self.slots[slot].register(self.device(), self.index);
+        self.push(&entry.user_data(slot as u64));
     }
 
     /// Registers more slots if too few are held. True if it did.
@@ -448,36 +418,4 @@ impl Drop for Queue {
             self.slots.iter_mut().filter_map(|slot| slot.core.take()).for_each(std::mem::forget);
         }
     }
-}
-
-/// Takes up the request in a slot's area.
-fn begin(core: &mut Core, crew: &Crew) {
-    let area = core.area.bytes();
-    let (header, _) = wire::InHeader::read_from_prefix(area).expect("an area has a page for the header");
-    let (entry, _) = wire::RingEntry::read_from_prefix(&area[RING_ENTRY_AT..]).expect("the page holds both");
-    let payload = (entry.payload_bytes as usize).min(area.len() - ROOM_AT);
-    let rest = (header.bytes as usize).saturating_sub(size_of::<wire::InHeader>() + payload);
-    let arguments = rest.min(RING_ARGUMENTS_BYTES);
-    core.begin(0, RING_ARGUMENTS_AT..RING_ARGUMENTS_AT + arguments, ROOM_AT..ROOM_AT + payload, crew.dialect);
-}
-
-/// Puts the answer where the kernel takes it from. Returns the id to commit.
-fn finish(core: &mut Core) -> u64 {
-    let payload_bytes = core.gather() as u32;
-    let (error, unique) = (core.error(), core.header.unique);
-    let area = core.area.bytes_mut();
-    let (mut entry, _) = wire::RingEntry::read_from_prefix(&area[RING_ENTRY_AT..]).expect("the page holds it");
-    entry.payload_bytes = payload_bytes;
-    let header = wire::OutHeader { bytes: size_of::<wire::OutHeader>() as u32 + payload_bytes, error, unique };
-    area[RING_ENTRY_AT..][..size_of::<wire::RingEntry>()].copy_from_slice(entry.as_bytes());
-    area[..size_of::<wire::OutHeader>()].copy_from_slice(header.as_bytes());
-    entry.commit_id
-}
-
-/// The command area of an SQE.
-fn command(commit_id: u64, queue: u16) -> [u8; 80] {
-    let mut bytes = [0; 80];
-    let command = wire::RingCommand { flags: 0, commit_id, queue, padding: [0; 6] };
-    bytes[..size_of::<wire::RingCommand>()].copy_from_slice(command.as_bytes());
-    bytes
 }

@@ -49,7 +49,8 @@ pub(crate) fn directories_are_listed_whole(stage: &mut Stage) {
         File::create(stage.path("d").join(name)).expect("create");
     }
     let listed = fs::read_dir(stage.path("d")).expect("readdir");
-    let listed: BTreeSet<String> = listed.map(|entry| entry.expect("entry").file_name().into_string().expect("text")).collect();
+    let listed: BTreeSet<String> =
+        listed.map(|entry| entry.expect("entry").file_name().into_string().expect("text")).collect();
     assert!(listed == names, "{} of {} names", listed.len(), names.len());
 }
 

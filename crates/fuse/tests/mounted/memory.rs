@@ -82,12 +82,12 @@ impl Gate {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Blocks the test until this many futures wait.
+    /// Blocks the test until this many futures wait. Fails after half a minute: some never came.
     pub(crate) fn wait_for(&self, count: usize) {
-        let mut state = lock(&self.state);
-        while state.waiting < count {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let patience = Duration::from_secs(30);
+        let waited = self.changed.wait_timeout_while(lock(&self.state), patience, |state| state.waiting < count);
+        let waiting = waited.unwrap_or_else(PoisonError::into_inner).0.waiting;
+        assert!(waiting >= count, "{waiting} of {count} requests have come");
     }
 
     async fn pass(&self) {
@@ -200,7 +200,7 @@ impl State {
     }
 
     fn attributes(&self, number: u64) -> Attributes {
-        let node = self.nodes.get(&number).cloned().unwrap_or_default();
+        let Some(node) = self.nodes.get(&number) else { return Attributes::default() };
         Attributes {
             node: number,
             size: node.data.len() as u64,
@@ -335,7 +335,8 @@ impl State {
                 exchange.answer_xattr(&value);
             }
             Request::ListXattr { .. } => {
-                let names: Vec<u8> = self.node(number)?.xattrs.keys().flat_map(|name| [name, &[0][..]].concat()).collect();
+                let names: Vec<u8> =
+                    self.node(number)?.xattrs.keys().flat_map(|name| [name, &[0][..]].concat()).collect();
                 exchange.answer_xattr(&names);
             }
             Request::RemoveXattr { name } => {
@@ -343,7 +344,12 @@ impl State {
                 exchange.answer_empty();
             }
             Request::StatFs => {
-                exchange.answer_statfs(&StatFs { blocks: 1000, block_bytes: 4096, name_bytes_max: 255, ..Default::default() });
+                exchange.answer_statfs(&StatFs {
+                    blocks: 1000,
+                    block_bytes: 4096,
+                    name_bytes_max: 255,
+                    ..Default::default()
+                });
             }
             Request::StatX { mask, .. } => {
                 let attributes = self.attributes(number);
