@@ -80,6 +80,11 @@ impl NodeFolder {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(cannot("this folder is no HydraFS node: it holds no file `node`".to_owned()).mend(make()));
             }
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(cannot(error.to_string())
+                    .at(&file)
+                    .mend("run the command as the user who made it, or as root"));
+            }
             Err(error) => return Err(cannot(error.to_string()).at(&file)),
         };
         let identity = Identity::parse(&text, &file)?;
@@ -206,6 +211,7 @@ pub fn make_folder(path: &Path) -> std::io::Result<Option<PathBuf>> {
 }
 
 /// Writes a file aside, syncs it, renames it into place and syncs its directory.
+#[expect(clippy::disallowed_methods, reason = "the node's folder is the outside")]
 fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let aside = path.with_added_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
@@ -215,6 +221,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
+#[expect(clippy::disallowed_methods, reason = "the node's folder is the outside")]
 fn read_bounded(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(NODE_FILE_BYTES_MAX).read_to_string(&mut text)?;

@@ -87,6 +87,7 @@ pub(crate) fn ask(folder: &NodeFolder, request: Request, mut progress: impl FnMu
     if let Some(daemon) = Daemon::reach(&folder.path)? {
         return daemon.ask(&request, progress);
     }
+    daemon::log_of_tool();
     let config = folder.config()?;
     let mut lock = folder.lock()?;
     lock.describe(&format!("a command (process {})", std::process::id()));
@@ -189,7 +190,7 @@ impl Running<'_> {
         let options = fuse::MountOptions {
             source: source.to_owned(),
             subtype: "hydrafs".to_owned(),
-            allow_other: options.allow_other.unwrap_or(self.config.allow_other),
+            allow_other: options.allow_other.unwrap_or_else(|| self.config.allow_other && may_allow_other()),
             default_permissions: true,
             read_only: options.read_only,
             extra: words.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()).collect(),
@@ -250,6 +251,17 @@ impl Running<'_> {
         }
         stops
     }
+}
+
+/// Whether fusermount3 lets this user open a mount to others. The setting is a wish: without this right the mount is for its
+/// owner alone, which `hydrafs doctor` says too.
+fn may_allow_other() -> bool {
+    let allows = |text: String| text.lines().any(|line| line.trim() == "user_allow_other");
+    let may = rustix::process::geteuid().is_root() || std::fs::read_to_string("/etc/fuse.conf").is_ok_and(allows);
+    if !may {
+        tracing::warn!("only you can use the mount: user_allow_other is not set in /etc/fuse.conf");
+    }
+    may
 }
 
 /// Unmounts; with `detach` even while it is in use, and whoever uses it gets errors from then on.

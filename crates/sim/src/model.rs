@@ -61,7 +61,6 @@ pub(crate) enum Refusal {
     Invalid,
     NotPermitted,
     NoAttribute,
-    NoSuchOffset,
     NameTooLong,
     NotSupported,
 }
@@ -79,7 +78,6 @@ impl Refusal {
                 | (Refusal::Invalid, FileError::Invalid(_))
                 | (Refusal::NotPermitted, FileError::NotPermitted(_))
                 | (Refusal::NoAttribute, FileError::NoAttribute)
-                | (Refusal::NoSuchOffset, FileError::NoSuchOffset)
                 | (Refusal::NameTooLong, FileError::NameTooLong)
                 | (Refusal::NotSupported, FileError::NotSupported(_))
         )

@@ -9,7 +9,7 @@ use base::hash::DomainKey;
 use base::id::ChunkAddress;
 use bytes::Bytes;
 
-use crate::format::{Class, ChunkHeader, Codec};
+use crate::format::{ChunkHeader, Class, Codec};
 
 /// How new chunks are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,8 @@ fn decompress(payload: &[u8], raw: usize) -> Result<Bytes, String> {
             *slot = Some(zstd::bulk::Decompressor::new().map_err(|error| format!("no decompressor: {error}"))?);
         }
         let decompressor = slot.as_mut().expect("made above");
-        let output = decompressor.decompress(payload, raw).map_err(|error| format!("bytes that zstd refuses: {error}"))?;
+        let output =
+            decompressor.decompress(payload, raw).map_err(|error| format!("bytes that zstd refuses: {error}"))?;
         Ok(Bytes::from(output))
     })
 }

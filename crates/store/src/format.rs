@@ -223,8 +223,6 @@ pub enum Class {
 }
 
 impl Class {
-    pub(crate) const ALL: [Class; 2] = [Class::Metadata, Class::Data];
-
     pub(crate) fn index(self) -> usize {
         match self {
             Class::Metadata => 0,

@@ -86,7 +86,11 @@ pub(crate) async fn create(
 }
 
 pub(crate) fn too_large(roots: &[u8]) -> StoreError {
-    StoreError::TooLarge { what: "the payload of a superblock", bytes: roots.len() as u64, limit: ROOTS_BYTES_MAX as u64 }
+    StoreError::TooLarge {
+        what: "the payload of a superblock",
+        bytes: roots.len() as u64,
+        limit: ROOTS_BYTES_MAX as u64,
+    }
 }
 
 // A `superblock`, `lock` or empty directory alone is left over from a format that did not finish, and may be replaced.
@@ -160,7 +164,8 @@ pub(crate) fn unfit_error(what: &'static str, disk: &str, file: &str, offset: u6
     let path = format!("{disk}/{file}");
     match unfit.newer {
         Some(_) => {
-            let why = format!("{what} was written by a newer HydraFS: expected {}, found {}.", unfit.expected, unfit.found);
+            let why =
+                format!("{what} was written by a newer HydraFS: expected {}, found {}.", unfit.expected, unfit.found);
             refused(&path, why, "Use that HydraFS, or a newer one.")
         }
         None => corrupt(what, &path, offset, unfit.expected, unfit.found),
@@ -187,13 +192,20 @@ fn check_whole(known: &[(Disk, Identity)]) -> Result<(), StoreError> {
     for pair in known.windows(2) {
         if pair[0].1.disk == pair[1].1.disk {
             let why = format!("it is disk {} of the node, and so is {}.", pair[1].1.disk, pair[0].0.path());
-            return Err(refused(pair[1].0.path(), why, "Name each disk once, and no copy of a disk beside its original."));
+            return Err(refused(
+                pair[1].0.path(),
+                why,
+                "Name each disk once, and no copy of a disk beside its original.",
+            ));
         }
     }
     let missing = (0..first.disk_count).find(|number| known.iter().all(|(_, identity)| identity.disk != *number));
     if let Some(number) = missing {
-        let why =
-            format!("disk {number} of this node is missing: expected {} disks, found {}.", first.disk_count, known.len());
+        let why = format!(
+            "disk {number} of this node is missing: expected {} disks, found {}.",
+            first.disk_count,
+            known.len()
+        );
         return Err(refused(known[0].0.path(), why, "Mount the missing disk and name it too."));
     }
     Ok(())

@@ -121,7 +121,12 @@ impl Journal {
 
     /// Takes a frame and tells its position.
     pub(crate) fn log(&self, payload: &[u8]) -> Position {
-        assert!(payload.len() <= FRAME_BYTES_MAX, "a frame has {} bytes at most, not {}", FRAME_BYTES_MAX, payload.len());
+        assert!(
+            payload.len() <= FRAME_BYTES_MAX,
+            "a frame has {} bytes at most, not {}",
+            FRAME_BYTES_MAX,
+            payload.len()
+        );
         self.counters.log_frames.add(1);
         self.counters.log_bytes.add(FrameHeader::frame_bytes(payload.len()) as u64);
         let mut buffer = self.buffer.lock();
@@ -323,7 +328,10 @@ impl Journal {
         let disk = &self.pool.disks[0].disk;
         for Live { segment, .. } in free {
             let path = segment_path(segment);
-            let is_whole = disk.open(&path, Open::Read).and_then(|file| file.length()) .is_ok_and(|length| length == self.segment_bytes);
+            let is_whole = disk
+                .open(&path, Open::Read)
+                .and_then(|file| file.length())
+                .is_ok_and(|length| length == self.segment_bytes);
             if is_whole && segments.spare.len() < SPARES_MAX {
                 segments.spare.push(segment);
             } else {

@@ -30,15 +30,13 @@ use platform::disk::{DiskErrorKind, File, Open};
 use crate::chunk::{Packed, unpack};
 use crate::counters::Counters;
 use crate::failure::{StoreError, corrupt};
-use crate::format::{
-    ChunkHeader, Class, Entry, PACKS, PackHeader, Place, Summary, encode_directory, pack_path,
-};
+use crate::format::{ChunkHeader, Class, Entry, PACKS, PackHeader, Place, Summary, encode_directory, pack_path};
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::pool::Pool;
 
-use open::Writer;
 pub(crate) use open::OpenPack;
+use open::Writer;
 
 /// Appended bytes after which the next lane takes its turn, and buffered bytes that are written at once. 1 MiB: large enough
 /// to stream from a rotating disk, small enough that two classes on every disk stay cheap in memory.
@@ -417,9 +415,8 @@ impl Packs {
         for (disk, lanes) in self.lanes.iter().enumerate() {
             for lane in lanes {
                 let mut lane = lane.lock().await;
-                let is_stuck = |writer: &Writer| {
-                    writer.is_stuck || writer.pack.has_failed() || !self.pool.disks[disk].is_good()
-                };
+                let is_stuck =
+                    |writer: &Writer| writer.is_stuck || writer.pack.has_failed() || !self.pool.disks[disk].is_good();
                 if lane.writer.as_ref().is_some_and(is_stuck) {
                     let writer = lane.writer.take().expect("looked at");
                     self.stranded.lock().await.push(writer);

@@ -144,9 +144,9 @@ impl Store {
         is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
     ) -> Result<Examined, StoreError> {
         let file = self.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read)?;
-        let footer = read_footer(&file, pack).await?.map_err(|unfit| {
-            corrupt("the footer of a pack", file.path(), 0, unfit.expected, unfit.found)
-        })?;
+        let footer = read_footer(&file, pack)
+            .await?
+            .map_err(|unfit| corrupt("the footer of a pack", file.path(), 0, unfit.expected, unfit.found))?;
         let entries = read_directory(&file, &footer).await?;
         let file_bytes = u64::from(footer.data_bytes) + footer.directory_bytes() + PackFooter::BYTES as u64;
         let live = self.live(pack, &entries, is_live)?;

@@ -84,7 +84,7 @@ impl Store {
         let mut report = RecoveryReport::default();
         let (disks, locks) = identity::open(disks).await?;
         let identity = disks[0].1.clone();
-        let superblock = superblock::open(&disks).await?;
+        let (superblock, is_slot_damaged) = superblock::open(&disks).await?;
         let pool = Arc::new(Pool::new(disks, options.reserve_bytes)?);
         let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
         let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare).await?;
@@ -104,20 +104,15 @@ impl Store {
         if let Err(error) = journal.prepare().await {
             let _ = pool.failed(0, error, &counters);
         }
-        let recovered =
+        let mut recovered =
             Recovered { roots: superblock.roots.clone(), covered: superblock.covered, frames: replayed.frames, report };
-        let parts = Parts {
-            platform: platform.clone(),
-            identity,
-            options,
-            pool,
-            counters,
-            packs,
-            journal,
-            superblock,
-            locks,
-        };
-        Ok((Arc::new(Store::assemble(parts)), recovered))
+        let parts =
+            Parts { platform: platform.clone(), identity, options, pool, counters, packs, journal, superblock, locks };
+        let store = Store::assemble(parts);
+        if is_slot_damaged && let Err(error) = store.renew_root().await {
+            recovered.report.problems.push(format!("a damaged superblock could not be written again: {error}"));
+        }
+        Ok((Arc::new(store), recovered))
     }
 }
 
@@ -154,15 +149,15 @@ impl Recovery<'_> {
         let opened = IndexFile::open(disk, options.index_cache_bytes, self.pool.node_identity);
         let covered = opened.as_ref().map(|opened| opened.packs.clone()).unwrap_or_default();
         for (pack, number) in found.iter().filter(|(pack, _)| !covered.contains_key(pack)) {
-            match scan::refuse_newer(&self.pool.disks[*number], *pack).await {
-                Err(error @ StoreError::Refused { .. }) => return Err(error),
-                // Whatever else there is to say is said when the pack is read.
-                _ => {}
+            // Whatever else there is to say is said when the pack is read.
+            if let Err(error @ StoreError::Refused { .. }) = scan::refuse_newer(&self.pool.disks[*number], *pack).await
+            {
+                return Err(error);
             }
         }
         opened.or_else(|error| {
-            let is_first = found.is_empty()
-                && matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Absent);
+            let is_first =
+                found.is_empty() && matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Absent);
             if !is_first {
                 self.report.index_made_again = Some(error.to_string());
             }

@@ -99,12 +99,7 @@ impl Store {
     ///
     /// # Errors
     /// `Refused` for directories that hold a node or part of one, and then nothing was changed; a disk's error.
-    pub async fn create(
-        platform: &Platform,
-        disks: &[Disk],
-        node: NodeNumber,
-        roots: &[u8],
-    ) -> Result<(), StoreError> {
+    pub async fn create(platform: &Platform, disks: &[Disk], node: NodeNumber, roots: &[u8]) -> Result<(), StoreError> {
         identity::create(platform, disks, node, roots).await
     }
 
@@ -179,9 +174,8 @@ impl Store {
                     self.caches[class.index()].insert(*address, Bytes::copy_from_slice(content));
                 }
             }
-            let packed = parallel(tasks, new, |(address, content)| {
-                pack(self.options.compression, class, address, content)
-            });
+            let packed =
+                parallel(tasks, new, |(address, content)| pack(self.options.compression, class, address, content));
             let raw = packed.iter().filter(|packed| packed.header.stored == packed.header.raw).count();
             self.counters.chunks_incompressible.add(raw as u64);
             self.packs.append(class, packed).await?;

@@ -42,8 +42,8 @@ pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>
         .collect())
 }
 
-/// The newest superblock.
-pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<Superblock, StoreError> {
+/// The newest superblock, and whether a slot was found damaged: a power cut tears the one that is being written.
+pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<(Superblock, bool), StoreError> {
     let mut newest: Option<Superblock> = None;
     let mut damage = None;
     for (disk, identity) in disks {
@@ -67,7 +67,9 @@ pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<Superblock, Store
         return Err(corrupt("every superblock of the node, the last read", &path, offset, unfit.expected, unfit.found));
     };
     check_disks(disks, &newest)?;
-    Ok(newest)
+    // A fresh node has one slot that nobody wrote yet.
+    let is_damaged = damage.is_some() && newest.generation > 1;
+    Ok((newest, is_damaged))
 }
 
 /// The newest superblock of an open node.

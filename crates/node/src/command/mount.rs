@@ -125,12 +125,14 @@ fn mount_point(point: &Path, folder: &NodeFolder) -> Result<PathBuf, Failure> {
         }
         _ => cannot(error.to_string()),
     })?;
-    let metadata = match std::fs::metadata(&absolute) {
-        Err(error) if mounts::is_dead(&error) => {
-            take_dead_mount_away(&absolute)?;
-            std::fs::metadata(&absolute)
-        }
-        result => result,
+    let found = std::fs::metadata(&absolute);
+    let is_dead = found.as_ref().is_err_and(mounts::is_dead);
+    // The kernel may go on answering for a dead mount from what it has kept.
+    let metadata = if is_dead || mounts::at(&mounts::read()?, &absolute).is_some_and(is_abandoned) {
+        take_dead_mount_away(&absolute)?;
+        std::fs::metadata(&absolute)
+    } else {
+        found
     };
     let metadata = metadata.map_err(|error| cannot(error.to_string()))?;
     if !metadata.is_dir() {
@@ -159,6 +161,11 @@ fn mount_point(point: &Path, folder: &NodeFolder) -> Result<PathBuf, Failure> {
         );
     }
     Ok(absolute)
+}
+
+/// Whether this is a mount of ours whose daemon has ended without taking it away: nobody holds the node's lock.
+pub(super) fn is_abandoned(mount: &mounts::Mount) -> bool {
+    mount.is_hydrafs() && NodeFolder::open(&mount.source).is_ok_and(|folder| folder.lock().is_ok())
 }
 
 /// Detaches a mount whose daemon is gone, if it is one of ours.

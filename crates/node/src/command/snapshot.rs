@@ -74,7 +74,7 @@ fn create(folder: &NodeFolder, name: Option<&str>) -> Result<(), Failure> {
 }
 
 fn list(folder: &NodeFolder, json: bool) -> Result<(), Failure> {
-    let answer = start::ask(folder, Request::SnapshotList, super::remark)?;
+    let answer = start::ask(folder, Request::SnapshotList {}, super::remark)?;
     if json {
         super::say_json(&answer);
         return Ok(());

@@ -71,7 +71,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn sample(folder: &Path) -> Result<Value, Failure> {
-    Daemon::find(folder)?.ask(&Request::Counters, super::remark)
+    Daemon::find(folder)?.ask(&Request::Counters {}, super::remark)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a command that waits for a person's clock")]

@@ -30,7 +30,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let folder = NodeFolder::open(&arguments.node)?;
     let status = match Daemon::reach(&folder.path)? {
-        Some(daemon) => daemon.ask(&Request::Status, super::remark)?,
+        Some(daemon) => daemon.ask(&Request::Status {}, super::remark)?,
         None => asleep(&folder),
     };
     if arguments.json {

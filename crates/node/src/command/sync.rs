@@ -35,7 +35,7 @@ pub(super) fn sync(path: &Path) -> Result<(), Failure> {
     // The mount point does for every path in it, also where the path cannot be opened: a socket, a file of somebody else.
     let opened = std::fs::File::open(&mount.point);
     rustix::fs::syncfs(opened.map_err(cannot)?).map_err(|error| cannot(error.into()))?;
-    Daemon::find(&mount.source)?.ask(&Request::Sync, super::remark)?;
+    Daemon::find(&mount.source)?.ask(&Request::Sync {}, super::remark)?;
     Ok(())
 }
 

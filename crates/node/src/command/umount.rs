@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::mount::is_abandoned;
 use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::{mounts, start};
@@ -42,7 +43,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             daemon.stop(arguments.lazy, super::remark)?;
         }
         None => {
-            start::unmount(&point, arguments.lazy).map_err(|error| not_ours(format!("no daemon runs, and {error}")))?;
+            // Who still uses a dead mount gets errors either way.
+            let detach = arguments.lazy || is_abandoned(mount);
+            start::unmount(&point, detach).map_err(|error| not_ours(format!("no daemon answers, and {error}")))?;
             super::remark(&format!("took away the dead mount at {}: its daemon had ended before", point.display()));
         }
     }

@@ -91,6 +91,7 @@ fn wait_readable(process: &impl std::os::fd::AsFd) {
 }
 
 /// For kernels without pidfd.
+#[expect(clippy::disallowed_methods, reason = "a command that waits for another process")]
 fn wait_gone(pid: Pid) {
     while rustix::process::test_kill_process(pid).is_ok() {
         std::thread::sleep(std::time::Duration::from_millis(20));

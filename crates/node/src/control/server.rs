@@ -75,6 +75,7 @@ fn remove(folder: &Path) {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "the socket's own thread, which serves nobody meanwhile")]
 fn accept_all(listener: &UnixListener, handler: &Arc<dyn Handler>, conversations: &Arc<Conversations>) {
     loop {
         let stream = match listener.accept() {
@@ -168,7 +169,7 @@ mod tests {
     fn answer_to(bytes: &[u8]) -> String {
         let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
         let bytes = bytes.to_owned();
-        let writer = std::thread::spawn(move || {
+        let writer = std::thread::Builder::new().spawn(move || {
             // The daemon may hang up on a line that is too long.
             let _ = ours.write_all(&bytes);
             let _ = ours.shutdown(std::net::Shutdown::Write);
@@ -176,6 +177,7 @@ mod tests {
             let _ = ours.read_to_end(&mut text);
             String::from_utf8(text).expect("JSON")
         });
+        let writer = writer.expect("a thread");
         let _ = converse(&theirs, &Echo);
         drop(theirs);
         writer.join().expect("no panic")

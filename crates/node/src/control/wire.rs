@@ -25,28 +25,28 @@ pub const REQUEST_BYTES_MAX: u64 = 16 * 1024;
 /// Longest answer: a list of many thousand snapshots.
 pub const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What is asked.
+/// What is asked. Those without fields are written `{}`, because serde lets unknown fields pass in plain ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// The state of the daemon, its files and its disks.
-    Status,
+    Status {},
     /// All counters.
-    Counters,
+    Counters {},
     /// What is known of the file with this inode number.
     Info {
         /// `st_ino`.
         inode: u64,
     },
     /// Everything that was accepted becomes local.
-    Sync,
+    Sync {},
     /// Takes a snapshot.
     SnapshotCreate {
         /// Its name.
         name: String,
     },
     /// Lists the snapshots.
-    SnapshotList,
+    SnapshotList {},
     /// Deletes a snapshot.
     SnapshotDelete {
         /// Its name.
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn messages_read_back() {
         for message in [
-            Request::Status,
+            Request::Status {},
             Request::Info { inode: u64::MAX },
             Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
             Request::Stop { detach: true },

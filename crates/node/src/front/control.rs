@@ -160,15 +160,15 @@ impl Control {
 impl Handler for Control {
     fn handle(&self, request: Request, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
         match request {
-            Request::Status => Ok(self.status()),
-            Request::Counters => Ok(self.counters()),
+            Request::Status {} => Ok(self.status()),
+            Request::Counters {} => Ok(self.counters()),
             Request::Info { inode } => self.info(inode),
-            Request::Sync => {
+            Request::Sync {} => {
                 block_on(self.system.sync_all()).map_err(self.explain("cannot sync"))?;
                 Ok(json!({}))
             }
             Request::SnapshotCreate { name } => self.create_snapshot(&name),
-            Request::SnapshotList => {
+            Request::SnapshotList {} => {
                 let snapshot =
                     |snapshot: file::Snapshot| json!({ "name": snapshot.name, "taken": moment::utc(snapshot.taken) });
                 let list: Vec<Value> = self.system.snapshots().into_iter().map(snapshot).collect();

@@ -12,6 +12,7 @@
 //! I-92  Nothing below `.snapshots` is changed: such calls are refused here, with EROFS.
 
 mod listing;
+mod reply;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +25,7 @@ use fuse::flags::{setxattr, write};
 use fuse::{Errno, Exchange, Header, Negotiated, Request, Service, StatFs};
 use platform::Platform;
 
+use self::reply::{Answer, Refusal, Reply};
 use super::errands::Errands;
 use super::nodes::Nodes;
 use super::translate;
@@ -46,43 +48,6 @@ pub(crate) struct Kernel {
     failures: Failures,
     errands: Errands,
 }
-
-/// An answer that is made from what a call gave. Bytes that are written into the reply room have their own way.
-enum Reply {
-    Empty,
-    Entry(fuse::Entry),
-    Created(fuse::Entry),
-    Attributes(fuse::Attributes, Duration),
-    StatX(Box<fuse::StatX>, Duration),
-    Opened(u32),
-    Written(usize),
-    Copied(u64),
-    Seek(u64),
-    Data(usize),
-    Bytes(bytes::Bytes),
-    Xattr(Vec<u8>),
-    StatFs(StatFs),
-}
-
-/// A call that did not succeed: what the file layer says, or what was refused here.
-enum Refusal {
-    File(FileError),
-    Errno(Errno),
-}
-
-impl From<FileError> for Refusal {
-    fn from(error: FileError) -> Refusal {
-        Refusal::File(error)
-    }
-}
-
-impl From<Errno> for Refusal {
-    fn from(errno: Errno) -> Refusal {
-        Refusal::Errno(errno)
-    }
-}
-
-type Answer = Result<Reply, Refusal>;
 
 impl Service for Kernel {
     async fn serve(self: Arc<Self>, exchange: Exchange) -> Exchange {
@@ -391,28 +356,6 @@ impl Kernel {
             block_bytes: STATFS_BLOCK_BYTES,
             fragment_bytes: STATFS_BLOCK_BYTES,
             name_bytes_max: 255,
-        }
-    }
-}
-
-impl Reply {
-    fn give(self, exchange: &mut Exchange) {
-        match self {
-            Reply::Empty => exchange.answer_empty(),
-            Reply::Entry(entry) => exchange.answer_entry(&entry),
-            Reply::Created(entry) => exchange.answer_created(&entry, 0, fuse::flags::opened::KEEP_CACHE),
-            Reply::Attributes(attributes, valid) => exchange.answer_attributes(&attributes, valid),
-            Reply::StatX(stat, valid) => exchange.answer_statx(&stat, valid),
-            Reply::Opened(flags) => exchange.answer_open(0, flags, 0),
-            Reply::Written(bytes) => {
-                exchange.answer_written(u32::try_from(bytes).expect("a request's length has 32 bits"));
-            }
-            Reply::Copied(bytes) => exchange.answer_copied(bytes),
-            Reply::Seek(offset) => exchange.answer_seek(offset),
-            Reply::Data(bytes) => exchange.answer_data(bytes),
-            Reply::Bytes(bytes) => exchange.answer_bytes(&bytes),
-            Reply::Xattr(bytes) => exchange.answer_xattr(&bytes),
-            Reply::StatFs(statfs) => exchange.answer_statfs(&statfs),
         }
     }
 }

@@ -145,14 +145,14 @@ impl Client {
         let Some(found) = self.listing(&model, key, true).await? else { return Ok(()) };
         let state = self.shared.state();
         let steps = &state.histories[self.number].steps[start..];
-        let has = |name: &Name| move |step: &&crate::history::Step| step.model.node(key).entries.contains_key(name);
+        let has = |step: &crate::history::Step, name: &Name| step.model.node(key).entries.contains_key(name);
         for name in found.keys() {
-            if !steps.iter().any(|step| has(name)(&step)) {
+            if !steps.iter().any(|step| has(step, name)) {
                 return Err(Stop::Wrong(format!("{what}: {} was never there", show(name))));
             }
         }
         for name in model.node(key).entries.keys() {
-            if steps.iter().all(|step| has(name)(&step)) && !found.contains_key(name) {
+            if steps.iter().all(|step| has(step, name)) && !found.contains_key(name) {
                 return Err(Stop::Wrong(format!("{what}: {} was not listed", show(name))));
             }
         }

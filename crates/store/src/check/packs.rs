@@ -91,8 +91,7 @@ impl Check<'_> {
         let found = PackHeader::decode(&bytes, pack)
             .map_err(|unfit| corrupt("a pack header", file.path(), 0, unfit.expected, unfit.found))?;
         let class = found.class;
-        let expected =
-            PackHeader { pack, node_identity: pool.node_identity, disk_uuid: pool.disks[disk].uuid, class };
+        let expected = PackHeader { pack, node_identity: pool.node_identity, disk_uuid: pool.disks[disk].uuid, class };
         if found == expected {
             Ok(())
         } else {
@@ -205,7 +204,9 @@ impl Check<'_> {
             };
             for name in names {
                 let pack = number_of(&name, PACK_SUFFIX);
-                if number_of(&name, DAMAGED_SUFFIX).is_some() || pack.is_some_and(|pack| !store.packs.is_on(pack, number)) {
+                if number_of(&name, DAMAGED_SUFFIX).is_some()
+                    || pack.is_some_and(|pack| !store.packs.is_on(pack, number))
+                {
                     strangers.push((number, name, pack));
                 }
             }

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use base::id::ChunkAddress;
 use parking_lot::{Mutex, RwLock};
 use platform::disk::{Disk, DiskErrorKind, Open};
-use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{
+    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+};
 
 use super::Change;
 use super::backend::{Backend, Failure};
@@ -232,7 +234,8 @@ impl IndexFile {
 
     // What the disk said comes first, redb's own words second.
     fn guarded<T>(&self, what: &'static str, work: impl FnOnce() -> Result<T, String>) -> Result<T, StoreError> {
-        let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("bytes that made redb panic".to_owned()));
+        let result =
+            catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("bytes that made redb panic".to_owned()));
         result.map_err(|found| match self.failure.lock().take() {
             Some(error) => StoreError::Disk(error),
             None => corrupt("the chunk index", &self.path, 0, what, found),
@@ -289,9 +292,10 @@ fn write_batch(
         }
         for (pack, addresses) in removed {
             for address in addresses {
-                let is_there = chunks.get(&address.0).map_err(words)?.is_some_and(|value| {
-                    Place::decode(address, value.value()).is_none_or(|place| place.pack == *pack)
-                });
+                let is_there = chunks
+                    .get(&address.0)
+                    .map_err(words)?
+                    .is_some_and(|value| Place::decode(address, value.value()).is_none_or(|place| place.pack == *pack));
                 if is_there {
                     chunks.remove(&address.0).map_err(words)?;
                 }

@@ -59,7 +59,11 @@ struct Segment {
 }
 
 /// Reads the journal after `superblock.covered`.
-pub(crate) async fn replay(disk: &Disk, superblock: &Superblock, is_spare: &dyn Fn(u64) -> bool) -> Result<Replayed, StoreError> {
+pub(crate) async fn replay(
+    disk: &Disk,
+    superblock: &Superblock,
+    is_spare: &dyn Fn(u64) -> bool,
+) -> Result<Replayed, StoreError> {
     let covered = superblock.covered;
     let segments = read_segments(disk, superblock).await?;
     let mut replayed = take_frames(&segments, superblock);
@@ -152,9 +156,8 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
         replayed.frames.push((next, found.payload.clone()));
         replayed.resume.last = next;
         replayed.resume.bytes += FrameHeader::frame_bytes(found.payload.len()) as u64;
-        let follows = |run: &&mut Run| {
-            run.header.segment == segment.number && run.start + run.bytes.len() == found.offset
-        };
+        let follows =
+            |run: &&mut Run| run.header.segment == segment.number && run.start + run.bytes.len() == found.offset;
         match replayed.used.last_mut().filter(follows) {
             Some(run) => run.bytes = segment.bytes.slice(run.start..found.end()),
             None => replayed.used.push(Run {

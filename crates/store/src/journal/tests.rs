@@ -1,0 +1,70 @@
+//! Torn tails, at every byte.
+
+use base::id::Position;
+use platform::sim::each_seed;
+
+use crate::format::FrameHeader;
+use crate::tests::Machine;
+
+/// Frames of one life that are cut off anywhere leave a prefix, and what is logged afterwards follows it.
+#[test]
+fn a_tail_that_is_torn_anywhere_leaves_a_prefix() {
+    each_seed(0..40, |seed| {
+        let machine = Machine::new(seed, 1, 64 << 20);
+        let (store, _) = machine.open();
+        machine.run(async {
+            for number in 1..=20_u8 {
+                store.log(&vec![number; usize::from(number) * 13]);
+            }
+            store.sync_log(Position(10)).await.unwrap();
+        });
+        assert_eq!(store.last_durable(), Position(20), "one group");
+        drop(store);
+        machine.world.restart();
+        let files = machine.disks[0].snapshot_files();
+        let (path, bytes) = files.iter().find(|(path, _)| path.starts_with("journal/")).unwrap();
+        let end: usize = 64 + (1..=20).map(|number| FrameHeader::frame_bytes(number * 13)).sum::<usize>();
+        let tear = usize::try_from(machine.world.below(end as u64 - 64)).unwrap() + 64;
+        machine.disks[0].corrupt(path, tear as u64, &vec![0; bytes.len() - tear]);
+        let (store, recovered) = machine.open();
+        let count = u8::try_from(recovered.frames.len()).unwrap();
+        assert!(count < 20);
+        for ((position, frame), number) in recovered.frames.iter().zip(1..) {
+            assert_eq!((position.0, &frame[..]), (u64::from(number), &vec![number; usize::from(number) * 13][..]));
+        }
+        let position = store.log(b"after");
+        assert_eq!(position, Position(u64::from(count) + 1));
+        machine.run(store.sync_log(position)).unwrap();
+        drop(store);
+        machine.world.restart();
+        let (_, recovered) = machine.open();
+        assert_eq!(recovered.frames.len(), usize::from(count) + 1);
+        assert_eq!(&recovered.frames.last().unwrap().1[..], b"after");
+    });
+}
+
+/// Segments are used again, and what they held before never counts.
+#[test]
+fn segments_are_used_again() {
+    let machine = Machine::new(1, 1, 128 << 20);
+    for life in 0..3 {
+        let (store, recovered) = machine.open();
+        for (expected, (position, _)) in (recovered.covered.0 + 1..).zip(&recovered.frames) {
+            assert_eq!(position.0, expected);
+        }
+        machine.run(async {
+            for round in 0..12_u8 {
+                for _ in 0..4 {
+                    store.log(&vec![round; 400_000]);
+                }
+                store.sync_log(store.last_logged()).await.unwrap();
+                store.commit(&[life, round], Position(store.last_logged().0 - 2)).await.unwrap();
+            }
+        });
+        let status = store.status();
+        assert!(store.counters().log_segments_recycled.value() > 3);
+        assert!(status.journal_segments <= 8 && store.journal_bytes() < 2_000_000, "{status:?}");
+        drop(store);
+        machine.world.restart();
+    }
+}

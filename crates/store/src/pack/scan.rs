@@ -14,7 +14,8 @@ use platform::disk::{DiskError, DiskErrorKind, File, Open};
 use crate::chunk::unpack;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
-    ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, PackFooter, PackHeader, Summary, Unfit, decode_directory, encode_directory, pack_path,
+    ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, PackFooter, PackHeader, Summary, Unfit, decode_directory,
+    encode_directory, pack_path,
 };
 use crate::identity::unfit_error;
 use crate::index::SealedPack;
@@ -182,12 +183,7 @@ fn remove(on: &PoolDisk, pack: u64, bytes: &[u8], bad_bytes: u64) -> Result<Reco
     Ok(Recovered::Removed { bad_bytes })
 }
 
-async fn seal(
-    on: &PoolDisk,
-    header: &PackHeader,
-    bytes: &[u8],
-    scanned: Scanned,
-) -> Result<Recovered, DiskError> {
+async fn seal(on: &PoolDisk, header: &PackHeader, bytes: &[u8], scanned: Scanned) -> Result<Recovered, DiskError> {
     let pack = header.pack;
     let Scanned { entries, bad_bytes, .. } = scanned;
     let end = entries.last().expect("the caller looked").end();

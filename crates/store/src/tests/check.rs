@@ -62,7 +62,8 @@ fn a_sound_store_has_no_problems_and_progress_ends() {
 
 #[test]
 fn each_damage_has_its_number() {
-    let damage: [(&str, Depth, &dyn Fn(&SimDisk)); 9] = [
+    type Spoil<'a> = &'a dyn Fn(&SimDisk);
+    let damage: [(&str, Depth, Spoil<'_>); 9] = [
         ("HF0001", Depth::Shallow, &|disk| disk.flip_bit("superblock", 4096 + 50, 1)),
         ("HF0003", Depth::Shallow, &|disk| disk.flip_bit("disk", 60, 0)),
         ("HF0004", Depth::Shallow, &|disk| disk.flip_bit(&pack(disk).0, 20, 0)),
@@ -70,7 +71,7 @@ fn each_damage_has_its_number() {
         ("HF0006", Depth::Shallow, &|disk| disk.flip_bit(&pack(disk).0, pack(disk).1.len() as u64 - 100, 0)),
         ("HF0007", Depth::Deep, &|disk| disk.flip_bit(&pack(disk).0, 5000, 7)),
         ("HF0008", Depth::Shallow, &|disk| disk.install("packs/00000000000000aa.pack", b"what is this")),
-        ("HF0009", Depth::Shallow, &|disk| drop(disk.remove(&pack(disk).0))),
+        ("HF0009", Depth::Shallow, &|disk| assert!(disk.remove(&pack(disk).0))),
         ("HF0017", Depth::Shallow, &|disk| disk.install("packs/00000000000000aa.pack.damaged", b"rot")),
     ];
     for (code, depth, spoil) in damage {

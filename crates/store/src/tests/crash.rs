@@ -16,12 +16,23 @@ use platform::task::Boxed;
 use super::{Machine, content};
 use crate::{Class, Depth, Recovered, Store, StoreError};
 
+impl Model {
+    /// What was accepted when a settle began is settled when it ends, unless it was let go meanwhile.
+    fn note_settled(&mut self, before: &BTreeMap<ChunkAddress, u64>) {
+        let kept = before.iter().filter(|(address, moment)| self.accepted.get(*address) == Some(*moment));
+        self.settled.extend(kept.map(|(address, _)| *address));
+    }
+}
+
 /// What was promised, and what may be.
 #[derive(Default)]
 struct Model {
     /// Everything ever put, by address.
     contents: BTreeMap<ChunkAddress, Bytes>,
-    accepted: BTreeSet<ChunkAddress>,
+    /// What is accepted and still wanted, with the moment when it was.
+    accepted: BTreeMap<ChunkAddress, u64>,
+    moment: u64,
+    in_flight: Vec<Vec<ChunkAddress>>,
     settled: BTreeSet<ChunkAddress>,
     /// Every frame of the present history, by position.
     frames: BTreeMap<u64, Vec<u8>>,
@@ -29,6 +40,7 @@ struct Model {
     /// Roots and covered position of commits that may be found, the oldest first; the first of them was acknowledged.
     commits: Vec<(Vec<u8>, u64)>,
     is_committing: bool,
+    is_reclaiming: bool,
 }
 
 struct Run {
@@ -51,14 +63,15 @@ impl Run {
     /// One operation as a task of its own: several run at once.
     fn operation(&self, store: &Arc<Store>) -> Boxed<()> {
         let (store, model) = (store.clone(), self.model.clone());
-        let (kind, first, count, length) = (self.below(20), self.below(300), self.below(12), self.below(3_000));
+        let (kind, first, count, length) = (self.below(21), self.below(300), self.below(12), self.below(3_000));
         Box::pin(async move {
             let _ = match kind {
                 0..=6 => put(&store, &model, first, count).await,
                 7 | 8 => settle(&store, &model).await,
-                9..=12 => Ok(log(&store, &model, usize::try_from(length).unwrap())),
+                9..=12 => log(&store, &model, usize::try_from(length).unwrap()),
                 13..=15 => sync(&store, &model).await,
                 16 | 17 => commit(&store, &model, first).await,
+                18 => reclaim(&store, &model, first).await,
                 _ => read_some(&store, &model, first).await,
             };
         })
@@ -114,7 +127,9 @@ impl Run {
         });
         // Chunks that were only accepted may be gone: an honest model forgets them.
         let mut model = self.model.lock();
-        model.accepted = settled;
+        model.accepted.retain(|address, _| settled.contains(address));
+        model.in_flight.clear();
+        model.is_reclaiming = false;
     }
 }
 
@@ -123,27 +138,39 @@ async fn put(store: &Store, model: &Mutex<Model>, first: u64, count: u64) -> Res
     // Mostly small; some are large enough to fill packs.
     let length = |number: u64| if number % 11 == 10 { 150_000 } else { usize::try_from(number * 37 % 5_000).unwrap() };
     let contents: Vec<Bytes> = (first..first + count).map(|number| content(number, length(number))).collect();
-    for content in &contents {
-        model.lock().contents.insert(store.key().address(content), content.clone());
+    let addresses: Vec<ChunkAddress> = contents.iter().map(|content| store.key().address(content)).collect();
+    {
+        let mut model = model.lock();
+        model.contents.extend(addresses.iter().copied().zip(contents.iter().cloned()));
+        model.in_flight.push(addresses.clone());
     }
-    let addresses = store.put_many(class, contents).await?;
-    model.lock().accepted.extend(addresses);
+    let result = store.put_many(class, contents).await;
+    let mut model = model.lock();
+    let at = model.in_flight.iter().position(|other| *other == addresses).unwrap();
+    model.in_flight.swap_remove(at);
+    assert_eq!(result?, addresses);
+    model.moment += 1;
+    let moment = model.moment;
+    for address in addresses {
+        model.accepted.entry(address).or_insert(moment);
+    }
     Ok(())
 }
 
 async fn settle(store: &Store, model: &Mutex<Model>) -> Result<(), StoreError> {
     let accepted = model.lock().accepted.clone();
     store.settle().await?;
-    model.lock().settled.extend(accepted);
+    model.lock().note_settled(&accepted);
     Ok(())
 }
 
-fn log(store: &Store, model: &Mutex<Model>, length: usize) {
+fn log(store: &Store, model: &Mutex<Model>, length: usize) -> Result<(), StoreError> {
     let mut model = model.lock();
     let mut frame = vec![0xf0; length];
     frame.extend_from_slice(&(store.last_logged().0 + 1).to_le_bytes());
     let position = store.log(&frame);
     model.frames.insert(position.0, frame);
+    Ok(())
 }
 
 async fn sync(store: &Store, model: &Mutex<Model>) -> Result<(), StoreError> {
@@ -173,15 +200,33 @@ async fn commit(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), St
     model.is_committing = false;
     result?;
     model.commits.drain(..at);
-    model.settled.extend(accepted);
+    model.note_settled(&accepted);
     Ok(())
+}
+
+/// Lets a quarter of everything go and gives its room back, while others go on putting the same contents.
+async fn reclaim(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), StoreError> {
+    if std::mem::replace(&mut model.lock().is_reclaiming, true) {
+        return Ok(());
+    }
+    store.begin_mark();
+    let live: BTreeSet<ChunkAddress> = {
+        let mut model = model.lock();
+        let goes = |address: &ChunkAddress| u64::from(address.0[0]) % 4 != salt % 4;
+        model.accepted.retain(|address, _| goes(address));
+        model.settled.retain(goes);
+        model.accepted.keys().chain(model.in_flight.iter().flatten()).copied().collect()
+    };
+    let result = store.reclaim(&|address| live.contains(address), false).await;
+    model.lock().is_reclaiming = false;
+    result.map(drop)
 }
 
 async fn read_some(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), StoreError> {
     let wanted: Vec<ChunkAddress> = {
         let model = model.lock();
         let skip = usize::try_from(salt).unwrap() % model.accepted.len().max(1);
-        model.accepted.iter().skip(skip).take(5).copied().collect()
+        model.accepted.keys().skip(skip).take(5).copied().collect()
     };
     for address in wanted {
         let found = store.get(Class::Data, &address).await?;
@@ -245,7 +290,6 @@ fn nothing_promised_is_lost_when_the_power_goes_again() {
 
 #[test]
 fn put_your_seed_here() {
-    if let Some(seed) = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
-        crash_and_verify(seed, &Faults::default());
-    }
+    let seeds = crate::tests::seeds_asked_for();
+    each_seed(seeds, |seed| crash_and_verify(seed, &Faults::default()));
 }

@@ -22,9 +22,8 @@ fn nothing_promised_is_lost_when_disks_err_and_the_power_goes() {
 
 #[test]
 fn put_your_seed_here() {
-    if let Some(seed) = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()) {
-        crash_and_verify(seed, &honest());
-    }
+    let seeds = crate::tests::seeds_asked_for();
+    each_seed(seeds, |seed| crash_and_verify(seed, &honest()));
 }
 
 /// Whatever a disk does, bytes are right or there are none.

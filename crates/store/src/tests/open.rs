@@ -62,7 +62,11 @@ fn what_is_no_node_is_refused() {
 fn missing_foreign_and_doubled_disks_are_refused() {
     let (machine, _) = node(2, 3);
     let handles = machine.handles();
-    refuses(&machine, &handles[..2], &["disk 2 of this node is missing", "expected 3", "found 2", "Nothing was changed"]);
+    refuses(
+        &machine,
+        &handles[..2],
+        &["disk 2 of this node is missing", "expected 3", "found 2", "Nothing was changed"],
+    );
     refuses(&machine, &handles[1..], &["disk 0 of this node is missing"]);
     let doubled = [handles[0].clone(), handles[1].clone(), handles[1].clone(), handles[2].clone()];
     refuses(&machine, &doubled, &["it is disk 1 of the node, and so is /d1"]);

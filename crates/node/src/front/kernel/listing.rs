@@ -6,7 +6,8 @@
 use file::{DirectoryEntry, FileError, Kind, Node, View};
 use fuse::DirectoryWriter;
 
-use super::{Answer, Kernel, Reply};
+use super::Kernel;
+use super::reply::{Answer, Reply};
 use crate::front::nodes::inode_number;
 
 const DOT: u64 = 1;

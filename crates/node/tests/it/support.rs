@@ -1,0 +1,172 @@
+//! Folders, processes and mounts that are gone when a test ends, however it ends.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+/// A folder of its own for a test; removed at the end.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("hydrafs-it-{}-{count}-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("a temporary folder");
+        Folder(path.canonicalize().expect("it is there"))
+    }
+
+    pub(crate) fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A directory in it.
+    pub(crate) fn make(&self, name: &str) -> PathBuf {
+        let path = self.join(name);
+        fs::create_dir_all(&path).expect("room");
+        path
+    }
+
+    /// A node in it, with one disk.
+    pub(crate) fn node(&self, name: &str) -> PathBuf {
+        let node = self.join(name);
+        succeed(&[OsStr::new("init"), node.as_os_str(), OsStr::new("--disk"), node.join("disk").as_os_str()]);
+        node
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs hydrafs.
+pub(crate) fn hydrafs<A: AsRef<OsStr>>(arguments: &[A]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_hydrafs")).args(arguments).output().expect("the program starts")
+}
+
+/// Runs hydrafs, which must succeed. Gives its output.
+#[track_caller]
+pub(crate) fn succeed<A: AsRef<OsStr>>(arguments: &[A]) -> String {
+    let output = hydrafs(arguments);
+    let shown: Vec<_> = arguments.iter().map(|argument| argument.as_ref().display().to_string()).collect();
+    assert!(output.status.success(), "hydrafs {}: {}", shown.join(" "), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Everything below a folder that a command could have changed: names, kinds, sizes, modes, content. Not what a lock or a log leaves.
+pub(crate) fn content(folder: &Path) -> BTreeMap<PathBuf, (u32, u64, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(&at).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let metadata = fs::symlink_metadata(&path).expect("it is there");
+            let name = entry.file_name();
+            if name == "lock" || name == "hydrafs.log" {
+                continue;
+            }
+            let bytes = if metadata.is_file() { fs::read(&path).expect("readable") } else { Vec::new() };
+            if metadata.is_dir() {
+                folders.push(path.clone());
+            }
+            found.insert(path, (metadata.mode(), metadata.len(), bytes));
+        }
+    }
+    found
+}
+
+/// A tmpfs, to have disks that are small or cannot be written. `None` where we may not mount.
+pub(crate) struct Tmpfs(pub(crate) PathBuf);
+
+impl Tmpfs {
+    pub(crate) fn mount(at: &Path, bytes: u64) -> Option<Tmpfs> {
+        let options = std::ffi::CString::new(format!("size={bytes},mode=700")).expect("no zero");
+        rustix::mount::mount("hydrafs-test", at, "tmpfs", MountFlags::empty(), options.as_c_str()).ok()?;
+        Some(Tmpfs(at.to_owned()))
+    }
+
+    pub(crate) fn make_read_only(&self) {
+        rustix::mount::mount_remount(&self.0, MountFlags::RDONLY, "").expect("our own mount");
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// A mounted node: unmounted and its daemon ended when it is dropped.
+pub(crate) struct Mounted {
+    pub(crate) node: PathBuf,
+    pub(crate) point: PathBuf,
+    pub(crate) pid: i32,
+    daemon: OwnedFd,
+}
+
+impl Mounted {
+    /// Mounts with these settings from the environment; `None` where this machine cannot mount.
+    pub(crate) fn start(node: &Path, point: &Path, settings: &[(&str, &str)]) -> Option<Mounted> {
+        if fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
+            eprintln!("skipped: /dev/fuse cannot be opened here");
+            return None;
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+        command.arg("mount").arg(node).arg(point).envs(settings.iter().copied());
+        let output = command.output().expect("the program starts");
+        assert!(output.status.success(), "mount: {}", String::from_utf8_lossy(&output.stderr));
+        let status: serde_json::Value =
+            serde_json::from_str(&succeed(&[OsStr::new("status"), OsStr::new("--json"), node.as_os_str()]))
+                .expect("JSON");
+        let pid = i32::try_from(status["process"].as_i64().expect("a number")).expect("a process id");
+        let daemon = rustix::process::pidfd_open(Pid::from_raw(pid).expect("not 0"), PidfdFlags::empty());
+        let (node, point) = (node.to_owned(), point.to_owned());
+        Some(Mounted { node, point, pid, daemon: daemon.expect("it runs") })
+    }
+
+    /// Ends it as a user would.
+    pub(crate) fn umount(self) {
+        succeed(&[OsStr::new("umount"), self.point.as_os_str()]);
+        assert!(self.has_ended(), "umount returns when the daemon has ended");
+    }
+
+    /// Ends the daemon without warning, as a crash would, and waits for its end.
+    pub(crate) fn kill(&self) {
+        rustix::process::pidfd_send_signal(&self.daemon, Signal::KILL).expect("our own daemon");
+        self.wait();
+    }
+
+    fn wait(&self) {
+        let mut waited = [rustix::event::PollFd::new(&self.daemon, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut waited, None).expect("a pidfd can be waited for");
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut waited = [rustix::event::PollFd::new(&self.daemon, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut waited, Some(&now)).expect("a pidfd can be asked") == 1
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            let _ = hydrafs(&[OsStr::new("umount"), OsStr::new("--lazy"), self.point.as_os_str()]);
+        }
+        if !self.has_ended() {
+            let _ = rustix::process::pidfd_send_signal(&self.daemon, Signal::KILL);
+            self.wait();
+        }
+        let _ = rustix::mount::unmount(&self.point, UnmountFlags::DETACH);
+    }
+}

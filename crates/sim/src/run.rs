@@ -1,0 +1,516 @@
+//! A run: one world, several lives, and what must be true between them.
+//!
+//! A life: open (perhaps losing the power meanwhile, perhaps again), compare with the oracle, let the clients work, end. Act one
+//! is work under faults; the next opening is act two: the faults are gone, and everything promised must be there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::id::{FileId, NodeNumber};
+use file::{FileSystem, Kind, NewFile, Node as FileNode, View, format_node};
+use platform::disk::Disk;
+use platform::sim::{Faults, SimDisk, World};
+use platform::task::{First, first};
+use tokio::sync::Semaphore;
+
+use crate::client::Client;
+use crate::failure::Summary;
+use crate::history::History;
+use crate::keeper::{Keeper, compare_snapshot, fill_disks, step_clock, window_of};
+use crate::oracle::{Verdict, Window, verify_damaged, verify_order};
+use crate::plan::{Plan, Sabotage, Trouble};
+use crate::random::Random;
+use crate::shared::Shared;
+use crate::tree::{Tree, read_tree};
+
+/// Steps of the world in one go: a run that needs more goes in circles.
+const STEPS_MAX: u64 = 3_000_000;
+/// Virtual time in which every operation of a life comes to an end, also on the slowest disk.
+const LIFE_MAX: Duration = Duration::from_secs(40_000);
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The clients finish, the file system is closed.
+    Close,
+    /// The process dies at some time.
+    Crash,
+    /// The power goes during a disk's operation.
+    Cut,
+    /// The power goes at some time.
+    PowerOff,
+}
+
+/// See the module's head.
+pub(crate) struct Run {
+    seed: u64,
+    plan: Plan,
+    pub(crate) world: Arc<World>,
+    disks: Vec<SimDisk>,
+    pub(crate) shared: Arc<Shared>,
+    random: Random,
+    clients: usize,
+    pub(crate) life: u64,
+    /// Of the present life.
+    flush_interval: Duration,
+}
+
+type Checked = Result<(), String>;
+
+impl Run {
+    pub(crate) fn new(seed: u64, plan: Plan, is_verbose: bool) -> Run {
+        let world = Arc::new(World::new(seed));
+        world.set_step_limit(STEPS_MAX);
+        let mut random = Random::stream(seed, "run");
+        let count = 1 + random.below(3);
+        let capacity = |random: &mut Random| plan.capacity(random);
+        let disks: Vec<SimDisk> =
+            (0..count).map(|number| world.disk(&format!("/d{number}"), capacity(&mut random))).collect();
+        let shared = Shared::new(plan, world.platform(), disks[0].disk(), is_verbose);
+        let clients = 1 + random.index(4);
+        Run { seed, plan, world, disks, shared, random, clients, life: 0, flush_interval: Duration::ZERO }
+    }
+
+    /// Everything.
+    pub(crate) fn go(&mut self) -> Result<Summary, String> {
+        self.format()?;
+        let lives = 1 + self.random.below(self.plan.lives);
+        for _ in 0..lives {
+            let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
+            self.live(system)?;
+        }
+        let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
+        if !self.plan.may_lose() {
+            self.close(&system)?;
+            drop(system);
+            self.world.crash();
+            if let Some(system) = self.open_and_verify()? {
+                self.check(&system)?;
+            }
+        }
+        Ok(self.summary())
+    }
+
+    fn summary(&self) -> Summary {
+        let mut summary = self.shared.state().summary.clone();
+        summary.trace = self.world.trace();
+        summary.disk_operations = self.world.operations();
+        summary
+    }
+
+    fn handles(&self) -> Vec<Disk> {
+        self.disks.iter().map(SimDisk::disk).collect()
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, String> {
+        let outcome = self.world.run_until(future).map_err(|halt| halt.to_string())?;
+        match self.shared.state().failure.clone() {
+            Some(what) => Err(what),
+            None => Ok(outcome),
+        }
+    }
+
+    fn note(&self, what: &str) {
+        self.shared.log("run", what);
+    }
+
+    // -------------------------------------------------------------------------------------------------------------
+    // Beginning.
+
+    /// A node with a directory for each client.
+    fn format(&mut self) -> Checked {
+        let platform = self.world.platform();
+        self.wait(format_node(&platform, &self.handles(), NodeNumber(3), 0, 0))?.map_err(|error| format!("format: {error}"))?;
+        let (system, _) = self.try_open()?.map_err(|error| format!("first opening: {error}"))?;
+        let clients = self.clients;
+        let made = self.wait(async {
+            let mut histories = Vec::new();
+            for client in 0..clients {
+                let new = NewFile { kind: Kind::Directory, mode: 0o755, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
+                system.create_file(FileId::ROOT, &Client::directory(client), &new).await?;
+                let tree = read_tree(&system, View::LIVE, &Client::directory(client), false).await?;
+                histories.push(History::new(tree.to_model()));
+            }
+            system.close().await?;
+            Ok::<_, file::FileError>(histories)
+        });
+        self.shared.state().histories = made?.map_err(|error| format!("first directories: {error}"))?;
+        drop(system);
+        self.world.crash();
+        Ok(())
+    }
+
+    fn try_open(&mut self) -> Result<Result<(Arc<FileSystem>, file::OpenReport), file::FileError>, String> {
+        let options = self.plan.options(&mut self.random);
+        self.flush_interval = options.flush_interval;
+        let platform = self.world.platform();
+        self.wait(FileSystem::open(&platform, &self.handles(), options))
+    }
+
+    /// `None`: damaged disks were refused, or looked at and found to be excusable.
+    fn open_and_verify(&mut self) -> Result<Option<Arc<FileSystem>>, String> {
+        self.life += 1;
+        self.shared.state().summary.lives += 1;
+        if self.plan.cuts_power {
+            self.lose_power_while_opening()?;
+        }
+        self.note(&format!("open, life {}", self.life));
+        let (system, report) = match self.try_open()? {
+            Ok(opened) => opened,
+            Err(error) if self.plan.may_lose() => {
+                self.note(&format!("refused: {error}"));
+                self.shared.state().summary.openings_refused += 1;
+                return Ok(None);
+            }
+            Err(error) => return Err(format!("the disks are whole, but opening them failed: {error}")),
+        };
+        if self.plan.may_lose() && self.life > 1 {
+            self.verify_damaged(&system)?;
+            return Ok(None);
+        }
+        let problems = &report.store.problems;
+        if !problems.is_empty() {
+            return Err(format!("opening found problems: {problems:?}"));
+        }
+        self.verify_closed(&system)?;
+        self.verify_snapshots(&system)?;
+        self.verify_live(&system)?;
+        if self.random.one_in(2) {
+            self.check(&system)?;
+        }
+        Ok(Some(system))
+    }
+
+    fn lose_power_while_opening(&mut self) -> Checked {
+        for _ in 0..self.random.below(3) {
+            let after = self.random.pick(&[10, 60, 400]);
+            self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));
+            let opened = self.try_open()?;
+            match opened {
+                Ok((system, _)) => {
+                    let work = Duration::from_millis(self.random.below(2000));
+                    self.wait(self.world.platform().tasks.sleep(work))?;
+                    drop(system);
+                }
+                Err(_) if !self.world.is_powered() => {}
+                Err(error) => return Err(format!("opening was refused without reason: {error}")),
+            }
+            self.note("the power went while opening");
+            self.shared.state().summary.power_cuts += 1;
+            self.world.restart();
+        }
+        Ok(())
+    }
+
+    // -------------------------------------------------------------------------------------------------------------
+    // Between lives.
+
+    /// after a clean close every attribute is as before.
+    fn verify_closed(&mut self, system: &Arc<FileSystem>) -> Checked {
+        let closed = std::mem::take(&mut self.shared.state().closed);
+        for (file, before) in closed {
+            let found = self.wait(system.attributes(FileNode::live(file)))?;
+            match found {
+                Ok(found) if found == before => {}
+                found => return Err(format!("{file} was closed with {before:?} and opened with {found:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    ///
+    fn verify_snapshots(&mut self, system: &Arc<FileSystem>) -> Checked {
+        let (kept, asked) = {
+            let mut state = self.shared.state();
+            (state.snapshots.clone(), state.asked.take())
+        };
+        let names: Vec<String> = system.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
+        for name in &names {
+            let is_known = kept.iter().any(|kept| kept.name == *name);
+            if !is_known && asked.as_ref().is_none_or(|asked| asked.name != *name) {
+                return Err(format!("snapshot {name} should not be there"));
+            }
+        }
+        for kept in &kept {
+            let is_there = names.contains(&kept.name);
+            if !is_there && kept.is_leaving {
+                self.shared.state().snapshots.retain(|other| other.name != kept.name);
+                continue;
+            }
+            if !is_there {
+                return Err(format!("snapshot {} is lost", kept.name));
+            }
+            if self.random.one_in(2) {
+                let compared = self.wait(compare_snapshot(system, kept))?;
+                compared.map_err(|error| format!("snapshot {}: {error}", kept.name))??;
+            }
+        }
+        if let Some(asked) = asked.filter(|asked| names.contains(&asked.name)) {
+            let view = system.find_snapshot(asked.name.as_bytes()).map_or(View::LIVE, |node| node.view);
+            let models = self.verify_directories(system, view, |history, client| window_of(history, asked.floors[client]))?;
+            let models = models.into_iter().map(|(_, verdict)| verdict.model).collect();
+            let kept = crate::shared::Kept { name: asked.name, models, is_leaving: false };
+            self.shared.state().snapshots.push(kept);
+        }
+        self.shared.state().snapshots.iter_mut().for_each(|kept| kept.is_leaving = false);
+        Ok(())
+    }
+
+    /// compares the present with the histories, which then begin anew.
+    fn verify_live(&mut self, system: &Arc<FileSystem>) -> Checked {
+        let verdicts = self.verify_directories(system, View::LIVE, |history, _| Window {
+            history,
+            names: history.names_floor,
+            content: history.content_floor,
+            last: history.last(),
+            is_strict: true,
+        })?;
+        let pairs: Vec<(&History, &Verdict)> = verdicts.iter().map(|(history, verdict)| (history, verdict)).collect();
+        verify_order(&pairs)?;
+        for (client, (history, verdict)) in verdicts.iter().enumerate() {
+            let (floor, last) = (history.names_floor, history.last());
+            self.note(&format!(
+                "client {client} has step {} to {} of {last}, synced were {floor}",
+                verdict.first, verdict.last
+            ));
+        }
+        let histories = verdicts.into_iter().map(|(_, verdict)| History::new(verdict.model)).collect();
+        self.shared.state().histories = histories;
+        Ok(())
+    }
+
+    fn verify_directories<'a>(
+        &self,
+        system: &Arc<FileSystem>,
+        view: View,
+        window: impl for<'b> Fn(&'b History, usize) -> Window<'b>,
+    ) -> Result<Vec<(History, Verdict)>, String> {
+        let histories = self.shared.state().histories.clone();
+        let mut verdicts = Vec::new();
+        for (client, history) in histories.into_iter().enumerate() {
+            let tree = self.read(system, view, client, false)?;
+            let verdict = window(&history, client).verify(&tree).map_err(|what| format!("client {client}: {what}"))?;
+            verdicts.push((history, verdict));
+        }
+        Ok(verdicts)
+    }
+
+    fn read(&self, system: &Arc<FileSystem>, view: View, client: usize, allows_damage: bool) -> Result<Tree, String> {
+        let read = self.wait(read_tree(system, view, &Client::directory(client), allows_damage))?;
+        read.map_err(|error| format!("client {client}: the directory cannot be read: {error}"))
+    }
+
+    ///
+    fn verify_damaged(&self, system: &Arc<FileSystem>) -> Checked {
+        let histories = self.shared.state().histories.clone();
+        for (client, history) in histories.iter().enumerate() {
+            let Ok(tree) = self.wait(read_tree(system, View::LIVE, &Client::directory(client), true))? else { continue };
+            self.note(&format!("client {client}: {} nodes, {} damaged", tree.nodes.len(), tree.damage.len()));
+            verify_damaged(history, &tree).map_err(|what| format!("client {client}: {what}"))?;
+        }
+        // Whatever they say: they must not panic.
+        let _ = self.wait(system.check_files(&|_| {}))?;
+        let _ = self.wait(system.close())?;
+        Ok(())
+    }
+
+    fn check(&self, system: &Arc<FileSystem>) -> Checked {
+        self.note("check");
+        let report = self.wait(system.check_files(&|_| {}))?.map_err(|error| format!("check: {error}"))?;
+        if report.problems.is_empty() { Ok(()) } else { Err(format!("the check found {:?}", report.problems)) }
+    }
+
+    // -------------------------------------------------------------------------------------------------------------
+    // A life.
+
+    fn live(&mut self, system: Arc<FileSystem>) -> Checked {
+        let end = self.choose_end();
+        self.note(&format!("end: {end:?}"));
+        for disk in &self.disks {
+            disk.set_faults(self.plan.faults(&mut self.random));
+        }
+        if end == End::Cut {
+            let after = self.random.pick(&[20, 200, 2000]);
+            self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));
+        }
+        let done = Arc::new(Semaphore::new(0));
+        self.start_clients(&system, &done);
+        let time = match end {
+            End::Close | End::Cut => LIFE_MAX,
+            End::Crash | End::PowerOff => {
+                let most = self.random.pick(&[20, 400, 6000]);
+                Duration::from_millis(self.random.below(most))
+            }
+        };
+        let all_done = done.acquire_many(u32::try_from(self.clients).unwrap_or(u32::MAX));
+        let sleep = self.world.platform().tasks.sleep(time);
+        let is_done = matches!(self.wait(first(all_done, sleep))?, First::Left(_));
+        if !is_done && time == LIFE_MAX {
+            return Err(format!("a client waits for ever: nothing came to an end in {LIFE_MAX:?}"));
+        }
+        let is_whole = self.world.is_powered() && end == End::Close;
+        if is_whole {
+            self.close(&system)?;
+        }
+        self.end(end, system);
+        if self.plan.may_lose() {
+            self.rot_at_rest();
+        }
+        Ok(())
+    }
+
+    fn choose_end(&mut self) -> End {
+        match self.random.below(20) {
+            0..=2 => End::Close,
+            3..=7 => End::Crash,
+            8..=15 if self.plan.cuts_power => End::Cut,
+            _ if self.plan.cuts_power => End::PowerOff,
+            8..=12 => End::Close,
+            _ => End::Crash,
+        }
+    }
+
+    fn start_clients(&mut self, system: &Arc<FileSystem>, done: &Arc<Semaphore>) {
+        let tasks = self.world.platform().tasks;
+        let (seed, life) = (self.seed, self.life);
+        let stream = |name: &str| Random::stream(seed, &format!("{name}, life {life}"));
+        self.shared.state().working = self.clients;
+        let pause_one_in = self.random.pick(&[4, 30, 1000]);
+        for number in 0..self.clients {
+            let client = Client {
+                number,
+                system: system.clone(),
+                shared: self.shared.clone(),
+                random: stream(&format!("client {number}")),
+                file_bytes_max: if self.plan.trouble == Trouble::Full { 2 << 20 } else { 500_000 },
+                pause_one_in,
+            };
+            let operations = 1 + self.random.below(self.plan.operations);
+            let (shared, done) = (self.shared.clone(), done.clone());
+            let work = async move {
+                client.work(operations).await;
+                shared.state().working -= 1;
+                done.add_permits(1);
+            };
+            tasks.spawn(&format!("client {number}"), Box::pin(work));
+        }
+        let keeper = Keeper { system: system.clone(), shared: self.shared.clone(), random: stream("keeper") };
+        tasks.spawn("keeper", Box::pin(keeper.work()));
+        if self.plan.steps_clock {
+            let work = step_clock(Arc::downgrade(&self.world), self.shared.clone(), stream("clock"));
+            tasks.spawn("clock", Box::pin(work));
+        }
+        if self.plan.trouble == Trouble::Full && self.random.one_in(2) {
+            tasks.spawn("nemesis", Box::pin(fill_disks(self.disks.clone(), self.shared.clone(), stream("nemesis"))));
+        }
+    }
+
+    /// The faults go, and a healthy file system must close; then everything accepted is there.
+    fn close(&mut self, system: &Arc<FileSystem>) -> Checked {
+        self.heal();
+        self.note("close");
+        // The keeper ends by itself.
+        self.wait(self.world.platform().tasks.sleep(Duration::from_secs(60)))?;
+        let acknowledged = self.shared.acknowledged();
+        let closed = self.wait(async {
+            let mut closed = Vec::new();
+            for client in 0..self.clients {
+                let tree = read_tree(system, View::LIVE, &Client::directory(client), false).await?;
+                for file in tree.nodes.keys() {
+                    closed.push((*file, system.attributes(FileNode::live(*file)).await?));
+                }
+            }
+            system.close().await?;
+            Ok::<_, file::FileError>(closed)
+        })?;
+        match closed {
+            Ok(closed) => {
+                self.shared.synced(&acknowledged, None, true);
+                let mut state = self.shared.state();
+                state.summary.closes += 1;
+                if !self.plan.may_err() {
+                    state.closed = closed;
+                }
+                Ok(())
+            }
+            Err(error) if self.plan.may_err() => {
+                self.note(&format!("close failed: {error}"));
+                Ok(())
+            }
+            Err(error) => Err(format!("closing failed without reason: {error}")),
+        }
+    }
+
+    fn heal(&self) {
+        for disk in &self.disks {
+            disk.set_faults(Faults::default());
+            disk.set_capacity(4 << 30);
+        }
+    }
+
+    fn end(&mut self, end: End, system: Arc<FileSystem>) {
+        self.note(&format!("{end:?} after {} disk operations", self.world.operations()));
+        let cuts = end == End::Cut || end == End::PowerOff;
+        if cuts {
+            self.shared.state().summary.power_cuts += 1;
+            self.world.restart();
+        } else {
+            self.expect_bounded_loss();
+            self.shared.state().summary.crashes += u64::from(end == End::Crash);
+            self.world.crash();
+        }
+        drop(system);
+        self.heal();
+        // Act two of a full disk is on a disk that is as small as before, half of the time.
+        if self.plan.trouble == Trouble::Full && self.random.one_in(2) {
+            for disk in &self.disks {
+                let Ok(space) = disk.disk().space() else { continue };
+                disk.set_capacity(space.total - space.free + (24 << 20) + self.random.below(24 << 20));
+            }
+        }
+        self.shared.state().working = 0;
+    }
+
+    /// raises the floors to what was acknowledged long ago.
+    fn expect_bounded_loss(&self) {
+        let is_calm = self.plan.trouble == Trouble::None && !self.plan.is_slow && self.world.is_powered();
+        if !is_calm || self.plan.sabotage == Some(Sabotage::LoseWrites) {
+            return;
+        }
+        let bound = self.flush_interval * 2 + Duration::from_secs(2);
+        let Some(limit) = self.world.elapsed().checked_sub(bound) else { return };
+        let mut state = self.shared.state();
+        for history in &mut state.histories {
+            let old = history.steps.iter().rposition(|step| step.ended.is_some() && step.at <= limit).unwrap_or(0);
+            history.names_floor = history.names_floor.max(old);
+            history.content_floor = history.content_floor.max(old);
+        }
+    }
+
+    /// Damage while nobody looks.
+    fn rot_at_rest(&mut self) {
+        for _ in 0..self.random.below(4) {
+            let disk = &self.disks[self.random.index(self.disks.len())];
+            let files: Vec<(String, u64)> =
+                disk.snapshot_files().into_iter().map(|(path, bytes)| (path, bytes.len() as u64)).collect();
+            let files: Vec<&(String, u64)> = files.iter().filter(|(_, length)| *length > 0).collect();
+            if files.is_empty() {
+                continue;
+            }
+            let (path, length) = files[self.random.index(files.len())];
+            let most = if self.random.one_in(3) { (*length).min(8192) } else { *length };
+            let offset = self.random.below(most);
+            match self.random.below(8) {
+                0 => disk.truncate(path, offset),
+                1 => drop(disk.remove(path)),
+                2 | 3 => {
+                    let count = self.random.below((*length - offset).min(5000) + 1);
+                    let bytes = self.random.content(count);
+                    disk.corrupt(path, offset, &bytes);
+                }
+                _ => disk.flip_bit(path, offset, u32::try_from(self.random.below(8)).unwrap_or(0)),
+            }
+            self.shared.log("rot", &format!("{path} at {offset} of {length}"));
+        }
+    }
+}

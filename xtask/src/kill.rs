@@ -1,0 +1,254 @@
+//! Real `kill -9` of the daemon under load: what was synced is there and right, nothing is read that was not written, the
+//! namespace is a prefix of what was done, and the node checks clean.
+//!
+//! A round: mount, load ([`load`]: names, appends, overwrites, replacements, SQLite), kill at a moment that the seed chooses, mount
+//! again (and at times be killed in the middle of that), judge each thread's outcome against its own record, check the node. The
+//! node lives on through all rounds; what a round left is compared once more after the next one's crash.
+//!
+//! K-1  What an fsync or a `hydrafs sync` covered is there, whole.
+//! K-2  Every byte that is read was written there by us: no zeroes, no other file's bytes, no bytes of another time.
+//! K-3  If an operation on names is there, all that ended before it began are: in its thread, and in the others.
+//! K-4  A file that was renamed over another has all its data.
+//!
+//! Not here: power loss, which drops what the disk had not synced (`sim` simulates it): the kernel survives the kill of a process.
+
+mod content;
+mod load;
+mod names;
+mod sqlite;
+mod streams;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use indicatif::ProgressBar;
+
+use self::load::{Load, Round, Verified};
+use crate::random::Random;
+use crate::text::{count, span};
+use crate::tools::{self, Profile};
+use crate::tree::{Comparison, compare};
+use crate::volume::Volume;
+use crate::{interrupt, machine, program::Program};
+
+/// How long a mount may take to answer while its outcome is judged.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Kill the daemon under load again and again, and check what is left.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Arguments {
+    /// Rounds; 0: until told to stop.
+    #[arg(long, default_value_t = 50)]
+    rounds: u32,
+    /// Repeats a run's choices (its timing is the machine's own).
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How hydrafs is compiled.
+    #[arg(long, value_enum, default_value_t = Profile::Release)]
+    profile: Profile,
+}
+
+/// Rounds that were survived.
+#[derive(Debug, Default)]
+pub(crate) struct Survived {
+    pub(crate) rounds: u32,
+    done: u64,
+    verified: Verified,
+    recovery_max: Duration,
+}
+
+impl Survived {
+    pub(crate) fn words(&self) -> String {
+        format!(
+            "{} kills survived: {} operations done, {} of them synced and verified, {} present in all, {} MB read and right; longest recovery {}",
+            self.rounds,
+            count(self.done),
+            count(self.verified.synced),
+            count(self.verified.present),
+            self.verified.bytes / 1_000_000,
+            span(self.recovery_max),
+        )
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let binary = tools::hydrafs(arguments.profile)?;
+    let seed = arguments.seed.unwrap_or_else(Random::fresh_seed);
+    println!("kill: seed {seed}");
+    let survived = torture(&binary, arguments.rounds, seed)?;
+    println!("kill: {}", survived.words());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs so many rounds, or until told to stop (0).
+pub(crate) fn torture(binary: &Path, rounds: u32, seed: u64) -> Result<Survived> {
+    let root = tools::folder("kill")?;
+    let mut torture = Torture {
+        volume: Volume::fresh(binary, &root)?,
+        random: Random::new(seed),
+        root: root.clone(),
+        settled: None,
+        survived: Survived::default(),
+    };
+    while rounds == 0 || torture.survived.rounds < rounds {
+        if rounds == 0 && interrupt::is_asked() {
+            break;
+        }
+        let round = torture.survived.rounds + 1;
+        let outcome = torture.round(round);
+        if rounds == 0 && interrupt::is_asked() {
+            break;
+        }
+        outcome.with_context(|| {
+            format!("round {round} with seed {seed}; the node, its log and the disks are kept in {}", root.display())
+        })?;
+    }
+    if !interrupt::is_asked() {
+        torture.volume.mount()?;
+        torture.volume.unmount()?;
+        torture.volume.fsck(true).context("after the last round, everything read and checked")?;
+    }
+    Ok(torture.survived)
+}
+
+struct Torture {
+    volume: Volume,
+    random: Random,
+    root: PathBuf,
+    /// The last round's folder in the mount, and a copy outside of what it must hold.
+    settled: Option<(PathBuf, PathBuf)>,
+    survived: Survived,
+}
+
+impl Torture {
+    fn round(&mut self, number: u32) -> Result<()> {
+        interrupt::check()?;
+        let settings = self.choose();
+        self.volume.mount().context("cannot mount")?;
+        let folder = self.volume.point.join(format!("round-{number}"));
+        let round = Round::new(u64::from(number), folder.clone(), self.random.next());
+        let mut loads = load::all(&round)?;
+        self.volume.sync().context("cannot sync before the load")?;
+        let lived = Duration::from_millis(self.random.between(200, 4000));
+        let outdated = self.outdated(number);
+        let is_synced = self.random.one_in(2);
+        let killed = self.live(&mut loads, &round, lived, is_synced, outdated.as_deref());
+        // A load that failed before the kill is the news, and not that the kill found nobody.
+        loads.iter().try_for_each(|load| load.failure())?;
+        killed?;
+
+        let recovery = self.recover()?;
+        let watchdog = self.volume.watchdog(PATIENCE)?;
+        let mut verified = Verified::default();
+        for load in &loads {
+            let what = || format!("{} after {} of load ({settings})", load.name(), span(lived));
+            verified.add(load.verify().with_context(what)?);
+        }
+        load::one_order(&loads).with_context(|| settings.clone())?;
+        self.compare_settled()?;
+        self.settle(&folder, number)?;
+        self.volume.fsck(false)?;
+        drop(watchdog);
+        self.volume.unmount()?;
+
+        let done: u64 = loads.iter().map(|load| load.done()).sum();
+        println!(
+            "   round {number}: killed after {}, {} operations, {} synced, {} present, recovered in {} ({settings})",
+            span(lived),
+            count(done),
+            count(verified.synced),
+            count(verified.present),
+            span(recovery),
+        );
+        self.survived.rounds = number;
+        self.survived.done += done;
+        self.survived.verified.add(verified);
+        self.survived.recovery_max = self.survived.recovery_max.max(recovery);
+        Ok(())
+    }
+
+    /// Settings of a round: crashes shall meet flushes and commits, full buffers, and both transports.
+    fn choose(&mut self) -> String {
+        let random = &mut self.random;
+        let flush = random.between(50, 1500);
+        let commit = random.between(100, 4000);
+        let memory = if random.one_in(2) { "64 MiB" } else { "auto" };
+        let transport = if machine::ring_support().is_ok() && random.one_in(2) { "ring" } else { "device" };
+        self.volume.set("durability", "flush_interval", &format!("{flush} ms"));
+        self.volume.set("durability", "commit_interval", &format!("{commit} ms"));
+        self.volume.set("memory", "budget", memory);
+        self.volume.set("mount", "transport", transport);
+        format!("flush {flush} ms, commit {commit} ms, memory {memory}, {transport}")
+    }
+
+    /// The folder of two rounds ago, which is removed under load.
+    fn outdated(&self, number: u32) -> Option<PathBuf> {
+        let path = self.volume.point.join(format!("round-{}", number.checked_sub(2)?));
+        path.exists().then_some(path)
+    }
+
+    /// Lets the load run, and kills the daemon.
+    fn live(
+        &mut self,
+        loads: &mut [Box<dyn Load>],
+        round: &Round,
+        lived: Duration,
+        is_synced: bool,
+        outdated: Option<&Path>,
+    ) -> Result<()> {
+        let volume = &mut self.volume;
+        std::thread::scope(|scope| {
+            for load in loads.iter_mut() {
+                scope.spawn(move || load.run());
+            }
+            if let Some(path) = outdated {
+                // It ends when the mount dies, if not before; nothing is said about its outcome.
+                scope.spawn(move || Program::new("rm").arg("-rf").arg(path).outcome());
+            }
+            let slept = interrupt::sleep(lived / 2).and_then(|()| {
+                if is_synced {
+                    let before = round.progress();
+                    volume.sync().context("cannot sync under load")?;
+                    round.all_synced(&before);
+                }
+                interrupt::sleep(lived / 2)
+            });
+            round.killing();
+            let killed = volume.kill();
+            slept.and(killed)
+        })
+    }
+
+    /// Mounts again; at times it is killed again in the middle. How long the last recovery took.
+    fn recover(&mut self) -> Result<Duration> {
+        while self.random.one_in(4) {
+            self.volume.mount().context("cannot mount after the kill")?;
+            interrupt::sleep(Duration::from_millis(self.random.below(300)))?;
+            self.volume.kill()?;
+        }
+        let started = Instant::now();
+        self.volume.mount().context("cannot mount after the kill")?;
+        Ok(started.elapsed())
+    }
+
+    /// What the round before left is as it was then.
+    fn compare_settled(&mut self) -> Result<()> {
+        if let Some((folder, copy)) = self.settled.take() {
+            let bar = ProgressBar::hidden();
+            compare(&copy, &folder, Comparison { attributes: false, ..Comparison::FULL }, &bar)
+                .map_err(|error| anyhow!("what the round before left has changed: {error:#}"))?;
+            std::fs::remove_dir_all(&copy)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a copy of a judged round for the next one.
+    fn settle(&mut self, folder: &Path, number: u32) -> Result<()> {
+        let copy = self.root.join(format!("copy-{number}"));
+        Program::new("cp").args(["-a", "--"]).arg(folder).arg(&copy).output()?;
+        self.settled = Some((folder.to_owned(), copy));
+        Ok(())
+    }
+}

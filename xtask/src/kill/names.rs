@@ -1,0 +1,333 @@
+//! Operations on names, each recorded: create (with content, at times fsynced), rename, rename over, link, symlink, mkdir, rmdir,
+//! unlink. Afterwards the folder must be what some prefix of the record makes, not shorter than the last fsync.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::content::{self, Key};
+use super::load::{Load, Round, Verified};
+use crate::random::Random;
+
+/// Names at a time; more are removed.
+const NAMES_MAX: usize = 60;
+
+/// What a name leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    File(Key),
+    Symlink(String),
+    Directory,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    /// Of a file with so many bytes.
+    Create(String, Key, u64),
+    Mkdir(String),
+    Symlink(String, String),
+    Link(String, String),
+    /// Over the target, if there is one.
+    Rename(String, String),
+    Unlink(String),
+    Rmdir(String),
+}
+
+#[derive(Clone, Debug)]
+struct Operation {
+    change: Change,
+    began: Duration,
+    /// `None`: it never returned, and may or may not be there.
+    ended: Option<Duration>,
+    /// It fsynced the file that it made, or the folder.
+    is_synced: bool,
+}
+
+/// Which operations of a thread are there, for the order among threads. Where several prefixes look alike, the kinder one counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) first_lost_ended: Option<Duration>,
+    pub(super) last_kept_began: Option<Duration>,
+}
+
+type Names_ = BTreeMap<String, Entry>;
+
+/// The load.
+#[derive(Debug)]
+pub(super) struct Names {
+    round: Round,
+    thread: u64,
+    name: String,
+    folder: PathBuf,
+    record: Vec<Operation>,
+    failure: Option<String>,
+}
+
+impl Names {
+    pub(super) fn new(round: &Round, thread: u64) -> Result<Names> {
+        let name = format!("names-{thread}");
+        let folder = round.folder.join(&name);
+        fs::create_dir(&folder)?;
+        Ok(Names { round: round.clone(), thread, name, folder, record: Vec::new(), failure: None })
+    }
+
+    fn choose(&self, random: &mut Random, names: &Names_) -> (Change, bool) {
+        let number = self.record.len() as u64;
+        let is = |wanted: fn(&Entry) -> bool| names.iter().filter(move |(_, entry)| wanted(entry)).map(|(name, _)| name);
+        let files: Vec<&String> = is(|entry| matches!(entry, Entry::File(_))).collect();
+        let any: Vec<&String> = names.keys().collect();
+        let mut pick = |from: &[&String]| from[random.below(from.len() as u64) as usize].clone();
+        let fresh = format!("n{number}");
+        let kind = if names.len() > NAMES_MAX { 8 } else { self.kind(number) };
+        let change = match kind {
+            4 if !files.is_empty() => Change::Rename(pick(&files), fresh),
+            // Renaming a name of a file over another of the same file does nothing, as POSIX has it: no way to see it.
+            5 if files.len() > 1 => match (pick(&files), pick(&files)) {
+                (from, to) if names[&from] != names[&to] => Change::Rename(from, to),
+                (from, _) => Change::Rename(from, fresh),
+            },
+            6 if !files.is_empty() => Change::Link(pick(&files), fresh),
+            7 => match number % 2 {
+                0 => Change::Mkdir(fresh),
+                _ => Change::Symlink(format!("to-{number}"), fresh),
+            },
+            8 if !any.is_empty() => {
+                let name = pick(&any);
+                if names[&name] == Entry::Directory { Change::Rmdir(name) } else { Change::Unlink(name) }
+            }
+            _ => {
+                let bytes = [0, 100, 5000, 40_000, 200_000][random.below(5) as usize];
+                Change::Create(fresh, Key::new(self.round.number, self.thread, number), random.below(bytes + 1))
+            }
+        };
+        let is_synced = random.one_in(4) && matches!(change, Change::Create(..)) || random.one_in(25);
+        (change, is_synced)
+    }
+
+    fn kind(&self, number: u64) -> u64 {
+        Random::new(self.round.seed ^ number << 8 ^ self.thread).below(9)
+    }
+
+    fn apply(&self, change: &Change, is_synced: bool) -> io::Result<()> {
+        let path = |name: &String| self.folder.join(name);
+        match change {
+            Change::Create(name, key, bytes) => {
+                let mut file = File::create_new(path(name))?;
+                // In pieces, so that a crash may come between them.
+                for offset in (0..*bytes).step_by(30_000) {
+                    file.write_all(&content::make(*key, offset, (bytes - offset).min(30_000) as usize))?;
+                }
+                if is_synced {
+                    return file.sync_all();
+                }
+            }
+            Change::Mkdir(name) => fs::create_dir(path(name))?,
+            Change::Symlink(target, name) => std::os::unix::fs::symlink(target, path(name))?,
+            Change::Link(from, to) => fs::hard_link(path(from), path(to))?,
+            Change::Rename(from, to) => fs::rename(path(from), path(to))?,
+            Change::Unlink(name) => fs::remove_file(path(name))?,
+            Change::Rmdir(name) => fs::remove_dir(path(name))?,
+        }
+        if is_synced { File::open(&self.folder)?.sync_all() } else { Ok(()) }
+    }
+
+    /// The least operation that has to be there, as a count.
+    fn synced(&self) -> u64 {
+        let own = self.record.iter().rposition(|operation| operation.is_synced && operation.ended.is_some());
+        own.map_or(0, |index| index as u64 + 1).max(self.round.covered(self.thread))
+    }
+
+    /// The smallest and the largest prefix that the folder may be.
+    fn prefixes(&self) -> Result<(usize, usize)> {
+        let found = list(&self.folder)?;
+        let (mut names, mut fitting) = (Names_::new(), Vec::new());
+        for count in 0..=self.record.len() {
+            if count > 0 {
+                replay(&mut names, &self.record[count - 1].change);
+            }
+            if same(&names, &found) {
+                fitting.push(count);
+            }
+        }
+        match (fitting.first(), fitting.last()) {
+            (Some(first), Some(last)) => Ok((*first, *last)),
+            _ => bail!("the names are no prefix of what was done: {}", self.nearest(&found)),
+        }
+    }
+
+    /// How the names differ from the prefix that they are nearest to.
+    fn nearest(&self, found: &BTreeMap<String, Found>) -> String {
+        let mut names = Names_::new();
+        let differing = |names: &Names_| {
+            let wrong = names.iter().filter(|(name, entry)| !found.get(*name).is_some_and(|found| found.fits(entry)));
+            let lost: Vec<String> = wrong.map(|(name, entry)| format!("{name} ({entry:?}) is missing or another")).collect();
+            let extra = found.keys().filter(|name| !names.contains_key(*name)).map(|name| format!("{name} is there"));
+            lost.into_iter().chain(extra).collect::<Vec<_>>()
+        };
+        let mut best = (differing(&names), 0);
+        for (index, operation) in self.record.iter().enumerate() {
+            replay(&mut names, &operation.change);
+            let differences = differing(&names);
+            if differences.len() <= best.0.len() {
+                best = (differences, index + 1);
+            }
+        }
+        format!(
+            "of {} operations, {} synced, the nearest prefix is {}, and then {}",
+            self.record.len(),
+            self.synced(),
+            best.1,
+            best.0.join(", ")
+        )
+    }
+
+    /// Files that must have all their bytes, given how many operations are there.
+    fn whole(&self, present: usize) -> BTreeSet<Key> {
+        let covered = self.round.covered(self.thread) as usize;
+        let (mut names, mut whole) = (Names_::new(), BTreeSet::new());
+        for (index, operation) in self.record.iter().take(present).enumerate() {
+            match &operation.change {
+                Change::Create(_, key, _) if index < covered || (operation.is_synced && operation.ended.is_some()) => {
+                    whole.insert(*key);
+                }
+                // K-4.
+                Change::Rename(from, to) if names.contains_key(to) => {
+                    if let Some(Entry::File(key)) = names.get(from) {
+                        whole.insert(*key);
+                    }
+                }
+                _ => {}
+            }
+            replay(&mut names, &operation.change);
+        }
+        whole
+    }
+
+    fn verify_content(&self, whole: &BTreeSet<Key>) -> Result<u64> {
+        let sizes: BTreeMap<Key, u64> = self
+            .record
+            .iter()
+            .filter_map(|operation| match &operation.change {
+                Change::Create(_, key, bytes) => Some((*key, *bytes)),
+                _ => None,
+            })
+            .collect();
+        let mut read = 0;
+        for (name, found) in list(&self.folder)? {
+            let Found::File(bytes) = found else { continue };
+            read += bytes.len() as u64;
+            let Some(key) = content::owner(&bytes) else { continue };
+            let size = sizes.get(&key).with_context(|| format!("{name} holds the content of no file of this thread"))?;
+            content::check(key, 0, &bytes).with_context(|| name.clone())?;
+            if bytes.len() as u64 > *size || (whole.contains(&key) && (bytes.len() as u64) < *size) {
+                bail!("{name} has {} bytes, and {size} were written{}", bytes.len(), if whole.contains(&key) { " and synced" } else { "" });
+            }
+        }
+        Ok(read)
+    }
+}
+
+impl Load for Names {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn run(&mut self) {
+        let mut random = self.round.random(self.thread);
+        let mut names = Names_::new();
+        loop {
+            let (change, is_synced) = self.choose(&mut random, &names);
+            let began = self.round.now();
+            self.record.push(Operation { change: change.clone(), began, ended: None, is_synced });
+            if let Err(error) = self.apply(&change, is_synced) {
+                self.failure = self.round.judge(&error).map(|words| format!("{change:?}: {words}"));
+                return;
+            }
+            replay(&mut names, &change);
+            self.record.last_mut().expect("just pushed").ended = Some(self.round.now());
+            self.round.done(self.thread, self.record.len() as u64);
+        }
+    }
+
+    fn failure(&self) -> Result<()> {
+        self.failure.as_ref().map_or(Ok(()), |words| bail!("{}: {words}", self.name))
+    }
+
+    fn done(&self) -> u64 {
+        self.record.iter().filter(|operation| operation.ended.is_some()).count() as u64
+    }
+
+    fn verify(&self) -> Result<Verified> {
+        let (_, present) = self.prefixes()?;
+        let synced = self.synced();
+        if (present as u64) < synced {
+            bail!("{synced} operations were synced, and only {present} are there");
+        }
+        let bytes = self.verify_content(&self.whole(present))?;
+        Ok(Verified { synced, present: present as u64, bytes })
+    }
+
+    fn cut(&self) -> Result<Option<Cut>> {
+        let (least, most) = self.prefixes()?;
+        let first_lost_ended = self.record.get(most).and_then(|operation| operation.ended);
+        let last_kept_began = least.checked_sub(1).map(|last| self.record[last].began);
+        Ok(Some(Cut { first_lost_ended, last_kept_began }))
+    }
+}
+
+fn replay(names: &mut Names_, change: &Change) {
+    match change {
+        Change::Create(name, key, _) => names.insert(name.clone(), Entry::File(*key)),
+        Change::Mkdir(name) => names.insert(name.clone(), Entry::Directory),
+        Change::Symlink(target, name) => names.insert(name.clone(), Entry::Symlink(target.clone())),
+        Change::Link(from, to) => names.get(from).cloned().and_then(|entry| names.insert(to.clone(), entry)),
+        Change::Rename(from, to) => names.remove(from).and_then(|entry| names.insert(to.clone(), entry)),
+        Change::Unlink(name) | Change::Rmdir(name) => names.remove(name),
+    };
+}
+
+/// What a name was found to lead to.
+#[derive(Debug)]
+enum Found {
+    File(Vec<u8>),
+    Symlink(String),
+    Directory,
+}
+
+impl Found {
+    fn fits(&self, entry: &Entry) -> bool {
+        match (self, entry) {
+            // An empty file does not say whose it is; its name does.
+            (Found::File(bytes), Entry::File(key)) => content::owner(bytes).is_none_or(|owner| owner == *key),
+            (Found::Symlink(found), Entry::Symlink(target)) => found == target,
+            (Found::Directory, Entry::Directory) => true,
+            _ => false,
+        }
+    }
+}
+
+fn same(names: &Names_, found: &BTreeMap<String, Found>) -> bool {
+    names.len() == found.len() && names.iter().all(|(name, entry)| found.get(name).is_some_and(|found| found.fits(entry)))
+}
+
+fn list(folder: &Path) -> Result<BTreeMap<String, Found>> {
+    let mut found = BTreeMap::new();
+    for name in crate::tree::names(folder)? {
+        let path = folder.join(&name);
+        let cannot = || format!("cannot read {}", path.display());
+        let kind = fs::symlink_metadata(&path).with_context(cannot)?.file_type();
+        let entry = if kind.is_dir() {
+            Found::Directory
+        } else if kind.is_symlink() {
+            Found::Symlink(fs::read_link(&path).with_context(cannot)?.to_string_lossy().into_owned())
+        } else {
+            Found::File(fs::read(&path).with_context(cannot)?)
+        };
+        found.insert(name.to_string_lossy().into_owned(), entry);
+    }
+    Ok(found)
+}

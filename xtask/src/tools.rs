@@ -1,0 +1,94 @@
+//! What tools are built from and where: the project's folder, `hydrafs`, programs from the package registry.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::program::Program;
+
+/// The project's folder.
+pub(crate) fn project() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the project").to_owned()
+}
+
+/// Where cargo builds, and where tools keep their own folders.
+pub(crate) fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => project().join(dir),
+        None => project().join("target"),
+    }
+}
+
+/// A folder of a tool's own below the target folder, there from now on.
+pub(crate) fn folder(name: &str) -> Result<PathBuf> {
+    let folder = target().join(name);
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // The mount table has no symbolic links.
+    Ok(folder.canonicalize()?)
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Program {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // What cargo tells its children about us is not meant for what they build.
+    let ours = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    let ours = ours.filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"));
+    let program = ours.fold(Program::new(cargo), |program, name| program.env_remove(&name));
+    program.dir(&project()).limit(Duration::from_secs(3600))
+}
+
+/// How `hydrafs` is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Profile {
+    /// With debug assertions; quick to build.
+    Dev,
+    /// As users have it.
+    Release,
+}
+
+/// Builds `hydrafs` and gives its path. `HYDRAFS_BINARY` names one that is there already.
+pub(crate) fn hydrafs(profile: Profile) -> Result<PathBuf> {
+    if let Some(binary) = std::env::var_os("HYDRAFS_BINARY") {
+        let binary = std::path::absolute(&binary)?;
+        if !binary.is_file() {
+            bail!("HYDRAFS_BINARY is {}, and there is no such file", binary.display());
+        }
+        return Ok(binary);
+    }
+    let (name, dir) = match profile {
+        Profile::Dev => ("dev", "debug"),
+        Profile::Release => ("release", "release"),
+    };
+    let built = cargo().args(["build", "--quiet", "--package", "node", "--profile", name]).status()?;
+    if !built.success() {
+        bail!("hydrafs does not build; see the compiler's words above");
+    }
+    Ok(target().join(dir).join("hydrafs"))
+}
+
+/// Installs a program of the package registry below target/tools, if it is not there, and gives its path.
+pub(crate) fn installed(package: &str, version: &str) -> Result<PathBuf> {
+    let root = target().join("tools");
+    let program = root.join("bin").join(package);
+    let marker = root.join(format!("{package}-{version}"));
+    if program.is_file() && marker.is_file() {
+        return Ok(program);
+    }
+    println!("   installing {package} {version} from the package registry (once)");
+    std::fs::create_dir_all(&root)?;
+    let mut install = cargo().args(["install", "--quiet", "--locked", "--force", "--version", version, package, "--root"]);
+    install = install.arg(&root).log(&root.join(format!("{package}.log")));
+    install.run().with_context(|| format!("cannot install {package} {version} from the package registry"))?;
+    std::fs::write(marker, "")?;
+    Ok(program)
+}
+
+/// Whether a program can be found.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let also = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(also).any(|dir| dir.join(program).is_file())
+}
