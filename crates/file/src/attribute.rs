@@ -301,7 +301,7 @@ impl FileSystem {
         let inode = self.live(file).await?;
         let _operation = inode.operation.lock().await;
         self.load_xattrs(&inode).await?;
-        self.admit_metadata()?;
+        self.admit_metadata().await?;
 
         let mut transaction = Transaction::begin(self);
         let mut state = inode.state.lock();

@@ -82,9 +82,10 @@ impl FileSystem {
             }
         }
         let result = self.write_trees(&inodes, covered, change).await;
-        match result {
+        let result = match result {
             Ok(bases) => {
                 self.clean(&inodes, bases);
+                *self.commit_failure.lock() = None;
                 self.counters.commits.add(1);
                 self.counters.commit_inodes.add(inodes.len() as u64);
                 let spent = self.platform.clock.elapsed().saturating_sub(start);
@@ -92,6 +93,7 @@ impl FileSystem {
                 Ok(())
             }
             Err(error) => {
+                *self.commit_failure.lock() = Some(error.clone());
                 self.counters.commit_failures.add(1);
                 for (file, inode) in inodes {
                     inode.state.lock().thaw();
@@ -99,7 +101,10 @@ impl FileSystem {
                 }
                 Err(error)
             }
-        }
+        };
+        self.measure_space();
+        self.commit_ended.notify_waiters();
+        result
     }
 
     /// Makes the trees and the superblock. Gives what each inode is now based on.

@@ -44,6 +44,7 @@ counters! {
     read_bytes: "bytes read",
     writes: "write calls",
     write_bytes: "bytes written",
+    record_waits: "changes that waited for a commit because the journal was far ahead",
     write_waits: "writes that waited for room in the write buffer",
     flushes: "flushes of batches of files to the store",
     flushed_bytes: "bytes moved from the write buffer to chunks",

@@ -155,6 +155,10 @@ impl FileSystem {
         }
         self.unlogged.lock().extend(files.map(|inode| (inode.file, inode)));
         let last = self.flush_batch(batch).await;
+        if self.dirty_bytes.load(Ordering::Relaxed) == 0 {
+            // What could not be stored is gone.
+            *self.flush_failure.lock() = None;
+        }
         result.and(last)
     }
 
@@ -177,6 +181,8 @@ impl FileSystem {
         // Its chunks have no name until they are published.
         let _use = self.grace.enter(batch[0].inode.file.0);
         let result = self.put_batch(&mut batch).await;
+        // Before the room in the buffer is given back: admission counts what is in neither.
+        self.measure_space();
         match &result {
             Ok(()) => {
                 *self.flush_failure.lock() = None;

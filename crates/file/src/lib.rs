@@ -35,9 +35,9 @@ mod table;
 mod system;
 
 mod acl;
+mod attribute;
 mod directory;
 mod read;
-mod attribute;
 mod write;
 
 mod flush;

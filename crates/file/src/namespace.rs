@@ -54,7 +54,7 @@ impl FileSystem {
         }
         let cookie = slots.free()?;
         let default_acl = self.default_acl(&directory).await?;
-        self.admit_metadata()?;
+        self.admit_metadata().await?;
 
         let mut transaction = Transaction::begin(self);
         let mut state = directory.state.lock();
@@ -77,7 +77,7 @@ impl FileSystem {
     pub async fn create_unnamed(&self, parent: FileId, new: &NewFile<'_>) -> Result<Attributes, FileError> {
         let directory = self.live(parent).await?;
         let default_acl = self.default_acl(&directory).await?;
-        self.admit_metadata()?;
+        self.admit_metadata().await?;
         let mut transaction = Transaction::begin(self);
         let mut state = directory.state.lock();
         expect_directory(&state)?;
@@ -187,7 +187,7 @@ impl FileSystem {
             return Err(FileError::Exists);
         }
         let cookie = slots.free()?;
-        self.admit_metadata()?;
+        self.admit_metadata().await?;
 
         let mut transaction = Transaction::begin(self);
         let _namespace = self.namespace.lock();

@@ -85,6 +85,21 @@ impl FileSystem {
         let _one = self.reclaiming.lock().await;
         self.dropped_bytes.store(0, Ordering::Relaxed);
         self.store.begin_mark();
+        match self.mark().await {
+            Ok(marks) => {
+                let report = self.store.reclaim(&|address| marks.has(address), is_rehearsal).await;
+                self.measure_space();
+                Ok(report?)
+            }
+            Err(error) => {
+                self.store.end_mark();
+                Err(error)
+            }
+        }
+    }
+
+    /// Steps 2 to 5.
+    async fn mark(&self) -> Result<Marks, FileError> {
         self.grace.wait().await;
         let mut marks = Marks::default();
         let roots = {
@@ -109,14 +124,17 @@ impl FileSystem {
             self.mark_catalog(&snapshot.catalog, &mut marks).await?;
         }
         marks.finish();
-        Ok(self.store.reclaim(&|address| marks.has(address), is_rehearsal).await?)
+        Ok(marks)
     }
 
     /// Runs a pass if enough was dropped since the last one.
     pub(crate) async fn reclaim_if_worthwhile(&self) -> Result<(), FileError> {
-        let stored = self.store.space();
-        let used = stored.total.saturating_sub(stored.free);
-        if self.dropped_bytes.load(Ordering::Relaxed) > DROPPED_BYTES_MIN.max(used / 10) {
+        let space = self.store.space();
+        let used = space.total.saturating_sub(space.free);
+        let is_scarce = space.free < space.total / 5;
+        let enough = DROPPED_BYTES_MIN.min(space.total / 16);
+        let enough = if is_scarce { enough } else { enough.max(used / 10) };
+        if self.dropped_bytes.load(Ordering::Relaxed) > enough {
             self.reclaim(false).await?;
         }
         Ok(())

@@ -93,7 +93,7 @@ impl FileSystem {
     pub fn space(&self) -> Space {
         /// What a small file takes at least: an inode, an entry, and a chunk with its header.
         const FILE_BYTES_MIN: u64 = 512;
-        let store::Space { total, free } = self.store.space();
+        let store::Space { total, free, .. } = self.store.space();
         Space { total, free, files: self.files_made(), files_free: free / FILE_BYTES_MIN }
     }
 

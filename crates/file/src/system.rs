@@ -38,6 +38,9 @@ pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
 /// Files made in one directory get their ids in runs of this many.
 pub(crate) const ID_RUN: u64 = 64;
 
+/// The part of the store's reserve that triggers a commit when the journal has grown by it.
+const RESERVE_PARTS: u64 = 8;
+
 /// Sizes and times of the file layer.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -113,6 +116,9 @@ pub struct FileSystem {
     pub(crate) wants_flush: Notify,
     pub(crate) wants_commit: Notify,
     pub(crate) has_room: Notify,
+    pub(crate) commit_ended: Notify,
+    /// Why the last commit failed.
+    pub(crate) commit_failure: Mutex<Option<FileError>>,
     pub(crate) is_stopping: AtomicBool,
     pub(crate) stopped: tokio::sync::Semaphore,
     /// Who uses roots and unnamed chunks (I-90).
@@ -126,7 +132,9 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    pub(crate) fn new(platform: &Platform, store: Arc<Store>, options: Options, roots: Roots) -> FileSystem {
+    pub(crate) fn new(platform: &Platform, store: Arc<Store>, mut options: Options, roots: Roots) -> FileSystem {
+        // A journal that is ahead, the one before it that the older superblock needs, and spare segments fit the reserve.
+        options.commit_journal_bytes = options.commit_journal_bytes.min(store.reserve_bytes() / RESERVE_PARTS);
         FileSystem {
             platform: platform.clone(),
             trees: Trees::new(store.clone()),
@@ -151,6 +159,8 @@ impl FileSystem {
             wants_flush: Notify::new(),
             wants_commit: Notify::new(),
             has_room: Notify::new(),
+            commit_ended: Notify::new(),
+            commit_failure: Mutex::new(None),
             is_stopping: AtomicBool::new(false),
             stopped: tokio::sync::Semaphore::new(0),
             grace: Grace::default(),

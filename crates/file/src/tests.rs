@@ -4,6 +4,7 @@
 mod content;
 mod format;
 mod namespace;
+mod reclaim;
 mod tree;
 
 use std::sync::Arc;

@@ -56,6 +56,10 @@ pub(crate) struct Replacement {
 
 /// Most that one copy shares: its extents must fit one journal frame even where each is one small chunk.
 const COPY_BYTES_MAX: u64 = 64 << 20;
+/// A file's last chunk is small: what it takes beyond its bytes, with header and entries.
+const CHUNK_OVERHEAD_BYTES: u64 = 256;
+/// Commit thresholds that the journal may hold before changes wait.
+const JOURNAL_AHEAD: u64 = 2;
 /// Space that data may not use up: commits and deletions need it.
 const SPACE_MARGIN_BYTES: u64 = 16 << 20;
 
@@ -108,14 +112,15 @@ impl FileSystem {
         state.accept(offset, data)
     }
 
-    /// A file with this much accepted data is a stream: it is flushed while it is still written.
+    /// A file with this much accepted data is a stream: it is flushed while it is still written. At least a whole chunk, so that
+    /// something can be cut off: a flush that only keeps tails gives no room, and writers would wait for it in a circle.
     pub(crate) fn stream_bytes(&self) -> u64 {
-        (8 << 20).min(self.options.dirty_bytes_max / 4)
+        (8 << 20).min(self.options.dirty_bytes_max / 4).max(store::CUT_BYTES_MAX as u64)
     }
 
     /// Waits for room in the write buffer and checks that the disks could take what it holds.
     async fn admit(&self, bytes: u64) -> Result<(), FileError> {
-        self.refuse_after_failure()?;
+        self.admit_records().await?;
         let mut has_waited = false;
         loop {
             let room = self.has_room.notified();
@@ -136,7 +141,10 @@ impl FileSystem {
             self.wants_flush.notify_one();
             room.await;
         }
-        let needed = || self.dirty_bytes.load(Ordering::Relaxed) + bytes + SPACE_MARGIN_BYTES;
+        let needed = || {
+            let dirty = self.dirty_bytes.load(Ordering::Relaxed) + bytes;
+            dirty + dirty / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
+        };
         if self.free_bytes.load(Ordering::Relaxed) > needed() + SPACE_MARGIN_BYTES {
             return Ok(());
         }
@@ -148,10 +156,31 @@ impl FileSystem {
         if self.measure_space() > needed() {
             return Ok(());
         }
+        self.commit().await?;
         if self.dropped_bytes.load(Ordering::Relaxed) > 0 {
             self.reclaim(false).await?;
         }
         if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
+    }
+
+    /// Waits while the journal is far ahead of the commits: what they have not done takes memory, and room in the reserve.
+    async fn admit_records(&self) -> Result<(), FileError> {
+        self.refuse_after_failure()?;
+        while self.store.journal_bytes() > JOURNAL_AHEAD * self.options.commit_journal_bytes {
+            let ended = self.commit_ended.notified();
+            let mut ended = std::pin::pin!(ended);
+            ended.as_mut().enable();
+            if let Some(failure) = self.commit_failure.lock().clone() {
+                return Err(failure);
+            }
+            if self.is_stopping.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+            self.counters.record_waits.add(1);
+            self.wants_commit.notify_one();
+            ended.await;
+        }
+        Ok(())
     }
 
     fn refuse_after_failure(&self) -> Result<(), FileError> {
@@ -165,8 +194,8 @@ impl FileSystem {
     }
 
     /// New names need journal and tree space. Removing never asks.
-    pub(crate) fn admit_metadata(&self) -> Result<(), FileError> {
-        self.refuse_after_failure()?;
+    pub(crate) async fn admit_metadata(&self) -> Result<(), FileError> {
+        self.admit_records().await?;
         if self.free_bytes.load(Ordering::Relaxed) > SPACE_MARGIN_BYTES || self.measure_space() > 0 {
             Ok(())
         } else {

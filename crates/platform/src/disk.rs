@@ -58,6 +58,8 @@ pub struct Space {
     pub total: u64,
     /// What can still be written.
     pub free: u64,
+    /// The device: disks of the same device share total and free.
+    pub device: u64,
 }
 
 /// How [`Disk::open`] opens.

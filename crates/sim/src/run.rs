@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::tree::{Tree, read_tree};
 
 /// Steps of the world in one go: a run that needs more goes in circles.
-const STEPS_MAX: u64 = 3_000_000;
+const STEPS_MAX: u64 = 500_000;
 /// Virtual time in which every operation of a life comes to an end, also on the slowest disk.
 const LIFE_MAX: Duration = Duration::from_secs(40_000);
 

@@ -74,7 +74,7 @@ impl fmt::Display for StoreError {
             StoreError::Corrupt { what, path, offset, expected, found } => write!(
                 f,
                 "{what} in {path} at byte {offset} is damaged: expected {expected}, found {found}; nothing of it was \
-                 used. Run `hydrafs check`, and check the disk"
+                 used. Run `hydrafs fsck`, and check the disk"
             ),
             StoreError::Full { what, needed, free } => write!(
                 f,

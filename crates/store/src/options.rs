@@ -28,7 +28,7 @@ impl Default for Options {
             pack_bytes: 64 << 20,
             segment_bytes: 16 << 20,
             compression: Compression::Zstd(1),
-            reserve_bytes: 128 << 20,
+            reserve_bytes: 512 << 20,
         }
     }
 }

@@ -7,6 +7,7 @@
 //!
 //! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -34,7 +35,7 @@ pub(crate) struct PoolDisk {
     free: AtomicU64,
     /// Bytes in buffers, and of directories to come: given out and not on the disk yet.
     promised: AtomicU64,
-    reserve_bytes: u64,
+    pub(crate) reserve_bytes: u64,
 }
 
 impl PoolDisk {
@@ -153,16 +154,20 @@ impl Pool {
         }
     }
 
-    /// Sums over all good disks, the reserve taken off.
+    /// Sums over all good disks, the reserves taken off. Disks on the same device share its room.
     pub(crate) fn space(&self) -> platform::disk::Space {
-        let mut sum = platform::disk::Space::default();
+        let mut devices: BTreeMap<u64, platform::disk::Space> = BTreeMap::new();
         for disk in self.disks.iter().filter(|disk| disk.is_good()) {
             if let Ok(space) = disk.disk.space() {
-                sum.total = sum.total.saturating_add(space.total);
-                sum.free = sum.free.saturating_add(space.free.saturating_sub(disk.reserve_bytes));
+                let device = devices.entry(space.device).or_insert(space);
+                device.free = device.free.saturating_sub(disk.reserve_bytes);
             }
         }
-        sum
+        devices.values().fold(platform::disk::Space::default(), |sum, device| platform::disk::Space {
+            total: sum.total.saturating_add(device.total),
+            free: sum.free.saturating_add(device.free),
+            ..sum
+        })
     }
 
     /// Writes a small file's block in place and syncs.

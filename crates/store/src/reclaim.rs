@@ -85,6 +85,11 @@ impl Store {
         self.packs.index.begin_mark();
     }
 
+    /// Ends what [`Store::begin_mark`] began, where no reclaim follows.
+    pub fn end_mark(&self) {
+        self.packs.index.end_mark();
+    }
+
     /// Gives back the room of all chunks that are not live and were not touched since [`Store::begin_mark`]. A dry run only tells
     /// what there is to gain.
     ///

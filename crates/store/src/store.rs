@@ -433,6 +433,12 @@ impl Store {
         self.pool.space()
     }
 
+    /// What data leaves free on the disk that has the journal, for journal, index and trees.
+    #[must_use]
+    pub fn reserve_bytes(&self) -> u64 {
+        self.pool.disks[0].reserve_bytes
+    }
+
     /// What was counted since the store was opened.
     #[must_use]
     pub fn counters(&self) -> &Counters {

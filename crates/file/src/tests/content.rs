@@ -5,7 +5,7 @@ use base::id::FileId;
 use super::{Machine, create, find, read_all};
 use crate::{Allocate, AttributeChange, FileError, Kind, Node, Seek};
 
-fn pattern(length: usize, salt: u64) -> Vec<u8> {
+pub(super) fn pattern(length: usize, salt: u64) -> Vec<u8> {
     let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;

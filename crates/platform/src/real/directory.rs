@@ -106,6 +106,9 @@ impl RawDisk for Directory {
         Ok(Space {
             total: status.f_blocks.saturating_mul(status.f_frsize),
             free: status.f_bavail.saturating_mul(status.f_frsize),
+            device: rustix::fs::stat(&self.root)
+                .map_err(|error| describe("identify the device of", &self.shown, &io::Error::from(error)))?
+                .st_dev,
         })
     }
 

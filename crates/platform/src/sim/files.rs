@@ -20,6 +20,7 @@ const ABSENT: Refusal = (DiskErrorKind::Absent, "no such file or directory");
 /// Files of one disk.
 pub(super) struct Files {
     pub(super) capacity: u64,
+    device: u64,
     pub(super) faults: Faults,
     /// Raised when all who use the disk lose it: open files and locks of an earlier boot are void.
     pub(super) boot: u64,
@@ -46,6 +47,7 @@ impl Files {
     pub(super) fn new(seed: u64, name: &str, capacity: u64) -> Files {
         Files {
             capacity,
+            device: Random::stream(seed, &format!("device of {name}")).below(u64::MAX),
             faults: Faults::default(),
             boot: 0,
             is_power_failing: false,
@@ -213,7 +215,7 @@ impl Files {
     pub(super) fn space(&self) -> Space {
         let living = self.files.values().filter(|entry| entry.is_named || entry.open_count > 0);
         let taken: u64 = living.map(|entry| entry.content.visible().taken()).sum();
-        Space { total: self.capacity, free: self.capacity.saturating_sub(taken) }
+        Space { total: self.capacity, free: self.capacity.saturating_sub(taken), device: self.device }
     }
 
     pub(super) fn lock(&mut self, path: &str) -> Result<(), Refusal> {

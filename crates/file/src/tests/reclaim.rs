@@ -1,0 +1,92 @@
+//! Room: what nobody needs is given back, what anybody needs stays, and a full disk loses nothing.
+
+use base::id::FileId;
+
+use super::content::pattern;
+use super::{Machine, create, find, read_all};
+use crate::{FileError, Kind, Node};
+
+#[test]
+fn what_is_dropped_comes_back_and_nothing_else_goes() {
+    let machine = Machine::new(11);
+    let mut system = machine.open();
+    let kept = pattern(3_000_000, 20);
+    machine.run(async {
+        let root = FileId::ROOT;
+        let dropped = create(&system, root, "dropped", Kind::Regular).await.file;
+        let held = create(&system, root, "held", Kind::Regular).await.file;
+        let stays = create(&system, root, "stays", Kind::Regular).await.file;
+        system.write(dropped, 0, &pattern(8_000_000, 21), false).await.unwrap();
+        system.write(held, 0, &pattern(14_000_000, 22), false).await.unwrap();
+        system.write(stays, 0, &kept, false).await.unwrap();
+        system.snapshot("moment").await.unwrap();
+        system.remove_file(root, b"held").await.unwrap();
+        system.delete_snapshot("moment").await.unwrap();
+        system.snapshot("later").await.unwrap();
+        system.remove_file(root, b"dropped").await.unwrap();
+        system.commit().await.unwrap();
+        // Journaled and accepted, in no tree yet.
+        let fresh = create(&system, root, "fresh", Kind::Regular).await.file;
+        system.write(fresh, 0, &pattern(1_000_000, 23), false).await.unwrap();
+        system.sync(fresh).await.unwrap();
+
+        let rehearsal = system.reclaim(true).await.unwrap();
+        let done = system.reclaim(false).await.unwrap();
+        assert_eq!(rehearsal.packs_dead, done.packs_dead);
+        // "held" is in no view any more; "dropped" is in the snapshot.
+        let freed = system.reclaim(false).await.unwrap().bytes_freed + done.bytes_freed;
+        assert!(freed > 0, "{done:?}");
+        assert_eq!(
+            read_all(&system, find(&system, ".snapshots/later/dropped").await.unwrap()).await,
+            pattern(8_000_000, 21)
+        );
+    });
+    for _ in 0..2 {
+        machine.run(async {
+            assert!(read_all(&system, find(&system, "stays").await.unwrap()).await == kept);
+            assert!(read_all(&system, find(&system, "fresh").await.unwrap()).await == pattern(1_000_000, 23));
+        });
+        machine.check(&system);
+        system = machine.power_cycle(system);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_a_deletion_makes_room() {
+    let machine = Machine::new(12);
+    machine.disk.set_capacity(160 << 20);
+    let mut system = machine.open();
+    let root = FileId::ROOT;
+    let mut accepted = 0;
+    machine.run(async {
+        let file = create(&system, root, "big", Kind::Regular).await.file;
+        loop {
+            match system.write(file, accepted, &pattern(1 << 20, accepted + 1), false).await {
+                Ok(()) => accepted += 1 << 20,
+                Err(FileError::NoSpace) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(accepted > 32 << 20, "only {accepted} bytes");
+        // All that was accepted fits.
+        system.sync(file).await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    machine.run(async {
+        let node = find(&system, "big").await.unwrap();
+        for offset in (0..accepted).step_by(1 << 20) {
+            let mut bytes = vec![0; 1 << 20];
+            assert_eq!(system.read(node, offset, &mut bytes).await.unwrap(), 1 << 20);
+            assert!(bytes == pattern(1 << 20, offset + 1), "at {offset}");
+        }
+        system.remove_file(root, b"big").await.unwrap();
+        let file = create(&system, root, "next", Kind::Regular).await.file;
+        for offset in (0..accepted / 2).step_by(1 << 20) {
+            system.write(file, offset, &pattern(1 << 20, offset + 2), false).await.unwrap();
+        }
+        system.sync(file).await.unwrap();
+        assert!(matches!(system.attributes(node).await, Err(FileError::NoEntry)));
+        assert_eq!(system.attributes(Node::live(file)).await.unwrap().size, (accepted / 2).next_multiple_of(1 << 20));
+    });
+    machine.check(&system);
+}
