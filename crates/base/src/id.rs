@@ -75,7 +75,7 @@ impl fmt::Display for ChunkAddress {
 pub struct Position(pub u64);
 
 /// The version of a file: two copies agree on a prefix of its records exactly when `chain` agrees at the same
-/// `(epoch, sequence)`. Length alone is no version (design.md 3).
+/// `(epoch, sequence)`. Length alone is no version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Version {
     /// Raised by each election of a primary.

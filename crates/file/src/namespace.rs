@@ -3,7 +3,7 @@
 //! Each operation: lock the directories, read what decides (this may wait for a disk), then in one [`Transaction`] check
 //! what may have changed meanwhile, record, and log. The frame makes it atomic after a crash, the transaction in memory.
 //!
-//! I-55  A rename over a file logs the new file's accepted data before the rename (design.md 4).
+//! I-55  A rename over a file logs the new file's accepted data before the rename.
 //! I-56  An unlinked file stays until its last reference goes; then it is `Gone`. After a crash nobody has one.
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Reading: layer by layer from the newest, then the committed tree, then chunks.
 //!
 //! The layers are looked at under one state lock together with the root of the tree below them, so a read sees one moment: each
-//! write whole or not at all, and never content that a commit is moving twice or not at all (`sources/notes.md` 6.5).
+//! write whole or not at all, and never content that a commit is moving twice or not at all.
 //!
 //! Not here: prefetch, caches of chunks (the store's).
 

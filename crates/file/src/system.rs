@@ -250,7 +250,7 @@ pub(crate) fn corrupt(what: &'static str, place: String, error: base::codec::Dec
     FileError::Store(undecodable(what, place, error))
 }
 
-/// A change of one or more files that takes effect whole or not at all: one journal frame (design.md 3).
+/// A change of one or more files that takes effect whole or not at all: one journal frame.
 ///
 /// Take it first, then the state locks; record; log. No waiting in between: the gate is held.
 pub(crate) struct Transaction<'a> {

@@ -2,7 +2,7 @@
 //!
 //! The kernel offers bits, we take those both sides want; nothing is assumed beyond what it offered. The defaults suit
 //! a file system that keeps its own truth and lets the kernel cache by validity times: no writeback caching (slower in
-//! every case measured, `platform-facts.md` 1.3, and wrong with several clients), locks left to the kernel.
+//! every case that we measured, and wrong with several clients), locks left to the kernel.
 
 use crate::flags::init;
 use crate::request::Dialect;

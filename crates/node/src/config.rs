@@ -277,7 +277,7 @@ impl Config {
     /// The memory budget in bytes, given the machine's RAM.
     #[must_use]
     pub fn memory(&self, ram_bytes: u64) -> u64 {
-        // design.md 4, "Memory": a quarter of RAM, at most 4 GiB.
+        // A quarter of RAM, at most 4 GiB.
         self.memory_bytes.unwrap_or((ram_bytes / 4).clamp(64 << 20, 4 << 30))
     }
 }

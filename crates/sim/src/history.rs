@@ -18,7 +18,7 @@ pub(crate) struct Step {
     pub(crate) ended: Option<u64>,
     /// When it was acknowledged, in virtual time.
     pub(crate) at: Duration,
-    /// The file whose content up to here is durable when this step is (truncate, allocate, copy, rename over).
+    /// The file whose content up to here is durable when this step is: it was renamed over another.
     pub(crate) logs: Option<Key>,
 }
 

@@ -8,8 +8,8 @@
 //! Q-2   *One order for all.* Where an operation of one client had returned before an operation of another began, and the second
 //!       is there, the first is too.
 //! Q-3   *Synced is there.* `names` is at least every step that was acknowledged before a sync of anything began that
-//!       succeeded: there is one journal. The content of a file counts from its own last sync, and from the last
-//!       truncate, allocate, copy into it, or rename of it over another, that is in the prefix.
+//!       succeeded: there is one journal. The content of a file counts from its own last sync, and from the last rename of it
+//!       over another that is in the prefix. Truncating or punching promises nothing of the data around it.
 //! Q-4   *Nothing unwritten is read.* The size of a file lies between the smallest and the largest in V(f), and each byte is what some
 //!       version in V(f) has at its place. V(f) ends at the last step that Q-1 allows, so no data arrives before the
 //!       names that were changed before it. A file that was synced and not changed since has one version: it is exact.
@@ -91,7 +91,10 @@ impl Window<'_> {
         let floor = floor.max(self.content).min(last);
         let steps = &self.history.steps;
         let versions = versions(&steps[floor..=last], key);
-        let path = || format!("{} ({file}, steps {floor} to {last})", steps[last].model.path(key));
+        let at_least = &steps[floor].what;
+        let path = || {
+            format!("{} ({file}, from step {floor} ({at_least}) to {last}, names from {first})", steps[last].model.path(key))
+        };
         verify_bytes(&seen.content.bytes, &versions).map_err(|what| format!("{}: {what}", path()))?;
         let is_single = versions.len() == 1;
         if is_single && let Some(allocated) = &versions[0].allocated {

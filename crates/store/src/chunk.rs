@@ -80,7 +80,7 @@ pub(crate) fn pack(compression: Compression, class: Class, address: ChunkAddress
 }
 
 // `None` where less than a sixteenth is saved: zstd gives up when its output buffer of that size is full, and on random
-// bytes it does so after a glance, at several GB/s (platform-facts.md 5.1), so no sampling comes before it.
+// bytes it does so after a glance, at several GB/s (measured), so no sampling comes before it.
 fn compress(level: i32, content: &[u8]) -> Option<Vec<u8>> {
     COMPRESSOR.with_borrow_mut(|slot| {
         if slot.as_ref().is_none_or(|(at, _)| *at != level) {

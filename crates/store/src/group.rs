@@ -2,7 +2,7 @@
 //!
 //! G-1   At most one leader. A leader that ends, in whichever way (also by being dropped halfway), frees the place and wakes
 //!       everyone at once: each looks whether it is served, and one of those that are not becomes the next leader. A chain
-//!       of wake-ups, one waiter after the other, would cost 35 to 90 microseconds a link (platform-facts.md 0).
+//!       of wake-ups, one waiter after the other, would cost 35 to 90 microseconds a link (measured).
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;

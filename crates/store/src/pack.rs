@@ -41,7 +41,7 @@ use open::Writer;
 /// Appended bytes after which the next lane takes its turn, and buffered bytes that are written at once. 1 MiB: large enough
 /// to stream from a rotating disk, small enough that two classes on every disk stay cheap in memory.
 const RUN_BYTES: usize = 1024 * 1024;
-/// Open files of sealed packs that are kept for reading. The process may have 20,000 (platform-facts.md 10.12).
+/// Open files of sealed packs that are kept for reading. The process may have 20,000 (measured).
 const FILES_KEPT: usize = 256;
 
 /// Smallest pack that still holds the largest chunk.

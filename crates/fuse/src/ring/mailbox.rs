@@ -1,6 +1,6 @@
 //! How other threads reach a queue's thread, which sleeps in its ring: letters, and an eventfd to wake it.
 //!
-//! A wake-up across CPUs is the dearest thing on the way (`platform-facts.md` 10.1), so the eventfd is written only
+//! A wake-up across CPUs is the dearest thing on the way (measured), so the eventfd is written only
 //! when the owner sleeps: `is_awake` is true from the moment it is woken until it has found the box empty.
 
 #![expect(unsafe_code, reason = "eventfd(2) has no safe wrapper in std")]

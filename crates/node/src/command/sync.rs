@@ -1,6 +1,6 @@
 //! `hydrafs sync`: all that was written below a path is local when it returns.
 //!
-//! Needed because the kernel forwards neither sync(2) nor syncfs(2) to a FUSE file system (platform-facts.md 1.1). Two steps: syncfs makes
+//! Needed because the kernel forwards neither sync(2) nor syncfs(2) to a FUSE file system (measured). Two steps: syncfs makes
 //! the kernel write its dirty mapped pages back to the daemon, then the daemon makes all it has accepted local.
 
 use std::path::{Path, PathBuf};

@@ -82,7 +82,7 @@ impl Client {
         let (system, file) = (self.system.clone(), self.file(&model, key));
         let change = AttributeChange { size: Some(size), ..AttributeChange::default() };
         let call = system.set_attributes(file, &change);
-        if let Some(attributes) = self.change(what, Ok(changed), Some(key), call).await? {
+        if let Some(attributes) = self.change(what, Ok(changed), None, call).await? {
             self.expect_attributes(key, &attributes)?;
         }
         Ok(())
@@ -108,7 +108,7 @@ impl Client {
         allocate(changed.content_mut(key), how, offset, end);
         let what = format!("{how:?} {offset}..{end} of {} ({size} bytes)", model.path(key));
         let (system, file) = (self.system.clone(), self.file(&model, key));
-        self.change(what, Ok(changed), Some(key), system.allocate(file, how, offset, end - offset)).await?;
+        self.change(what, Ok(changed), None, system.allocate(file, how, offset, end - offset)).await?;
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Client {
                 Err(error) => Err(error),
             }
         };
-        match self.change(what, Ok(changed), (length > 0).then_some(to), call).await? {
+        match self.change(what, Ok(changed), None, call).await? {
             Some(Some(copied)) if copied != length => {
                 Err(Stop::Wrong(format!("copied {copied} bytes of {shown}, not {length}")))
             }
