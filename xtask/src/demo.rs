@@ -1,4 +1,6 @@
 //! Soon.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {}
-pub(crate) fn run(_: &Arguments) -> anyhow::Result<std::process::ExitCode> { anyhow::bail!("soon") }
+pub(crate) fn run(_: &Arguments) -> anyhow::Result<std::process::ExitCode> {
+    anyhow::bail!("soon")
+}

@@ -30,7 +30,7 @@ use crate::random::Random;
 use crate::text::{count, span};
 use crate::tools::{self, Profile};
 use crate::tree::{Comparison, compare};
-use crate::volume::Volume;
+use crate::volume::{self, Volume};
 use crate::{interrupt, machine, program::Program};
 
 /// How long a mount may take to answer while its outcome is judged.
@@ -110,7 +110,10 @@ pub(crate) fn torture(binary: &Path, rounds: u32, seed: u64) -> Result<Survived>
         torture.volume.unmount()?;
         torture.volume.fsck(true).context("after the last round, everything read and checked")?;
     }
-    Ok(torture.survived)
+    let Torture { volume, survived, .. } = torture;
+    drop(volume);
+    volume::clear(&root)?;
+    Ok(survived)
 }
 
 struct Torture {

@@ -88,7 +88,8 @@ pub(crate) fn description(disk: &Path) -> Vec<(&'static str, String)> {
     };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let model = field(&read("/proc/cpuinfo"), "model name", ":").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let memory = field(&read("/proc/meminfo"), "MemTotal", ":").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    let memory =
+        field(&read("/proc/meminfo"), "MemTotal", ":").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
     let load = read("/proc/loadavg");
     let on = mount_of(disk).map(|mount| mount.kind).unwrap_or_else(|_| "unknown".to_owned());
     vec![
@@ -109,7 +110,9 @@ pub(crate) fn ring_support() -> Result<(), String> {
     }
     match read("/sys/module/fuse/parameters/enable_uring").as_deref() {
         Some("Y" | "1") => Ok(()),
-        Some(_) => Err("it is switched off (module parameter fuse.enable_uring); root may: hydrafs doctor --fix".to_owned()),
+        Some(_) => {
+            Err("it is switched off (module parameter fuse.enable_uring); root may: hydrafs doctor --fix".to_owned())
+        }
         None => Err("this kernel has no FUSE over io_uring (Linux 6.14 has it)".to_owned()),
     }
 }

@@ -87,7 +87,8 @@ impl Program {
     pub(crate) fn start(mut self, input: Stdio, output: Stdio, errors: Stdio) -> Result<Child> {
         interrupt::check()?;
         let spawned = self.command.stdin(input).stdout(output).stderr(errors).spawn();
-        let inner = spawned.with_context(|| format!("cannot start `{}`; `scripts/setup` installs what is needed", self.words))?;
+        let inner = spawned
+            .with_context(|| format!("cannot start `{}`; `scripts/setup` installs what is needed", self.words))?;
         Ok(Child { inner, words: self.words, limit: self.limit, started: Instant::now(), is_over: false })
     }
 
@@ -230,7 +231,11 @@ fn read_all(stream: &mut impl Read) -> String {
 }
 
 fn open_log(path: &Path) -> Result<File> {
-    OpenOptions::new().append(true).create(true).open(path).with_context(|| format!("cannot write the log {}", path.display()))
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .with_context(|| format!("cannot write the log {}", path.display()))
 }
 
 #[cfg(test)]
@@ -242,7 +247,8 @@ mod tests {
     #[test]
     fn output_and_failure_are_told() {
         assert_eq!(Program::new("sh").args(["-c", "echo a; echo b >&2"]).output().expect("runs"), "a\n");
-        let error = Program::new("sh").args(["-c", "echo because >&2; exit 3"]).output().expect_err("fails").to_string();
+        let error =
+            Program::new("sh").args(["-c", "echo because >&2; exit 3"]).output().expect_err("fails").to_string();
         assert!(error.contains("because") && error.contains('3'), "{error}");
         let error = format!("{:#}", Program::new("/no/such/program").output().expect_err("is not there"));
         assert!(error.contains("scripts/setup"), "{error}");

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::text::{Table, span};
 use crate::interrupt;
+use crate::text::{Table, span};
+
+/// Letters of an outcome in the table; all of them were printed before.
+const WORDS_MAX: usize = 110;
 
 /// Tests that passed, failed, were not run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +80,12 @@ impl Tally {
     pub(crate) fn step(&mut self, name: &str, run: impl FnOnce() -> Result<End>) -> bool {
         let started = Instant::now();
         if interrupt::is_asked() {
-            self.note(name, Duration::ZERO, Counts { ignored: 1, ..Counts::default() }, "SKIPPED: interrupted".to_owned());
+            self.note(
+                name,
+                Duration::ZERO,
+                Counts { ignored: 1, ..Counts::default() },
+                "SKIPPED: interrupted".to_owned(),
+            );
             return false;
         }
         println!("── {name}");
@@ -121,10 +129,13 @@ impl Tally {
 
     /// Prints the table and the closing line. The exit code.
     pub(crate) fn close(&self) -> std::process::ExitCode {
-        let mut table = Table::new(1, &["step", "time"]);
+        let mut table = Table::new(3, &["step", "time", "outcome"]);
         for step in &self.steps {
-            let first = step.words.lines().next().unwrap_or_default();
-            table.row([step.name.clone(), format!("{:>12}", span(step.time)), String::new(), first.to_owned()]);
+            let mut first: String = step.words.lines().next().unwrap_or_default().to_owned();
+            if let Some((at, _)) = first.char_indices().nth(WORDS_MAX) {
+                first.replace_range(at.., "...");
+            }
+            table.row([step.name.clone(), format!("{:>12}", span(step.time)), first]);
         }
         println!("\n{}", table.text());
         println!("{}", self.closing_line());

@@ -22,7 +22,11 @@ pub(crate) fn rate(count: u64, time: Duration) -> String {
 /// `4.2 s`, `3 min 10 s`.
 pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs_f64();
-    if seconds < 90.0 { format!("{seconds:.1} s") } else { format!("{} min {} s", seconds as u64 / 60, seconds as u64 % 60) }
+    if seconds < 90.0 {
+        format!("{seconds:.1} s")
+    } else {
+        format!("{} min {} s", seconds as u64 / 60, seconds as u64 % 60)
+    }
 }
 
 /// Three digits of a number, whatever its size.
@@ -92,7 +96,8 @@ impl Table {
 
     fn widths(&self) -> Vec<usize> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+        let width =
+            |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
         (0..columns).map(|column| width(column).unwrap_or(0)).collect()
     }
 

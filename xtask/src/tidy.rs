@@ -106,7 +106,13 @@ mod tests {
     fn the_project_is_tidy() {
         let (violations, files) = super::check().expect("the project can be read");
         assert!(files > 50, "only {files} files were found: the check looks at the wrong place");
-        let lines = violations.iter().map(|found| format!("{}:{}: {}\n", found.path.display(), found.line, found.words));
-        assert!(violations.is_empty(), "{} violations (see also `cargo xtask tidy`):\n{}", violations.len(), lines.collect::<String>());
+        let lines =
+            violations.iter().map(|found| format!("{}:{}: {}\n", found.path.display(), found.line, found.words));
+        assert!(
+            violations.is_empty(),
+            "{} violations (see also `cargo xtask tidy`):\n{}",
+            violations.len(),
+            lines.collect::<String>()
+        );
     }
 }

@@ -53,7 +53,8 @@ pub(crate) fn walk(root: &Path, mut visit: impl FnMut(&Path, &Metadata) -> Resul
 /// Names in a directory, in order.
 pub(crate) fn names(dir: &Path) -> Result<Vec<std::ffi::OsString>> {
     let cannot = || format!("cannot list {}", dir.display());
-    let entries: std::io::Result<Vec<_>> = fs::read_dir(dir).with_context(cannot)?.map(|entry| Ok(entry?.file_name())).collect();
+    let entries: std::io::Result<Vec<_>> =
+        fs::read_dir(dir).with_context(cannot)?.map(|entry| Ok(entry?.file_name())).collect();
     let mut names = entries.with_context(cannot)?;
     names.sort();
     Ok(names)

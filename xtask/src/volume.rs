@@ -221,13 +221,16 @@ pub(crate) fn take_away(point: &Path) -> Result<()> {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         let failed = match rustix::mount::unmount(point, flags) {
             Ok(()) => continue,
-            Err(_) if !machine::is_root() => Program::new("fusermount3").args(["-u", "-z", "--"]).arg(point).output().err(),
+            Err(_) if !machine::is_root() => {
+                Program::new("fusermount3").args(["-u", "-z", "--"]).arg(point).output().err()
+            }
             Err(error) => Some(error.into()),
         };
         if let Some(error) = failed
             && Instant::now() > deadline
         {
-            return Err(error.context(format!("cannot take away the mount at {0}; do it with `umount -l {0}`", point.display())));
+            return Err(error
+                .context(format!("cannot take away the mount at {0}; do it with `umount -l {0}`", point.display())));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -355,7 +355,7 @@ fn record_write(
     content: Vec<(u64, Content)>,
 ) {
     let end = content.iter().map(|(offset, content)| offset + content.length()).max().unwrap_or(0);
-    let size = if state.has_unlogged() { state.logged.size.max(end) } else { state.attributes.size };
+    let size = state.local_size(state.logged.size.max(end));
     let Attributes { mode, modified, changed, .. } = state.attributes;
     transaction.record(inode, state, Change::Write { size, mode, modified, changed, content });
 }

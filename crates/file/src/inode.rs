@@ -167,6 +167,16 @@ impl State {
         self.flushing.is_some() || !self.dirty.is_empty()
     }
 
+    /// The size that a record may have that makes everything below `settled` local: the size that callers see, if no accepted data
+    /// lies between; else as far as there is none (I-31). A size that stopped at `settled` would be one that the file never had.
+    pub(crate) fn local_size(&self, settled: u64) -> u64 {
+        let beyond = settled..u64::MAX;
+        let dirty = self.dirty.overlapping(beyond.clone()).next().map(|(range, _)| range.start);
+        let flushing = self.flushing.iter().filter_map(|flushing| flushing.overlapping(beyond.clone()).next());
+        let unlogged = flushing.map(|(range, _)| range.start).chain(dirty).min().unwrap_or(u64::MAX);
+        self.attributes.size.min(unlogged).max(settled)
+    }
+
     /// Whether forgetting this inode would lose nothing.
     pub(crate) fn is_clean(&self) -> bool {
         !self.has_unlogged() && !self.active.is_touched && self.frozen.is_none() && !self.is_access_dirty

@@ -321,6 +321,8 @@ impl FileSystem {
             match (moved.kind == Kind::Directory, replaced.kind == Kind::Directory) {
                 (true, false) => return Err(FileError::NotDirectory),
                 (false, true) => return Err(FileError::IsDirectory),
+                // Over the directory that holds its name: that one has an entry. Its state would be locked twice below.
+                _ if replaced.file == from => return Err(FileError::NotEmpty),
                 _ => {}
             }
             self.flush_file(&source, self.options.inline_bytes_max).await?;

@@ -283,7 +283,7 @@ impl FileSystem {
             attributes.mode = without_set_id(attributes.mode);
         }
         let mode = attributes.mode;
-        let size = if state.dirty.is_empty() { size } else { size.min(state.logged.size) };
+        let size = state.local_size(size.min(state.logged.size));
         transaction.record(inode, state, Change::Write { size, mode, modified: now, changed: now, content });
         self.release_dirty(dropped);
     }

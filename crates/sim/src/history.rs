@@ -37,8 +37,7 @@ pub(crate) struct History {
 impl History {
     /// A history that begins here.
     pub(crate) fn new(model: Model) -> History {
-        let first =
-            Step { model, what: "opened".to_owned(), begun: 0, ended: Some(0), at: Duration::ZERO, logs: None };
+        let first = Step { model, what: "opened".to_owned(), begun: 0, ended: Some(0), at: Duration::ZERO, logs: None };
         History { steps: vec![first], names_floor: 0, content_floor: 0, file_floors: BTreeMap::new() }
     }
 
@@ -58,11 +57,14 @@ impl History {
         &self.steps[self.acknowledged()].model
     }
 
-    /// The content of a file must be at least that of this step, where step `names` is known to be durable.
-    pub(crate) fn content_floor_of(&self, key: Key, names: usize) -> usize {
-        let synced = self.file_floors.get(&key).copied().unwrap_or(0);
-        let mut logged = self.steps[..=names].iter().enumerate().rev();
-        let logged = logged.find(|(_, step)| step.logs == Some(key)).map_or(0, |(number, _)| number);
-        synced.max(logged).max(self.content_floor)
+    /// The content of a file must be at least that of this step, for it was synced.
+    pub(crate) fn synced_floor_of(&self, key: Key) -> usize {
+        self.file_floors.get(&key).copied().unwrap_or(0).max(self.content_floor)
+    }
+
+    /// The content of a file must be at least that of this step, if the names of step `names` are there.
+    pub(crate) fn renamed_floor_of(&self, key: Key, names: usize) -> usize {
+        let mut steps = self.steps[..=names].iter().enumerate().rev();
+        steps.find(|(_, step)| step.logs == Some(key)).map_or(0, |(number, _)| number)
     }
 }

@@ -9,7 +9,7 @@ use platform::sim::{SimDisk, World};
 
 use crate::client::Client;
 use crate::history::History;
-use crate::oracle::Window;
+use crate::oracle::{Floors, Window};
 use crate::random::Random;
 use crate::shared::{Asked, Judgement, Kept, Shared, Stop};
 use crate::tree::read_tree;
@@ -95,7 +95,9 @@ impl Keeper {
             let read = read_tree(&self.system, taken.view, &Client::directory(client), false).await;
             let Some(tree) = self.judge("reading a snapshot", read)? else { return Ok(()) };
             let window = window_of(history, floors[client]);
-            let verdict = window.verify(&tree).map_err(|what| Stop::Wrong(format!("snapshot {name}, client {client}: {what}")))?;
+            let verdict = window
+                .verify(&tree)
+                .map_err(|what| Stop::Wrong(format!("snapshot {name}, client {client}: {what}")))?;
             models.push(verdict.model);
         }
         let mut state = self.shared.state();
@@ -174,14 +176,11 @@ impl Keeper {
 
 /// What a snapshot may hold that was asked for at this step.
 pub(crate) fn window_of(history: &History, floor: usize) -> Window<'_> {
-    Window { history, names: floor, content: floor, last: history.last(), is_strict: true }
+    Window { history, names: floor, content: floor, last: history.last(), floors: Floors::Renamed }
 }
 
 /// Compares a snapshot with what was found in it when it was taken.
-pub(crate) async fn compare_snapshot(
-    system: &FileSystem,
-    kept: &Kept,
-) -> Result<Result<(), String>, file::FileError> {
+pub(crate) async fn compare_snapshot(system: &FileSystem, kept: &Kept) -> Result<Result<(), String>, file::FileError> {
     let Some(node) = system.find_snapshot(kept.name.as_bytes()) else {
         return Ok(Err(format!("snapshot {} is gone", kept.name)));
     };

@@ -52,8 +52,19 @@ pub(crate) struct Window<'a> {
     pub(crate) content: usize,
     /// The last step that may be there.
     pub(crate) last: usize,
-    /// Whether floors of the history count (not on disks that lie).
-    pub(crate) is_strict: bool,
+    /// What else is known of the content.
+    pub(crate) floors: Floors,
+}
+
+/// Which floors of a history count for the content of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Floors {
+    /// All: the present.
+    Synced,
+    /// Only that a rename over a file comes after the data: a snapshot, taken before some of the syncs.
+    Renamed,
+    /// None: disks that lie.
+    None,
 }
 
 impl Window<'_> {
@@ -68,7 +79,9 @@ impl Window<'_> {
         let pairs = tree.compare(&steps[last].model, 1).map_err(|differences| differences.join("; "))?;
         let mut exact = Vec::new();
         for (key, file) in &pairs {
-            if steps[last].model.node(*key).kind == Kind::Regular && self.verify_content(*key, *file, first, last, tree)? {
+            if steps[last].model.node(*key).kind == Kind::Regular
+                && self.verify_content(*key, *file, first, last, tree)?
+            {
                 exact.push((*key, *file));
             }
         }
@@ -87,13 +100,20 @@ impl Window<'_> {
     /// Compares the content of a file. `true`: it could be only this.
     fn verify_content(&self, key: Key, file: FileId, first: usize, last: usize, tree: &Tree) -> Result<bool, String> {
         let Some(seen) = tree.nodes.get(&file) else { return Ok(false) };
-        let floor = if self.is_strict { self.history.content_floor_of(key, first) } else { 0 };
+        let floor = match self.floors {
+            Floors::Synced => self.history.synced_floor_of(key).max(self.history.renamed_floor_of(key, first)),
+            Floors::Renamed => self.history.renamed_floor_of(key, first),
+            Floors::None => 0,
+        };
         let floor = floor.max(self.content).min(last);
         let steps = &self.history.steps;
         let versions = versions(&steps[floor..=last], key);
         let at_least = &steps[floor].what;
         let path = || {
-            format!("{} ({file}, from step {floor} ({at_least}) to {last}, names from {first})", steps[last].model.path(key))
+            format!(
+                "{} ({file}, from step {floor} ({at_least}) to {last}, names from {first})",
+                steps[last].model.path(key)
+            )
         };
         verify_bytes(&seen.content.bytes, &versions).map_err(|what| format!("{}: {what}", path()))?;
         let is_single = versions.len() == 1;
@@ -192,7 +212,7 @@ pub(crate) fn verify_order(clients: &[(&History, &Verdict)]) -> Result<(), Strin
 /// On damaged disks: whatever could be read must have been written.
 pub(crate) fn verify_damaged(history: &History, tree: &Tree) -> Result<(), String> {
     if tree.damage.is_empty() {
-        let window = Window { history, names: 0, content: 0, last: history.last(), is_strict: false };
+        let window = Window { history, names: 0, content: 0, last: history.last(), floors: Floors::None };
         return window.verify(tree).map(|_| ());
     }
     let mut keys: BTreeMap<FileId, Key> = BTreeMap::new();
@@ -207,7 +227,10 @@ pub(crate) fn verify_damaged(history: &History, tree: &Tree) -> Result<(), Strin
             verify_bytes(&seen.content.bytes, &versions).map_err(|what| format!("{file}: {what}"))?;
         }
         let is_known = |name: &model::Name| {
-            history.steps.iter().any(|step| step.model.nodes.get(key).is_some_and(|node| node.entries.contains_key(name)))
+            history
+                .steps
+                .iter()
+                .any(|step| step.model.nodes.get(key).is_some_and(|node| node.entries.contains_key(name)))
         };
         if let Some(name) = seen.entries.keys().find(|name| !is_known(name)) {
             return Err(format!("{file}: {} was never there", model::show(name)));

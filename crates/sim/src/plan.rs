@@ -94,8 +94,20 @@ const PLANS: &[Plan] = &[
         lives: 1,
         ..BASE
     },
-    Plan { name: "clock", about: "the wall clock is set forward and back", steps_clock: true, cuts_power: true, ..BASE },
-    Plan { name: "slow", about: "a disk that takes very long, and power cuts", is_slow: true, cuts_power: true, ..BASE },
+    Plan {
+        name: "clock",
+        about: "the wall clock is set forward and back",
+        steps_clock: true,
+        cuts_power: true,
+        ..BASE
+    },
+    Plan {
+        name: "slow",
+        about: "a disk that takes very long, and power cuts",
+        is_slow: true,
+        cuts_power: true,
+        ..BASE
+    },
     Plan { name: "long", about: "many operations and lives", cuts_power: true, operations: 400, lives: 5, ..BASE },
 ];
 

@@ -17,7 +17,7 @@ use crate::client::Client;
 use crate::failure::Summary;
 use crate::history::History;
 use crate::keeper::{Keeper, compare_snapshot, fill_disks, step_clock, window_of};
-use crate::oracle::{Verdict, Window, verify_damaged, verify_order};
+use crate::oracle::{Floors, Verdict, Window, verify_damaged, verify_order};
 use crate::plan::{Plan, Sabotage, Trouble};
 use crate::random::Random;
 use crate::shared::Shared;
@@ -120,13 +120,15 @@ impl Run {
     /// A node with a directory for each client.
     fn format(&mut self) -> Checked {
         let platform = self.world.platform();
-        self.wait(format_node(&platform, &self.handles(), NodeNumber(3), 0, 0))?.map_err(|error| format!("format: {error}"))?;
+        self.wait(format_node(&platform, &self.handles(), NodeNumber(3), 0, 0))?
+            .map_err(|error| format!("format: {error}"))?;
         let (system, _) = self.try_open()?.map_err(|error| format!("first opening: {error}"))?;
         let clients = self.clients;
         let made = self.wait(async {
             let mut histories = Vec::new();
             for client in 0..clients {
-                let new = NewFile { kind: Kind::Directory, mode: 0o755, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
+                let new =
+                    NewFile { kind: Kind::Directory, mode: 0o755, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
                 system.create_file(FileId::ROOT, &Client::directory(client), &new).await?;
                 let tree = read_tree(&system, View::LIVE, &Client::directory(client), false).await?;
                 histories.push(History::new(tree.to_model()));
@@ -247,7 +249,8 @@ impl Run {
         }
         if let Some(asked) = asked.filter(|asked| names.contains(&asked.name)) {
             let view = system.find_snapshot(asked.name.as_bytes()).map_or(View::LIVE, |node| node.view);
-            let models = self.verify_directories(system, view, |history, client| window_of(history, asked.floors[client]))?;
+            let models =
+                self.verify_directories(system, view, |history, client| window_of(history, asked.floors[client]))?;
             let models = models.into_iter().map(|(_, verdict)| verdict.model).collect();
             let kept = crate::shared::Kept { name: asked.name, models, is_leaving: false };
             self.shared.state().snapshots.push(kept);
@@ -263,7 +266,7 @@ impl Run {
             names: history.names_floor,
             content: history.content_floor,
             last: history.last(),
-            is_strict: true,
+            floors: Floors::Synced,
         })?;
         let pairs: Vec<(&History, &Verdict)> = verdicts.iter().map(|(history, verdict)| (history, verdict)).collect();
         verify_order(&pairs)?;
@@ -304,7 +307,9 @@ impl Run {
     fn verify_damaged(&self, system: &Arc<FileSystem>) -> Checked {
         let histories = self.shared.state().histories.clone();
         for (client, history) in histories.iter().enumerate() {
-            let Ok(tree) = self.wait(read_tree(system, View::LIVE, &Client::directory(client), true))? else { continue };
+            let Ok(tree) = self.wait(read_tree(system, View::LIVE, &Client::directory(client), true))? else {
+                continue;
+            };
             self.note(&format!("client {client}: {} nodes, {} damaged", tree.nodes.len(), tree.damage.len()));
             verify_damaged(history, &tree).map_err(|what| format!("client {client}: {what}"))?;
         }

@@ -93,11 +93,10 @@ async fn read_content(system: &FileSystem, node: FileNode, attributes: &Attribut
     let mut bytes = vec![0; index(attributes.size.min(READ_BYTES_MAX)) + 1];
     let count = system.read(node, 0, &mut bytes).await?;
     bytes.truncate(count);
-    let allocated = match attributes.is_preallocated {
-        true => None,
-        false => Some(read_allocated(system, node, attributes.size).await?),
-    };
-    Ok(Content { bytes, allocated })
+    // Where more is allocated than lies below the size, nobody can see where.
+    let seen = read_allocated(system, node, attributes.size).await?;
+    let is_all = !attributes.is_preallocated && seen.total() == attributes.allocated;
+    Ok(Content { bytes, allocated: is_all.then_some(seen) })
 }
 
 /// The ranges that are no holes.

@@ -77,7 +77,8 @@ impl Names {
 
     fn choose(&self, random: &mut Random, names: &Names_) -> (Change, bool) {
         let number = self.record.len() as u64;
-        let is = |wanted: fn(&Entry) -> bool| names.iter().filter(move |(_, entry)| wanted(entry)).map(|(name, _)| name);
+        let is =
+            |wanted: fn(&Entry) -> bool| names.iter().filter(move |(_, entry)| wanted(entry)).map(|(name, _)| name);
         let files: Vec<&String> = is(|entry| matches!(entry, Entry::File(_))).collect();
         let any: Vec<&String> = names.keys().collect();
         let mut pick = |from: &[&String]| from[random.below(from.len() as u64) as usize].clone();
@@ -164,7 +165,8 @@ impl Names {
         let mut names = Names_::new();
         let differing = |names: &Names_| {
             let wrong = names.iter().filter(|(name, entry)| !found.get(*name).is_some_and(|found| found.fits(entry)));
-            let lost: Vec<String> = wrong.map(|(name, entry)| format!("{name} ({entry:?}) is missing or another")).collect();
+            let lost: Vec<String> =
+                wrong.map(|(name, entry)| format!("{name} ({entry:?}) is missing or another")).collect();
             let extra = found.keys().filter(|name| !names.contains_key(*name)).map(|name| format!("{name} is there"));
             lost.into_iter().chain(extra).collect::<Vec<_>>()
         };
@@ -221,10 +223,15 @@ impl Names {
             let Found::File(bytes) = found else { continue };
             read += bytes.len() as u64;
             let Some(key) = content::owner(&bytes) else { continue };
-            let size = sizes.get(&key).with_context(|| format!("{name} holds the content of no file of this thread"))?;
+            let size =
+                sizes.get(&key).with_context(|| format!("{name} holds the content of no file of this thread"))?;
             content::check(key, 0, &bytes).with_context(|| name.clone())?;
             if bytes.len() as u64 > *size || (whole.contains(&key) && (bytes.len() as u64) < *size) {
-                bail!("{name} has {} bytes, and {size} were written{}", bytes.len(), if whole.contains(&key) { " and synced" } else { "" });
+                bail!(
+                    "{name} has {} bytes, and {size} were written{}",
+                    bytes.len(),
+                    if whole.contains(&key) { " and synced" } else { "" }
+                );
             }
         }
         Ok(read)
@@ -311,7 +318,8 @@ impl Found {
 }
 
 fn same(names: &Names_, found: &BTreeMap<String, Found>) -> bool {
-    names.len() == found.len() && names.iter().all(|(name, entry)| found.get(name).is_some_and(|found| found.fits(entry)))
+    names.len() == found.len()
+        && names.iter().all(|(name, entry)| found.get(name).is_some_and(|found| found.fits(entry)))
 }
 
 fn list(folder: &Path) -> Result<BTreeMap<String, Found>> {

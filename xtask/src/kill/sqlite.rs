@@ -56,7 +56,8 @@ impl Sqlite {
         loop {
             let id = self.attempted + 1;
             self.attempted = id;
-            let body: String = content::make(self.key(id), 0, ROW_BYTES).iter().map(|byte| format!("{byte:02x}")).collect();
+            let body: String =
+                content::make(self.key(id), 0, ROW_BYTES).iter().map(|byte| format!("{byte:02x}")).collect();
             writeln!(input, "BEGIN; INSERT INTO row VALUES ({id}, x'{body}'); COMMIT; SELECT 'done';")?;
             input.flush()?;
             let mut line = String::new();

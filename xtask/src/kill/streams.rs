@@ -183,7 +183,8 @@ impl Load for Overwrite {
             let version = key.0.wrapping_sub(self.stream.key(0).0);
             let is_ours = self.blocks.get(version as usize) == Some(&block);
             if !is_ours {
-                content::check(self.stream.key(oldest[block as usize]), 0, bytes).with_context(|| format!("block {block}"))?;
+                content::check(self.stream.key(oldest[block as usize]), 0, bytes)
+                    .with_context(|| format!("block {block}"))?;
             }
             content::check(key, 0, bytes).with_context(|| format!("block {block}"))?;
             if version < oldest[block as usize] {
@@ -262,7 +263,11 @@ impl Load for Replace {
             bail!("it is version {version}; {synced} was synced, {} written", self.attempted);
         }
         if bytes.len() != size(version) {
-            bail!("version {version} has {} bytes of {}: renamed before its data was there", bytes.len(), size(version));
+            bail!(
+                "version {version} has {} bytes of {}: renamed before its data was there",
+                bytes.len(),
+                size(version)
+            );
         }
         Ok(Verified { synced, present: version, bytes: bytes.len() as u64 })
     }

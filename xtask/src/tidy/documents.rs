@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use super::{Source, Violation};
 
 /// Files that lay out bytes: on disk, and between kernel, daemon and command line.
-const FORMATS: [&str; 3] = ["crates/store/src/format.rs", "crates/file/src/format.rs", "crates/file/src/tree/format.rs"];
+const FORMATS: [&str; 3] =
+    ["crates/store/src/format.rs", "crates/file/src/format.rs", "crates/file/src/tree/format.rs"];
 const FORMAT_DOCUMENT: &str = "docs/format.md";
 const INVARIANTS_DOCUMENT: &str = "docs/invariants.md";
 /// Begins the line of [`FORMAT_DOCUMENT`] that holds the hash.
@@ -22,7 +23,8 @@ pub(super) fn check(root: &Path, sources: &[Source]) -> Result<Vec<Violation>> {
         Some(document) => {
             let hash = format_hash(root)?;
             if !document.text.lines().any(|line| line.starts_with(HASH_LINE) && line.contains(&hash)) {
-                let words = "a format changed: read this document again, mend it, then `cargo xtask tidy --update-format-hash`";
+                let words =
+                    "a format changed: read this document again, mend it, then `cargo xtask tidy --update-format-hash`";
                 violations.push(Violation::new(FORMAT_DOCUMENT, 1, words));
             }
         }
@@ -129,7 +131,8 @@ mod tests {
 
     #[test]
     fn unknown_invariants_and_dead_links_are_found() {
-        let code = Source { path: "crates/a/src/b.rs".into(), text: "//! I-1 holds.\n// J-9 too\nlet x = I-5;\n".to_owned() };
+        let code =
+            Source { path: "crates/a/src/b.rs".into(), text: "//! I-1 holds.\n// J-9 too\nlet x = I-5;\n".to_owned() };
         let found = invariants("| I-1 | a sealed pack never changes |", &[code]);
         assert_eq!(found.iter().map(|found| found.line).collect::<Vec<_>>(), [2]);
         let text = "[a](Cargo.toml) [b](no/such.md#x) [c](https://x) [d](#here)\n```\n[e](nowhere)\n```\n".to_owned();

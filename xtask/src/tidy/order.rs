@@ -29,14 +29,20 @@ pub(super) fn check(sources: &[Source]) -> Vec<Violation> {
             }
             let place = root.place(&module);
             if place.is_none() && !root.modules.is_empty() {
-                violations.push(Violation::new(&source.path, 1, format!("the module {module} is not declared in lib.rs")));
+                violations.push(Violation::new(
+                    &source.path,
+                    1,
+                    format!("the module {module} is not declared in lib.rs"),
+                ));
             }
             let code = source.code();
             for (at, name) in names_from_root(&code) {
                 let (Some(user), Some(used)) = (place, root.place(&name)) else { continue };
                 if used > user {
                     let used = root.modules[used].as_str();
-                    let words = format!("the module {module} uses {used}, which lib.rs declares after it: a lower layer uses a higher one");
+                    let words = format!(
+                        "the module {module} uses {used}, which lib.rs declares after it: a lower layer uses a higher one"
+                    );
                     violations.push(Violation::new(&source.path, line_of(&code, at), words));
                 }
             }
@@ -129,7 +135,10 @@ mod tests {
     #[test]
     fn names_are_found() {
         assert_eq!(group_names("a, b::{c, d}, self::e}; use f::{g}"), ["a", "b", "self"]);
-        let names: Vec<String> = names_from_root("use crate::{a::X, b}; crate::c::d(); mycrate::e").into_iter().map(|(_, name)| name).collect();
+        let names: Vec<String> = names_from_root("use crate::{a::X, b}; crate::c::d(); mycrate::e")
+            .into_iter()
+            .map(|(_, name)| name)
+            .collect();
         assert_eq!(names, ["a", "b", "c"]);
     }
 

@@ -36,7 +36,9 @@ pub(super) fn check(source: &Source) -> Vec<Violation> {
         }
     }
     for (index, line) in lines.iter().enumerate() {
-        if source.is_rust() && let Some(word) = left_to_do(line) {
+        if source.is_rust()
+            && let Some(word) = left_to_do(line)
+        {
             broken(index + 1, format!("{word} without a name: write {word}(name), so that somebody is asked"));
         }
         if let Some(word) = of_one_machine(line) {

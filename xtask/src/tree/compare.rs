@@ -22,7 +22,7 @@ const READERS: usize = 4;
 /// Differences that are kept in words; the others are counted.
 const DIFFERENCES_MAX: usize = 20;
 
-/// What to compare beyond names, kinds, content, modes and modification times.
+/// What to compare beyond names, kinds, content and modes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Comparison {
     /// Owners and groups.
@@ -31,16 +31,16 @@ pub(crate) struct Comparison {
     pub(crate) attributes: bool,
     /// Which names are one file.
     pub(crate) hard_links: bool,
-    /// Modification times of directories too: not where something was made in them since.
-    pub(crate) directory_times: bool,
+    /// Modification times.
+    pub(crate) times: bool,
 }
 
 impl Comparison {
     /// All of it.
-    pub(crate) const FULL: Comparison = Comparison { owners: true, attributes: true, hard_links: true, directory_times: true };
+    pub(crate) const FULL: Comparison = Comparison { owners: true, attributes: true, hard_links: true, times: true };
     /// For trees that were made twice, at two times and by programs that keep less.
     pub(crate) const CONTENT: Comparison =
-        Comparison { owners: false, attributes: false, hard_links: false, directory_times: false };
+        Comparison { owners: false, attributes: false, hard_links: false, times: false };
 }
 
 struct Work<'a> {
@@ -54,14 +54,8 @@ struct Work<'a> {
 
 /// Compares; the first differences are the error.
 pub(crate) fn compare(left: &Path, right: &Path, what: Comparison, bar: &ProgressBar) -> Result<Size> {
-    let work = Work {
-        left,
-        right,
-        bytes: AtomicU64::new(0),
-        count: AtomicU64::new(0),
-        differences: Mutex::default(),
-        bar,
-    };
+    let work =
+        Work { left, right, bytes: AtomicU64::new(0), count: AtomicU64::new(0), differences: Mutex::default(), bar };
     let (send, inbox) = sync_channel::<PathBuf>(1000);
     let inbox = Mutex::new(inbox);
     let walked = std::thread::scope(|scope| {
@@ -129,7 +123,9 @@ impl Work<'_> {
             }
             if left.is_file() {
                 size.files += 1;
-                if right.is_file() { content(relative.to_owned())? }
+                if right.is_file() {
+                    content(relative.to_owned())?
+                }
             } else {
                 size.others += 1;
                 self.bar.inc(1);
@@ -148,8 +144,7 @@ impl Work<'_> {
             self.differ(relative, format!("kind {:?}, the copy {:?}", left.file_type(), right.file_type()));
             return;
         }
-        let times = left.mtime() == right.mtime() && left.mtime_nsec() == right.mtime_nsec();
-        if !times && (what.directory_times || !left.is_dir()) && !(left.is_symlink() && !what.owners) {
+        if what.times && (left.mtime(), left.mtime_nsec()) != (right.mtime(), right.mtime_nsec()) {
             let time = |metadata: &Metadata| format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec());
             self.differ(relative, format!("modified {}, the copy {}", time(left), time(right)));
         }
@@ -215,15 +210,23 @@ impl Work<'_> {
 
     /// Bytes compared.
     fn content(&self, relative: &Path) -> Result<u64> {
-        let open = |root: &Path| File::open(root.join(relative)).with_context(|| format!("cannot open it in {}", root.display()));
+        let open = |root: &Path| {
+            File::open(root.join(relative)).with_context(|| format!("cannot open it in {}", root.display()))
+        };
         let (mut left, mut right) = (open(self.left)?, open(self.right)?);
         let (mut expected, mut found) = (vec![0; 256 * 1024], vec![0; 256 * 1024]);
         let mut offset = 0;
         loop {
             let count = fill(&mut left, &mut expected).context("cannot read the original")?;
-            let copied = fill(&mut right, &mut found).with_context(|| format!("cannot read the copy after byte {offset}"))?;
+            let copied =
+                fill(&mut right, &mut found).with_context(|| format!("cannot read the copy after byte {offset}"))?;
             if expected[..count] != found[..copied] {
-                let same = expected.iter().zip(&found).take(count.min(copied)).take_while(|(left, right)| left == right).count();
+                let same = expected
+                    .iter()
+                    .zip(&found)
+                    .take(count.min(copied))
+                    .take_while(|(left, right)| left == right)
+                    .count();
                 bail!("content differs from byte {} on", offset + same as u64);
             }
             if count == 0 {
@@ -297,22 +300,31 @@ mod tests {
         let mut changes: Vec<(&str, Box<dyn Fn()>)> = Vec::new();
         let path = |name: &str| right.join(name);
         let (file, extra, linked, soft) = (path("dir/a"), path("dir/extra"), path("linked"), path("soft"));
-        changes.push(("content differs from byte 299999", Box::new(move || {
-            let times = fs::metadata(&file).expect("there").modified().expect("known");
-            let mut content = vec![7; 300_000];
-            content[299_999] = 8;
-            fs::write(&file, content).expect("room");
-            fs::File::options().write(true).open(&file).and_then(|file| file.set_modified(times)).expect("ours");
-        })));
+        changes.push((
+            "content differs from byte 299999",
+            Box::new(move || {
+                let times = fs::metadata(&file).expect("there").modified().expect("known");
+                let mut content = vec![7; 300_000];
+                content[299_999] = 8;
+                fs::write(&file, content).expect("room");
+                fs::File::options().write(true).open(&file).and_then(|file| file.set_modified(times)).expect("ours");
+            }),
+        ));
         changes.push(("is in the copy only", Box::new(move || fs::write(&extra, "").expect("room"))));
-        changes.push(("is one file with", Box::new(move || {
-            fs::remove_file(&linked).expect("there");
-            fs::write(&linked, vec![7; 300_000]).expect("room");
-        })));
-        changes.push(("leads to", Box::new(move || {
-            fs::remove_file(&soft).expect("there");
-            std::os::unix::fs::symlink("dir/b", &soft).expect("room");
-        })));
+        changes.push((
+            "is one file with",
+            Box::new(move || {
+                fs::remove_file(&linked).expect("there");
+                fs::write(&linked, vec![7; 300_000]).expect("room");
+            }),
+        ));
+        changes.push((
+            "leads to",
+            Box::new(move || {
+                fs::remove_file(&soft).expect("there");
+                std::os::unix::fs::symlink("dir/b", &soft).expect("room");
+            }),
+        ));
         for (words, change) in changes {
             change();
             let error = outcome().expect_err(words).to_string();

@@ -104,7 +104,10 @@ impl RawDisk for Directory {
         let status = rustix::fs::statvfs(&self.root)
             .map_err(|error| describe("measure the space of", &self.shown, &io::Error::from(error)))?;
         Ok(Space {
-            total: status.f_blocks.saturating_mul(status.f_frsize),
+            // As df reckons: what is kept for root is neither used nor free.
+            total: (status.f_blocks - status.f_bfree.min(status.f_blocks))
+                .saturating_add(status.f_bavail)
+                .saturating_mul(status.f_frsize),
             free: status.f_bavail.saturating_mul(status.f_frsize),
             device: rustix::fs::stat(&self.root)
                 .map_err(|error| describe("identify the device of", &self.shown, &io::Error::from(error)))?

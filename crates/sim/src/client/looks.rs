@@ -8,7 +8,7 @@ use file::{Attributes, Kind, Seek, View};
 use super::{Client, Done};
 use crate::content::index;
 use crate::model::{Key, Model, Name, show};
-use crate::oracle::Window;
+use crate::oracle::{Floors, Window};
 use crate::plan::Sabotage;
 use crate::shared::Stop;
 use crate::tree::read_tree;
@@ -65,9 +65,10 @@ impl Client {
             }
         };
         match self.look(&said, call).await? {
-            Some(found) if found != expected => {
-                Err(Stop::Wrong(format!("{said}: {found:?}, not {expected:?}; data is at {:?}", allocated.within(0..size))))
-            }
+            Some(found) if found != expected => Err(Stop::Wrong(format!(
+                "{said}: {found:?}, not {expected:?}; data is at {:?}",
+                allocated.within(0..size)
+            ))),
             _ => Ok(()),
         }
     }
@@ -81,7 +82,11 @@ impl Client {
         let Some(found) = self.listing(&model, key, false).await? else { return Ok(()) };
         let expected: BTreeSet<&Name> = model.node(key).entries.keys().collect();
         if found.keys().collect::<BTreeSet<_>>() != expected {
-            return Err(Stop::Wrong(format!("{what}: {} expected, {} found", show_names(&expected), show_names(&found.keys().collect()))));
+            return Err(Stop::Wrong(format!(
+                "{what}: {} expected, {} found",
+                show_names(&expected),
+                show_names(&found.keys().collect())
+            )));
         }
         for (name, (file, kind)) in found {
             let child = model.node(model.node(key).entries[&name]);
@@ -110,7 +115,10 @@ impl Client {
             }
             for entry in batch {
                 if entry.cookie <= after {
-                    return Err(Stop::Wrong(format!("cookie {} of {:?} is not after {after}", entry.cookie, entry.name)));
+                    return Err(Stop::Wrong(format!(
+                        "cookie {} of {:?} is not after {after}",
+                        entry.cookie, entry.name
+                    )));
                 }
                 after = entry.cookie;
                 found.insert(entry.name.to_vec(), (entry.node.file, entry.kind));
@@ -123,7 +131,10 @@ impl Client {
 
     async fn change_entry(&mut self, key: Key) -> Done {
         let model = self.model();
-        let files: Vec<Name> = model.node(key).entries.iter()
+        let files: Vec<Name> = model
+            .node(key)
+            .entries
+            .iter()
             .filter(|(_, child)| model.node(**child).kind != Kind::Directory)
             .map(|(name, _)| name.clone())
             .collect();
@@ -219,7 +230,7 @@ impl Client {
         let Some(tree) = self.look("compare everything", call).await? else { return Ok(()) };
         let history = self.shared.state().histories[self.number].clone();
         let last = history.last();
-        let window = Window { history: &history, names: last, content: last, last, is_strict: true };
+        let window = Window { history: &history, names: last, content: last, last, floors: Floors::Synced };
         window.verify(&tree).map(|_| ()).map_err(Stop::Wrong)
     }
 
@@ -272,4 +283,3 @@ impl Client {
 fn show_names(names: &BTreeSet<&Name>) -> String {
     names.iter().map(|name| show(name)).collect::<Vec<_>>().join(" ")
 }
-

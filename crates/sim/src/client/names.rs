@@ -258,7 +258,11 @@ impl Client {
     }
 
     fn xattr_name(&mut self) -> Vec<u8> {
-        if self.random.one_in(20) { b"other.a".to_vec() } else { format!("user.a{}", self.random.below(4)).into_bytes() }
+        if self.random.one_in(20) {
+            b"other.a".to_vec()
+        } else {
+            format!("user.a{}", self.random.below(4)).into_bytes()
+        }
     }
 }
 

@@ -1,0 +1,301 @@
+//! Suites made for testing file systems: pjdfstest, fsx, stress-ng.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Place, exceptions};
+use crate::program::{Program, read_lossy};
+use crate::tally::{Counts, End};
+use crate::{machine, text, tools};
+
+/// Versions in the package registry that were tried.
+const PJDFSTEST_VERSION: &str = "0.2.2";
+const FSX_VERSION: &str = "0.3.2";
+
+/// Two users that every Debian and most other systems have, each with its own group: none has to be made.
+const USERS: [&str; 6] = ["nobody", "daemon", "bin", "games", "mail", "www-data"];
+
+/// pjdfstest, all of it.
+pub(super) fn pjdfstest(place: &Place) -> Result<End> {
+    if !machine::is_root() {
+        return Ok(End::Skipped("it changes owners and users, which only root may; run as root".to_owned()));
+    }
+    let program = tools::installed("pjdfstest", PJDFSTEST_VERSION)?;
+    let config = place.outside.join("pjdfstest.toml");
+    fs::write(&config, pjdfstest_config(&users()?, place.is_ours))?;
+    let run = Program::new(program).arg("-c").arg(&config).arg("-p").arg(&place.dir);
+    // A second file system, for what must not work from one to another.
+    let second = place.scratch("second")?;
+    let is_other = fs::metadata(&second)?.dev() != fs::metadata(&place.dir)?.dev();
+    let run = if is_other { run.arg("-s").arg(second) } else { run };
+    let status = run.log(&place.log).limit(Duration::from_secs(1800)).status()?;
+    let counts = pjdfstest_counts(&read_lossy(&place.log)).context("pjdfstest printed no summary")?;
+    if !status.success() && counts.failed == 0 {
+        bail!("pjdfstest ended with {status}");
+    }
+    let known = exceptions::PJDFSTEST.len();
+    Ok(End::Counted(
+        counts,
+        format!(
+            "{} of its tests passed, {} failed, {} skipped, {known} known exceptions",
+            counts.passed, counts.failed, counts.ignored
+        ),
+    ))
+}
+
+/// Two users with groups of their own.
+fn users() -> Result<Vec<(String, String)>> {
+    let read = |path| fs::read_to_string(path).with_context(|| format!("cannot read {path}"));
+    let (passwd, group) = (read("/etc/passwd")?, read("/etc/group")?);
+    let groups: BTreeMap<&str, &str> =
+        group.lines().filter_map(|line| line.split(':').nth(2).zip(line.split(':').next())).collect();
+    let of_user = |user: &&str| {
+        let line = passwd.lines().find(|line| line.split(':').next() == Some(user))?;
+        let name = groups.get(line.split(':').nth(3)?)?;
+        Some(((*user).to_owned(), (*name).to_owned()))
+    };
+    let users: Vec<(String, String)> = USERS.iter().filter_map(of_user).take(2).collect();
+    if users.len() < 2 {
+        bail!("of the users {} fewer than two are on this machine", USERS.join(", "));
+    }
+    Ok(users)
+}
+
+fn pjdfstest_config(users: &[(String, String)], may_remount: bool) -> String {
+    let entries: Vec<String> = users.iter().map(|(user, group)| format!("[\"{user}\", \"{group}\"]")).collect();
+    let known: Vec<String> = exceptions::PJDFSTEST.iter().map(|(test, _)| format!("\"{test}\"")).collect();
+    // Not: chflags and nfsv4_acls, which are FreeBSD's.
+    format!(
+        "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nstat_st_birthtime = {{}}\nutime_now = {{}}\nutimensat = {{}}\n\
+         [settings]\nnaptime = 0.005\nallow_remount = {may_remount}\nexpected_failures = [{}]\n\
+         [dummy_auth]\nentries = [{}]\n",
+        known.join(", "),
+        entries.join(", ")
+    )
+}
+
+/// Reads `Summary: 0 failed, 15 skipped, 383 passed, 0 expected failures, 398 total`, which has colours.
+fn pjdfstest_counts(log: &str) -> Option<Counts> {
+    let line = log.lines().rfind(|line| line.contains("Summary") && line.contains("total"))?;
+    let line = without_colours(line);
+    let number = |word: &str| {
+        let part = line.split([',', ':']).find(|part| part.trim().ends_with(word))?;
+        part.trim().split(' ').next()?.parse::<u64>().ok()
+    };
+    Some(Counts {
+        passed: number(" passed")?,
+        failed: number(" failed")?,
+        ignored: number(" skipped")? + number("expected failures")?,
+    })
+}
+
+fn without_colours(line: &str) -> String {
+    let mut parts = line.split('\u{1b}');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, rest)| rest))
+}
+
+/// fsx: random operations on one file, each read compared with what it must give.
+pub(super) fn fsx(place: &Place) -> Result<End> {
+    let program = tools::installed("fsx", FSX_VERSION)?;
+    let operations: u64 = if place.is_quick { 20_000 } else { 1_000_000 };
+    let config = place.outside.join("fsx.toml");
+    let weights = [
+        ("close_open", 1),
+        ("read", 10),
+        ("write", 10),
+        ("mapread", 10),
+        ("mapwrite", 10),
+        ("invalidate", 1),
+        ("truncate", 5),
+        ("fsync", 1),
+        ("fdatasync", 1),
+        ("posix_fallocate", 3),
+        ("punch_hole", 5),
+        ("sendfile", 3),
+        ("posix_fadvise", 1),
+        ("copy_file_range", 5),
+    ];
+    let weights: String = weights.iter().map(|(name, weight)| format!("{name} = {weight}\n")).collect();
+    fs::write(&config, format!("flen = 1048576\n[opsize]\nmax = 65536\nmin = 0\nalign = 1\n[weights]\n{weights}"))?;
+    let run = Program::new(program).arg("-f").arg(&config).arg("-N").arg(operations.to_string());
+    let run = run.arg("-S").arg(place.seed.to_string()).arg("-P").arg(&place.outside).arg(place.dir.join("file"));
+    run.log(&place.log).limit(Duration::from_secs(7200)).run()?;
+    Ok(End::Passed(format!(
+        "{} operations with mmap, holes and copy_file_range, seed {}",
+        text::count(operations),
+        place.seed
+    )))
+}
+
+/// Stressors that touch files, those that stress-ng counts to its class "filesystem" and some others.
+fn stressors() -> Result<Vec<String>> {
+    let (_, output, errors) = Program::new("stress-ng").args(["--class", "filesystem?"]).outcome()?;
+    let text = output + &errors;
+    let (_, list) =
+        text.split_once("stressors:").context("stress-ng lists no stressors of its class \"filesystem\"")?;
+    let more = ["aiol", "mmap", "readahead", "revio", "seek", "sendfile"];
+    let is_excepted = |name: &&str| exceptions::STRESSORS.iter().any(|(excepted, _)| excepted == name);
+    let mut names: Vec<String> =
+        list.split_whitespace().chain(more).filter(|name| !is_excepted(name)).map(ToOwned::to_owned).collect();
+    names.sort();
+    names.dedup();
+    Ok(names)
+}
+
+/// One stressor after the other, with verification.
+pub(super) fn stress_each(place: &Place) -> Result<End> {
+    let names = stressors()?;
+    let seconds = if place.is_quick { 1 } else { 5 };
+    let quick = [
+        "copy-file",
+        "dentry",
+        "fallocate",
+        "fpunch",
+        "getdent",
+        "hdd",
+        "iomix",
+        "link",
+        "lockofd",
+        "mmap",
+        "rename",
+        "utime",
+        "xattr",
+    ];
+    let names: Vec<String> =
+        names.into_iter().filter(|name| !place.is_quick || quick.contains(&name.as_str())).collect();
+    let (mut failed, mut skipped) = (Vec::new(), Vec::new());
+    for name in &names {
+        let dir = place.dir.join(name);
+        fs::create_dir_all(&dir)?;
+        match stress(place, &dir, std::slice::from_ref(name), 2, seconds)? {
+            Verdict::Good => {}
+            Verdict::NotRun(why) => skipped.push(format!("{name} ({why})")),
+            Verdict::Bad(why) => failed.push(format!("{name}: {why}")),
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} of {} stressors failed: {}", failed.len(), names.len(), failed.join("; "));
+    }
+    let skipped = if skipped.is_empty() { String::new() } else { format!("; not supported: {}", skipped.join(", ")) };
+    Ok(End::Passed(format!("{} stressors, {seconds} s each, verified{skipped}", names.len())))
+}
+
+/// All at once in one directory: they meet each other's files.
+pub(super) fn stress_together(place: &Place) -> Result<End> {
+    let all = [
+        "access",
+        "chmod",
+        "chown",
+        "copy-file",
+        "dentry",
+        "dir",
+        "fallocate",
+        "filename",
+        "flock",
+        "fpunch",
+        "fstat",
+        "getdent",
+        "hdd",
+        "iomix",
+        "link",
+        "lockofd",
+        "mmap",
+        "open",
+        "rename",
+        "seek",
+        "symlink",
+        "touch",
+        "utime",
+        "xattr",
+    ];
+    let known = stressors()?;
+    let names: Vec<String> = all.into_iter().map(ToOwned::to_owned).filter(|name| known.contains(name)).collect();
+    let seconds = if place.is_quick { 5 } else { 180 };
+    match stress(place, &place.dir, &names, 1, seconds)? {
+        Verdict::Good => Ok(End::Passed(format!("{} stressors at once for {seconds} s, verified", names.len()))),
+        Verdict::NotRun(why) => Ok(End::Skipped(why)),
+        Verdict::Bad(why) => bail!("{why}"),
+    }
+}
+
+enum Verdict {
+    Good,
+    NotRun(String),
+    Bad(String),
+}
+
+fn stress(place: &Place, dir: &Path, names: &[String], workers: u32, seconds: u64) -> Result<Verdict> {
+    let log = with_name(&place.log, "one");
+    fs::write(&log, "")?;
+    let mut run = Program::new("stress-ng")
+        .args(["--verify", "--timestamp", "--oomable", "--timeout"])
+        .arg(format!("{seconds}s"));
+    run = run.arg("--temp-path").arg(dir).args([
+        "--hdd-bytes",
+        "64m",
+        "--iomix-bytes",
+        "64m",
+        "--fallocate-bytes",
+        "64m",
+        "--copy-file-bytes",
+        "128m",
+    ]);
+    for name in names {
+        run = run.arg(format!("--{name}")).arg(workers.to_string());
+        if name == "mmap" {
+            run = run.args(["--mmap-file", "--mmap-bytes", "32m"]);
+        }
+    }
+    // They stop by themselves; some tidy up for a while.
+    let status = run.log(&log).limit(Duration::from_secs(seconds + 240)).status();
+    let words = read_lossy(&log);
+    let mut whole = read_lossy(&place.log);
+    whole += &words;
+    fs::write(&place.log, whole)?;
+    fs::remove_file(&log)?;
+    let line =
+        |part: &[&str]| words.lines().find(|line| part.iter().any(|part| line.contains(part))).map(ToOwned::to_owned);
+    if let Some(line) = line(&["fail:", "error:", "corrupt"]) {
+        return Ok(Verdict::Bad(line));
+    }
+    match status {
+        Ok(status) if status.success() => Ok(line(&["skipping", "not supported"])
+            .map_or(Verdict::Good, |_| Verdict::NotRun("stress-ng skips it here".to_owned()))),
+        // 3: not run for want of something, 4: not implemented here (stress-ng(1), exit status).
+        Ok(status) if matches!(status.code(), Some(3 | 4)) => {
+            Ok(Verdict::NotRun("stress-ng cannot run it here".to_owned()))
+        }
+        Ok(status) => Ok(Verdict::Bad(format!("ended with {status}: {}", text::last_lines(&words, 2)))),
+        Err(error) => Ok(Verdict::Bad(format!("{error:#}").lines().next().unwrap_or_default().to_owned())),
+    }
+}
+
+fn with_name(log: &Path, name: &str) -> PathBuf {
+    log.with_extension(format!("{name}.log"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{pjdfstest_config, pjdfstest_counts};
+    use crate::tally::Counts;
+
+    #[test]
+    fn the_summary_is_read_through_its_colours() {
+        let log = "x ok\n\n\u{1b}[1;32mSummary\u{1b}[0m: 2 \u{1b}[1;31mfailed\u{1b}[0m, 15 \u{1b}[33mskipped\u{1b}[0m, 381 passed, 1 expected failures, 399 total\n";
+        assert_eq!(pjdfstest_counts(log), Some(Counts { passed: 381, failed: 2, ignored: 16 }));
+        assert_eq!(pjdfstest_counts("panicked"), None);
+    }
+
+    #[test]
+    fn the_configuration_is_toml() {
+        let users = [("nobody".to_owned(), "nogroup".to_owned()), ("daemon".to_owned(), "daemon".to_owned())];
+        let config: toml::Table = pjdfstest_config(&users, true).parse().expect("TOML");
+        assert_eq!(config["dummy_auth"]["entries"].as_array().map(Vec::len), Some(2));
+    }
+}
