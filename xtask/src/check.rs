@@ -1,6 +1,89 @@
-//! Soon.
+//! `make test`: every check there is, and one closing line over all of them.
+//!
+//! What fails does not stop the rest: one run shows everything that is wrong.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::program::Program;
+use crate::random::Random;
+use crate::tally::{Counts, End, Tally};
+use crate::tools::{self, Profile};
+use crate::{kill, posix, volume};
+
+/// Rounds of `kill` in every test run; `make soak` and `cargo xtask kill` do many.
+const KILL_ROUNDS: u32 = 4;
+
+/// Run every test: format, lints, unit tests, simulated crashes, and a quick part of posix and kill.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Arguments {}
-pub(crate) fn run(_: &Arguments) -> anyhow::Result<std::process::ExitCode> {
-    anyhow::bail!("soon")
+pub(crate) struct Arguments {
+    /// Without mounts: for a machine that has no FUSE.
+    #[arg(long)]
+    no_mount: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut tally = Tally::new();
+    tally.step("format", || plain(&["fmt", "--all", "--check"], "cargo fmt"));
+    let lints = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"];
+    tally.step("lints", || plain(&lints, "no warning of clippy"));
+    tally.step("cargo test", cargo_test);
+    match no_mount(arguments) {
+        Some(why) => {
+            tally.step("posix (quick)", || Ok(End::Skipped(why.clone())));
+            tally.step("kill (quick)", || Ok(End::Skipped(why)));
+        }
+        None => with_mounts(&mut tally),
+    }
+    Ok(tally.close())
+}
+
+fn with_mounts(tally: &mut Tally) {
+    match posix::quick(Profile::Dev) {
+        Ok(steps) => tally.take("posix ", steps),
+        Err(error) => {
+            tally.step("posix (quick)", || Err(error));
+        }
+    }
+    tally.step("kill (quick)", || {
+        let seed = Random::fresh_seed();
+        println!("   seed {seed}");
+        let survived = kill::torture(&tools::hydrafs(Profile::Dev)?, KILL_ROUNDS, seed)?;
+        Ok(End::Passed(survived.words()))
+    });
+}
+
+/// Why nothing can be mounted here, if so.
+fn no_mount(arguments: &Arguments) -> Option<String> {
+    if arguments.no_mount {
+        return Some("asked for with --no-mount".to_owned());
+    }
+    volume::can_mount().err().map(|why| why.to_string())
+}
+
+fn plain(arguments: &[&str], words: &str) -> Result<End> {
+    let status = tools::cargo().args(arguments).status()?;
+    if !status.success() {
+        bail!("`cargo {}` ended with {status}", arguments.join(" "));
+    }
+    Ok(End::Passed(words.to_owned()))
+}
+
+/// All crates, all kinds of tests; what the harnesses count is summed.
+fn cargo_test() -> Result<End> {
+    let mut counts = Counts::default();
+    let program: Program = tools::cargo().args(["test", "--workspace", "--no-fail-fast"]);
+    let status = program.watch(|line| {
+        if let Some(found) = Counts::of_line(line) {
+            counts.add(found);
+        }
+    })?;
+    if !status.success() && counts.failed == 0 {
+        bail!("`cargo test` ended with {status}: something does not compile, or a test process died");
+    }
+    Ok(End::Counted(
+        counts,
+        format!("{} tests passed, {} failed, {} ignored", counts.passed, counts.failed, counts.ignored),
+    ))
 }

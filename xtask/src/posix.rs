@@ -6,8 +6,8 @@
 //! Not here: what a kill leaves (`kill`), how fast it is (`bench`).
 
 mod exceptions;
-mod git;
-mod programs;
+pub(crate) mod git;
+pub(crate) mod programs;
 mod sqlite;
 mod suites;
 mod trees;
@@ -155,6 +155,7 @@ fn on_mount(
 ) -> Result<()> {
     let home = root.join(transport);
     let mut volume = Volume::fresh(binary, &home)?;
+    volume.mount_short()?;
     volume.set("mount", "transport", transport);
     let mounted = tally.step(&format!("{transport}: mount"), || {
         volume.mount()?;

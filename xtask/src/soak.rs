@@ -1,6 +1,61 @@
-//! Soon.
+//! `make soak`: simulated crashes and real kills by turns, with fresh seeds, until told to stop or until one fails.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::program::Program;
+use crate::random::Random;
+use crate::tools::{self, Profile};
+use crate::{interrupt, kill, volume};
+
+/// Simulate crashes and kill daemons until told to stop (Ctrl-C).
 #[derive(clap::Args, Debug)]
-pub(crate) struct Arguments {}
-pub(crate) fn run(_: &Arguments) -> anyhow::Result<std::process::ExitCode> {
-    anyhow::bail!("soon")
+pub(crate) struct Arguments {
+    /// Seconds of simulation in each turn.
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+    /// Kills in each turn.
+    #[arg(long, default_value_t = 20)]
+    rounds: u32,
+    /// Turns; 0: until told to stop.
+    #[arg(long, default_value_t = 0)]
+    turns: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let built = tools::cargo().args(["build", "--release", "--quiet", "--package", "sim"]).status()?;
+    if !built.success() {
+        bail!("sim does not build; see the compiler's words above");
+    }
+    let binary = tools::hydrafs(Profile::Release)?;
+    let mut turn = 0;
+    while (arguments.turns == 0 || turn < arguments.turns) && !interrupt::is_asked() {
+        turn += 1;
+        println!("── turn {turn}: sim for {} s", arguments.seconds);
+        let sim = Program::new(tools::target().join("release/sim"))
+            .args(["--soak", "--seconds"])
+            .arg(arguments.seconds.to_string());
+        let status = sim.limit(Duration::from_secs(arguments.seconds + 600)).status();
+        if interrupt::is_asked() {
+            break;
+        }
+        if !status?.success() {
+            bail!("a simulated crash broke a promise: its seed is above; `cargo run -p sim -- --seed N` replays it");
+        }
+        if let Err(why) = volume::can_mount() {
+            println!("── turn {turn}: no kills: {why}");
+            continue;
+        }
+        let seed = Random::fresh_seed();
+        println!("── turn {turn}: kill with seed {seed}");
+        match kill::torture(&binary, arguments.rounds, seed) {
+            Ok(survived) => println!("   {}", survived.words()),
+            Err(_) if interrupt::is_asked() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    println!("soak: ended after {turn} turns; nothing failed");
+    Ok(ExitCode::SUCCESS)
 }

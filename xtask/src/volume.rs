@@ -28,6 +28,8 @@ pub(crate) struct Volume {
     pub(crate) point: PathBuf,
     settings: Vec<(String, String)>,
     daemon: Option<Daemon>,
+    /// A mount point to be removed.
+    short: Option<PathBuf>,
 }
 
 /// A running daemon. The descriptor names the process for good; its number may be given to another one day.
@@ -49,12 +51,22 @@ impl Volume {
         fs::create_dir_all(root.join("mnt")).with_context(|| format!("cannot make {}", root.display()))?;
         let root = root.canonicalize()?;
         let (node, point) = (root.join("node"), root.join("mnt"));
-        let volume = Volume { binary: binary.to_owned(), node, point, settings: Vec::new(), daemon: None };
+        let volume = Volume { binary: binary.to_owned(), node, point, settings: Vec::new(), daemon: None, short: None };
         if !volume.node.exists() {
             let init = volume.program("init").arg(&volume.node);
             disks.iter().fold(init, |init, disk| init.arg("--disk").arg(disk)).output()?;
         }
         Ok(volume)
+    }
+
+    /// Mounts at a path of few letters from now on: the address of a socket has 108 bytes, and suites make long names. The
+    /// directory goes when this is dropped.
+    pub(crate) fn mount_short(&mut self) -> Result<()> {
+        let point = std::env::temp_dir().canonicalize()?.join(format!("hydrafs-{}", std::process::id()));
+        fs::create_dir_all(&point).with_context(|| format!("cannot make {}", point.display()))?;
+        self.point.clone_from(&point);
+        self.short = Some(point);
+        Ok(())
     }
 
     /// Sets `section.key` for the mounts to come.
@@ -167,6 +179,16 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
+        self.end();
+        if let Some(point) = &self.short {
+            // Not empty if something is still mounted there, and then it was said.
+            let _ = fs::remove_dir(point);
+        }
+    }
+}
+
+impl Volume {
+    fn end(&mut self) {
         let Some(daemon) = &self.daemon else { return };
         // Ctrl-C ends programs of ours too; then the daemon is asked by a signal.
         let asked = daemon.signal(Signal::TERM);
@@ -240,7 +262,9 @@ pub(crate) fn take_away(point: &Path) -> Result<()> {
 /// Removes a folder of ours with all that is in it. Mounts below it are taken away first, and their daemons with them.
 pub(crate) fn clear(root: &Path) -> Result<()> {
     let Ok(root) = root.canonicalize() else { return Ok(()) };
-    for mount in machine::mounts()?.iter().rev().filter(|mount| mount.point.starts_with(&root)) {
+    // By point or by node: the point may be a short one elsewhere.
+    let is_ours = |mount: &&machine::Mounted| mount.point.starts_with(&root) || mount.source.starts_with(&root);
+    for mount in machine::mounts()?.iter().rev().filter(is_ours) {
         println!("   taking away what an earlier run left at {}", mount.point.display());
         take_away(&mount.point)?;
     }
@@ -255,4 +279,20 @@ pub(crate) fn clear(root: &Path) -> Result<()> {
             Err(_) => std::thread::sleep(Duration::from_millis(200)),
         }
     }
+}
+
+/// Whether FUSE file systems can be mounted here; what to do, if not.
+pub(crate) fn can_mount() -> Result<()> {
+    let device = Path::new("/dev/fuse");
+    if let Err(error) = fs::File::options().read(true).write(true).open(device) {
+        let mend = match error.kind() {
+            std::io::ErrorKind::NotFound => "as root: modprobe fuse; in a container pass it in (--device /dev/fuse)",
+            _ => "run as root, or as root: chmod 666 /dev/fuse",
+        };
+        bail!("cannot mount: /dev/fuse: {error}; {mend}");
+    }
+    if !machine::is_root() && !crate::tools::has("fusermount3") {
+        bail!("cannot mount: fusermount3 is not installed; `scripts/setup run` does it");
+    }
+    Ok(())
 }

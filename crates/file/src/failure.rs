@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use platform::disk::DiskErrorKind;
 use store::StoreError;
 
 /// Why an operation did not happen.
@@ -79,6 +80,8 @@ impl From<StoreError> for FileError {
     fn from(error: StoreError) -> FileError {
         match error {
             StoreError::Full { .. } => FileError::NoSpace,
+            // Met in the middle of something, the index for one: full all the same.
+            StoreError::Disk(error) if error.kind == DiskErrorKind::Full => FileError::NoSpace,
             error => FileError::Store(error),
         }
     }

@@ -18,7 +18,7 @@ use base::id::FileId;
 use file::{FileError, FileSystem, Kind, Node as FileNode};
 
 use crate::model::{Change, Key, Model, Name, show};
-use crate::plan::Trouble;
+use crate::plan::{Sabotage, Trouble};
 use crate::random::Random;
 use crate::shared::{Judgement, Shared, Stop, describe};
 
@@ -228,8 +228,10 @@ impl Client {
     }
 
     /// Whether this call is to be lied about (a test of the oracle).
-    fn lies(&mut self, about: crate::plan::Sabotage) -> bool {
-        self.shared.plan.sabotage == Some(about) && self.random.one_in(6)
+    fn lies(&mut self, about: Sabotage) -> bool {
+        // A sync that is skipped shows only if the next crash comes before anyone else's.
+        let one_in = if about == Sabotage::SkipSyncs { 2 } else { 6 };
+        self.shared.plan.sabotage == Some(about) && self.random.one_in(one_in)
     }
 
     fn place(&self, model: &Model, parent: Key, name: &[u8]) -> String {

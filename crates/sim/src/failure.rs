@@ -15,6 +15,8 @@ pub struct Summary {
     pub syncs: u64,
     /// Snapshots taken.
     pub snapshots: u64,
+    /// Packs that reclaim removed.
+    pub packs_deleted: u64,
     /// Clean ends.
     pub closes: u64,
     /// Deaths of the process.
@@ -39,6 +41,7 @@ impl Summary {
         self.looks += other.looks;
         self.syncs += other.syncs;
         self.snapshots += other.snapshots;
+        self.packs_deleted += other.packs_deleted;
         self.closes += other.closes;
         self.crashes += other.crashes;
         self.power_cuts += other.power_cuts;
@@ -53,7 +56,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} lives ({} closed, {} crashes, {} power cuts), {} changes, {} looks, {} syncs, {} snapshots, {} refused, \
+            "{} lives ({} closed, {} crashes, {} power cuts), {} changes, {} looks, {} syncs, {} snapshots, {} packs reclaimed, {} refused, \
              {} openings refused, {} disk operations, trace {:016x}",
             self.lives,
             self.closes,
@@ -63,6 +66,7 @@ impl fmt::Display for Summary {
             self.looks,
             self.syncs,
             self.snapshots,
+            self.packs_deleted,
             self.refused,
             self.openings_refused,
             self.disk_operations,

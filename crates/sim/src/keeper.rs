@@ -1,4 +1,4 @@
-//! The keeper: a task beside the clients that takes, compares and deletes snapshots, commits, syncs and checks; and the nemesis,
+//! The keeper: a task beside the clients that takes, compares and deletes snapshots, commits, syncs, reclaims and checks; and the nemesis,
 //! which does what the world does to a machine: sets its clock, fills its disks.
 
 use std::sync::{Arc, Weak};
@@ -28,18 +28,21 @@ impl Keeper {
     /// Works as long as the clients do.
     pub(crate) async fn work(mut self) {
         loop {
-            let pause = Duration::from_millis(1 + self.random.below(300));
+            let often = self.shared.plan.reclaims_often;
+            let pause = Duration::from_millis(1 + self.random.below(if often { 20 } else { 300 }));
             self.shared.platform.tasks.sleep(pause).await;
             if self.shared.state().working == 0 {
                 return;
             }
-            let done = match self.random.below(10) {
+            let done = match self.random.below(14) {
+                _ if often && !self.random.one_in(4) => self.reclaim().await,
                 0..=2 => self.take().await,
                 3 => self.delete().await,
                 4..=5 => self.compare().await,
                 6 => self.commit().await,
                 7 => self.sync().await,
                 8 => self.check().await,
+                9..=12 => self.reclaim().await,
                 _ => Ok(()),
             };
             match done {
@@ -157,6 +160,18 @@ impl Keeper {
         let acknowledged = self.shared.acknowledged();
         if self.judge("sync", self.system.sync_all().await)?.is_some() {
             self.shared.synced(&acknowledged, None, true);
+        }
+        Ok(())
+    }
+
+    /// Gives back what nobody needs, while everybody works: whoever still needed it will tell.
+    async fn reclaim(&mut self) -> Result<(), Stop> {
+        self.shared.log("keeper", "reclaim");
+        let is_rehearsal = self.random.one_in(6);
+        if let Some(report) = self.judge("reclaim", self.system.reclaim(is_rehearsal).await)? {
+            let (dead, sparse, deleted) = (report.packs_dead, report.packs_sparse, report.packs_deleted);
+            self.shared.log("keeper", &format!("reclaimed: {dead} dead, {sparse} sparse, {deleted} deleted"));
+            self.shared.state().summary.packs_deleted += deleted;
         }
         Ok(())
     }

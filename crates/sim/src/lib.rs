@@ -50,7 +50,8 @@ pub fn run(seed: u64, plan: &Plan, is_verbose: bool) -> Result<Summary, Box<Fail
         Ok(Err(what)) => what,
         Err(panic) => format!("panic: {}", words(panic.as_ref())),
     };
-    Err(Box::new(Failure { seed, plan: plan.name, life: run.life, what, history: shared.log_lines() }))
+    let history = shared.log_about(&what);
+    Err(Box::new(Failure { seed, plan: plan.name, life: run.life, what, history }))
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {

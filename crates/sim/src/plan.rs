@@ -48,6 +48,8 @@ pub struct Plan {
     pub steps_clock: bool,
     /// Whether a disk is slow.
     pub is_slow: bool,
+    /// Whether reclaim runs nearly all the time.
+    pub reclaims_often: bool,
     /// Most operations of a client in one life.
     pub operations: u64,
     /// Most lives.
@@ -63,7 +65,8 @@ const BASE: Plan = Plan {
     cuts_power: false,
     steps_clock: false,
     is_slow: false,
-    operations: 120,
+    reclaims_often: false,
+    operations: 160,
     lives: 3,
     sabotage: None,
 };
@@ -77,7 +80,7 @@ const PLANS: &[Plan] = &[
         about: "reads, writes and syncs fail",
         trouble: Trouble::Errors,
         cuts_power: true,
-        operations: 80,
+        operations: 120,
         ..BASE
     },
     Plan {
@@ -85,6 +88,7 @@ const PLANS: &[Plan] = &[
         about: "disks fill up, get room again, and the power goes",
         trouble: Trouble::Full,
         cuts_power: true,
+        operations: 300,
         ..BASE
     },
     Plan {
@@ -108,7 +112,15 @@ const PLANS: &[Plan] = &[
         cuts_power: true,
         ..BASE
     },
-    Plan { name: "long", about: "many operations and lives", cuts_power: true, operations: 400, lives: 5, ..BASE },
+    Plan {
+        name: "space",
+        about: "room is reclaimed all the time, on slow disks, and the power goes",
+        is_slow: true,
+        reclaims_often: true,
+        cuts_power: true,
+        ..BASE
+    },
+    Plan { name: "long", about: "many operations and lives", cuts_power: true, operations: 600, lives: 5, ..BASE },
 ];
 
 impl Plan {
@@ -177,15 +189,15 @@ impl Plan {
         let mut often = |one_in: u64, scale: f64| if random.one_in(one_in) { scale } else { 0.0 };
         match self.trouble {
             Trouble::Errors => {
-                faults.read_error = often(2, 0.01);
-                faults.write_error = often(3, 0.004);
-                faults.sync_error = often(3, 0.008);
+                faults.read_error = often(2, 0.03);
+                faults.write_error = often(3, 0.01);
+                faults.sync_error = often(3, 0.02);
             }
             Trouble::Rot => {
-                faults.flip_read = often(2, 0.02);
-                faults.flip_write = often(2, 0.01);
-                faults.lost_write = often(3, 0.01);
-                faults.misdirected_write = often(3, 0.01);
+                faults.flip_read = often(2, 0.05);
+                faults.flip_write = often(2, 0.03);
+                faults.lost_write = often(3, 0.03);
+                faults.misdirected_write = often(3, 0.03);
             }
             Trouble::None | Trouble::Full => {}
         }

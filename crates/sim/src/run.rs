@@ -1,7 +1,10 @@
 //! A run: one world, several lives, and what must be true between them.
 //!
 //! A life: open (perhaps losing the power meanwhile, perhaps again), compare with the oracle, let the clients work, end. Act one
-//! is work under faults; the next opening is act two: the faults are gone, and everything promised must be there.
+//! is work under faults; the next opening is act two: the faults are gone, and everything promised must be there. What is
+//! looked at then: `between`.
+
+mod between;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +19,11 @@ use tokio::sync::Semaphore;
 use crate::client::Client;
 use crate::failure::Summary;
 use crate::history::History;
-use crate::keeper::{Keeper, compare_snapshot, fill_disks, step_clock, window_of};
-use crate::oracle::{Floors, Verdict, Window, verify_damaged, verify_order};
-use crate::plan::{Plan, Sabotage, Trouble};
+use crate::keeper::{Keeper, fill_disks, step_clock};
+use crate::plan::{Plan, Trouble};
 use crate::random::Random;
 use crate::shared::Shared;
-use crate::tree::{Tree, read_tree};
+use crate::tree::read_tree;
 
 /// Steps of the world in one go: a run that needs more goes in circles.
 const STEPS_MAX: u64 = 500_000;
@@ -205,127 +207,6 @@ impl Run {
     }
 
     // -------------------------------------------------------------------------------------------------------------
-    // Between lives.
-
-    /// after a clean close every attribute is as before.
-    fn verify_closed(&mut self, system: &Arc<FileSystem>) -> Checked {
-        let closed = std::mem::take(&mut self.shared.state().closed);
-        for (file, before) in closed {
-            let found = self.wait(system.attributes(FileNode::live(file)))?;
-            match found {
-                Ok(found) if found == before => {}
-                found => return Err(format!("{file} was closed with {before:?} and opened with {found:?}")),
-            }
-        }
-        Ok(())
-    }
-
-    ///
-    fn verify_snapshots(&mut self, system: &Arc<FileSystem>) -> Checked {
-        let (kept, asked) = {
-            let mut state = self.shared.state();
-            (state.snapshots.clone(), state.asked.take())
-        };
-        let names: Vec<String> = system.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
-        for name in &names {
-            let is_known = kept.iter().any(|kept| kept.name == *name);
-            if !is_known && asked.as_ref().is_none_or(|asked| asked.name != *name) {
-                return Err(format!("snapshot {name} should not be there"));
-            }
-        }
-        for kept in &kept {
-            let is_there = names.contains(&kept.name);
-            if !is_there && kept.is_leaving {
-                self.shared.state().snapshots.retain(|other| other.name != kept.name);
-                continue;
-            }
-            if !is_there {
-                return Err(format!("snapshot {} is lost", kept.name));
-            }
-            if self.random.one_in(2) {
-                let compared = self.wait(compare_snapshot(system, kept))?;
-                compared.map_err(|error| format!("snapshot {}: {error}", kept.name))??;
-            }
-        }
-        if let Some(asked) = asked.filter(|asked| names.contains(&asked.name)) {
-            let view = system.find_snapshot(asked.name.as_bytes()).map_or(View::LIVE, |node| node.view);
-            let models =
-                self.verify_directories(system, view, |history, client| window_of(history, asked.floors[client]))?;
-            let models = models.into_iter().map(|(_, verdict)| verdict.model).collect();
-            let kept = crate::shared::Kept { name: asked.name, models, is_leaving: false };
-            self.shared.state().snapshots.push(kept);
-        }
-        self.shared.state().snapshots.iter_mut().for_each(|kept| kept.is_leaving = false);
-        Ok(())
-    }
-
-    /// compares the present with the histories, which then begin anew.
-    fn verify_live(&mut self, system: &Arc<FileSystem>) -> Checked {
-        let verdicts = self.verify_directories(system, View::LIVE, |history, _| Window {
-            history,
-            names: history.names_floor,
-            content: history.content_floor,
-            last: history.last(),
-            floors: Floors::Synced,
-        })?;
-        let pairs: Vec<(&History, &Verdict)> = verdicts.iter().map(|(history, verdict)| (history, verdict)).collect();
-        verify_order(&pairs)?;
-        for (client, (history, verdict)) in verdicts.iter().enumerate() {
-            let (floor, last) = (history.names_floor, history.last());
-            self.note(&format!(
-                "client {client} has step {} to {} of {last}, synced were {floor}",
-                verdict.first, verdict.last
-            ));
-        }
-        let histories = verdicts.into_iter().map(|(_, verdict)| History::new(verdict.model)).collect();
-        self.shared.state().histories = histories;
-        Ok(())
-    }
-
-    fn verify_directories<'a>(
-        &self,
-        system: &Arc<FileSystem>,
-        view: View,
-        window: impl for<'b> Fn(&'b History, usize) -> Window<'b>,
-    ) -> Result<Vec<(History, Verdict)>, String> {
-        let histories = self.shared.state().histories.clone();
-        let mut verdicts = Vec::new();
-        for (client, history) in histories.into_iter().enumerate() {
-            let tree = self.read(system, view, client, false)?;
-            let verdict = window(&history, client).verify(&tree).map_err(|what| format!("client {client}: {what}"))?;
-            verdicts.push((history, verdict));
-        }
-        Ok(verdicts)
-    }
-
-    fn read(&self, system: &Arc<FileSystem>, view: View, client: usize, allows_damage: bool) -> Result<Tree, String> {
-        let read = self.wait(read_tree(system, view, &Client::directory(client), allows_damage))?;
-        read.map_err(|error| format!("client {client}: the directory cannot be read: {error}"))
-    }
-
-    ///
-    fn verify_damaged(&self, system: &Arc<FileSystem>) -> Checked {
-        let histories = self.shared.state().histories.clone();
-        for (client, history) in histories.iter().enumerate() {
-            let Ok(tree) = self.wait(read_tree(system, View::LIVE, &Client::directory(client), true))? else {
-                continue;
-            };
-            self.note(&format!("client {client}: {} nodes, {} damaged", tree.nodes.len(), tree.damage.len()));
-            verify_damaged(history, &tree).map_err(|what| format!("client {client}: {what}"))?;
-        }
-        // Whatever they say: they must not panic.
-        let _ = self.wait(system.check_files(&|_| {}))?;
-        let _ = self.wait(system.close())?;
-        Ok(())
-    }
-
-    fn check(&self, system: &Arc<FileSystem>) -> Checked {
-        self.note("check");
-        let report = self.wait(system.check_files(&|_| {}))?.map_err(|error| format!("check: {error}"))?;
-        if report.problems.is_empty() { Ok(()) } else { Err(format!("the check found {:?}", report.problems)) }
-    }
-
-    // -------------------------------------------------------------------------------------------------------------
     // A life.
 
     fn live(&mut self, system: Arc<FileSystem>) -> Checked {
@@ -335,7 +216,7 @@ impl Run {
             disk.set_faults(self.plan.faults(&mut self.random));
         }
         if end == End::Cut {
-            let after = self.random.pick(&[20, 200, 2000]);
+            let after = self.random.pick(&[30, 300, 1500]);
             self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));
         }
         let done = Arc::new(Semaphore::new(0));
@@ -343,7 +224,7 @@ impl Run {
         let time = match end {
             End::Close | End::Cut => LIFE_MAX,
             End::Crash | End::PowerOff => {
-                let most = self.random.pick(&[20, 400, 6000]);
+                let most = self.random.pick(&[30, 1000, 20_000]);
                 Duration::from_millis(self.random.below(most))
             }
         };
@@ -390,7 +271,7 @@ impl Run {
                 file_bytes_max: if self.plan.trouble == Trouble::Full { 2 << 20 } else { 500_000 },
                 pause_one_in,
             };
-            let operations = 1 + self.random.below(self.plan.operations);
+            let operations = self.plan.operations / 4 + self.random.below(self.plan.operations);
             let (shared, done) = (self.shared.clone(), done.clone());
             let work = async move {
                 client.work(operations).await;
@@ -474,48 +355,5 @@ impl Run {
             }
         }
         self.shared.state().working = 0;
-    }
-
-    /// raises the floors to what was acknowledged long ago.
-    fn expect_bounded_loss(&self) {
-        let is_calm = self.plan.trouble == Trouble::None && !self.plan.is_slow && self.world.is_powered();
-        if !is_calm || self.plan.sabotage == Some(Sabotage::LoseWrites) {
-            return;
-        }
-        let bound = self.flush_interval * 2 + Duration::from_secs(2);
-        let Some(limit) = self.world.elapsed().checked_sub(bound) else { return };
-        let mut state = self.shared.state();
-        for history in &mut state.histories {
-            let old = history.steps.iter().rposition(|step| step.ended.is_some() && step.at <= limit).unwrap_or(0);
-            history.names_floor = history.names_floor.max(old);
-            history.content_floor = history.content_floor.max(old);
-        }
-    }
-
-    /// Damage while nobody looks.
-    fn rot_at_rest(&mut self) {
-        for _ in 0..self.random.below(4) {
-            let disk = &self.disks[self.random.index(self.disks.len())];
-            let files: Vec<(String, u64)> =
-                disk.snapshot_files().into_iter().map(|(path, bytes)| (path, bytes.len() as u64)).collect();
-            let files: Vec<&(String, u64)> = files.iter().filter(|(_, length)| *length > 0).collect();
-            if files.is_empty() {
-                continue;
-            }
-            let (path, length) = files[self.random.index(files.len())];
-            let most = if self.random.one_in(3) { (*length).min(8192) } else { *length };
-            let offset = self.random.below(most);
-            match self.random.below(8) {
-                0 => disk.truncate(path, offset),
-                1 => drop(disk.remove(path)),
-                2 | 3 => {
-                    let count = self.random.below((*length - offset).min(5000) + 1);
-                    let bytes = self.random.content(count);
-                    disk.corrupt(path, offset, &bytes);
-                }
-                _ => disk.flip_bit(path, offset, u32::try_from(self.random.below(8)).unwrap_or(0)),
-            }
-            self.shared.log("rot", &format!("{path} at {offset} of {length}"));
-        }
     }
 }

@@ -14,8 +14,10 @@ use crate::history::{History, Step};
 use crate::model::{Change, Key, Model};
 use crate::plan::{Plan, Trouble};
 
+/// Lines of the log that are kept.
+const LOG_LINES_MAX: usize = 1000;
 /// Lines of the log that a failure shows.
-const LOG_LINES_MAX: usize = 60;
+const LOG_LINES_SHOWN: usize = 40;
 
 /// Why an actor stops.
 #[derive(Clone, Debug)]
@@ -65,7 +67,8 @@ pub(crate) struct State {
     pub(crate) closed: Vec<(FileId, Attributes)>,
     pub(crate) summary: Summary,
     pub(crate) failure: Option<String>,
-    log: VecDeque<String>,
+    /// Who, and what.
+    log: VecDeque<(String, String)>,
     calls: u64,
     /// Clients at work.
     pub(crate) working: usize,
@@ -112,12 +115,19 @@ impl Shared {
         if state.log.len() == LOG_LINES_MAX {
             state.log.pop_front();
         }
-        state.log.push_back(line);
+        state.log.push_back((who.to_owned(), line));
     }
 
-    /// The last lines of the log.
-    pub(crate) fn log_lines(&self) -> Vec<String> {
-        self.state().log.iter().cloned().collect()
+    /// The last lines of the log: those of the client that a failure is about, if it is about one, and those of no client.
+    pub(crate) fn log_about(&self, failure: &str) -> Vec<String> {
+        let state = self.state();
+        let is_client = |who: &str| who.starts_with("client ");
+        let blamed = state.log.iter().map(|(who, _)| who).find(|who| is_client(who) && failure.contains(who.as_str()));
+        let is_of_interest = |who: &str| !is_client(who) || blamed.is_none_or(|blamed| blamed == who);
+        let lines = state.log.iter().filter(|(who, _)| is_of_interest(who)).map(|(_, line)| line.clone());
+        let mut shown: Vec<String> = lines.rev().take(LOG_LINES_SHOWN).collect();
+        shown.reverse();
+        shown
     }
 
     /// Notes the first promise that was not kept.

@@ -23,7 +23,7 @@ const FOUND: &[(&str, u64)] = &[
     ("power", 136),
 ];
 
-/// Seeds of each plan beyond those.
+/// Seeds of each plan beyond those; a third for the long one.
 const SEEDS_PER_PLAN: u64 = 30;
 
 fn tasks() -> Arc<dyn Tasks> {
@@ -51,8 +51,9 @@ fn seeds_that_found_something_stay_quiet() {
 
 #[test]
 fn every_plan_keeps_every_promise() {
-    let seeds = 1000..1000 + SEEDS_PER_PLAN;
-    expect_all(Plan::all().iter().flat_map(|plan| seeds.clone().map(move |seed| (*plan, seed))).collect());
+    let count = |plan: &Plan| if plan.name == "long" { SEEDS_PER_PLAN / 3 } else { SEEDS_PER_PLAN };
+    let seeds = |plan: &'static Plan| (1000..1000 + count(plan)).map(|seed| (*plan, seed));
+    expect_all(Plan::all().iter().flat_map(seeds).collect());
 }
 
 #[test]

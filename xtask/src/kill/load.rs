@@ -152,3 +152,6 @@ pub(super) fn one_order(loads: &[Box<dyn Load>]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -190,7 +190,7 @@ impl Load for Overwrite {
             if version < oldest[block as usize] {
                 bail!("block {block} is of version {version}; version {} was synced", oldest[block as usize]);
             }
-            present = present.max(version);
+            present = present.max(version + 1);
         }
         Ok(Verified { synced: synced - BLOCKS, present: present.saturating_sub(BLOCKS), bytes: bytes.len() as u64 })
     }

@@ -17,7 +17,7 @@ use crate::tree::{Comparison, compare, walk};
 use crate::{text, tools};
 
 /// Source files of a machine that has Rust.
-fn source_files(bytes_max: u64) -> Result<Vec<(PathBuf, PathBuf)>> {
+pub(crate) fn source_files(bytes_max: u64) -> Result<Vec<(PathBuf, PathBuf)>> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
     let candidates = home

@@ -278,6 +278,9 @@ mod tests {
     use super::{Comparison, compare};
     use crate::program::Program;
 
+    /// What the comparison says, and what brings it about.
+    type Change = (&'static str, Box<dyn Fn()>);
+
     fn tree(name: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("xtask-compare-{name}-{}", std::process::id()));
         let left = root.join("left");
@@ -297,7 +300,7 @@ mod tests {
         let outcome = || compare(&left, &right, Comparison::FULL, &ProgressBar::hidden());
         let size = outcome().expect("a copy");
         assert_eq!((size.files, size.directories, size.others, size.bytes), (3, 3, 1, 600_000));
-        let mut changes: Vec<(&str, Box<dyn Fn()>)> = Vec::new();
+        let mut changes: Vec<Change> = Vec::new();
         let path = |name: &str| right.join(name);
         let (file, extra, linked, soft) = (path("dir/a"), path("dir/extra"), path("linked"), path("soft"));
         changes.push((

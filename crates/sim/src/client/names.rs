@@ -1,9 +1,9 @@
 //! Operations on names and attributes.
 
-use file::{AttributeChange, FileError, Kind, NewFile, RenameMode, SET_GID, TimeChange, XattrMode};
+use std::sync::Arc;
 
 use base::time::Timestamp;
-use std::sync::Arc;
+use file::{AttributeChange, FileError, Kind, NewFile, RenameMode, SET_GID, TimeChange, XattrMode};
 
 use super::{Client, Done};
 use crate::model::{Change, Key, Model, Node, Refusal, show};
@@ -127,7 +127,11 @@ impl Client {
         held.held.insert(key);
         let system = self.system.clone();
         let what = format!("open {}", model.path(key));
-        self.change(what, Ok(held), None, async { Ok::<_, FileError>(system.retain(node)) }).await?;
+        let call = async {
+            system.retain(node);
+            Ok::<_, FileError>(())
+        };
+        self.change(what, Ok(held), None, call).await?;
         Ok(())
     }
 

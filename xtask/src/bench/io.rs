@@ -1,0 +1,160 @@
+//! Workloads of plain calls, on bytes that no compressor shrinks and no run has seen before.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::{COLD, Line, Run, Unit, WARM, megabytes, per_second};
+use crate::random::Random;
+
+const MIB: usize = 1 << 20;
+const PAGE: u64 = 4096;
+/// Read and written at random.
+const RANDOM_FILE_BYTES: u64 = 256 << 20;
+const RANDOM_OPERATIONS: u64 = 20_000;
+
+const FSYNC_AT_END: &str = "one fsync at the end";
+const FSYNC_EACH: &str = "fsync of each";
+
+const fn line(name: &'static str, unit: Unit, terms: &'static str) -> Line {
+    Line { name, unit, terms }
+}
+
+fn random_of(run: &Run<'_>, what: u64) -> Random {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Random::new(time.as_nanos() as u64 ^ u64::from(run.number) << 8 ^ what)
+}
+
+/// Made before the clock runs.
+fn fresh_bytes(run: &Run<'_>, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    random_of(run, 1).fill(&mut bytes);
+    bytes
+}
+
+pub(super) fn sequential(run: &mut Run<'_>) -> Result<()> {
+    let bytes = fresh_bytes(run, run.scaled(1 << 30) as usize);
+    let (path, count) = (run.dir.join("file"), bytes.len() as u64);
+    let started = Instant::now();
+    let mut file = File::create(&path)?;
+    for piece in bytes.chunks(MIB) {
+        file.write_all(piece)?;
+    }
+    file.sync_all()?;
+    run.record(
+        &line("write 1 GiB, 1 MiB at a time", Unit::MegabytesPerSecond, FSYNC_AT_END),
+        megabytes(count, started.elapsed()),
+    );
+    drop((file, bytes));
+    run.cool()?;
+    for terms in [COLD, WARM] {
+        let time = read_all(&path)?;
+        run.record(&line("read 1 GiB, 1 MiB at a time", Unit::MegabytesPerSecond, terms), megabytes(count, time));
+    }
+    Ok(())
+}
+
+fn read_all(path: &Path) -> Result<Duration> {
+    let mut buffer = vec![0; MIB];
+    let started = Instant::now();
+    let mut file = File::open(path)?;
+    while file.read(&mut buffer)? > 0 {}
+    Ok(started.elapsed())
+}
+
+/// A file of fresh bytes, on the disk.
+fn laid_out(run: &Run<'_>) -> Result<(File, u64)> {
+    let bytes = fresh_bytes(run, run.scaled(RANDOM_FILE_BYTES) as usize / PAGE as usize * PAGE as usize);
+    let path = run.dir.join("file");
+    fs::write(&path, &bytes)?;
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    file.sync_all()?;
+    run.sync()?;
+    Ok((file, bytes.len() as u64 / PAGE))
+}
+
+pub(super) fn random_read(run: &mut Run<'_>) -> Result<()> {
+    let (file, pages) = laid_out(run)?;
+    drop(file);
+    run.cool()?;
+    let file = File::open(run.dir.join("file"))?;
+    // The second pass asks for the same pages.
+    let random = random_of(run, 2);
+    let operations = run.scaled(RANDOM_OPERATIONS);
+    for terms in [COLD, WARM] {
+        let (mut random, mut page) = (random.clone(), vec![0; PAGE as usize]);
+        let started = Instant::now();
+        for _ in 0..operations {
+            file.read_exact_at(&mut page, random.below(pages) * PAGE)?;
+        }
+        run.record(&line("read 4 KiB at random", Unit::PerSecond, terms), per_second(operations, started.elapsed()));
+    }
+    Ok(())
+}
+
+pub(super) fn random_write(run: &mut Run<'_>) -> Result<()> {
+    let (file, pages) = laid_out(run)?;
+    let mut random = random_of(run, 3);
+    let operations = run.scaled(RANDOM_OPERATIONS);
+    let bytes = fresh_bytes(run, operations as usize * PAGE as usize);
+    let started = Instant::now();
+    for page in bytes.chunks(PAGE as usize) {
+        file.write_all_at(page, random.below(pages) * PAGE)?;
+    }
+    file.sync_all()?;
+    run.record(
+        &line("write 4 KiB at random", Unit::PerSecond, FSYNC_AT_END),
+        per_second(operations, started.elapsed()),
+    );
+    Ok(())
+}
+
+pub(super) fn small_files(run: &mut Run<'_>) -> Result<()> {
+    const THREADS: u64 = 8;
+    const BYTES: usize = 16 * 1024;
+    let each = run.scaled(4000) / THREADS;
+    let bytes = fresh_bytes(run, (THREADS * each) as usize * BYTES);
+    let dir = run.dir.clone();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let work = |(thread, bytes): (usize, &[u8])| -> Result<()> {
+            for (number, content) in bytes.chunks(BYTES).enumerate() {
+                let mut file = File::create(dir.join(format!("{thread}-{number}")))?;
+                file.write_all(content)?;
+                file.sync_all()?;
+            }
+            Ok(())
+        };
+        let parts = bytes.chunks(each as usize * BYTES).enumerate();
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("it returns its errors"))
+    })?;
+    run.record(
+        &line("create, write 16 KiB, fsync, close: 8 threads", Unit::PerSecond, FSYNC_EACH),
+        per_second(THREADS * each, started.elapsed()),
+    );
+    Ok(())
+}
+
+pub(super) fn fsync_latency(run: &mut Run<'_>) -> Result<()> {
+    let operations = run.scaled(2000) as usize;
+    let bytes = fresh_bytes(run, operations * PAGE as usize);
+    let mut file = File::create(run.dir.join("log"))?;
+    let mut times = Vec::with_capacity(operations);
+    for page in bytes.chunks(PAGE as usize) {
+        let started = Instant::now();
+        file.write_all(page)?;
+        file.sync_data()?;
+        times.push(started.elapsed().as_secs_f64() * 1e6);
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |part: f64| times.get((times.len() as f64 * part) as usize).copied().context("no operation was timed");
+    let (median, late) = (at(0.5)?, at(0.99)?);
+    run.record(&line("append 4 KiB and fdatasync, half are faster", Unit::Microseconds, FSYNC_EACH), median);
+    run.record(&line("append 4 KiB and fdatasync, 99 of 100 are faster", Unit::Microseconds, FSYNC_EACH), late);
+    Ok(())
+}

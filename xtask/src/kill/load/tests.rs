@@ -1,0 +1,132 @@
+//! The judges must be able to find something: loads run in a plain directory that is "killed" by moving it away, and what is left is
+//! then damaged in each way that a broken file system might.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::super::streams::{Append, Overwrite, Replace};
+use super::{Load, Names, Round, one_order};
+
+struct World {
+    root: PathBuf,
+    round: Round,
+}
+
+impl World {
+    fn new(name: &str) -> World {
+        let root = std::env::temp_dir().join(format!("xtask-kill-{name}-{}", std::process::id()));
+        fs::create_dir_all(root.join("round")).expect("room");
+        let round = Round::new(1, root.join("round"), 5);
+        World { root, round }
+    }
+
+    /// Lets loads run a while.
+    fn live(&self, loads: &mut [Box<dyn Load>]) {
+        std::thread::scope(|scope| {
+            for load in loads.iter_mut() {
+                scope.spawn(|| load.run());
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            self.round.killing();
+            // Names are gone at once; what writes to an open file only ends on its next open.
+            fs::rename(self.root.join("round"), self.root.join("away")).expect("ours");
+        });
+        fs::rename(self.root.join("away"), self.root.join("round")).expect("ours");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // In the folder for temporary files anyway.
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+fn verdict(load: &dyn Load) -> String {
+    load.verify().map_or_else(|error| format!("{error:#}"), |_| "good".to_owned())
+}
+
+fn any_file(folder: &Path, wanted: impl Fn(&Path) -> bool) -> PathBuf {
+    let names = crate::tree::names(folder).expect("there");
+    names.into_iter().map(|name| folder.join(name)).find(|path| wanted(path)).expect("a file of that kind")
+}
+
+#[test]
+fn names_are_judged() {
+    let world = World::new("names");
+    let mut loads: Vec<Box<dyn Load>> = vec![
+        Box::new(Names::new(&world.round, 0).expect("room")),
+        Box::new(Names::new(&world.round, 1).expect("room")),
+    ];
+    world.live(&mut loads);
+    for load in &loads {
+        load.failure().expect("the kill is no failure");
+        assert!(load.done() > 20, "{} operations", load.done());
+        assert_eq!(verdict(load.as_ref()), "good");
+    }
+    one_order(&loads).expect("nothing was lost");
+
+    let folder = world.round.folder.join("names-0");
+    let is_long = |path: &Path| path.is_file() && fs::metadata(path).is_ok_and(|metadata| metadata.len() > 200);
+    let path = any_file(&folder, is_long);
+    let content = fs::read(&path).expect("there");
+    let file = OpenOptions::new().write(true).open(&path).expect("there");
+    file.write_all_at(&[0; 64], 128).expect("room");
+    assert!(verdict(loads[0].as_ref()).contains("64 zeroes"), "{}", verdict(loads[0].as_ref()));
+    file.write_all_at(&content, 0).expect("room");
+    file.write_all_at(b"and more", content.len() as u64).expect("room");
+    assert_ne!(verdict(loads[0].as_ref()), "good");
+    file.set_len(content.len() as u64).expect("room");
+    assert_eq!(verdict(loads[0].as_ref()), "good");
+
+    fs::write(folder.join("ghost"), "").expect("room");
+    assert!(verdict(loads[0].as_ref()).contains("ghost is there"), "{}", verdict(loads[0].as_ref()));
+    fs::remove_file(folder.join("ghost")).expect("there");
+    // All gone is a prefix, the empty one: but an older one than was synced.
+    fs::remove_dir_all(&folder).expect("ours");
+    fs::create_dir(&folder).expect("room");
+    assert!(verdict(loads[0].as_ref()).contains("were synced"), "{}", verdict(loads[0].as_ref()));
+    // And the other thread's later operations are there.
+    let words = one_order(&loads).expect_err("no prefix").to_string();
+    assert!(words.contains("no prefix") && words.contains("names-0 lost"), "{words}");
+}
+
+#[test]
+fn replaced_files_are_judged() {
+    let world = World::new("replace");
+    let mut loads: Vec<Box<dyn Load>> = vec![Box::new(Replace::new(&world.round, 5).expect("room"))];
+    world.live(&mut loads);
+    let load = loads[0].as_ref();
+    assert_eq!(verdict(load), "good");
+    let path = world.round.folder.join("replace");
+    let bytes = fs::read(&path).expect("there");
+    fs::write(&path, &bytes[..bytes.len() - 1]).expect("room");
+    assert!(verdict(load).contains("before its data was there"), "{}", verdict(load));
+    fs::write(&path, "").expect("room");
+    assert!(verdict(load).contains("no version"), "{}", verdict(load));
+}
+
+#[test]
+fn streams_are_judged() {
+    let world = World::new("streams");
+    // Never run: what they made is there, and nothing else may be.
+    let append = Append::new(&world.round, 3).expect("room");
+    let overwrite = Overwrite::new(&world.round, 4).expect("room");
+    assert_eq!((verdict(&append), verdict(&overwrite)), ("good".to_owned(), "good".to_owned()));
+    fs::write(world.round.folder.join("append"), "x").expect("room");
+    assert!(verdict(&append).contains("it has 1 bytes"), "{}", verdict(&append));
+    let path = world.round.folder.join("overwrite");
+    let bytes = fs::read(&path).expect("there");
+    let damaged = |at: usize, with: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + with.len()].copy_from_slice(with);
+        fs::write(&path, bytes).expect("room");
+        verdict(&overwrite)
+    };
+    assert!(damaged(8192, &[0; 4096]).contains("zeroes"));
+    assert!(damaged(8192, &bytes[..4096]).contains("block 2"));
+    assert!(damaged(8192 + 100, &[1]).contains("block 2"));
+    assert_eq!(damaged(0, &[]), "good");
+}
