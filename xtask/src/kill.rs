@@ -5,10 +5,10 @@
 //! again (and at times be killed in the middle of that), judge each thread's outcome against its own record, check the node. The
 //! node lives on through all rounds; what a round left is compared once more after the next one's crash.
 //!
-//! K-1  What an fsync or a `hydrafs sync` covered is there, whole.
-//! K-2  Every byte that is read was written there by us: no zeroes, no other file's bytes, no bytes of another time.
-//! K-3  If an operation on names is there, all that ended before it began are: in its thread, and in the others.
-//! K-4  A file that was renamed over another has all its data.
+//! V-1  What an fsync or a `hydrafs sync` covered is there, whole.
+//! V-2  Every byte that is read was written there by us: no zeroes, no other file's bytes, no bytes of another time.
+//! V-3  If an operation on names is there, all that ended before it began are: in its thread, and in the others.
+//! V-4  A file that was renamed over another has all its data.
 //!
 //! Not here: power loss, which drops what the disk had not synced (`sim` simulates it): the kernel survives the kill of a process.
 

@@ -154,5 +154,41 @@ pub fn cover(gaps: &mut Vec<Range<u64>>, covered: &Range<u64>) -> Vec<Range<u64>
     hit
 }
 
+/// [`cover`] for many pieces in order: one pass over gaps and pieces. `hit` hears of each part of a piece that lay in a gap, with the
+/// whole range of the piece. The gaps are in order and stay so.
+pub fn cover_all<T>(
+    gaps: &mut Vec<Range<u64>>,
+    pieces: impl Iterator<Item = (Range<u64>, T)>,
+    mut hit: impl FnMut(Range<u64>, &Range<u64>, &T),
+) {
+    let mut left = Vec::with_capacity(gaps.len() + 1);
+    let mut pieces = pieces.peekable();
+    for gap in gaps.drain(..) {
+        let mut at = gap.start;
+        while let Some((range, piece)) = pieces.peek() {
+            if range.start >= gap.end {
+                break;
+            }
+            let inside = range.start.max(at)..range.end.min(gap.end);
+            if inside.start < inside.end {
+                if at < inside.start {
+                    left.push(at..inside.start);
+                }
+                at = inside.end;
+                hit(inside, range, piece);
+            }
+            if range.end > gap.end {
+                // It may reach into the next gap.
+                break;
+            }
+            pieces.next();
+        }
+        if at < gap.end {
+            left.push(at..gap.end);
+        }
+    }
+    *gaps = left;
+}
+
 #[cfg(test)]
 mod tests;

@@ -56,8 +56,7 @@ impl FileSystem {
             if state.base.tree == tree {
                 let mut attributes = self.seen_attributes(&state);
                 attributes.allocated = allocated;
-                if state.allocation_overlay().iter().map(|(range, _)| range).eq(painted.iter().map(|(range, _)| range))
-                {
+                if state.allocation_overlay().iter().eq(painted.iter()) {
                     state.allocated = Some(allocated);
                 }
                 return Ok(attributes);
@@ -180,7 +179,7 @@ impl FileSystem {
             Some(allocated) if allocated == old && !was_preallocated => Some(size),
             _ => None,
         };
-        let replacement = Replacement { size, clears_set_id, is_below: false, content, accepted: Vec::new() };
+        let replacement = Replacement { size, clears_set_id, is_below: false, content };
         self.replace_content(&mut transaction, inode, &mut state, replacement);
         state.allocated = allocated;
         if was_preallocated {
@@ -298,10 +297,10 @@ impl FileSystem {
         if file == SNAPSHOTS {
             return Err(FileError::ReadOnly);
         }
+        self.admit_metadata().await?;
         let inode = self.live(file).await?;
         let _operation = inode.operation.lock().await;
         self.load_xattrs(&inode).await?;
-        self.admit_metadata().await?;
 
         let mut transaction = Transaction::begin(self);
         let mut state = inode.state.lock();

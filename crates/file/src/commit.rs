@@ -67,27 +67,35 @@ impl FileSystem {
     pub(crate) async fn commit_with(&self, change: Option<SnapshotChange>) -> Result<(), FileError> {
         let _commit = self.commit.lock().await;
         let start = self.platform.clock.elapsed();
-        let (generation, covered, inodes) = {
+        let (generation, covered, logged, inodes) = {
             let mut gate = self.gate.write();
             *gate += 1;
-            (*gate, self.store.last_logged(), std::mem::take(&mut *self.touched.lock()))
+            let logged = self.store.counters().log_bytes.value();
+            (*gate, self.store.last_logged(), logged, std::mem::take(&mut *self.touched.lock()))
         };
         if inodes.is_empty() && change.is_none() {
+            self.commit_ended.notify_waiters();
             return Ok(());
         }
+        let frozen = Freezing { system: self, inodes };
+        let inodes = &frozen.inodes;
         for inode in inodes.values() {
             let mut state = inode.state.lock();
             if state.generation < generation && state.active.is_touched {
                 state.freeze(generation);
             }
         }
-        let result = self.write_trees(&inodes, covered, change).await;
+        let result = self.write_trees(inodes, covered, change).await;
         let result = match result {
             Ok(bases) => {
-                self.clean(&inodes, bases);
+                self.clean(inodes, bases);
+                self.journal_committed.store(logged, Ordering::SeqCst);
+                self.journal_replayed.store(0, Ordering::Relaxed);
+                self.dropped_since_pass.store(true, Ordering::SeqCst);
                 *self.commit_failure.lock() = None;
                 self.counters.commits.add(1);
                 self.counters.commit_inodes.add(inodes.len() as u64);
+                frozen.end();
                 let spent = self.platform.clock.elapsed().saturating_sub(start);
                 self.counters.commit_micros.add(u64::try_from(spent.as_micros()).unwrap_or(u64::MAX));
                 Ok(())
@@ -95,10 +103,7 @@ impl FileSystem {
             Err(error) => {
                 *self.commit_failure.lock() = Some(error.clone());
                 self.counters.commit_failures.add(1);
-                for (file, inode) in inodes {
-                    inode.state.lock().thaw();
-                    self.touched.lock().insert(file, inode);
-                }
+                drop(frozen);
                 Err(error)
             }
         };
@@ -318,7 +323,7 @@ impl FileSystem {
             first(self.wants_commit.notified(), sleep).await;
             let now = self.platform.clock.elapsed();
             let is_old = now.saturating_sub(last) >= self.options.commit_interval;
-            if !is_old && self.store.journal_bytes() <= self.options.commit_journal_bytes {
+            if !is_old && self.journal_ahead() <= self.options.commit_journal_bytes {
                 continue;
             }
             last = now;
@@ -328,6 +333,28 @@ impl FileSystem {
             }
         }
         self.stopped.add_permits(1);
+    }
+}
+
+/// The inodes of a commit. Unless it ends well their layers are active again (I-72): it may fail, or be dropped halfway with the
+/// request it ran in.
+struct Freezing<'a> {
+    system: &'a FileSystem,
+    inodes: InodeSet,
+}
+
+impl Freezing<'_> {
+    fn end(mut self) {
+        self.inodes.clear();
+    }
+}
+
+impl Drop for Freezing<'_> {
+    fn drop(&mut self) {
+        for inode in self.inodes.values() {
+            inode.state.lock().thaw();
+        }
+        self.system.touched.lock().append(&mut self.inodes);
     }
 }
 

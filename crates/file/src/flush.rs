@@ -27,15 +27,14 @@ use crate::attributes::{Attributes, Node};
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
-use crate::inode::{Inode, Run, State};
+use crate::inode::{Inode, InodeSet, Run, State};
 use crate::system::{FileSystem, Transaction};
+use crate::write::RECORD_EXTENTS;
 
 /// Bytes that are hashed and compressed together: enough for all cores, little beside the write buffer.
 const PUT_BYTES: usize = 8 << 20;
 /// Bytes that share one settle.
 const BATCH_BYTES: u64 = 64 << 20;
-/// Extents of one record: half a frame.
-const RECORD_EXTENTS: usize = 16 * 1024;
 /// How often the flusher looks for data that is due.
 const ROUNDS_PER_INTERVAL: u32 = 5;
 
@@ -59,6 +58,36 @@ struct Taken {
     /// Where the chunks went.
     content: Vec<(u64, Content)>,
     _flush: OwnedMutexGuard<()>,
+}
+
+/// What a batch took, and gives back unless it is published: a flush may fail, or be dropped halfway with the request it ran in.
+struct Batch<'a> {
+    system: &'a FileSystem,
+    files: Vec<Taken>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(system: &'a FileSystem) -> Batch<'a> {
+        Batch { system, files: Vec::new() }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        self.files.iter().for_each(|taken| self.system.give_back(taken));
+    }
+}
+
+/// The files that a round has not come to; they wait for the next one.
+struct Rest<'a> {
+    system: &'a FileSystem,
+    files: InodeSet,
+}
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        self.system.unlogged.lock().append(&mut self.files);
+    }
 }
 
 impl FileSystem {
@@ -99,7 +128,7 @@ impl FileSystem {
             return Ok(());
         }
         let Some(taken) = take(inode.clone(), flush, false) else { return Ok(()) };
-        self.flush_batch(vec![taken]).await
+        self.flush_batch(Batch { system: self, files: vec![taken] }).await
     }
 
     /// `false`: more was accepted meanwhile.
@@ -118,8 +147,8 @@ impl FileSystem {
             record_write(&mut transaction, inode, &mut state, content);
         }
         log_access_time(&mut transaction, inode, &mut state);
-        drop(state);
         transaction.log();
+        drop(state);
         self.counters.inlined_bytes.add(bytes);
         self.release_dirty(bytes);
         true
@@ -129,31 +158,35 @@ impl FileSystem {
     async fn flush_round(&self, what: Take) -> Result<(), FileError> {
         let _round = self.flush_round.lock().await;
         let files = std::mem::take(&mut *self.unlogged.lock());
+        let mut rest = Rest { system: self, files };
         let mut result = Ok(());
-        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
-        let mut files = files.into_values();
-        for inode in files.by_ref() {
+        let (mut batch, mut batch_bytes) = (Batch::new(self), 0);
+        let mut not_due = InodeSet::new();
+        while let Some(first) = rest.files.first_entry() {
+            let inode = first.get().clone();
             let Some(keeps_tail) = self.is_due(&inode, what) else {
-                self.unlogged.lock().insert(inode.file, inode);
+                not_due.extend(rest.files.pop_first());
                 continue;
             };
             let flush = inode.flush.clone().lock_owned().await;
+            rest.files.pop_first();
             match take(inode.clone(), flush, keeps_tail) {
                 Some(taken) => {
                     batch_bytes += taken.bytes;
-                    batch.push(taken);
+                    batch.files.push(taken);
                 }
                 None => self.flush_access_time(&inode),
             }
             if batch_bytes >= BATCH_BYTES {
                 batch_bytes = 0;
-                result = self.flush_batch(std::mem::take(&mut batch)).await;
+                result = self.flush_batch(std::mem::replace(&mut batch, Batch::new(self))).await;
                 if result.is_err() {
                     break;
                 }
             }
         }
-        self.unlogged.lock().extend(files.map(|inode| (inode.file, inode)));
+        rest.files.extend(not_due);
+        drop(rest);
         let last = self.flush_batch(batch).await;
         if self.dirty_bytes.load(Ordering::Relaxed) == 0 {
             // What could not be stored is gone.
@@ -173,25 +206,25 @@ impl FileSystem {
     }
 
     /// Puts, settles and logs what was taken. On failure all of it goes back.
-    async fn flush_batch(&self, mut batch: Vec<Taken>) -> Result<(), FileError> {
-        if batch.is_empty() {
+    async fn flush_batch(&self, mut batch: Batch<'_>) -> Result<(), FileError> {
+        if batch.files.is_empty() {
             return Ok(());
         }
         self.counters.flushes.add(1);
         // Its chunks have no name until they are published.
-        let _use = self.grace.enter(batch[0].inode.file.0);
-        let result = self.put_batch(&mut batch).await;
+        let _use = self.grace.enter(batch.files[0].inode.file.0);
+        let result = self.put_batch(&mut batch.files).await;
         // Before the room in the buffer is given back: admission counts what is in neither.
         self.measure_space();
         match &result {
             Ok(()) => {
                 *self.flush_failure.lock() = None;
-                batch.into_iter().for_each(|taken| self.publish(taken));
+                std::mem::take(&mut batch.files).into_iter().for_each(|taken| self.publish(taken));
             }
             Err(error) => {
                 self.counters.flush_failures.add(1);
                 *self.flush_failure.lock() = Some(error.clone());
-                batch.into_iter().for_each(|taken| self.give_back(&taken));
+                drop(batch);
                 // Writers that wait for room hear of the failure.
                 self.has_room.notify_waiters();
             }
@@ -243,8 +276,8 @@ impl FileSystem {
             }
             record_write(&mut transaction, &inode, &mut state, group.to_vec());
             log_access_time(&mut transaction, &inode, &mut state);
-            drop(state);
             transaction.log();
+            drop(state);
         }
         let mut state = inode.state.lock();
         if state.flushing.is_some() {
@@ -295,16 +328,17 @@ impl FileSystem {
         let mut transaction = Transaction::begin(self);
         let mut state = inode.state.lock();
         log_access_time(&mut transaction, inode, &mut state);
-        drop(state);
         transaction.log();
+        drop(state);
     }
 
-    /// Syncs the journal up to now. A failure is final for the store; from then on nothing new is accepted.
+    /// Syncs the journal up to now. A failure other than a full disk is final for the store: nothing new is accepted then.
     pub(crate) async fn sync_journal(&self) -> Result<(), FileError> {
         let result = self.store.sync_log(self.store.last_logged()).await;
-        result.map_err(|error| {
-            let error = FileError::from(error);
-            self.journal_failure.lock().get_or_insert(error).clone()
+        result.map_err(|error| match FileError::from(error) {
+            // The frames wait for room; what was promised of them is nothing yet.
+            FileError::NoSpace => FileError::NoSpace,
+            error => self.journal_failure.lock().get_or_insert(error).clone(),
         })
     }
 

@@ -4,7 +4,8 @@
 //! from under an operation that began when they were still named. So each operation notes that it runs, and
 //! [`Grace::wait`] returns when all that ran at its beginning have ended (a grace period, as in RCU: McKenney, 1998).
 //!
-//! I-90  Whoever uses a root, or chunks that no root names yet, holds a [`Use`] from before taking it until after the use.
+//! I-90  Whoever uses a root, or chunks that no root names yet, holds a [`Use`] from before taking it until after the use, and
+//!       waits meanwhile for disks only: neither for locks nor for room.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -334,7 +334,7 @@ impl State {
 }
 
 /// Whether a range counts as allocated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation(pub(crate) bool);
 
 impl base::interval::Piece for Allocation {

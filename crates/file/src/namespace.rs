@@ -46,6 +46,7 @@ impl FileSystem {
     /// `Exists`, `NoEntry`, `NotDirectory`, `NameTooLong`, `NoSpace`, or the store's.
     pub async fn create_file(&self, parent: FileId, name: &[u8], new: &NewFile<'_>) -> Result<Attributes, FileError> {
         self.check_new_name(parent, name)?;
+        self.admit_metadata().await?;
         let directory = self.live(parent).await?;
         let _operation = directory.operation.lock().await;
         let slots = self.slots(&directory, name).await?;
@@ -54,7 +55,6 @@ impl FileSystem {
         }
         let cookie = slots.free()?;
         let default_acl = self.default_acl(&directory).await?;
-        self.admit_metadata().await?;
 
         let mut transaction = Transaction::begin(self);
         let mut state = directory.state.lock();
@@ -176,6 +176,7 @@ impl FileSystem {
     /// `Exists`, `NoEntry`, `NotPermitted` for a directory, `TooManyLinks`, or the store's.
     pub async fn link(&self, file: FileId, parent: FileId, name: &[u8]) -> Result<Attributes, FileError> {
         self.check_new_name(parent, name)?;
+        self.admit_metadata().await?;
         let inode = self.live(file).await?;
         let directory = self.live(parent).await?;
         if inode.state.lock().attributes.kind == Kind::Directory {
@@ -187,7 +188,6 @@ impl FileSystem {
             return Err(FileError::Exists);
         }
         let cookie = slots.free()?;
-        self.admit_metadata().await?;
 
         let mut transaction = Transaction::begin(self);
         let _namespace = self.namespace.lock();

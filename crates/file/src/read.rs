@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use base::codec::Reader;
 use base::id::ChunkAddress;
-use base::interval::cover;
+use base::interval::cover_all;
 use store::Class;
 
 use crate::attributes::{Attributes, Kind, Node};
@@ -32,6 +32,8 @@ pub enum Seek {
 /// Settled content of a range, in file offsets.
 pub(crate) type Settled = (Range<u64>, Extent);
 
+/// What a seek looks at first.
+const SEEK_BYTES: u64 = 1 << 20;
 /// Extents are looked up in groups of about this many, so that a file of a million extents needs little memory.
 const EXTENTS_PER_STEP: usize = 1024;
 
@@ -175,8 +177,11 @@ impl FileSystem {
             return Err(FileError::NoSuchOffset);
         }
         let mut at = offset;
+        let mut window = SEEK_BYTES;
         while at < size {
-            let (ranges, end) = self.allocated_ranges(&inode, at..size).await?;
+            // The answer is near, mostly: look at little first.
+            let (ranges, end) = self.allocated_ranges(&inode, at..size.min(at.saturating_add(window))).await?;
+            window = window.saturating_mul(4);
             for range in ranges {
                 match what {
                     Seek::Data => return Ok(range.start.max(offset)),
@@ -229,27 +234,20 @@ pub(crate) fn gather(
 ) -> Vec<Settled> {
     let mut settled = Vec::new();
     let Some(whole) = gaps.first().map(|gap| gap.start..gaps[gaps.len() - 1].end) else { return settled };
-    let mut bytes_of = |gaps: &mut Vec<Range<u64>>, range: &Range<u64>, bytes: &[u8]| {
-        for hit in cover(gaps, range) {
-            let slice = |at: u64| usize::try_from(at - range.start).expect("a piece in memory is addressable");
-            memory(hit.clone(), &bytes[slice(hit.start)..slice(hit.end)]);
-        }
+    let mut bytes_of = |hit: Range<u64>, range: &Range<u64>, bytes: &[u8]| {
+        let slice = |at: u64| usize::try_from(at - range.start).expect("a piece in memory is addressable");
+        memory(hit.clone(), &bytes[slice(hit.start)..slice(hit.end)]);
     };
-    for (range, run) in state.dirty.overlapping(whole.clone()) {
-        bytes_of(gaps, &range, run);
-    }
+    cover_all(gaps, state.dirty.overlapping(whole.clone()), |hit, range, run| bytes_of(hit, range, run));
     if let Some(flushing) = &state.flushing {
-        for (range, run) in flushing.overlapping(whole.clone()) {
-            bytes_of(gaps, &range, &run.0);
-        }
+        cover_all(gaps, flushing.overlapping(whole.clone()), |hit, range, run| bytes_of(hit, range, &run.0));
     }
     for overlay in state.overlays() {
-        for (range, run) in overlay.inlined.overlapping(whole.clone()) {
-            bytes_of(gaps, &range, run);
-        }
-        for (range, extent) in overlay.extents.overlapping(whole.clone()) {
-            settled.extend(cover(gaps, &range).into_iter().map(|hit| (hit.clone(), cut(&range, extent, &hit))));
-        }
+        cover_all(gaps, overlay.inlined.overlapping(whole.clone()), |hit, range, run| bytes_of(hit, range, run));
+        cover_all(gaps, overlay.extents.overlapping(whole.clone()), |hit, range, extent| {
+            let piece = cut(range, extent, &hit);
+            settled.push((hit, piece));
+        });
     }
     settled
 }

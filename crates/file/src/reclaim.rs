@@ -83,7 +83,8 @@ impl FileSystem {
     /// The store's; nothing that is needed is lost.
     pub async fn reclaim(&self, is_rehearsal: bool) -> Result<ReclaimReport, FileError> {
         let _one = self.reclaiming.lock().await;
-        self.dropped_bytes.store(0, Ordering::Relaxed);
+        let dropped = self.dropped_bytes.swap(0, Ordering::Relaxed);
+        self.dropped_since_pass.store(false, Ordering::SeqCst);
         self.store.begin_mark();
         match self.mark().await {
             Ok(marks) => {
@@ -92,6 +93,8 @@ impl FileSystem {
                 Ok(report?)
             }
             Err(error) => {
+                self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
+                self.dropped_since_pass.store(true, Ordering::SeqCst);
                 self.store.end_mark();
                 Err(error)
             }

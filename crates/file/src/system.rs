@@ -125,6 +125,11 @@ pub struct FileSystem {
     pub(crate) grace: Grace,
     /// Held by a pass of reclaim.
     pub(crate) reclaiming: tokio::sync::Mutex<()>,
+    /// Whether a commit ended since the last pass: without one a pass would find nothing.
+    pub(crate) dropped_since_pass: AtomicBool,
+    /// Bytes that were logged, as the store counts them, when the frames of the last commit ended; and those that replay found.
+    pub(crate) journal_committed: AtomicU64,
+    pub(crate) journal_replayed: AtomicU64,
     /// Bytes of content that commits dropped since the last pass.
     pub(crate) dropped_bytes: AtomicU64,
     /// Free bytes as last measured.
@@ -165,6 +170,9 @@ impl FileSystem {
             stopped: tokio::sync::Semaphore::new(0),
             grace: Grace::default(),
             reclaiming: tokio::sync::Mutex::new(()),
+            dropped_since_pass: AtomicBool::new(true),
+            journal_committed: AtomicU64::new(store.counters().log_bytes.value()),
+            journal_replayed: AtomicU64::new(store.journal_bytes()),
             dropped_bytes: AtomicU64::new(0),
             free_bytes: AtomicU64::new(store.space().free),
             store,
@@ -207,6 +215,13 @@ impl FileSystem {
         let value = InodeValue::decode(file, &bytes)
             .map_err(|error| corrupt("inode", format!("catalog entry of {file}"), error))?;
         Ok(Some(value))
+    }
+
+    /// Bytes of frames that no commit covers.
+    pub(crate) fn journal_ahead(&self) -> u64 {
+        let committed = self.journal_committed.load(Ordering::SeqCst);
+        let logged = self.store.counters().log_bytes.value();
+        logged.saturating_sub(committed) + self.journal_replayed.load(Ordering::Relaxed)
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -282,7 +297,7 @@ impl<'a> Transaction<'a> {
         }
         let position = system.store.log(self.frame.bytes());
         drop(self.generation);
-        if system.store.journal_bytes() > system.options.commit_journal_bytes {
+        if system.journal_ahead() > system.options.commit_journal_bytes {
             system.wants_commit.notify_one();
         }
         position

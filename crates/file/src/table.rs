@@ -75,13 +75,17 @@ impl Table {
 
     /// Takes an inode out that is no more.
     pub(crate) fn remove(&self, node: Node) {
-        self.shard(node).lock().inodes.remove(&node);
+        let mut shard = self.shard(node).lock();
+        shard.inodes.remove(&node);
+        shard.forget_removed();
     }
 
     /// Takes every inode of a view out.
     pub(crate) fn remove_view(&self, view: crate::attributes::View) {
         for shard in &self.shards {
-            shard.lock().inodes.retain(|node, _| node.view != view);
+            let mut shard = shard.lock();
+            shard.inodes.retain(|node, _| node.view != view);
+            shard.forget_removed();
         }
     }
 
@@ -91,6 +95,14 @@ impl Table {
 }
 
 impl Shard {
+    /// Shortens the order when most of it is of inodes that are no more.
+    fn forget_removed(&mut self) {
+        if self.order.len() > 2 * self.inodes.len() + 64 {
+            let inodes = &self.inodes;
+            self.order.retain(|node| inodes.contains_key(node));
+        }
+    }
+
     fn make_room(&mut self) {
         for _ in 0..EVICTION_TRIES {
             let Some(node) = self.order.pop_front() else { return };

@@ -4,6 +4,7 @@
 mod content;
 mod format;
 mod namespace;
+mod races;
 mod reclaim;
 mod tree;
 

@@ -13,6 +13,7 @@ use base::id::FileId;
 use base::interval::cover;
 use base::limits::FILE_BYTES_MAX;
 use bytes::Bytes;
+use store::Class;
 
 use crate::attribute::without_set_id;
 use crate::attributes::{Attributes, Node};
@@ -48,14 +49,14 @@ pub(crate) struct Replacement {
     pub(crate) clears_set_id: bool,
     /// Whether `content` goes below what was accepted.
     pub(crate) is_below: bool,
-    /// Settled content: holes, zeroes, chunks that are durable.
+    /// Holes, zeroes, chunks that are durable, bytes for the journal. No more than fit a frame.
     pub(crate) content: Vec<(u64, Content)>,
-    /// Bytes to accept.
-    pub(crate) accepted: Vec<(u64, Bytes)>,
 }
 
 /// Most that one copy shares: its extents must fit one journal frame even where each is one small chunk.
 const COPY_BYTES_MAX: u64 = 64 << 20;
+/// Extents of one record: half a frame.
+pub(crate) const RECORD_EXTENTS: usize = 16 * 1024;
 /// A file's last chunk is small: what it takes beyond its bytes, with header and entries.
 const CHUNK_OVERHEAD_BYTES: u64 = 256;
 /// Commit thresholds that the journal may hold before changes wait.
@@ -78,7 +79,7 @@ impl FileSystem {
         self.counters.write_bytes.add(data.len() as u64);
         self.admit(data.len() as u64).await?;
         let inode = self.live(file).await?;
-        let (grown, wants_flush) = {
+        let (total, wants_flush) = {
             let mut state = inode.state.lock();
             expect_regular(&state.attributes)?;
             if state.is_gone {
@@ -91,9 +92,10 @@ impl FileSystem {
             if clears_set_id {
                 attributes.mode = without_set_id(attributes.mode);
             }
-            (grown, state.dirty_bytes >= self.stream_bytes())
+            // Under the lock: whoever flushes these bytes takes them off again.
+            let total = self.dirty_bytes.fetch_add(grown, Ordering::Relaxed) + grown;
+            (total, state.dirty_bytes >= self.stream_bytes())
         };
-        let total = self.dirty_bytes.fetch_add(grown, Ordering::Relaxed) + grown;
         if wants_flush || total > self.options.dirty_bytes_max / 2 {
             self.wants_flush.notify_one();
         }
@@ -127,10 +129,14 @@ impl FileSystem {
             let mut room = std::pin::pin!(room);
             room.as_mut().enable();
             let dirty = self.dirty_bytes.load(Ordering::Relaxed);
-            if let Some(failure) = self.flush_failure.lock().clone()
-                && dirty > 0
-            {
-                return Err(failure);
+            let failure = self.flush_failure.lock().clone();
+            match failure {
+                Some(FileError::NoSpace) if dirty > 0 && self.make_room().await? => {
+                    self.sync_all().await?;
+                    continue;
+                }
+                Some(failure) if dirty > 0 => return Err(failure),
+                _ => {}
             }
             if dirty == 0 || dirty + bytes <= self.options.dirty_bytes_max {
                 break;
@@ -156,17 +162,14 @@ impl FileSystem {
         if self.measure_space() > needed() {
             return Ok(());
         }
-        self.commit().await?;
-        if self.dropped_bytes.load(Ordering::Relaxed) > 0 {
-            self.reclaim(false).await?;
-        }
+        self.make_room().await?;
         if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
     /// Waits while the journal is far ahead of the commits: what they have not done takes memory, and room in the reserve.
     async fn admit_records(&self) -> Result<(), FileError> {
         self.refuse_after_failure()?;
-        while self.store.journal_bytes() > JOURNAL_AHEAD * self.options.commit_journal_bytes {
+        while self.journal_ahead() > JOURNAL_AHEAD * self.options.commit_journal_bytes {
             let ended = self.commit_ended.notified();
             let mut ended = std::pin::pin!(ended);
             ended.as_mut().enable();
@@ -191,6 +194,16 @@ impl FileSystem {
         let free = self.store.space().free;
         self.free_bytes.store(free, Ordering::Relaxed);
         free
+    }
+
+    /// Gives back what nobody needs, if that may be anything.
+    async fn make_room(&self) -> Result<bool, FileError> {
+        self.commit().await?;
+        if !self.dropped_since_pass.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        self.reclaim(false).await?;
+        Ok(true)
     }
 
     /// New names need journal and tree space. Removing never asks.
@@ -223,39 +236,59 @@ impl FileSystem {
         let inode = self.live(file).await?;
         let _operation = inode.operation.lock().await;
         expect_regular(&inode.state.lock().attributes)?;
-        if matches!(how, Allocate::Reserve { .. }) && length > self.measure_space() {
-            return Err(FileError::NoSpace);
-        }
         let keeps_size =
             matches!(how, Allocate::Punch | Allocate::Reserve { keep_size: true } | Allocate::Zero { keep_size: true });
         let _flush = inode.flush.lock().await;
-        let content = match how {
+        let mut content = match how {
             Allocate::Punch => vec![(offset, Content::Extent(length, Extent::Hole))],
             Allocate::Zero { .. } => vec![(offset, Content::Extent(length, Extent::Zero))],
             Allocate::Reserve { .. } => self.holes(&inode, offset..end).await?,
         };
+        let reserved: u64 = content.iter().map(|(_, content)| content.length()).sum();
+        if matches!(how, Allocate::Reserve { .. }) && reserved > self.measure_space() {
+            return Err(FileError::NoSpace);
+        }
+        // One frame holds so many; the size comes with the last ones.
+        while content.len() > RECORD_EXTENTS {
+            let rest = content.split_off(RECORD_EXTENTS);
+            self.allocate_extents(&inode, how, None, std::mem::replace(&mut content, rest))?;
+        }
+        self.allocate_extents(&inode, how, Some(end).filter(|_| !keeps_size), content)?;
+        if keeps_size && how != Allocate::Punch {
+            let mut transaction = Transaction::begin(self);
+            let mut state = inode.state.lock();
+            if end > state.attributes.size && !state.is_gone {
+                let attributes = Attributes { is_preallocated: true, ..state.attributes.clone() };
+                transaction.record(&inode, &mut state, Change::Attributes(attributes));
+                transaction.log();
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate_extents(
+        &self,
+        inode: &Arc<Inode>,
+        how: Allocate,
+        end: Option<u64>,
+        content: Vec<(u64, Content)>,
+    ) -> Result<(), FileError> {
         let mut transaction = Transaction::begin(self);
         let mut state = inode.state.lock();
         if state.is_gone {
             return Err(FileError::NoEntry);
         }
-        let old = state.attributes.size;
-        let size = if keeps_size { old } else { old.max(end) };
+        let size = state.attributes.size.max(end.unwrap_or(0));
         // A reservation goes below what was accepted, also since the holes were looked for.
         let is_below = matches!(how, Allocate::Reserve { .. });
-        let replacement = Replacement { size, clears_set_id: true, is_below, content, accepted: Vec::new() };
-        self.replace_content(&mut transaction, &inode, &mut state, replacement);
+        let replacement = Replacement { size, clears_set_id: true, is_below, content };
+        self.replace_content(&mut transaction, inode, &mut state, replacement);
         state.allocated = None;
-        if keeps_size && how != Allocate::Punch && end > old {
-            let attributes = Attributes { is_preallocated: true, ..state.attributes.clone() };
-            transaction.record(&inode, &mut state, Change::Attributes(attributes));
-        }
         transaction.log();
         Ok(())
     }
 
-    /// Records settled content and takes accepted content, with a new size. Data that was accepted before is dropped where settled
-    /// content replaces it and beyond the size. What is accepted elsewhere stays, and then the size becomes local only with it
+    /// Records settled content and a new size. Data that was accepted before is dropped where it is replaced and beyond the size. What is accepted elsewhere stays, and then the size becomes local only with it
     /// (I-31). The flush lock is held.
     pub(crate) fn replace_content(
         &self,
@@ -264,18 +297,13 @@ impl FileSystem {
         state: &mut State,
         replacement: Replacement,
     ) {
-        let Replacement { size, clears_set_id, is_below, content, accepted } = replacement;
+        let Replacement { size, clears_set_id, is_below, content } = replacement;
         let mut dropped = state.discard(size..u64::MAX);
         if !is_below {
             for (offset, piece) in &content {
                 dropped += state.discard(*offset..offset.saturating_add(piece.length()));
             }
         }
-        let mut grown = 0;
-        for (offset, bytes) in accepted {
-            grown += self.accept(inode, state, offset, &bytes);
-        }
-        self.dirty_bytes.fetch_add(grown, Ordering::Relaxed);
         let now = transaction.now;
         let attributes = &mut state.attributes;
         (attributes.size, attributes.modified, attributes.changed) = (size, now, now);
@@ -321,7 +349,6 @@ impl FileSystem {
         to_offset: u64,
         length: u64,
     ) -> Result<u64, FileError> {
-        let _use = self.grace.enter(to.0);
         let source = self.inode(from).await?;
         let target = self.live(to).await?;
         expect_regular(&target.state.lock().attributes)?;
@@ -334,50 +361,97 @@ impl FileSystem {
         if length == 0 {
             return Ok(0);
         }
-        let (from_end, to_end) = (from_offset + length, to_offset.checked_add(length));
-        let to_end = to_end.filter(|end| *end <= FILE_BYTES_MAX).ok_or(FileError::FileTooLarge)?;
-        if from == Node::live(to) && from_offset < to_end && to_offset < from_end {
+        let to_end =
+            to_offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX).ok_or(FileError::FileTooLarge)?;
+        if from == Node::live(to) && from_offset < to_end && to_offset < from_offset + length {
             return Err(FileError::Invalid("source and target overlap"));
         }
-        self.refuse_after_failure()?;
+        self.admit_records().await?;
         let _operation = target.operation.lock().await;
-        let _flush = loop {
-            let flush = target.flush.lock().await;
-            let hides_chunks = {
-                let state = target.state.lock();
-                state.has_unlogged() && to_end > state.logged.size
-            };
-            // Chunks beyond a size that waits for other data would show when a crash took the data and the file then grew.
-            if !hides_chunks {
-                break flush;
+        loop {
+            if let Some(copied) = self.try_copy(&source, from_offset..from_offset + length, &target, to_offset).await? {
+                return Ok(copied);
             }
-            drop(flush);
             self.flush_file(&target, self.options.inline_bytes_max).await?;
-        };
-        let (settled, memory) = self.layers(&source, from_offset..from_end).await?;
-        let moved = |range: Range<u64>| range.start - from_offset + to_offset..range.end - from_offset + to_offset;
-        // Where bytes are accepted on top, what the journal has stays: a crash leaves the old or the new, and no zeroes.
-        let mut gaps = vec![from_offset..from_end];
-        memory.iter().for_each(|(range, _)| drop(cover(&mut gaps, range)));
-        let holes = gaps.into_iter().map(|gap| (gap, Extent::Hole));
-        let content = holes.chain(settled).map(|(range, extent)| {
-            let range = moved(range);
-            (range.start, Content::Extent(range.end - range.start, extent))
-        });
-        let content = content.collect();
-        let accepted = memory.into_iter().map(|(range, bytes)| (moved(range).start, bytes)).collect();
+        }
+    }
+
+    /// Copies, or gives `None` where accepted data of the target has to be logged first: chunks beyond a size that waits for other
+    /// data would show when a crash took that data and the file then grew.
+    async fn try_copy(
+        &self,
+        source: &Arc<Inode>,
+        range: Range<u64>,
+        target: &Arc<Inode>,
+        to_offset: u64,
+    ) -> Result<Option<u64>, FileError> {
+        let _flush = target.flush.lock().await;
+        // No lock is waited for from here on (I-90).
+        let _use = self.grace.enter(target.file.0);
+        let (settled, memory) = self.layers(source, range.clone()).await?;
+        // The source may drop these chunks before the record below names them again, a snapshot by being deleted. A pass of reclaim
+        // that has looked at the records already keeps only what is put or asked for (I-95).
+        for (_, extent) in &settled {
+            if let Extent::Chunk { address, .. } = extent {
+                let _ = self.store.contains(address);
+            }
+        }
+        let mut pieces = self.settle_memory(memory).await?;
+        let mut gaps = vec![range.clone()];
+        for (present, extent) in settled {
+            cover(&mut gaps, &present);
+            pieces.push((present.start, Content::Extent(present.end - present.start, extent)));
+        }
+        for (start, piece) in &pieces {
+            cover(&mut gaps, &(*start..start + piece.length()));
+        }
+        pieces.extend(gaps.into_iter().map(|gap| (gap.start, Content::Extent(gap.end - gap.start, Extent::Hole))));
+        pieces.sort_unstable_by_key(|(start, _)| *start);
+        pieces.truncate(RECORD_EXTENTS);
+        let copied = pieces.last().map_or(0, |(start, piece)| start + piece.length() - range.start);
+        let content = pieces.into_iter().map(|(start, piece)| (start - range.start + to_offset, piece)).collect();
 
         let mut transaction = Transaction::begin(self);
         let mut state = target.state.lock();
         if state.is_gone {
             return Err(FileError::NoEntry);
         }
-        let size = state.attributes.size.max(to_end);
-        let replacement = Replacement { size, clears_set_id: true, is_below: false, content, accepted };
-        self.replace_content(&mut transaction, &target, &mut state, replacement);
+        let size = state.attributes.size.max(to_offset + copied);
+        if state.has_unlogged() && size > state.logged.size {
+            return Ok(None);
+        }
+        let replacement = Replacement { size, clears_set_id: true, is_below: false, content };
+        self.replace_content(&mut transaction, target, &mut state, replacement);
         state.allocated = None;
         transaction.log();
-        Ok(length)
+        Ok(Some(copied))
+    }
+
+    /// Bytes that are in no chunk yet, as content of a record: few go into the journal, more become chunks.
+    async fn settle_memory(&self, memory: Vec<(Range<u64>, Bytes)>) -> Result<Vec<(u64, Content)>, FileError> {
+        let bytes: u64 = memory.iter().map(|(range, _)| range.end - range.start).sum();
+        if bytes <= self.options.inline_bytes_max {
+            return Ok(memory
+                .into_iter()
+                .map(|(range, bytes)| (range.start, Content::Inline(bytes.to_vec())))
+                .collect());
+        }
+        let (mut places, mut chunks) = (Vec::new(), Vec::new());
+        for (range, bytes) in memory {
+            let mut start = 0;
+            for length in store::cut_points(&bytes, true) {
+                places.push((range.start + start as u64, length as u64));
+                chunks.push(bytes.slice(start..start + length));
+                start += length;
+            }
+        }
+        let addresses = self.store.put_many(Class::Data, chunks).await?;
+        self.store.settle().await?;
+        let content = |((offset, length), address)| {
+            let chunk_bytes = u32::try_from(length).expect("a chunk is at most 1 MiB");
+            (offset, Content::Extent(length, Extent::Chunk { address, skip: 0, chunk_bytes }))
+        };
+        Ok(places.into_iter().zip(addresses).map(content).collect())
     }
 
     /// The content of a range: settled extents that are no holes, and bytes that are in no chunk yet.

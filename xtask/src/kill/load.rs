@@ -136,7 +136,7 @@ pub(super) fn all(round: &Round) -> Result<Vec<Box<dyn Load>>> {
     Ok(loads)
 }
 
-/// K-3 among threads: no operation is there that began after one ended that is not.
+/// V-3 among threads: no operation is there that began after one ended that is not.
 pub(super) fn one_order(loads: &[Box<dyn Load>]) -> Result<()> {
     let cuts = loads.iter().map(|load| load.cut().map(|cut| cut.map(|cut| (load.name(), cut))));
     let cuts: Vec<(&str, names::Cut)> = cuts.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();

@@ -196,7 +196,7 @@ impl Names {
                 Change::Create(_, key, _) if index < covered || (operation.is_synced && operation.ended.is_some()) => {
                     whole.insert(*key);
                 }
-                // K-4.
+                // V-4.
                 Change::Rename(from, to) if names.contains_key(to) => {
                     if let Some(Entry::File(key)) = names.get(from) {
                         whole.insert(*key);

@@ -196,7 +196,7 @@ impl Load for Overwrite {
     }
 }
 
-/// A file replaced by rename, mostly without an fsync. It is always one whole version, not older than the last fsync (K-4).
+/// A file replaced by rename, mostly without an fsync. It is always one whole version, not older than the last fsync (V-4).
 #[derive(Debug)]
 pub(super) struct Replace {
     stream: Stream,

@@ -1,6 +1,6 @@
 //! The interval map against a plain array of bytes, by random operation lists.
 
-use super::{IntervalMap, cover};
+use super::{IntervalMap, cover, cover_all};
 
 /// A small deterministic generator (SplitMix64), so that a failure replays from its seed.
 struct Random(u64);
@@ -81,4 +81,26 @@ fn covering_takes_from_gaps_what_it_hits() {
     assert_eq!(cover(&mut gaps, &(10..20)), vec![]);
     assert_eq!(cover(&mut gaps, &(0..100)), vec![0..5, 25..30]);
     assert!(gaps.is_empty());
+}
+
+#[test]
+fn covering_in_one_pass_is_covering_piece_by_piece() {
+    // Every placement of two gaps and two pieces on a line of nine points.
+    let ranges = |a: u64, b: u64, c: u64, d: u64| vec![a..b, c..d];
+    for bits in 0..9_u64.pow(4) {
+        let point = |index: u32| bits / 9_u64.pow(index) % 9;
+        let (a, b, c, d) = (point(0), point(1), point(2), point(3));
+        if !(a < b && b <= c && c < d) {
+            continue;
+        }
+        for shift in 0..5 {
+            let mut gaps = ranges(a, b, c, d);
+            let mut expected = gaps.clone();
+            let pieces = ranges(shift, shift + 2, shift + 3, shift + 5);
+            let mut hits = Vec::new();
+            cover_all(&mut gaps, pieces.iter().map(|piece| (piece.clone(), ())), |hit, _, ()| hits.push(hit));
+            let expected_hits: Vec<_> = pieces.iter().flat_map(|piece| cover(&mut expected, piece)).collect();
+            assert_eq!((gaps, hits), (expected, expected_hits), "{a} {b} {c} {d} {shift}");
+        }
+    }
 }

@@ -1,0 +1,169 @@
+//! What was once wrong when two things happened at the same time, or one of them stopped halfway. Each test is a race that an
+//! attack on the design won, played step by step.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use base::id::FileId;
+use platform::sim::World;
+
+use super::content::pattern;
+use super::{Machine, create, find, read_all};
+use crate::{Allocate, AttributeChange, Kind, Node, XattrMode};
+
+type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Polls once: whether it is still pending.
+async fn starts<T>(future: &mut Pending<'_, T>) -> bool {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await
+}
+
+/// Whether it ends within two hours of the simulated clock.
+fn ends<T>(world: &World, future: impl Future<Output = T>) -> bool {
+    let tasks = world.platform().tasks;
+    let limit = tasks.sleep(Duration::from_secs(7200));
+    world
+        .run_until(platform::task::first(future, limit))
+        .is_ok_and(|first| matches!(first, platform::task::First::Left(_)))
+}
+
+#[test]
+fn a_commit_that_is_dropped_halfway_loses_nothing() {
+    let machine = Machine::new(20);
+    let mut system = machine.open();
+    machine.run(async {
+        let directory = create(&system, FileId::ROOT, "d", Kind::Directory).await.file;
+        let file = create(&system, directory, "synced", Kind::Regular).await.file;
+        system.sync(file).await.unwrap();
+        let mut commit: Pending<'_, _> = Box::pin(system.commit());
+        assert!(starts(&mut commit).await);
+        drop(commit);
+        // Its superblock covers the frames of the one that was dropped.
+        create(&system, FileId::ROOT, "other", Kind::Regular).await;
+        system.commit().await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    machine.run(find(&system, "d/synced")).unwrap();
+    machine.check(&system);
+}
+
+#[test]
+fn a_flush_that_is_dropped_halfway_loses_nothing() {
+    let machine = Machine::new(21);
+    let mut system = machine.open();
+    let bytes = pattern(3_000_000, 1);
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        system.write(file, 0, &bytes, false).await.unwrap();
+        let mut sync: Pending<'_, _> = Box::pin(system.sync_all());
+        assert!(starts(&mut sync).await);
+        drop(sync);
+        system.sync(file).await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    assert!(machine.run(async { read_all(&system, find(&system, "f").await.unwrap()).await }) == bytes);
+    machine.check(&system);
+}
+
+#[test]
+fn more_extents_than_a_frame_holds_go_into_several() {
+    let machine = Machine::new(22);
+    let mut system = machine.open();
+    let (holes, copied) = machine.run(async {
+        let holes = create(&system, FileId::ROOT, "holes", Kind::Regular).await.file;
+        for index in 0..20_000 {
+            system.write(holes, index * 4096, b"x", false).await.unwrap();
+        }
+        system.allocate(holes, Allocate::Reserve { keep_size: false }, 0, 20_000 * 4096).await.unwrap();
+        // Small extents in the tree, more than one record takes: the copy goes on where it stopped.
+        let source = create(&system, FileId::ROOT, "source", Kind::Regular).await.file;
+        for index in 0..17_000_u64 {
+            system.write(source, index * 2, &index.to_le_bytes()[..1], false).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        let copy = create(&system, FileId::ROOT, "copy", Kind::Regular).await.file;
+        let (mut copied, size) = (0, 33_999);
+        while copied < size {
+            copied += system.copy_range(Node::live(source), copied, copy, copied, size - copied).await.unwrap();
+        }
+        let mode = AttributeChange { mode: Some(0o600), ..AttributeChange::default() };
+        system.set_attributes(holes, &mode).await.unwrap();
+        system.sync(copy).await.unwrap();
+        (holes, read_all(&system, Node::live(source)).await)
+    });
+    system = machine.power_cycle(system);
+    machine.run(async {
+        assert_eq!(system.attributes(Node::live(holes)).await.unwrap().allocated, 20_000 * 4096);
+        assert!(read_all(&system, find(&system, "copy").await.unwrap()).await == copied);
+    });
+    machine.check(&system);
+}
+
+#[test]
+fn changes_never_wait_for_a_commit_that_has_nothing_to_do() {
+    let mut machine = Machine::new(23);
+    machine.options.commit_journal_bytes = 1 << 20;
+    let system = machine.open();
+    let file = machine.run(create(&system, FileId::ROOT, "f", Kind::Regular)).file;
+    let value = vec![7; 60_000];
+    assert!(ends(&machine.world, async {
+        for index in 0..300_u32 {
+            let name = format!("user.{}", index % 4);
+            system.set_xattr(file, name.as_bytes(), &value, XattrMode::Set, false).await.unwrap();
+        }
+    }));
+    machine.check(&system);
+}
+
+#[test]
+fn temporary_files_never_fill_the_disk() {
+    let machine = Machine::new(24);
+    machine.disk.set_capacity(200 << 20);
+    let mut system = machine.open();
+    machine.run(async {
+        for round in 0..40 {
+            let file = create(&system, FileId::ROOT, "temporary", Kind::Regular).await.file;
+            for part in 0..8 {
+                system.write(file, part << 20, &pattern(1 << 20, 100 * round + part), false).await.unwrap();
+            }
+            system.sync(file).await.unwrap();
+            system.remove_file(FileId::ROOT, b"temporary").await.unwrap();
+        }
+    });
+    machine.run(system.close()).unwrap();
+    system = machine.power_cycle(system);
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "next", Kind::Regular).await.file;
+        system.write(file, 0, &[1; 4096], false).await.unwrap();
+        system.sync(file).await.unwrap();
+    });
+    machine.check(&system);
+}
+
+#[test]
+fn a_count_of_blocks_that_is_out_of_date_is_not_kept() {
+    let machine = Machine::new(25);
+    let mut system = machine.open();
+    let file = machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(3_000_000, 1), false).await.unwrap();
+        system.write(file, 8_000_000, &pattern(3_000_000, 2), false).await.unwrap();
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        file
+    });
+    system = machine.power_cycle(system);
+    machine.run(async {
+        let node = Node::live(file);
+        system.write(file, 5_000_000, &[1; 4096], false).await.unwrap();
+        let mut stat: Pending<'_, _> = Box::pin(system.attributes(node));
+        assert!(starts(&mut stat).await);
+        system.allocate(file, Allocate::Punch, 5_000_000, 4096).await.unwrap();
+        stat.await.unwrap();
+        assert_eq!(system.attributes(node).await.unwrap().allocated, 6_000_000);
+    });
+    machine.check(&system);
+}
