@@ -1,5 +1,7 @@
 # What people do with this project. Each target first installs what it needs and is not there (scripts/setup).
 .DEFAULT_GOAL := help
+# Built first and seen, because `cargo xtask` is quiet.
+XTASK = cargo build --package xtask && cargo xtask
 .PHONY: help run stop test posix soak bench fmt lint clean
 
 help: ## this list
@@ -8,26 +10,26 @@ help: ## this list
 run: ## make a node in ./demo, mount it at ./demo/mnt, copy a real tree into it twice and verify it
 	@scripts/setup run
 	cargo build --release --package node
-	@cargo xtask demo start
+	@$(XTASK) demo start
 
 stop: ## unmount ./demo/mnt and end its daemon; the data stays
-	@cargo xtask demo stop
+	@$(XTASK) demo stop
 
 test: ## every test: format, lints, unit tests, simulated crashes, a quick part of posix and kill
 	@scripts/setup test
-	@cargo xtask test
+	@$(XTASK) test
 
 posix: ## POSIX suites and real programs on fresh mounts (about an hour)
 	@scripts/setup posix
-	@cargo xtask posix
+	@$(XTASK) posix
 
 soak: ## simulated crashes and real kills by turns until told to stop (Ctrl-C)
 	@scripts/setup soak
-	@cargo xtask soak
+	@$(XTASK) soak
 
 bench: ## how fast, beside ext4 on the same disk, as a table, JSON and a plot in bench/results
 	@scripts/setup bench
-	@cargo xtask bench
+	@$(XTASK) bench
 
 fmt: ## format the code
 	@scripts/setup lint
@@ -39,5 +41,5 @@ lint: ## format and lints, as `make test` checks them
 	cargo clippy --workspace --all-targets -- --deny warnings
 
 clean: ## remove everything that was built; ./demo is unmounted and stays
-	@[ ! -d demo/mnt ] || cargo xtask demo stop
+	@[ ! -d demo/mnt ] || { $(XTASK) demo stop; }
 	cargo clean

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use store::Class;
 
 use crate::acl;
-use crate::attributes::{AttributeChange, Attributes, Kind, MODE_MASK, Node, SET_GID, SET_UID, TimeChange};
+use crate::attributes::{AttributeChange, Attributes, Kind, MODE_MASK, Node, SET_GID, TimeChange, without_set_id};
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content, Root, XattrPlace, Xattrs, decode_xattrs};
@@ -352,12 +352,6 @@ fn check_xattr_name(name: &[u8]) -> Result<(), FileError> {
     } else {
         Err(FileError::NotSupported("extended attributes outside user, trusted, security and access lists"))
     }
-}
-
-/// A mode without set-user-id, and without set-group-id where the group may execute (else it means mandatory locking).
-pub(crate) fn without_set_id(mode: u32) -> u32 {
-    let group = if mode & 0o010 != 0 { SET_GID } else { 0 };
-    mode & !(SET_UID | group)
 }
 
 fn changed_attributes(old: &Attributes, change: &AttributeChange, now: Timestamp) -> Attributes {

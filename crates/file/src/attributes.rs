@@ -54,6 +54,12 @@ pub const SET_GID: u32 = 0o2000;
 /// Permission bits with set-id and sticky.
 pub const MODE_MASK: u32 = 0o7777;
 
+/// A mode without set-user-id, and without set-group-id where the group may execute (else it means mandatory locking).
+pub(crate) fn without_set_id(mode: u32) -> u32 {
+    let group = if mode & 0o010 != 0 { SET_GID } else { 0 };
+    mode & !(SET_UID | group)
+}
+
 /// The attributes of a file, as `stat` shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {

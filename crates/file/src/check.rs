@@ -111,7 +111,7 @@ impl FileSystem {
                     }
                 }
                 report.files += 1;
-                if report.files % 1024 == 0 {
+                if report.files.is_multiple_of(1024) {
                     progress(report.files);
                 }
             }

@@ -97,10 +97,9 @@ impl FileSystem {
     /// Why it cannot be made local.
     pub async fn sync(&self, file: FileId) -> Result<(), FileError> {
         self.counters.syncs.add(1);
-        match self.table.find(Node::live(file)) {
-            Some(inode) => self.flush_file(&inode, self.options.inline_bytes_max).await?,
-            // Not in memory: nothing was accepted that is not logged (I-34).
-            None => {}
+        // Not in memory: nothing was accepted that is not logged (I-34).
+        if let Some(inode) = self.table.find(Node::live(file)) {
+            self.flush_file(&inode, self.options.inline_bytes_max).await?;
         }
         self.sync_journal().await
     }

@@ -35,10 +35,12 @@ mod table;
 mod system;
 
 mod acl;
-mod attribute;
 mod directory;
 mod read;
+
 mod write;
+
+mod attribute;
 
 mod flush;
 mod namespace;

@@ -15,8 +15,7 @@ use base::limits::FILE_BYTES_MAX;
 use bytes::Bytes;
 use store::Class;
 
-use crate::attribute::without_set_id;
-use crate::attributes::{Attributes, Node};
+use crate::attributes::{Attributes, Node, without_set_id};
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};

@@ -4,7 +4,7 @@
 //! another has parked the request it is about, so the last few numbers that fitted nothing are remembered and looked
 //! up when a request is parked. Numbers are never used twice by the kernel.
 
-use crate::late::lock;
+use crate::lock::lock;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 

@@ -15,10 +15,11 @@
 //! ```
 
 use crate::interrupt::{Cancel, Interrupts};
+use crate::lock::lock;
 use crate::service::{self, Boxed};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -57,11 +58,6 @@ struct Parked {
     key: u64,
     /// The request's number if it can be interrupted.
     interruptible: Option<u64>,
-}
-
-/// A lock whose holder panicked is still good: no state is left half-changed while one is held.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Late {

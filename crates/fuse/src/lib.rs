@@ -27,25 +27,35 @@
 
 #![allow(clippy::disallowed_methods, reason = "the transport is the outside: its own threads, deadlines and sysfs")]
 
-mod answer;
 mod buffer;
-mod counters;
-mod crew;
-mod device;
-mod directory;
 mod errno;
-mod exchange;
 pub mod flags;
-mod interrupt;
-mod late;
+mod lock;
 mod mount;
-mod notify;
-mod request;
-mod ring;
-mod service;
-mod session;
-mod settings;
 mod wire;
+
+mod counters;
+mod request;
+
+mod answer;
+mod settings;
+
+mod directory;
+mod exchange;
+
+mod service;
+
+mod interrupt;
+
+mod late;
+
+mod crew;
+mod notify;
+
+mod device;
+mod ring;
+
+mod session;
 
 pub use answer::{Attributes, Entry, StatFs, StatX};
 pub use counters::Counts;

@@ -8,7 +8,7 @@
 
 use crate::errno::Errno;
 use crate::flags::notify as kind;
-use crate::late::lock;
+use crate::lock::lock;
 use crate::wire;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

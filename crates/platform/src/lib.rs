@@ -6,8 +6,9 @@
 //!
 //! Not here: what the bytes mean; sockets (they come with the cluster).
 
-pub mod disk;
 pub mod task;
+
+pub mod disk;
 
 pub mod real;
 pub mod sim;

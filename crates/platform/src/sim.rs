@@ -11,15 +11,15 @@
 //!
 //! The fault model of a disk, which is what a correct store must survive:
 //!
-//! S-1  What was written is read back at once, synced or not.
-//! S-2  A file's sync makes its bytes and length durable, and not its name. A directory's sync makes the names in it durable, and
+//! M-1  What was written is read back at once, synced or not.
+//! M-2  A file's sync makes its bytes and length durable, and not its name. A directory's sync makes the names in it durable, and
 //!      not the directory's own name in its parent.
-//! S-3  At a power loss each write since the last sync is kept, dropped, or torn, independently of the others: a later one may
+//! M-3  At a power loss each write since the last sync is kept, dropped, or torn, independently of the others: a later one may
 //!      survive an earlier one. A change of length likewise. A file may have grown without its data: zeroes.
-//! S-4  A sector of 512 bytes is never torn. It holds what it held after one of the writes to it.
-//! S-5  Names that were not synced survive as a prefix, in order of time, as on a journaling file system; a rename is one change.
-//! S-6  The operation in flight when the power goes fails, and may have happened. After it nothing changes.
-//! S-7  After a failed write any part of it may be there. After a failed sync the data may still be waiting, be gone, or be visible
+//! M-4  A sector of 512 bytes is never torn. It holds what it held after one of the writes to it.
+//! M-5  Names that were not synced survive as a prefix, in order of time, as on a journaling file system; a rename is one change.
+//! M-6  The operation in flight when the power goes fails, and may have happened. After it nothing changes.
+//! M-7  After a failed write any part of it may be there. After a failed sync the data may still be waiting, be gone, or be visible
 //!      and never become durable although the next sync succeeds ("fsyncgate", Rebello et al., ATC 2020).
 //!
 //! [`Faults`] adds what a broken disk does beyond that: errors, flipped bits, writes that are lost or go elsewhere.

@@ -31,8 +31,10 @@ mod pack;
 mod journal;
 
 mod options;
-mod recover;
+
 mod store;
+
+mod recover;
 
 mod check;
 mod reclaim;

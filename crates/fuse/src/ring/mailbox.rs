@@ -7,7 +7,7 @@
 
 use crate::exchange::{Core, Home};
 use crate::interrupt::Cancel;
-use crate::late::lock;
+use crate::lock::lock;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};

@@ -3,7 +3,7 @@
 //! A pending write keeps an image of the whole sectors it touched, as they were just after it. When a later write survives
 //! and an earlier one to the same sector does not, the sector still holds both, because it went to the medium in one piece.
 //!
-//! This is where rules S-1, S-3, S-4 and S-7 of the fault model are.
+//! This is where rules M-1, M-3, M-4 and M-7 of the fault model are.
 
 use super::blocks::Blocks;
 use super::random::Random;

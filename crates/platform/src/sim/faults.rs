@@ -7,7 +7,7 @@ pub struct Faults {
     pub read_error: f64,
     /// A write, a change of length or of a name fails. Any part of it may have happened.
     pub write_error: f64,
-    /// A sync fails, and what it should have made durable may be lost (rule S-7).
+    /// A sync fails, and what it should have made durable may be lost (rule M-7).
     pub sync_error: f64,
     /// A read returns one wrong bit; the next one may be right.
     pub flip_read: f64,

@@ -1,6 +1,6 @@
 //! The directory tree of a disk: what is visible, what is durable, and the changes between the two.
 //!
-//! Names are whole paths from the disk's root, which is "" and always there. Rules S-2 and S-5 of the fault model are here.
+//! Names are whole paths from the disk's root, which is "" and always there. Rules M-2 and M-5 of the fault model are here.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -88,8 +88,7 @@ fn other_seeds_are_other_schedules() {
             world.platform().tasks.spawn("racer", Box::pin(task));
         }
         world.run_for(MILLISECOND).unwrap();
-        let order = order.lock().clone();
-        order
+        order.lock().clone()
     };
     let orders: std::collections::BTreeSet<Vec<i32>> = (0..50).map(order_of).collect();
     assert!(orders.len() > 20, "only {} orders in 50 seeds", orders.len());
