@@ -3,6 +3,7 @@
 //! - a seed that found a defect is replayed for ever, with a line on what it found
 //! - every plan runs on seeds of its own
 //! - the same seed makes the same steps
+//! - reclaim beside others on the same files: `reclaim.rs`
 //! - lies are found out: a write, a sync, a removal that did not happen, and a disk that loses writes
 
 use std::sync::Arc;
@@ -10,17 +11,22 @@ use std::sync::Arc;
 use platform::task::{Tasks, parallel};
 use sim::{Failure, Plan, Sabotage, Summary, run};
 
-/// Seeds that found a defect, by plan. The seed means the same only as long as the workload draws the same: what they found also
-/// has a test of its own where it was mended.
+/// Seeds that show a defect when its cure is taken away, by plan. A seed means the same only as long as the workload and the file
+/// layer take the same steps: who changes either much looks for new ones, with the cure undone.
 const FOUND: &[(&str, u64)] = &[
-    // A stream smaller than a chunk was flushed in a circle that cut nothing off: writers waited for ever.
-    ("long", 7),
-    ("power", 8),
-    // Renaming `d/x` over `d` locked the state of `d` twice: the file system stood still.
-    ("power", 26),
-    ("long", 39),
-    // A flush logged a size that the file had never had, when a truncate had cut the end off that was waiting in the buffer.
-    ("power", 136),
+    // `stream_bytes`: with a write buffer below 1 MiB a stream was flushed in a circle that cut no chunk off and gave no room.
+    ("power", 1),
+    ("power", 2),
+    // `rename`: of `d/x` over `d` locked the state of `d` twice, and the file system stood still.
+    ("calm", 6),
+    ("calm", 9),
+    // `local_size`: a flush, then a sync, made a size local that the file had never had, when a truncate had taken the
+    // kept end of a stream away.
+    ("power", 457),
+    // `FileError::from`: a disk that was full when the index was written made a write fail with EIO instead of ENOSPC.
+    ("full", 64),
+    // `check_files`: chunks on their way out of a sparse pack passed for absent.
+    ("power", 216),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.
