@@ -211,7 +211,7 @@ impl Work<'_> {
     /// Bytes compared.
     fn content(&self, relative: &Path) -> Result<u64> {
         let open = |root: &Path| {
-            File::open(root.join(relative)).with_context(|| format!("cannot open it in {}", root.display()))
+            File::open(join(root, relative)).with_context(|| format!("cannot open it in {}", root.display()))
         };
         let (mut left, mut right) = (open(self.left)?, open(self.right)?);
         let (mut expected, mut found) = (vec![0; 256 * 1024], vec![0; 256 * 1024]);
@@ -333,6 +333,18 @@ mod tests {
             let error = outcome().expect_err(words).to_string();
             assert!(error.contains(words), "{words}: {error}");
         }
+        fs::remove_dir_all(root).expect("ours");
+    }
+
+    #[test]
+    fn a_single_file_is_a_tree_too() {
+        let root = tree("single");
+        let (left, right) = (root.join("left/dir/a"), root.join("right/dir/a"));
+        let outcome = || compare(&left, &right, Comparison::CONTENT, &ProgressBar::hidden());
+        assert_eq!(outcome().expect("a copy").bytes, 300_000);
+        fs::write(&right, vec![8; 300_000]).expect("room");
+        let error = outcome().expect_err("content was changed").to_string();
+        assert!(error.contains("content differs from byte 0"), "{error}");
         fs::remove_dir_all(root).expect("ours");
     }
 }
