@@ -162,7 +162,7 @@ impl FileSystem {
             Kind::Directory => return Err(FileError::IsDirectory),
             _ => return Err(FileError::Invalid("only a regular file has a size to set")),
         }
-        let _flush = inode.flush.lock().await;
+        let _flush = self.lock_flush(inode).await;
         let mut transaction = Transaction::begin(self);
         let mut state = inode.state.lock();
         if state.is_gone {

@@ -47,6 +47,7 @@ counters! {
     record_waits: "changes that waited for a commit because the journal was far ahead",
     write_waits: "writes that waited for room in the write buffer",
     flushes: "flushes of batches of files to the store",
+    flushes_overtaken: "files that a sync or a cut took back out of a running batch",
     flushed_bytes: "bytes moved from the write buffer to chunks",
     inlined_bytes: "bytes that an fsync put into the journal",
     flush_failures: "flushes that failed; their data stays in memory",

@@ -7,6 +7,9 @@
 //! I-61  Content is visible all the time: it leaves `flushing` in the same moment in which it enters `active`.
 //! I-62  A flush that fails puts everything back under what was accepted since; writers hear of it, nothing is dropped.
 //! I-63  Who empties `unlogged` holds the round lock, so that `sync_all` waits for what another round has taken.
+//! I-64  Nobody waits for other files' data: the flush lock of a file is held over I/O by a flush of this file alone. What a
+//!       batch took of a file belongs to the batch only while `flushing` is what it took; [`FileSystem::lock_flush`] takes it
+//!       back, and the round flushes the file alone after the batch.
 //!
 //! Not here: when data is accepted (`write`), when records become trees (`commit`).
 
@@ -27,7 +30,7 @@ use crate::attributes::{Attributes, Node};
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
-use crate::inode::{Inode, InodeSet, Run, State};
+use crate::inode::{Flushing, Inode, InodeSet, Run, State};
 use crate::system::{FileSystem, Transaction};
 use crate::write::RECORD_EXTENTS;
 
@@ -35,6 +38,8 @@ use crate::write::RECORD_EXTENTS;
 const PUT_BYTES: usize = 8 << 20;
 /// Bytes that share one settle.
 const BATCH_BYTES: u64 = 64 << 20;
+/// A file with as much is flushed alone: whoever syncs it waits for its own data only, and nothing is cut twice.
+const ALONE_BYTES: u64 = PUT_BYTES as u64;
 /// How often the flusher looks for data that is due.
 const ROUNDS_PER_INTERVAL: u32 = 5;
 
@@ -47,17 +52,24 @@ enum Take {
     Due(Duration),
 }
 
-/// A file of a batch, locked and with its content taken.
+/// A file of a flush, with its content taken.
 struct Taken {
     inode: Arc<Inode>,
-    /// Bytes taken out of `dirty`.
-    bytes: u64,
+    flushing: Arc<Flushing>,
     /// Whether the end of the stream stays behind until more of it is there.
     keeps_tail: bool,
     tail: Option<(u64, Bytes)>,
     /// Where the chunks went.
     content: Vec<(u64, Content)>,
-    _flush: OwnedMutexGuard<()>,
+    /// A file that is flushed alone stays locked.
+    _flush: Option<OwnedMutexGuard<()>>,
+}
+
+impl Taken {
+    /// Whether nobody took the content back (I-64).
+    fn is_ours(&self, state: &State) -> bool {
+        state.flushing.as_ref().is_some_and(|flushing| Arc::ptr_eq(flushing, &self.flushing))
+    }
 }
 
 /// What a batch took, and gives back unless it is published: a flush may fail, or be dropped halfway with the request it ran in.
@@ -74,7 +86,13 @@ impl<'a> Batch<'a> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        self.files.iter().for_each(|taken| self.system.give_back(taken));
+        for taken in &self.files {
+            let mut state = taken.inode.state.lock();
+            if taken.is_ours(&state) {
+                state.flushing = None;
+                self.system.put_back(&taken.inode, &mut state, &taken.flushing);
+            }
+        }
     }
 }
 
@@ -115,7 +133,7 @@ impl FileSystem {
 
     /// Logs what was accepted for one file: at most `inline_bytes_max` bytes within the journal, more through chunks.
     pub(crate) async fn flush_file(&self, inode: &Arc<Inode>, inline_bytes_max: u64) -> Result<(), FileError> {
-        let flush = inode.flush.clone().lock_owned().await;
+        let flush = self.lock_flush(inode).await;
         let is_small = {
             let state = inode.state.lock();
             if !state.has_unlogged() && !state.is_access_dirty {
@@ -126,8 +144,20 @@ impl FileSystem {
         if is_small && self.log_inline(inode, inline_bytes_max) {
             return Ok(());
         }
-        let Some(taken) = take(inode.clone(), flush, false) else { return Ok(()) };
-        self.flush_batch(Batch { system: self, files: vec![taken] }).await
+        let Some(taken) = take(inode.clone(), Some(flush), false) else { return Ok(()) };
+        self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop)
+    }
+
+    /// Takes a file's flush lock; all that is not logged of it is in `dirty` then.
+    pub(crate) async fn lock_flush(&self, inode: &Arc<Inode>) -> OwnedMutexGuard<()> {
+        let guard = inode.flush.clone().lock_owned().await;
+        let mut state = inode.state.lock();
+        if let Some(flushing) = state.flushing.take() {
+            self.counters.flushes_overtaken.add(1);
+            self.put_back(inode, &mut state, &flushing);
+        }
+        drop(state);
+        guard
     }
 
     /// `false`: more was accepted meanwhile.
@@ -167,26 +197,30 @@ impl FileSystem {
                 not_due.extend(rest.files.pop_first());
                 continue;
             };
-            let flush = inode.flush.clone().lock_owned().await;
+            let flush = self.lock_flush(&inode).await;
             rest.files.pop_first();
-            match take(inode.clone(), flush, keeps_tail) {
+            let is_alone = inode.state.lock().dirty_bytes >= ALONE_BYTES;
+            match take(inode.clone(), Some(flush).filter(|_| is_alone), keeps_tail) {
+                Some(taken) if is_alone => {
+                    result = self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop);
+                }
                 Some(taken) => {
-                    batch_bytes += taken.bytes;
+                    batch_bytes += taken.flushing.bytes;
                     batch.files.push(taken);
                 }
                 None => self.flush_access_time(&inode),
             }
             if batch_bytes >= BATCH_BYTES {
                 batch_bytes = 0;
-                result = self.flush_batch(std::mem::replace(&mut batch, Batch::new(self))).await;
-                if result.is_err() {
-                    break;
-                }
+                result = result.and(self.flush_shared(std::mem::replace(&mut batch, Batch::new(self))).await);
+            }
+            if result.is_err() {
+                break;
             }
         }
         rest.files.extend(not_due);
         drop(rest);
-        let last = self.flush_batch(batch).await;
+        let last = self.flush_shared(batch).await;
         if self.dirty_bytes.load(Ordering::Relaxed) == 0 {
             // What could not be stored is gone.
             *self.flush_failure.lock() = None;
@@ -204,10 +238,18 @@ impl FileSystem {
         (is_old || is_stream || pressure).then_some(is_stream && !is_old)
     }
 
-    /// Puts, settles and logs what was taken. On failure all of it goes back.
-    async fn flush_batch(&self, mut batch: Batch<'_>) -> Result<(), FileError> {
+    /// Flushes a batch whose files are not locked, and after it, alone, those that were taken back.
+    async fn flush_shared(&self, batch: Batch<'_>) -> Result<(), FileError> {
+        for inode in self.flush_batch(batch).await? {
+            self.flush_file(&inode, self.options.inline_bytes_max).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts, settles and logs what was taken; gives the files that were taken back meanwhile. On failure all of it goes back.
+    async fn flush_batch(&self, mut batch: Batch<'_>) -> Result<Vec<Arc<Inode>>, FileError> {
         if batch.files.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         self.counters.flushes.add(1);
         // Its chunks have no name until they are published.
@@ -215,10 +257,11 @@ impl FileSystem {
         let result = self.put_batch(&mut batch.files).await;
         // Before the room in the buffer is given back: admission counts what is in neither.
         self.measure_space();
-        match &result {
+        match result {
             Ok(()) => {
                 *self.flush_failure.lock() = None;
-                std::mem::take(&mut batch.files).into_iter().for_each(|taken| self.publish(taken));
+                let files = std::mem::take(&mut batch.files).into_iter();
+                Ok(files.filter_map(|taken| self.publish(taken)).collect())
             }
             Err(error) => {
                 self.counters.flush_failures.add(1);
@@ -226,18 +269,20 @@ impl FileSystem {
                 drop(batch);
                 // Writers that wait for room hear of the failure.
                 self.has_room.notify_waiters();
+                Err(error)
             }
         }
-        result
     }
 
     /// Cuts everything that was taken into chunks and makes them durable.
     async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
         let mut pieces = Pieces::default();
         for number in 0..batch.len() {
-            let flushing =
-                batch[number].inode.state.lock().flushing.clone().expect("taken, and the flush lock is held");
-            let mut cuts = Cuts::new(&flushing, batch[number].keeps_tail);
+            if !batch[number].is_ours(&batch[number].inode.state.lock()) {
+                continue;
+            }
+            let flushing = batch[number].flushing.clone();
+            let mut cuts = Cuts::new(&flushing.runs, batch[number].keeps_tail);
             while let Some((offset, piece)) = cuts.next() {
                 pieces.push(number, offset, piece);
                 if pieces.bytes >= PUT_BYTES {
@@ -260,51 +305,54 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Logs a file's new extents. What was accepted meanwhile stays on top.
-    fn publish(&self, taken: Taken) {
-        let Taken { inode, content, tail, bytes, .. } = taken;
+    /// Logs a file's new extents. What was accepted meanwhile stays on top. Gives the file if it was taken back (I-64).
+    fn publish(&self, mut taken: Taken) -> Option<Arc<Inode>> {
+        let content = std::mem::take(&mut taken.content);
         let mut groups = content.chunks(RECORD_EXTENTS).peekable();
-        while let Some(group) = groups.next() {
+        loop {
+            let group = groups.next();
             let mut transaction = Transaction::begin(self);
-            let mut state = inode.state.lock();
-            if state.is_gone {
-                break;
+            let mut state = taken.inode.state.lock();
+            if !taken.is_ours(&state) {
+                drop(state);
+                return Some(taken.inode);
             }
-            if groups.peek().is_none() {
-                self.end_flush(&inode, &mut state, bytes, tail.clone());
+            let is_last = groups.peek().is_none() || state.is_gone;
+            if is_last {
+                state.flushing = None;
+                let tail = taken.tail.take();
+                let tail_bytes = tail.as_ref().map_or(0, |(_, tail)| tail.len() as u64);
+                self.counters.flushed_bytes.add(taken.flushing.bytes - tail_bytes);
+                self.accept_below(&taken.inode, &mut state, taken.flushing.bytes, tail);
             }
-            record_write(&mut transaction, &inode, &mut state, group.to_vec());
-            log_access_time(&mut transaction, &inode, &mut state);
-            transaction.log();
-            drop(state);
-        }
-        let mut state = inode.state.lock();
-        if state.flushing.is_some() {
-            // The file went meanwhile, or nothing could be cut yet.
-            let tail = tail.filter(|_| !state.is_gone);
-            self.end_flush(&inode, &mut state, bytes, tail);
+            if let Some(group) = group.filter(|_| !state.is_gone) {
+                record_write(&mut transaction, &taken.inode, &mut state, group.to_vec());
+                log_access_time(&mut transaction, &taken.inode, &mut state);
+                transaction.log();
+            }
+            if is_last {
+                return None;
+            }
         }
     }
 
-    fn give_back(&self, taken: &Taken) {
-        let mut state = taken.inode.state.lock();
-        let flushing = state.flushing.clone().filter(|_| !state.is_gone);
-        let runs = flushing.iter().flat_map(|flushing| flushing.iter());
-        let runs: Vec<_> = runs.map(|(range, run)| (range.start, run.0.clone())).collect();
-        self.end_flush(&taken.inode, &mut state, taken.bytes, runs);
+    /// Makes what was being flushed dirty again; it is as old as it was.
+    fn put_back(&self, inode: &Arc<Inode>, state: &mut State, flushing: &Flushing) {
+        state.dirty_since = state.dirty_since.min(flushing.since);
+        let runs = flushing.runs.iter().map(|(range, run)| (range.start, run.0.clone()));
+        self.accept_below(inode, state, flushing.bytes, runs);
     }
 
-    /// Empties `flushing`, which had this many bytes; `rest` of it goes back under what was accepted since.
-    fn end_flush(
+    /// Puts what a flush of so many bytes leaves under what was accepted since.
+    fn accept_below(
         &self,
         inode: &Arc<Inode>,
         state: &mut State,
         bytes: u64,
         rest: impl IntoIterator<Item = (u64, Bytes)>,
     ) {
-        state.flushing = None;
         let mut kept = 0;
-        for (offset, run) in rest {
+        for (offset, run) in rest.into_iter().filter(|_| !state.is_gone) {
             let mut gaps = vec![offset..offset + run.len() as u64];
             for (newer, _) in state.dirty.overlapping(gaps[0].clone()) {
                 cover(&mut gaps, &newer);
@@ -363,20 +411,22 @@ impl FileSystem {
 }
 
 /// Moves a file's accepted content to `flushing`. `None`: there is none.
-fn take(inode: Arc<Inode>, flush: OwnedMutexGuard<()>, keeps_tail: bool) -> Option<Taken> {
-    let bytes = {
+fn take(inode: Arc<Inode>, flush: Option<OwnedMutexGuard<()>>, keeps_tail: bool) -> Option<Taken> {
+    let flushing = {
         let mut state = inode.state.lock();
         if state.is_gone || state.dirty.is_empty() {
             return None;
         }
-        let mut flushing = IntervalMap::default();
+        let mut runs = IntervalMap::default();
         for (range, run) in state.dirty.take() {
-            flushing.insert(range, Run(Bytes::from(run)));
+            runs.insert(range, Run(Bytes::from(run)));
         }
-        state.flushing = Some(Arc::new(flushing));
-        std::mem::take(&mut state.dirty_bytes)
+        let bytes = std::mem::take(&mut state.dirty_bytes);
+        let flushing = Arc::new(Flushing { runs, bytes, since: state.dirty_since });
+        state.flushing = Some(flushing.clone());
+        flushing
     };
-    Some(Taken { inode, bytes, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
+    Some(Taken { inode, flushing, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
 }
 
 /// Records content that became local, with the size and times that go with it. The size that callers see becomes local with

@@ -29,7 +29,8 @@ pub(crate) struct Inode {
     pub(crate) file: FileId,
     /// Taken by operations that change entries or attributes, over I/O. Directories before files, lower ids first.
     pub(crate) operation: tokio::sync::Mutex<()>,
-    /// Taken by whoever moves content from `dirty` to the journal or changes extents directly. After `operation`.
+    /// Taken by whoever moves content from `dirty` to the journal or changes extents directly, through `lock_flush` (I-64).
+    /// After `operation`.
     pub(crate) flush: Arc<tokio::sync::Mutex<()>>,
     pub(crate) state: Mutex<State>,
 }
@@ -70,7 +71,7 @@ pub(crate) struct State {
     pub(crate) active: Layer,
     /// The commit generation of `active`.
     pub(crate) generation: u64,
-    pub(crate) flushing: Option<Arc<IntervalMap<Run>>>,
+    pub(crate) flushing: Option<Arc<Flushing>>,
     pub(crate) dirty: IntervalMap<Vec<u8>>,
     /// Bytes in `dirty`.
     pub(crate) dirty_bytes: u64,
@@ -86,6 +87,16 @@ pub(crate) struct State {
     pub(crate) ids: std::ops::Range<u64>,
     /// Removed for good (or not born yet): no name, no user.
     pub(crate) is_gone: bool,
+}
+
+/// Content on its way to the store.
+#[derive(Debug)]
+pub(crate) struct Flushing {
+    pub(crate) runs: IntervalMap<Run>,
+    /// Bytes in `runs`.
+    pub(crate) bytes: u64,
+    /// Since when there was any of it, by the monotonic clock.
+    pub(crate) since: std::time::Duration,
 }
 
 /// Bytes that can be cut without copying.
@@ -172,7 +183,7 @@ impl State {
     pub(crate) fn local_size(&self, settled: u64) -> u64 {
         let beyond = settled..u64::MAX;
         let dirty = self.dirty.overlapping(beyond.clone()).next().map(|(range, _)| range.start);
-        let flushing = self.flushing.iter().filter_map(|flushing| flushing.overlapping(beyond.clone()).next());
+        let flushing = self.flushing.iter().filter_map(|flushing| flushing.runs.overlapping(beyond.clone()).next());
         let unlogged = flushing.map(|(range, _)| range.start).chain(dirty).min().unwrap_or(u64::MAX);
         self.attributes.size.min(unlogged).max(settled)
     }
@@ -326,7 +337,7 @@ impl State {
             overlay.inlined.iter().for_each(|(range, _)| painted.insert(range, Allocation(true)));
         }
         if let Some(flushing) = &self.flushing {
-            flushing.iter().for_each(|(range, _)| painted.insert(range, Allocation(true)));
+            flushing.runs.iter().for_each(|(range, _)| painted.insert(range, Allocation(true)));
         }
         self.dirty.iter().for_each(|(range, _)| painted.insert(range, Allocation(true)));
         painted

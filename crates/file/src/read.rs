@@ -240,7 +240,7 @@ pub(crate) fn gather(
     };
     cover_all(gaps, state.dirty.overlapping(whole.clone()), |hit, range, run| bytes_of(hit, range, run));
     if let Some(flushing) = &state.flushing {
-        cover_all(gaps, flushing.overlapping(whole.clone()), |hit, range, run| bytes_of(hit, range, &run.0));
+        cover_all(gaps, flushing.runs.overlapping(whole.clone()), |hit, range, run| bytes_of(hit, range, &run.0));
     }
     for overlay in state.overlays() {
         cover_all(gaps, overlay.inlined.overlapping(whole.clone()), |hit, range, run| bytes_of(hit, range, run));

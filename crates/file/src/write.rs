@@ -237,7 +237,7 @@ impl FileSystem {
         expect_regular(&inode.state.lock().attributes)?;
         let keeps_size =
             matches!(how, Allocate::Punch | Allocate::Reserve { keep_size: true } | Allocate::Zero { keep_size: true });
-        let _flush = inode.flush.lock().await;
+        let _flush = self.lock_flush(&inode).await;
         let mut content = match how {
             Allocate::Punch => vec![(offset, Content::Extent(length, Extent::Hole))],
             Allocate::Zero { .. } => vec![(offset, Content::Extent(length, Extent::Zero))],
@@ -384,7 +384,7 @@ impl FileSystem {
         target: &Arc<Inode>,
         to_offset: u64,
     ) -> Result<Option<u64>, FileError> {
-        let _flush = target.flush.lock().await;
+        let _flush = self.lock_flush(target).await;
         // No lock is waited for from here on (I-90).
         let _use = self.grace.enter(target.file.0);
         let (settled, memory) = self.layers(source, range.clone()).await?;

@@ -11,7 +11,7 @@ use platform::sim::World;
 
 use super::content::pattern;
 use super::{Machine, create, find, read_all};
-use crate::{Allocate, AttributeChange, Kind, Node, XattrMode};
+use crate::{Allocate, AttributeChange, FileSystem, Kind, Node, XattrMode};
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -165,5 +165,60 @@ fn a_count_of_blocks_that_is_out_of_date_is_not_kept() {
         stat.await.unwrap();
         assert_eq!(system.attributes(node).await.unwrap().allocated, 6_000_000);
     });
+    machine.check(&system);
+}
+
+/// Files that fit into one batch, each small enough for the journal (more data goes through packs, whose locks a batch that is
+/// not polled holds).
+async fn small_files(system: &FileSystem) -> Vec<(FileId, Vec<u8>)> {
+    let mut files = Vec::new();
+    for number in 0..5 {
+        let file = create(system, FileId::ROOT, &format!("f{number}"), Kind::Regular).await.file;
+        let bytes = pattern(10_000 + 10_000 * number, number as u64);
+        system.write(file, 0, &bytes, false).await.unwrap();
+        files.push((file, bytes));
+    }
+    files
+}
+
+#[test]
+fn a_sync_does_not_wait_for_a_batch_that_has_its_file() {
+    let machine = Machine::new(26);
+    let mut system = machine.open();
+    let files = machine.run(small_files(&system));
+    {
+        let mut batch: Pending<'_, _> = Box::pin(system.sync_all());
+        assert!(machine.run(starts(&mut batch)));
+        for (file, _) in &files {
+            assert!(ends(&machine.world, async { system.sync(*file).await.unwrap() }), "nobody moves the batch");
+        }
+    }
+    assert_eq!(system.counters.flushes_overtaken.value(), 5);
+    system = machine.power_cycle(system);
+    for (file, bytes) in &files {
+        assert!(machine.run(read_all(&system, Node::live(*file))) == *bytes);
+    }
+    machine.check(&system);
+}
+
+#[test]
+fn what_a_cut_takes_out_of_a_batch_is_local_when_the_batch_is() {
+    let machine = Machine::new(27);
+    let mut system = machine.open();
+    let files = machine.run(small_files(&system));
+    let cut = AttributeChange { size: Some(8_000), ..AttributeChange::default() };
+    {
+        let mut batch: Pending<'_, _> = Box::pin(system.sync_all());
+        assert!(machine.run(starts(&mut batch)));
+        for (file, bytes) in &files {
+            assert!(ends(&machine.world, async { system.set_attributes(*file, &cut).await.unwrap() }));
+            assert!(machine.run(read_all(&system, Node::live(*file))) == bytes[..8_000]);
+        }
+        machine.run(batch).unwrap();
+    }
+    system = machine.power_cycle(system);
+    for (file, bytes) in &files {
+        assert!(machine.run(read_all(&system, Node::live(*file))) == bytes[..8_000]);
+    }
     machine.check(&system);
 }
