@@ -3,6 +3,9 @@
 //! Admission: a write waits while the buffer is full, and is refused while the disks could not take what the buffer holds.
 //! So what was accepted always fits.
 //!
+//! I-65  A file with extents beyond its logged size is marked `is_preallocated` in the same frame: appending to it, or making
+//!       it larger, says nothing about what is allocated.
+//!
 //! Not here: how accepted data becomes local (`flush`).
 
 use std::ops::Range;
@@ -247,22 +250,13 @@ impl FileSystem {
         if matches!(how, Allocate::Reserve { .. }) && reserved > self.measure_space() {
             return Err(FileError::NoSpace);
         }
-        // One frame holds so many; the size comes with the last ones.
+        // One frame holds so many; the size grows with them.
         while content.len() > RECORD_EXTENTS {
             let rest = content.split_off(RECORD_EXTENTS);
-            self.allocate_extents(&inode, how, None, std::mem::replace(&mut content, rest))?;
+            let group = std::mem::replace(&mut content, rest);
+            self.allocate_extents(&inode, how, end_of(&group).filter(|_| !keeps_size), group)?;
         }
-        self.allocate_extents(&inode, how, Some(end).filter(|_| !keeps_size), content)?;
-        if keeps_size && how != Allocate::Punch {
-            let mut transaction = Transaction::begin(self);
-            let mut state = inode.state.lock();
-            if end > state.attributes.size && !state.is_gone {
-                let attributes = Attributes { is_preallocated: true, ..state.attributes.clone() };
-                transaction.record(&inode, &mut state, Change::Attributes(attributes));
-                transaction.log();
-            }
-        }
-        Ok(())
+        self.allocate_extents(&inode, how, Some(end).filter(|_| !keeps_size), content)
     }
 
     fn allocate_extents(
@@ -280,8 +274,14 @@ impl FileSystem {
         let size = state.attributes.size.max(end.unwrap_or(0));
         // A reservation goes below what was accepted, also since the holes were looked for.
         let is_below = matches!(how, Allocate::Reserve { .. });
+        let reach = end_of(&content).filter(|_| how != Allocate::Punch).unwrap_or(0);
         let replacement = Replacement { size, clears_set_id: true, is_below, content };
         self.replace_content(&mut transaction, inode, &mut state, replacement);
+        // Beyond the size for good, or until accepted data is local: a crash before that leaves it there (I-65).
+        if reach > state.logged.size && !state.attributes.is_preallocated {
+            let attributes = Attributes { is_preallocated: true, ..state.attributes.clone() };
+            transaction.record(inode, &mut state, Change::Attributes(attributes));
+        }
         state.allocated = None;
         transaction.log();
         Ok(())
@@ -478,6 +478,11 @@ impl FileSystem {
         settled.sort_unstable_by_key(|(range, _)| range.start);
         Ok((settled, memory))
     }
+}
+
+/// Where content that is in order ends.
+fn end_of(content: &[(u64, Content)]) -> Option<u64> {
+    content.last().map(|(offset, content)| offset + content.length())
 }
 
 /// Keeps `allocated` exact where that needs no look at the extents: appending, and overwriting a file without holes.

@@ -222,3 +222,30 @@ fn what_a_cut_takes_out_of_a_batch_is_local_when_the_batch_is() {
     }
     machine.check(&system);
 }
+
+#[test]
+fn a_reservation_behind_lost_data_is_counted_once() {
+    let machine = Machine::new(28);
+    let mut system = machine.open();
+    let file = machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        system.write(file, 7476, &pattern(1830, 1), false).await.unwrap();
+        system.allocate(file, Allocate::Reserve { keep_size: false }, 10_551, 3328).await.unwrap();
+        system.sync(FileId::ROOT).await.unwrap();
+        file
+    });
+    // The data is lost, and with it the size; the reservation is not.
+    system = machine.power_cycle(system);
+    let allocated = machine.run(async {
+        assert_eq!(system.attributes(Node::live(file)).await.unwrap().size, 7476);
+        system.write(file, 7476, &pattern(10_000, 2), false).await.unwrap();
+        let allocated = system.attributes(Node::live(file)).await.unwrap().allocated;
+        system.sync(file).await.unwrap();
+        system.commit().await.unwrap();
+        allocated
+    });
+    assert_eq!(allocated, 10_000);
+    system = machine.power_cycle(system);
+    assert_eq!(machine.run(system.attributes(Node::live(file))).unwrap().allocated, 10_000);
+    machine.check(&system);
+}
