@@ -155,7 +155,8 @@ pub(super) fn fsx(place: &Place) -> Result<End> {
         ("copy_file_range", 5),
     ];
     let weights: String = weights.iter().map(|(name, weight)| format!("{name} = {weight}\n")).collect();
-    fs::write(&config, format!("flen = 1048576\n[opsize]\nmax = 65536\nmin = 0\nalign = 1\n[weights]\n{weights}"))?;
+    // Never of 0 bytes: fallocate(2) refuses that on every file system, and fsx takes the refusal for the end.
+    fs::write(&config, format!("flen = 1048576\n[opsize]\nmax = 65536\nmin = 1\nalign = 1\n[weights]\n{weights}"))?;
     // Several processes one after the other: fsx never unmaps, and with each mapping the kernel's walks get longer.
     let runs = operations.div_ceil(FSX_OPERATIONS_PER_RUN);
     for (number, seed) in (place.seed..).take(usize::try_from(runs)?).enumerate() {
