@@ -146,6 +146,7 @@ const WORKLOADS: [Workload; 10] = [
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let _claim = tools::claim("bench")?;
     volume::can_mount()?;
     if arguments.write_doc && (arguments.quick || !arguments.only.is_empty()) {
         bail!("--write-doc wants a whole run: without --quick and --only");

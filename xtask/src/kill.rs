@@ -84,6 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Runs so many rounds, or until told to stop (0).
 pub(crate) fn torture(binary: &Path, rounds: u32, seed: u64) -> Result<Survived> {
+    let _claim = tools::claim("kill")?;
     let root = tools::folder("kill")?;
     let mut torture = Torture {
         volume: Volume::fresh(binary, &root)?,

@@ -112,6 +112,7 @@ pub(crate) fn quick(profile: Profile) -> Result<Tally> {
 }
 
 fn tally(arguments: &Arguments) -> Result<Tally> {
+    let _claim = tools::claim("posix")?;
     let root = tools::folder("posix")?;
     let seed = arguments.seed.unwrap_or_else(Random::fresh_seed);
     println!("posix: seed {seed}, logs in {}", root.display());

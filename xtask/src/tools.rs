@@ -1,10 +1,12 @@
 //! What tools are built from and where: the project's folder, `hydrafs`, programs from the package registry.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use rustix::fs::{FlockOperation, flock};
 
 use crate::program::Program;
 
@@ -28,6 +30,21 @@ pub(crate) fn folder(name: &str) -> Result<PathBuf> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // The mount table has no symbolic links.
     Ok(folder.canonicalize()?)
+}
+
+/// Claims a tool's folder and its mounts for this process, until the value is dropped or the process ends.
+///
+/// # Errors
+/// Another process has claimed it: each would take the other's mounts for leavings of an earlier run.
+pub(crate) fn claim(name: &str) -> Result<File> {
+    let path = target().join(format!("{name}.lock"));
+    std::fs::create_dir_all(target())?;
+    let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => bail!("`cargo xtask {name}` is running already; wait for it, or stop it"),
+        Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+    }
 }
 
 /// The cargo that runs us.
@@ -95,4 +112,20 @@ pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let also = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(also).any(|dir| dir.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::claim;
+
+    #[test]
+    fn a_tool_is_claimed_once() {
+        let name = format!("claim-test-{}", std::process::id());
+        let first = claim(&name).expect("nobody has it");
+        let error = claim(&name).expect_err("it is taken").to_string();
+        assert!(error.contains("is running already"), "{error}");
+        drop(first);
+        claim(&name).expect("given back");
+        std::fs::remove_file(super::target().join(format!("{name}.lock"))).expect("ours");
+    }
 }
