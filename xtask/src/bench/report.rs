@@ -59,6 +59,11 @@ impl Report {
         }
     }
 
+    /// Names tell amounts; a quick run did a tenth of them.
+    fn name(&self, line: &Line) -> String {
+        if self.is_quick { format!("a tenth of: {}", line.name) } else { line.name.to_owned() }
+    }
+
     pub(super) fn heading(&self) -> String {
         let lines: Vec<String> = self.machine.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         let quick = if self.is_quick { "\nQUICK: a tenth of the work; these figures are for trying only" } else { "" };
@@ -70,7 +75,8 @@ impl Report {
             Table::new(2, &["workload", "terms", "unit", "HydraFS (min-max)", "ext4 (min-max)", "HydraFS is"]);
         for figures in &self.figures {
             let Some((ours, other)) = figures.spreads() else { continue };
-            let cells = [figures.line.name, figures.line.terms, figures.line.unit.words()].map(ToOwned::to_owned);
+            let [terms, unit] = [figures.line.terms, figures.line.unit.words()].map(ToOwned::to_owned);
+            let cells = [self.name(&figures.line), terms, unit];
             let ratio = figures.times_better(ours, other);
             table.row(cells.into_iter().chain([ours.words(), other.words(), format!("{} x as fast", short(ratio))]));
         }
@@ -82,7 +88,7 @@ impl Report {
         let lines = self.figures.iter().filter_map(|figures| {
             let (ours, other) = figures.spreads()?;
             Some(json!({
-                "workload": figures.line.name,
+                "workload": self.name(&figures.line),
                 "terms": figures.line.terms,
                 "unit": figures.line.unit.words(),
                 "more_is_better": figures.line.unit.is_more_better(),
@@ -99,7 +105,7 @@ impl Report {
     fn plot(&self) -> String {
         let bars = self.figures.iter().filter_map(|figures| {
             let (ours, other) = figures.spreads()?;
-            Some((format!("{} ({})", figures.line.name, figures.line.terms), figures.times_better(ours, other)))
+            Some((format!("{} ({})", self.name(&figures.line), figures.line.terms), figures.times_better(ours, other)))
         });
         plot::bars("HydraFS beside ext4 on the same disk: times as fast", &bars.collect::<Vec<_>>())
     }
