@@ -24,7 +24,7 @@ use base::interval::{IntervalMap, cover};
 use bytes::Bytes;
 use platform::task::first;
 use store::Class;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::attributes::{Attributes, Node};
 use crate::extent::Extent;
@@ -34,12 +34,10 @@ use crate::inode::{Flushing, Inode, InodeSet, Run, State};
 use crate::system::{FileSystem, Transaction};
 use crate::write::RECORD_EXTENTS;
 
-/// Bytes that are hashed and compressed together: enough for all cores, little beside the write buffer.
-const PUT_BYTES: usize = 8 << 20;
 /// Bytes that share one settle.
 const BATCH_BYTES: u64 = 64 << 20;
 /// A file with as much is flushed alone: whoever syncs it waits for its own data only, and nothing is cut twice.
-const ALONE_BYTES: u64 = PUT_BYTES as u64;
+const ALONE_BYTES: u64 = 8 << 20;
 /// How often the flusher looks for data that is due.
 const ROUNDS_PER_INTERVAL: u32 = 5;
 
@@ -58,6 +56,7 @@ struct Taken {
     flushing: Arc<Flushing>,
     /// Whether the end of the stream stays behind until more of it is there.
     keeps_tail: bool,
+    /// That end.
     tail: Option<(u64, Bytes)>,
     /// Where the chunks went.
     content: Vec<(u64, Content)>,
@@ -68,8 +67,12 @@ struct Taken {
 impl Taken {
     /// Whether nobody took the content back (I-64).
     fn is_ours(&self, state: &State) -> bool {
-        state.flushing.as_ref().is_some_and(|flushing| Arc::ptr_eq(flushing, &self.flushing))
+        is_flushing(state, &self.flushing)
     }
+}
+
+fn is_flushing(state: &State, taken: &Arc<Flushing>) -> bool {
+    state.flushing.as_ref().is_some_and(|flushing| Arc::ptr_eq(flushing, taken))
 }
 
 /// What a batch took, and gives back unless it is published: a flush may fail, or be dropped halfway with the request it ran in.
@@ -144,7 +147,7 @@ impl FileSystem {
         if is_small && self.log_inline(inode, inline_bytes_max) {
             return Ok(());
         }
-        let Some(taken) = take(inode.clone(), Some(flush), false) else { return Ok(()) };
+        let Some(taken) = self.take(inode.clone(), Some(flush), false) else { return Ok(()) };
         self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop)
     }
 
@@ -162,7 +165,8 @@ impl FileSystem {
 
     /// `false`: more was accepted meanwhile.
     fn log_inline(&self, inode: &Arc<Inode>, inline_bytes_max: u64) -> bool {
-        let mut transaction = Transaction::begin(self);
+        let expected = inode.state.lock().dirty_bytes.min(inline_bytes_max);
+        let mut transaction = Transaction::begin_large(self, usize::try_from(expected).unwrap_or(0));
         let mut state = inode.state.lock();
         if state.dirty_bytes > inline_bytes_max {
             return false;
@@ -171,7 +175,12 @@ impl FileSystem {
             return true;
         }
         let bytes = std::mem::take(&mut state.dirty_bytes);
-        let content = state.dirty.take().map(|(range, run)| (range.start, Content::Inline(run))).collect::<Vec<_>>();
+        let inline = |(range, mut run): (Range<u64>, Vec<u8>)| {
+            // It stays until the commit, and nobody counts what it has room for: a stream's buffer that was cut short has a lot.
+            run.shrink_to_fit();
+            (range.start, Content::Inline(run))
+        };
+        let content = state.dirty.take().map(inline).collect::<Vec<_>>();
         if !content.is_empty() {
             record_write(&mut transaction, inode, &mut state, content);
         }
@@ -200,7 +209,7 @@ impl FileSystem {
             let flush = self.lock_flush(&inode).await;
             rest.files.pop_first();
             let is_alone = inode.state.lock().dirty_bytes >= ALONE_BYTES;
-            match take(inode.clone(), Some(flush).filter(|_| is_alone), keeps_tail) {
+            match self.take(inode.clone(), Some(flush).filter(|_| is_alone), keeps_tail) {
                 Some(taken) if is_alone => {
                     result = self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop);
                 }
@@ -274,24 +283,28 @@ impl FileSystem {
         }
     }
 
-    /// Cuts everything that was taken into chunks and makes them durable.
+    /// Cuts everything that was taken into chunks and makes them durable. A group is cut while the one before it is hashed, compressed
+    /// and written: cutting is work for one core.
     async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
-        let mut pieces = Pieces::default();
-        for number in 0..batch.len() {
-            if !batch[number].is_ours(&batch[number].inode.state.lock()) {
-                continue;
+        let mut cutter = Cutter::new(batch, self.options.group_bytes);
+        let mut group = cutter.next();
+        while let Some(pieces) = group {
+            if cutter.is_done() {
+                self.put_pieces(batch, pieces).await?;
+                break;
             }
-            let flushing = batch[number].flushing.clone();
-            let mut cuts = Cuts::new(&flushing.runs, batch[number].keeps_tail);
-            while let Some((offset, piece)) = cuts.next() {
-                pieces.push(number, offset, piece);
-                if pieces.bytes >= PUT_BYTES {
-                    self.put_pieces(batch, std::mem::take(&mut pieces)).await?;
-                }
-            }
-            batch[number].tail = cuts.into_tail();
+            let (send, cut) = oneshot::channel();
+            self.platform.tasks.compute_beside(Box::new(move || {
+                let group = cutter.next();
+                // A flush that failed, or was dropped, takes no more.
+                let _ = send.send((cutter, group));
+            }));
+            self.put_pieces(batch, pieces).await?;
+            (cutter, group) = cut.await.unwrap_or_else(|_| panic!("cutting ended early"));
         }
-        self.put_pieces(batch, pieces).await?;
+        for (number, tail) in cutter.tails {
+            batch[number].tail = Some(tail);
+        }
         self.store.settle().await?;
         Ok(())
     }
@@ -334,6 +347,25 @@ impl FileSystem {
                 return None;
             }
         }
+    }
+
+    /// Moves a file's accepted content to `flushing`. `None`: there is none.
+    fn take(&self, inode: Arc<Inode>, flush: Option<OwnedMutexGuard<()>>, keeps_tail: bool) -> Option<Taken> {
+        let flushing = {
+            let mut state = inode.state.lock();
+            if state.is_gone || state.dirty.is_empty() {
+                return None;
+            }
+            let mut runs = IntervalMap::default();
+            for (range, run) in state.dirty.take() {
+                runs.insert(range, Run(self.buffers.lend(run)));
+            }
+            let bytes = std::mem::take(&mut state.dirty_bytes);
+            let flushing = Arc::new(Flushing { runs, bytes, since: state.dirty_since });
+            state.flushing = Some(flushing.clone());
+            flushing
+        };
+        Some(Taken { inode, flushing, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
     }
 
     /// Makes what was being flushed dirty again; it is as old as it was.
@@ -410,25 +442,6 @@ impl FileSystem {
     }
 }
 
-/// Moves a file's accepted content to `flushing`. `None`: there is none.
-fn take(inode: Arc<Inode>, flush: Option<OwnedMutexGuard<()>>, keeps_tail: bool) -> Option<Taken> {
-    let flushing = {
-        let mut state = inode.state.lock();
-        if state.is_gone || state.dirty.is_empty() {
-            return None;
-        }
-        let mut runs = IntervalMap::default();
-        for (range, run) in state.dirty.take() {
-            runs.insert(range, Run(Bytes::from(run)));
-        }
-        let bytes = std::mem::take(&mut state.dirty_bytes);
-        let flushing = Arc::new(Flushing { runs, bytes, since: state.dirty_since });
-        state.flushing = Some(flushing.clone());
-        flushing
-    };
-    Some(Taken { inode, flushing, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
-}
-
 /// Records content that became local, with the size and times that go with it. The size that callers see becomes local with
 /// the last of the accepted data (`replace_content` relies on it).
 fn record_write(
@@ -467,51 +480,112 @@ impl Pieces {
     }
 }
 
-/// Cuts runs into chunks, across the borders of runs that touch.
-struct Cuts<'a> {
-    runs: Box<dyn Iterator<Item = (Range<u64>, &'a Run)> + Send + 'a>,
+/// Cuts the files of a batch, a group of pieces at a time.
+struct Cutter {
+    group_bytes: usize,
+    /// The files that come next, the last one first.
+    files: Vec<(usize, Arc<Inode>, Arc<Flushing>, bool)>,
+    current: Option<(usize, Cuts)>,
+    /// The ends of streams that stay behind, by file.
+    tails: Vec<(usize, (u64, Bytes))>,
+}
+
+impl Cutter {
+    fn new(batch: &[Taken], group_bytes: usize) -> Cutter {
+        let file =
+            |(number, taken): (usize, &Taken)| (number, taken.inode.clone(), taken.flushing.clone(), taken.keeps_tail);
+        let files = batch.iter().enumerate().map(file).rev().collect();
+        Cutter { group_bytes: group_bytes.max(1), files, current: None, tails: Vec::new() }
+    }
+
+    fn is_done(&self) -> bool {
+        self.files.is_empty() && self.current.is_none()
+    }
+
+    /// The next pieces, a whole group if there are as many. What was taken back meanwhile is left out.
+    fn next(&mut self) -> Option<Pieces> {
+        let mut pieces = Pieces::default();
+        while pieces.bytes < self.group_bytes {
+            let Some((number, cuts)) = &mut self.current else {
+                let Some((number, inode, flushing, keeps_tail)) = self.files.pop() else { break };
+                if is_flushing(&inode.state.lock(), &flushing) {
+                    self.current = Some((number, Cuts::new(&flushing.runs, keeps_tail)));
+                }
+                continue;
+            };
+            match cuts.next() {
+                Some((offset, piece)) => pieces.push(*number, offset, piece),
+                None => {
+                    let tail = cuts.tail().map(|tail| (*number, tail));
+                    self.tails.extend(tail);
+                    self.current = None;
+                }
+            }
+        }
+        (!pieces.chunks.is_empty()).then_some(pieces)
+    }
+}
+
+/// Cuts runs into chunks, across the borders of runs that touch. Chunks are slices of their runs; only one that lies across a
+/// border is copied together.
+struct Cuts {
+    /// Offset and bytes.
+    runs: VecDeque<(u64, Bytes)>,
     keeps_tail: bool,
-    /// What was cut and not given yet.
-    ready: VecDeque<(u64, Bytes)>,
-    /// What was not cut yet.
+    /// What was not cut yet, and where it begins.
     offset: u64,
     rest: Bytes,
 }
 
-impl<'a> Cuts<'a> {
-    fn new(flushing: &'a IntervalMap<Run>, keeps_tail: bool) -> Cuts<'a> {
-        Cuts { runs: Box::new(flushing.iter()), keeps_tail, ready: VecDeque::new(), offset: 0, rest: Bytes::new() }
-    }
-
-    fn cut(&mut self, is_last: bool) {
-        for length in store::cut_points(&self.rest, is_last) {
-            self.ready.push_back((self.offset, self.rest.split_to(length)));
-            self.offset += length as u64;
-        }
+impl Cuts {
+    fn new(runs: &IntervalMap<Run>, keeps_tail: bool) -> Cuts {
+        let runs = runs.iter().map(|(range, run)| (range.start, run.0.clone())).collect();
+        Cuts { runs, keeps_tail, offset: 0, rest: Bytes::new() }
     }
 
     fn next(&mut self) -> Option<(u64, Bytes)> {
-        while self.ready.is_empty() {
-            let Some((range, run)) = self.runs.next() else {
-                if self.keeps_tail {
-                    return None;
-                }
-                self.cut(true);
-                break;
-            };
-            if self.offset + self.rest.len() as u64 == range.start && !self.rest.is_empty() {
-                self.rest = Bytes::from([&self.rest[..], &run.0[..]].concat());
-            } else {
-                self.cut(true);
-                (self.offset, self.rest) = (range.start, run.0.clone());
+        loop {
+            if let Some(length) = store::first_cut(&self.rest, false) {
+                return Some(self.give(length));
             }
-            self.cut(false);
+            let known = self.rest.len();
+            let border = self.offset + known as u64;
+            let Some((start, run)) = self.runs.pop_front_if(|(start, _)| known == 0 || *start == border) else {
+                let is_end = !self.runs.is_empty() || !self.keeps_tail;
+                return store::first_cut(&self.rest, true).filter(|_| is_end).map(|length| self.give(length));
+            };
+            if known == 0 {
+                (self.offset, self.rest) = (start, run);
+                continue;
+            }
+            // A chunk that begins before the border ends within the largest chunk behind it, or needs still more runs.
+            let head = &run[..run.len().min(store::CUT_BYTES_MAX)];
+            self.rest = Bytes::from([&self.rest[..], head].concat());
+            if let Some(length) = store::first_cut(&self.rest, false) {
+                let chunk = self.give(length);
+                if length < known {
+                    // FastCDC looks at bytes in pairs: a cut before the last byte may show only when that has a partner.
+                    self.rest.truncate(known - length);
+                    self.runs.push_front((start, run));
+                } else {
+                    self.rest = run.slice(length - known..);
+                }
+                return Some(chunk);
+            }
         }
-        self.ready.pop_front()
+    }
+
+    fn give(&mut self, length: usize) -> (u64, Bytes) {
+        let offset = self.offset;
+        self.offset += length as u64;
+        (offset, self.rest.split_to(length))
     }
 
     /// The end of the stream, where it is kept.
-    fn into_tail(self) -> Option<(u64, Bytes)> {
-        (!self.rest.is_empty()).then_some((self.offset, self.rest))
+    fn tail(&mut self) -> Option<(u64, Bytes)> {
+        (!self.rest.is_empty()).then(|| (self.offset, std::mem::take(&mut self.rest)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::attributes::{Attributes, Kind};
+use crate::buffers::{Buffers, RUN_BYTES_MAX};
 use crate::extent::{Extent, Overlay};
 use crate::format::{Base, Change, Content, Entry, InodeValue, Record, XattrPlace, Xattrs};
 
@@ -195,27 +196,27 @@ impl State {
 
     /// Takes a record into `logged` and `active`, and into what callers see. The caller has seen to I-32, and that the
     /// extended attributes are loaded before an `Xattr` change.
-    pub(crate) fn apply(&mut self, record: &Record) {
+    pub(crate) fn apply(&mut self, record: Record) {
         self.version = record.version;
         self.active.is_touched = true;
-        match &record.change {
+        match record.change {
             Change::Create { attributes, target } => {
-                self.attributes = attributes.clone();
-                self.logged = attributes.clone();
-                self.base.target = target.clone();
                 self.allocated = Some(attributes.allocated);
+                self.logged = attributes.clone();
+                self.attributes = attributes;
+                self.base.target = target;
                 self.is_gone = false;
             }
-            Change::Attributes(attributes) => self.apply_attributes(attributes),
+            Change::Attributes(attributes) => self.apply_attributes(&attributes),
             Change::Write { size, mode, modified, changed, content } => {
                 for (offset, content) in content {
                     match content {
-                        Content::Extent(length, extent) => self.active.content.insert_extent(*offset, *length, *extent),
-                        Content::Inline(bytes) => self.active.content.insert_inline(*offset, bytes.clone()),
+                        Content::Extent(length, extent) => self.active.content.insert_extent(offset, length, extent),
+                        Content::Inline(bytes) => self.active.content.insert_inline(offset, bytes),
                     }
                 }
                 let logged = &mut self.logged;
-                (logged.size, logged.mode, logged.modified, logged.changed) = (*size, *mode, *modified, *changed);
+                (logged.size, logged.mode, logged.modified, logged.changed) = (size, mode, modified, changed);
                 if !self.has_unlogged() {
                     self.attributes = Attributes { accessed: self.attributes.accessed, ..self.logged.clone() };
                 }
@@ -223,16 +224,16 @@ impl State {
             Change::Xattr { name, value } => {
                 let xattrs = self.xattrs.as_mut().expect("attributes are loaded before one changes");
                 match value {
-                    Some(value) => xattrs.insert(name.clone(), value.clone()),
-                    None => xattrs.remove(name),
+                    Some(value) => xattrs.insert(name, value),
+                    None => xattrs.remove(&name),
                 };
                 self.active.has_xattrs = true;
             }
             Change::Insert { cookie, entry } => {
-                self.active.entries.insert(*cookie, Some(entry.clone()));
+                self.active.entries.insert(cookie, Some(entry));
             }
             Change::Remove { cookie } => {
-                self.active.entries.insert(*cookie, None);
+                self.active.entries.insert(cookie, None);
             }
             Change::Gone => {
                 self.is_gone = true;
@@ -295,9 +296,7 @@ impl State {
     }
 
     /// Puts accepted data on top. Gives the growth of `dirty_bytes`.
-    pub(crate) fn accept(&mut self, offset: u64, data: &[u8]) -> u64 {
-        /// Runs grow by appending up to this, so that small appends share an allocation and none is copied often.
-        const RUN_BYTES_MAX: usize = 1024 * 1024;
+    pub(crate) fn accept(&mut self, offset: u64, data: &[u8], buffers: &Buffers) -> u64 {
         let end = offset + data.len() as u64;
         if let Some((range, run)) = self.dirty.containing_mut(offset..end) {
             let start = usize::try_from(offset - range.start).expect("a run is in memory");
@@ -305,14 +304,16 @@ impl State {
             return 0;
         }
         let overlapped: u64 = self.dirty.remove(offset..end).iter().map(|(range, _)| range.end - range.start).sum();
+        let mut is_stream = false;
         let is_extended = self.dirty.extend_ending_at(offset, |_, run| {
+            is_stream = true;
             (run.len() + data.len() <= RUN_BYTES_MAX).then(|| {
                 run.extend_from_slice(data);
                 end
             })
         });
         if !is_extended {
-            self.dirty.insert(offset..end, data.to_vec());
+            self.dirty.insert(offset..end, buffers.begin(data, is_stream));
         }
         let grown = data.len() as u64 - overlapped;
         self.dirty_bytes += grown;

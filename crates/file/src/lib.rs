@@ -27,6 +27,7 @@ mod format;
 
 mod tree;
 
+mod buffers;
 mod counters;
 mod grace;
 mod inode;

@@ -23,6 +23,7 @@ use store::{Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::attributes::{Node, View};
+use crate::buffers::Buffers;
 use crate::counters::Counters;
 use crate::failure::FileError;
 use crate::format::{Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
@@ -48,6 +49,8 @@ pub struct Options {
     pub dirty_bytes_max: u64,
     /// Accepted data is local after this time at the latest.
     pub flush_interval: Duration,
+    /// Bytes of a flush that are cut, hashed and compressed together: enough for all cores, little beside the write buffer.
+    pub group_bytes: usize,
     /// A commit runs after this time if there is anything to commit.
     pub commit_interval: Duration,
     /// A commit runs when the journal suffix is this long: bounds recovery time and memory.
@@ -67,6 +70,7 @@ impl Default for Options {
         Options {
             dirty_bytes_max: 256 << 20,
             flush_interval: Duration::from_secs(5),
+            group_bytes: 8 << 20,
             commit_interval: Duration::from_secs(30),
             commit_journal_bytes: 64 << 20,
             inodes_max: 100_000,
@@ -99,6 +103,7 @@ pub struct FileSystem {
     pub(crate) touched: Mutex<InodeSet>,
     /// Inodes with accepted data that no record has.
     pub(crate) unlogged: Mutex<InodeSet>,
+    pub(crate) buffers: Arc<Buffers>,
     /// Bytes accepted and not in the store.
     pub(crate) dirty_bytes: AtomicU64,
     /// Why the last flush failed; writers hear of it.
@@ -145,6 +150,7 @@ impl FileSystem {
             trees: Trees::new(store.clone()),
             counters: Counters::default(),
             table: Table::new(options.inodes_max),
+            buffers: Buffers::new(options.dirty_bytes_max),
             options,
             gate: RwLock::new(0),
             namespace: Mutex::new(()),
@@ -190,10 +196,7 @@ impl FileSystem {
                 return Ok(inode);
             }
             let roots = self.roots.lock().clone();
-            let catalog = match node.view {
-                View::LIVE => roots.catalog.clone(),
-                View(view) => self.snapshots.lock().get(&view).ok_or(FileError::Stale)?.catalog.clone(),
-            };
+            let catalog = self.catalog(&roots, node.view)?;
             self.counters.inode_loads.add(1);
             let value = self.load(&catalog, node.file).await?.ok_or(FileError::NoEntry)?;
             let inode = Arc::new(Inode::load(value));
@@ -201,6 +204,33 @@ impl FileSystem {
             if let Some(inode) = self.table.insert(node, inode, is_current) {
                 return Ok(inode);
             }
+        }
+    }
+
+    /// Brings the inodes of files of one view into memory, neighbours in the catalog by one look-up. What cannot be had so is left
+    /// to who asks for it.
+    pub(crate) async fn load_neighbours(&self, view: View, files: impl Iterator<Item = FileId>) {
+        let node = |file: u64| Node { view, file: FileId(file) };
+        let mut missing: Vec<u64> =
+            files.map(|file| file.0).filter(|file| self.table.find(node(*file)).is_none()).collect();
+        let Some(&first) = missing.first() else { return };
+        missing.sort_unstable();
+        let _use = self.grace.enter(first);
+        let roots = self.roots.lock().clone();
+        let Ok(catalog) = self.catalog(&roots, view) else { return };
+        let Ok(found) = self.trees.get_many(&catalog, &missing).await else { return };
+        self.counters.inode_loads.add(found.len() as u64);
+        for (file, bytes) in found {
+            let Ok(value) = InodeValue::decode(FileId(file), &bytes) else { continue };
+            let is_current = || Arc::ptr_eq(&roots, &self.roots.lock());
+            self.table.insert(node(file), Arc::new(Inode::load(value)), is_current);
+        }
+    }
+
+    fn catalog(&self, roots: &Roots, view: View) -> Result<Root, FileError> {
+        match view {
+            View::LIVE => Ok(roots.catalog.clone()),
+            View(view) => Ok(self.snapshots.lock().get(&view).ok_or(FileError::Stale)?.catalog.clone()),
         }
     }
 
@@ -277,15 +307,20 @@ pub(crate) struct Transaction<'a> {
 
 impl<'a> Transaction<'a> {
     pub(crate) fn begin(system: &'a FileSystem) -> Transaction<'a> {
+        Transaction::begin_large(system, 0)
+    }
+
+    /// For records that carry about so many bytes of content.
+    pub(crate) fn begin_large(system: &'a FileSystem, bytes: usize) -> Transaction<'a> {
         let generation = system.gate.read();
-        Transaction { system, generation, now: system.now(), frame: Writer::with_capacity(512) }
+        Transaction { system, generation, now: system.now(), frame: Writer::with_capacity(512 + bytes) }
     }
 
     /// Applies a change to a file and puts its record into the frame.
     pub(crate) fn record(&mut self, inode: &Arc<Inode>, state: &mut State, change: Change) {
         let version = encode_record(inode.file, &state.version, self.now, &change, &mut self.frame);
         self.system.touch(inode, state, *self.generation);
-        state.apply(&Record { file: inode.file, version, time: self.now, change });
+        state.apply(Record { file: inode.file, version, time: self.now, change });
     }
 
     /// Hands the frame to the journal. It is accepted now, local after a `sync_log` of the position.

@@ -55,6 +55,20 @@ impl Trees {
         Ok(located.node.find(key).ok().map(|index| located.node.value(index)))
     }
 
+    /// The values of those of `keys` (ascending) that are there. Each leaf is looked up once.
+    pub(crate) async fn get_many(&self, root: &Root, keys: &[u64]) -> Result<Vec<(u64, Bytes)>, StoreError> {
+        let mut found = Vec::with_capacity(keys.len());
+        let mut leaf: Option<Located> = None;
+        for &key in keys {
+            if leaf.as_ref().is_none_or(|leaf| leaf.next.is_some_and(|next| next <= key)) {
+                leaf = self.locate(root, key, 0).await?;
+            }
+            let Some(Located { node, .. }) = &leaf else { break };
+            found.extend(node.find(key).ok().map(|index| (key, node.value(index))));
+        }
+        Ok(found)
+    }
+
     /// The entry with the greatest key not above `key`.
     pub(crate) async fn floor(&self, root: &Root, key: u64) -> Result<Option<(u64, Bytes)>, StoreError> {
         let Some(located) = self.locate(root, key, 0).await? else { return Ok(None) };

@@ -113,7 +113,7 @@ impl FileSystem {
         }
         note_allocation(state, offset..end);
         state.attributes.size = state.attributes.size.max(end);
-        state.accept(offset, data)
+        state.accept(offset, data, &self.buffers)
     }
 
     /// A file with this much accepted data is a stream: it is flushed while it is still written. At least a whole chunk, so that

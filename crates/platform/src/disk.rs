@@ -79,6 +79,8 @@ pub trait RawFile: Send + Sync {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError>;
     /// Writes all of `bytes`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
+    /// A hint: what was written there is complete, and the device may begin with it. A later sync then finds less to do.
+    fn begin_writing(&self, _offset: u64, _length: u64) {}
     /// Makes what was written, and the length, durable.
     fn sync(&self) -> Result<(), DiskError>;
     /// Bytes in the file.
@@ -142,6 +144,11 @@ impl File {
     pub async fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.pause(bytes.len()).await;
         self.0.write_at(offset, bytes)
+    }
+
+    /// A hint: what was written there is complete, and the device may begin with it. A later sync then finds less to do.
+    pub fn begin_writing(&self, offset: u64, length: u64) {
+        self.0.begin_writing(offset, length);
     }
 
     /// Makes what was written durable.

@@ -3,7 +3,8 @@
 
 mod directory;
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::time::Timestamp;
@@ -14,8 +15,14 @@ use crate::task::{Boxed, Tasks};
 use crate::{Chance, Clock, Platform};
 
 /// The real platform of this process.
+///
+/// Called first on a thread that may run everywhere: those that compute inherit its CPUs.
 #[must_use]
 pub fn platform() -> Platform {
+    static CORES: Once = Once::new();
+    // A program that made them itself has its own wishes. Made here, and not by the first who computes: that may be a thread
+    // that is tied to one CPU, and all of them would be.
+    CORES.call_once(|| drop(rayon::ThreadPoolBuilder::new().build_global()));
     Platform {
         clock: Arc::new(SystemClock { start: Instant::now() }),
         chance: Arc::new(SystemChance),
@@ -70,6 +77,11 @@ impl Tasks for Threads {
 
     fn compute(&self, jobs: Vec<Box<dyn FnOnce() + Send + '_>>) {
         rayon::scope(|scope| jobs.into_iter().for_each(|job| scope.spawn(move |_| job())));
+    }
+
+    fn compute_beside(&self, job: Box<dyn FnOnce() + Send>) {
+        // Who waits for what a job says hears of a panic by its silence; without this it would end the process.
+        rayon::spawn(move || drop(catch_unwind(AssertUnwindSafe(job))));
     }
 }
 

@@ -19,21 +19,30 @@ pub trait Tasks: Send + Sync {
     fn sleep(&self, duration: Duration) -> Boxed<()>;
     /// Runs the jobs of one batch on all cores and returns when all are done. They only compute: no I/O, no locks held across.
     fn compute(&self, jobs: Vec<Box<dyn FnOnce() + Send + '_>>);
+    /// Runs a job on some core beside the caller. It only computes, and says itself what came of it.
+    fn compute_beside(&self, job: Box<dyn FnOnce() + Send>);
 }
+
+/// Jobs that [`parallel`] makes at most: enough that cores of different speed end together, few beside thousands of small items.
+const JOBS_MAX: usize = 64;
 
 /// Applies `function` to all items on all cores, keeping their order.
 pub fn parallel<T: Send, R: Send>(tasks: &Arc<dyn Tasks>, items: Vec<T>, function: impl Fn(T) -> R + Sync) -> Vec<R> {
     if items.len() <= 1 {
         return items.into_iter().map(function).collect();
     }
+    let per_job = items.len().div_ceil(JOBS_MAX);
+    let mut items: Vec<Option<T>> = items.into_iter().map(Some).collect();
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     let function = &function;
-    let jobs = items.into_iter().zip(results.iter_mut());
-    tasks.compute(
-        jobs.map(|(item, slot)| Box::new(move || *slot = Some(function(item))) as Box<dyn FnOnce() + Send + '_>)
-            .collect(),
-    );
-    results.into_iter().map(|slot| slot.expect("compute returns when every job has run")).collect()
+    let job = |(items, results): (&mut [Option<T>], &mut [Option<R>])| {
+        for (item, result) in items.iter_mut().zip(results) {
+            *result = item.take().map(function);
+        }
+    };
+    let parts = items.chunks_mut(per_job).zip(results.chunks_mut(per_job));
+    tasks.compute(parts.map(|part| Box::new(move || job(part)) as Box<dyn FnOnce() + Send + '_>).collect());
+    results.into_iter().map(|result| result.expect("compute returns when every job has run")).collect()
 }
 
 /// What came first of two.

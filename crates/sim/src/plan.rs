@@ -50,6 +50,8 @@ pub struct Plan {
     pub is_slow: bool,
     /// Whether reclaim runs nearly all the time.
     pub reclaims_often: bool,
+    /// Whether flushes go in many small steps.
+    pub flushes_in_steps: bool,
     /// Most operations of a client in one life.
     pub operations: u64,
     /// Most lives.
@@ -66,6 +68,7 @@ const BASE: Plan = Plan {
     steps_clock: false,
     is_slow: false,
     reclaims_often: false,
+    flushes_in_steps: false,
     operations: 160,
     lives: 3,
     sabotage: None,
@@ -120,6 +123,13 @@ const PLANS: &[Plan] = &[
         cuts_power: true,
         ..BASE
     },
+    Plan {
+        name: "steps",
+        about: "data is cut, hashed and written in many small steps, and the power goes",
+        flushes_in_steps: true,
+        cuts_power: true,
+        ..BASE
+    },
     Plan { name: "long", about: "many operations and lives", cuts_power: true, operations: 600, lives: 5, ..BASE },
 ];
 
@@ -167,6 +177,7 @@ impl Plan {
         Options {
             dirty_bytes_max: random.pick(&[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
             flush_interval: Duration::from_millis(random.pick(&[20, 300, 5000])),
+            group_bytes: if self.flushes_in_steps { 8 << 10 } else { 8 << 20 },
             commit_interval: Duration::from_millis(random.pick(&[50, 1000, 30_000])),
             commit_journal_bytes: random.pick(&[16 << 10, 256 << 10, 64 << 20]),
             inodes_max: random.pick(&[1, 100_000]),

@@ -48,7 +48,12 @@ struct Buffer {
     frames: u64,
     /// The position of the next frame.
     next: u64,
+    /// What the last group was written from, for the next one: fresh memory costs as much as filling it (measured).
+    spare: Vec<u8>,
 }
+
+/// A larger buffer is not kept.
+const SPARE_BYTES_MAX: usize = 4 << 20;
 
 /// A segment that holds frames which some superblock may still need.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +110,7 @@ impl Journal {
             counters,
             segment_bytes: segment_size(segment_bytes),
             segment_count: AtomicU64::new((resume.live.len() + resume.spare.len()) as u64),
-            buffer: Mutex::new(Buffer { bytes: Vec::new(), frames: 0, next: resume.last.0 + 1 }),
+            buffer: Mutex::new(Buffer { bytes: Vec::new(), frames: 0, next: resume.last.0 + 1, spare: Vec::new() }),
             durable: AtomicU64::new(resume.last.0),
             group: Group::default(),
             segments: tokio::sync::Mutex::new(Segments {
@@ -189,7 +194,8 @@ impl Journal {
         let (mut bytes, frames, first) = {
             let mut buffer = self.buffer.lock();
             let frames = std::mem::take(&mut buffer.frames);
-            (std::mem::take(&mut buffer.bytes), frames, buffer.next - frames)
+            let spare = std::mem::take(&mut buffer.spare);
+            (std::mem::replace(&mut buffer.bytes, spare), frames, buffer.next - frames)
         };
         // From here to the end of the last write the frames are in `bytes` alone: whoever drops this future ends the journal.
         let mut guard = Abandoned { journal: self, is_armed: true };
@@ -198,6 +204,10 @@ impl Journal {
         match result {
             Ok(()) => {
                 self.counters.log_group_frames_max.raise(frames);
+                if bytes.capacity() <= SPARE_BYTES_MAX {
+                    bytes.clear();
+                    self.buffer.lock().spare = bytes;
+                }
                 Ok(())
             }
             Err((error, written)) if error.kind == DiskErrorKind::Full => {

@@ -41,7 +41,7 @@ mod reclaim;
 mod status;
 
 pub use check::{CheckReport, Depth, Problem};
-pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cut_points};
+pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cut_points, first_cut};
 pub use counters::{Counter, Counters};
 pub use failure::StoreError;
 pub use format::{Class, DISKS_MAX, ROOTS_BYTES_MAX};

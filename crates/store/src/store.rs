@@ -419,6 +419,12 @@ impl Store {
         }
     }
 
+    /// Whether the index turned out to be damaged. It is made again by the next opening.
+    #[must_use]
+    pub fn is_index_doubted(&self) -> bool {
+        self.packs.index.is_doubted()
+    }
+
     /// The index is damaged: it is used as far as it goes, and the next open makes it again from the packs.
     pub(crate) fn doubt_index(&self) {
         if self.packs.index.doubt() {

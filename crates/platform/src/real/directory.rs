@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -157,6 +158,12 @@ impl RawFile for DirectoryFile {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.file.write_all_at(bytes, offset).map_err(self.failed("write"))
+    }
+
+    fn begin_writing(&self, offset: u64, length: u64) {
+        // Linux writes the dirty pages of a range that it is told will not be needed, before it lets go of them (mm/fadvise.c).
+        // A failure of that writing is told to the next sync, like any other.
+        let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(length), rustix::fs::Advice::DontNeed);
     }
 
     fn sync(&self) -> Result<(), DiskError> {

@@ -222,6 +222,10 @@ impl Tasks for Machine {
         self.schedule.lock().order.shuffle(&mut jobs);
         jobs.into_iter().for_each(|job| job());
     }
+
+    fn compute_beside(&self, job: Box<dyn FnOnce() + Send>) {
+        job();
+    }
 }
 
 impl Chance for Machine {

@@ -118,6 +118,9 @@ impl OpenPack {
             };
             counters.pack_writes.add(1);
             self.file.write_at(start, &bytes).await?;
+            if bytes.len() >= super::RUN_BYTES {
+                self.file.begin_writing(start, bytes.len() as u64);
+            }
             let mut tail = self.tail.lock();
             tail.start += bytes.len() as u64;
             count += bytes.len() as u64;
