@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use platform::real::block_on;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::sync::oneshot;
 
 /// Errands at a time. More wait: a sync of the journal serves all of these at once.
@@ -26,8 +27,9 @@ pub(crate) struct Errands {
     shared: Arc<Shared>,
 }
 
-#[derive(Default)]
 struct Shared {
+    /// Where the threads may run.
+    cpus: Option<CpuSet>,
     queue: Mutex<Queue>,
     arrived: Condvar,
 }
@@ -40,8 +42,10 @@ struct Queue {
 }
 
 impl Errands {
+    /// Their threads will run where the calling one may.
     pub(crate) fn new() -> Errands {
-        Errands { shared: Arc::default() }
+        let cpus = sched_getaffinity(None).ok();
+        Errands { shared: Arc::new(Shared { cpus, queue: Mutex::default(), arrived: Condvar::new() }) }
     }
 
     /// Runs a future on a thread of ours and gives its result.
@@ -76,6 +80,8 @@ impl Errands {
 
 impl Shared {
     fn work(&self) {
+        // The thread that started this one may be tied to a CPU, and the tie is inherited. A refusal only costs speed.
+        let _ = self.cpus.map(|cpus| sched_setaffinity(None, &cpus));
         let mut queue = self.queue.lock();
         loop {
             if let Some(errand) = queue.waiting.pop_front() {

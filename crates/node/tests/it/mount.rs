@@ -47,6 +47,29 @@ fn open_new(path: &Path) -> File {
 }
 
 #[test]
+fn labels_and_created_files_are_as_on_a_local_disk() {
+    over_each_transport("created", |mounted| {
+        let m = |name: &str| mounted.point.join(name);
+        fs::write(m("plain"), "x").expect("room");
+        // No SELinux here: one answer for all files, unless somebody stored a label.
+        let label = |name: &str| rustix::fs::getxattr(m(name), "security.selinux", &mut [0; 64]);
+        assert_eq!(label("plain"), Err(Errno::OPNOTSUPP));
+        rustix::fs::setxattr(m("plain"), "security.selinux", b"some_label", XattrFlags::CREATE).expect("root");
+        assert_eq!(label("plain"), Ok(10));
+
+        // A new file may be written through the descriptor that made it, whatever its mode.
+        let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o400).open(m("sealed"));
+        let file = file.as_mut().expect("a new file");
+        file.write_all(b"written once").expect("open for writing");
+        assert_eq!(fs::read(m("sealed")).expect("readable"), b"written once");
+        assert_eq!(fs::metadata(m("sealed")).expect("there").mode() & 0o7777, 0o400);
+        // O_CREAT and O_TRUNC on a file that is there.
+        fs::write(m("plain"), "yz").expect("room");
+        assert_eq!(fs::read(m("plain")).expect("readable"), b"yz");
+    });
+}
+
+#[test]
 fn files_are_written_read_and_named() {
     over_each_transport("files", |mounted| {
         let m = |name: &str| mounted.point.join(name);

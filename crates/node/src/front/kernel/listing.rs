@@ -43,7 +43,10 @@ impl Kernel {
                 return Ok(Reply::Data(writer.bytes()));
             }
         }
-        for entry in self.system.read_directory(directory, offset, limit).await? {
+        let entries = self.system.read_directory(directory, offset, limit).await?;
+        // More than fit may come: whole nodes of the directory's tree do.
+        self.system.load_listed(&entries[..entries.len().min(limit)]).await;
+        for entry in entries {
             if !self.add_plus(&mut writer, directory, &entry).await? {
                 break;
             }
