@@ -64,7 +64,7 @@ impl Ranges {
 }
 
 /// Bytes and allocation.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     /// Up to the size.
     pub(crate) bytes: Vec<u8>,

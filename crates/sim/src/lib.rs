@@ -7,7 +7,7 @@
 //! steps, to the last operation of a disk.
 //!
 //! Layers: `random`, `content`, `model` (what a directory is), `history` (what it was), `plan` (what goes wrong), `tree` (what is there),
-//! `oracle` (what may be there: the promises ), `shared`, `client` and `keeper` (who works), `run` (lives).
+//! `oracle` (what may be there: the promises ), `shared`, `client` and `keeper` (who works), `run` (lives), `damage` (what a rotten disk may do).
 //!
 //! Not here: the simulated world (`platform::sim`), tests of single functions (each crate's own), FUSE, several nodes.
 #![forbid(unsafe_code)]
@@ -31,9 +31,12 @@ mod keeper;
 
 mod run;
 
+mod damage;
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use damage::{Findings, damage};
 pub use failure::{Failure, Summary};
 pub use plan::{Plan, Sabotage, Trouble};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Parser;
 use platform::task::parallel;
-use sim::{Failure, Plan, Summary};
+use sim::{Failure, Findings, Plan, Summary};
 
 /// Runs the file system on a simulated machine and looks for broken promises.
 ///
@@ -13,7 +13,7 @@ use sim::{Failure, Plan, Summary};
 #[derive(Parser)]
 #[command(
     name = "sim",
-    after_help = "Examples:\n  sim --seed 17 --verbose\n  sim --seeds 0..2000\n  sim --soak --seconds 3600 --plan power"
+    after_help = "Examples:\n  sim --seed 17 --verbose\n  sim --seeds 0..2000\n  sim --soak --seconds 3600 --plan power\n  sim --damage 10000"
 )]
 struct Arguments {
     /// Replay this seed.
@@ -22,6 +22,9 @@ struct Arguments {
     /// Run these seeds: FIRST..END, without END.
     #[arg(long, value_parser = parse_range, conflicts_with = "soak")]
     seeds: Option<(u64, u64)>,
+    /// Damage so many things at rest, one at a time, on images from --seed on (0 if not given).
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["seeds", "soak", "plan"])]
+    damage: Option<u64>,
     /// Run new seeds until one fails, or until told to stop.
     #[arg(long)]
     soak: bool,
@@ -42,6 +45,9 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let failed = match (arguments.seed, arguments.seeds) {
+        (first, _) if arguments.damage.is_some() => {
+            run_damage(first.unwrap_or(0), arguments.damage.unwrap_or_default())
+        }
         (Some(seed), _) => run_range(&arguments, seed, seed + 1),
         (None, Some((first, end))) => run_range(&arguments, first, end),
         (None, None) if arguments.soak => soak(&arguments),
@@ -50,6 +56,10 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// After so many failures there is something else to do than to go on.
+const DAMAGED_FAILURES_MAX: usize = 100;
+/// Images that are damaged side by side.
+const DAMAGED_IMAGES: u64 = 8;
 /// Seeds that run side by side before the rate is printed.
 const BATCH: u64 = 50;
 
@@ -89,6 +99,27 @@ fn run_batch(arguments: &Arguments, first: u64, end: u64, total: &mut Summary) -
         }
     }
     failed
+}
+
+/// Gives the number of damages that were not dealt with as they should be.
+fn run_damage(first: u64, count: u64) -> u64 {
+    let tasks = platform::real::platform().tasks;
+    let (mut total, mut next) = (Findings::default(), first);
+    while total.damaged < count && total.failures.len() < DAMAGED_FAILURES_MAX {
+        let images: Vec<u64> = (next..next + DAMAGED_IMAGES).collect();
+        next += DAMAGED_IMAGES;
+        for findings in parallel(&tasks, images, sim::damage) {
+            match findings {
+                Ok(findings) => total.add(findings),
+                Err(what) => total.failures.push(what),
+            }
+        }
+        println!("{total}");
+    }
+    for failure in &total.failures {
+        println!("{failure}");
+    }
+    total.failures.len() as u64
 }
 
 fn soak(arguments: &Arguments) -> u64 {

@@ -6,11 +6,12 @@
 
 mod between;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::id::{FileId, NodeNumber};
-use file::{FileSystem, Kind, NewFile, Node as FileNode, View, format_node};
+use file::{FileSystem, Kind, NewFile, Node as FileNode, Options, View, format_node};
 use platform::disk::Disk;
 use platform::sim::{Faults, SimDisk, World};
 use platform::task::{First, first};
@@ -58,6 +59,16 @@ pub(crate) struct Run {
 }
 
 type Checked = Result<(), String>;
+
+/// What lies on the disks, and what was written there.
+pub(crate) struct Image {
+    /// Name and files of each disk.
+    pub(crate) disks: Vec<(String, BTreeMap<String, Vec<u8>>)>,
+    /// What it is opened with.
+    pub(crate) options: Options,
+    /// Of each client.
+    pub(crate) histories: Vec<History>,
+}
 
 impl Run {
     pub(crate) fn new(seed: u64, plan: Plan, is_verbose: bool) -> Run {
@@ -206,6 +217,32 @@ impl Run {
         Ok(())
     }
 
+    /// A node that has worked and is at rest, with a clean end or none: what `damage` damages.
+    pub(crate) fn image(&mut self) -> Result<Image, String> {
+        self.format()?;
+        let Some(system) = self.open_and_verify()? else { return Err("whole disks were refused".to_owned()) };
+        self.work(&system, End::Close)?;
+        // The keeper ends by itself.
+        self.wait(self.world.platform().tasks.sleep(Duration::from_secs(60)))?;
+        let synced = self.wait(async {
+            system.sync_all().await?;
+            // One frame more: that something is missing before it can be seen.
+            let new = NewFile { kind: Kind::Regular, mode: 0, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
+            system.create_file(FileId::ROOT, b"last", &new).await?;
+            system.sync_all().await
+        })?;
+        synced.map_err(|error| format!("sync: {error}"))?;
+        if self.random.one_in(2) {
+            self.close(&system)?;
+        }
+        drop(system);
+        self.world.crash();
+        let state = self.shared.state();
+        let disks = self.disks.iter().map(|disk| (disk.disk().path().to_owned(), disk.snapshot_files())).collect();
+        let options = Options { access_times: false, ..self.plan.options(&mut self.random) };
+        Ok(Image { disks, options, histories: state.histories.clone() })
+    }
+
     // -------------------------------------------------------------------------------------------------------------
     // A life.
 
@@ -219,8 +256,22 @@ impl Run {
             let after = self.random.pick(&[30, 300, 1500]);
             self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));
         }
+        self.work(&system, end)?;
+        let is_whole = self.world.is_powered() && end == End::Close;
+        if is_whole {
+            self.close(&system)?;
+        }
+        self.end(end, system);
+        if self.plan.may_lose() {
+            self.rot_at_rest();
+        }
+        Ok(())
+    }
+
+    /// Lets the clients work until they have done, or until the end that comes at some time.
+    fn work(&mut self, system: &Arc<FileSystem>, end: End) -> Checked {
         let done = Arc::new(Semaphore::new(0));
-        self.start_clients(&system, &done);
+        self.start_clients(system, &done);
         let time = match end {
             End::Close | End::Cut => LIFE_MAX,
             End::Crash | End::PowerOff => {
@@ -233,14 +284,6 @@ impl Run {
         let is_done = matches!(self.wait(first(all_done, sleep))?, First::Left(_));
         if !is_done && time == LIFE_MAX {
             return Err(format!("a client waits for ever: nothing came to an end in {LIFE_MAX:?}"));
-        }
-        let is_whole = self.world.is_powered() && end == End::Close;
-        if is_whole {
-            self.close(&system)?;
-        }
-        self.end(end, system);
-        if self.plan.may_lose() {
-            self.rot_at_rest();
         }
         Ok(())
     }

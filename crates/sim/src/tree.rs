@@ -10,7 +10,7 @@ use crate::content::{Content, Ranges, index};
 use crate::model::{self, Key, Model, Name};
 
 /// A node as it was read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) attributes: Attributes,
     pub(crate) xattrs: BTreeMap<Name, Arc<Vec<u8>>>,

@@ -1,0 +1,352 @@
+//! Damage: a whole node is built, then one thing on its disks is damaged at a time, and what a fresh machine finds there is compared
+//! with what an undamaged copy shows.
+//!
+//! Q-9  What is not as it was is reported: by the opening, by the read, or by the check, and nothing panics. A superblock, an index
+//!      or a journal that another copy stands in for makes no difference, and then nothing has to be said.
+//!
+//! What is read must follow Q-8, too.
+//!
+//! Not here: damage while the file system works (plan "rot").
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use file::{Depth, FileError, FileSystem, View};
+use platform::disk::Disk;
+use platform::sim::{SimDisk, World};
+
+use crate::client::Client;
+use crate::oracle::verify_damaged;
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::run::{Image, Run};
+use crate::tree::{Tree, read_tree};
+
+/// Damages of one image.
+const PER_IMAGE: u64 = 50;
+/// Where the format's version lies in a superblock's slot (docs/format.md).
+const SUPERBLOCK_VERSION: std::ops::Range<u64> = 8..12;
+/// Directories of a disk, which an image does not have while they are empty.
+const DIRECTORIES: [&str; 2] = ["packs", "journal"];
+/// Steps of a world in which everything is read.
+const STEPS_MAX: u64 = 5_000_000;
+
+/// What became of the damage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Things that were damaged.
+    pub damaged: u64,
+    /// Openings that were refused.
+    pub refused: u64,
+    /// Something is gone, and a report says so.
+    pub lost: u64,
+    /// Everything is there, and a report tells of the damage.
+    pub mended: u64,
+    /// Everything is there, and nothing was said: bytes that nobody needs.
+    pub harmless: u64,
+    /// By kind of file.
+    pub by_place: BTreeMap<String, u64>,
+    /// What went against Q-8 or Q-9.
+    pub failures: Vec<String>,
+}
+
+impl Findings {
+    /// Adds those of another image.
+    pub fn add(&mut self, other: Findings) {
+        self.damaged += other.damaged;
+        self.refused += other.refused;
+        self.lost += other.lost;
+        self.mended += other.mended;
+        self.harmless += other.harmless;
+        for (place, count) in other.by_place {
+            *self.by_place.entry(place).or_default() += count;
+        }
+        self.failures.extend(other.failures);
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Findings { damaged, refused, lost, mended, harmless, by_place, failures } = self;
+        let places: Vec<String> = by_place.iter().map(|(place, count)| format!("{place} {count}")).collect();
+        write!(
+            f,
+            "{damaged} damaged ({}): {refused} refused, {lost} with a reported loss, {mended} reported and whole, {harmless} without \
+             effect; {} failed",
+            places.join(", "),
+            failures.len()
+        )
+    }
+}
+
+/// One thing that is done to a disk.
+#[derive(Clone, Debug)]
+struct Damage {
+    disk: usize,
+    path: String,
+    how: How,
+}
+
+#[derive(Clone, Debug)]
+enum How {
+    Flip { offset: u64, bit: u32 },
+    Overwrite { offset: u64, bytes: Vec<u8> },
+    Truncate { length: u64 },
+    Remove,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Damage { disk, path, how } = self;
+        match how {
+            How::Flip { offset, bit } => write!(f, "bit {bit} at {offset} of {path} on disk {disk}"),
+            How::Overwrite { offset, bytes } => {
+                write!(f, "{} other bytes at {offset} of {path} on disk {disk}", bytes.len())
+            }
+            How::Truncate { length } => write!(f, "{path} on disk {disk} cut to {length} bytes"),
+            How::Remove => write!(f, "{path} on disk {disk} removed"),
+        }
+    }
+}
+
+/// What a fresh machine finds.
+struct Found {
+    /// By snapshot (the present has no name) and client.
+    trees: BTreeMap<(String, usize), Result<Tree, FileError>>,
+    /// What opening and reading had to say.
+    told: Vec<String>,
+    /// What the check had to say.
+    checked: Vec<String>,
+}
+
+/// Damages the image of a seed, one thing at a time.
+///
+/// # Errors
+/// Why there is no image to damage.
+pub fn damage(seed: u64) -> Result<Findings, String> {
+    let plan = Plan { operations: 80, lives: 1, ..Plan::find("calm").expect("it is the base of all") };
+    let image = Run::new(seed, plan, false).image()?;
+    let whole = look(&image, seed, None)?.map_err(|error| format!("the whole image was refused: {error}"))?;
+    if !whole.told.is_empty() || !whole.checked.is_empty() {
+        return Err(format!("the whole image has problems: {:?}, {:?}", whole.told, whole.checked));
+    }
+    let mut random = Random::stream(seed, "damage");
+    let mut findings = Findings::default();
+    for _ in 0..PER_IMAGE {
+        let Some(damage) = choose(&image, &mut random) else { continue };
+        findings.damaged += 1;
+        *findings.by_place.entry(place(&damage.path).to_owned()).or_default() += 1;
+        let looked = catch_unwind(AssertUnwindSafe(|| look(&image, seed, Some(&damage))));
+        let failure = match looked {
+            Err(panic) => Some(format!("panic: {}", crate::words(panic.as_ref()))),
+            Ok(Err(what)) => Some(what),
+            Ok(Ok(Err(error))) => {
+                findings.refused += 1;
+                damage.has_a_stand_in().then(|| format!("refused, but something else stands in for it: {error}"))
+            }
+            Ok(Ok(Ok(found))) => judge(&image, &whole, &found, damage.has_a_stand_in(), &mut findings).err(),
+        };
+        findings.failures.extend(failure.map(|what| format!("seed {seed}, {damage}: {what}")));
+    }
+    Ok(findings)
+}
+
+/// Opens a copy, reads everything and checks it.
+fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Found, FileError>, String> {
+    let world = World::new(seed);
+    world.set_step_limit(STEPS_MAX);
+    let disks: Vec<SimDisk> = image.disks.iter().map(|(name, _)| world.disk(name, 4 << 30)).collect();
+    for (disk, (_, files)) in disks.iter().zip(&image.disks) {
+        files.iter().for_each(|(path, bytes)| disk.install(path, bytes));
+    }
+    if let Some(Damage { disk, path, how }) = damage {
+        let disk = &disks[*disk];
+        match how {
+            How::Flip { offset, bit } => disk.flip_bit(path, *offset, *bit),
+            How::Overwrite { offset, bytes } => disk.corrupt(path, *offset, bytes),
+            How::Truncate { length } => disk.truncate(path, *length),
+            How::Remove => drop(disk.remove(path)),
+        }
+    }
+    let handles: Vec<Disk> = disks.iter().map(SimDisk::disk).collect();
+    for directory in handles.iter().flat_map(|disk| DIRECTORIES.map(|directory| disk.make_directory(directory))) {
+        directory.map_err(|error| error.to_string())?;
+    }
+    let platform = world.platform();
+    let outcome = world.run_until(async {
+        let (system, report) = FileSystem::open(&platform, &handles, image.options.clone()).await?;
+        let mut told: Vec<String> = report.store.problems.iter().map(ToString::to_string).collect();
+        told.extend(report.store.index_made_again.map(|why| format!("index made again: {why}")));
+        let trees = read_all(&system, image.histories.len()).await;
+        for tree in trees.values() {
+            match tree {
+                Ok(tree) => told.extend(tree.damage.iter().cloned()),
+                Err(FileError::NoEntry) => {}
+                Err(error) => told.push(error.to_string()),
+            }
+        }
+        let mut checked = Vec::new();
+        match system.check_files(&|_| {}).await {
+            Ok(check) => checked.extend(check.problems.iter().map(|problem| format!("{problem:?}"))),
+            Err(error) => checked.push(error.to_string()),
+        }
+        let check = system.check_store(Depth::Deep, &|_, _| {}).await;
+        checked.extend(check.problems.iter().map(|problem| format!("{problem:?}")));
+        // Whatever it says: it must come to an end.
+        let _ = system.close().await;
+        Ok(Found { trees, told, checked })
+    });
+    outcome.map_err(|halt| halt.to_string())
+}
+
+async fn read_all(system: &Arc<FileSystem>, clients: usize) -> BTreeMap<(String, usize), Result<Tree, FileError>> {
+    let snapshots = system.snapshots().into_iter().map(|snapshot| {
+        let view = system.find_snapshot(snapshot.name.as_bytes()).map_or(View::LIVE, |node| node.view);
+        (snapshot.name, view)
+    });
+    let mut trees = BTreeMap::new();
+    for (name, view) in std::iter::once((String::new(), View::LIVE)).chain(snapshots) {
+        for client in 0..clients {
+            let tree = read_tree(system, view, &Client::directory(client), true).await;
+            trees.insert((name.clone(), client), tree);
+        }
+    }
+    trees
+}
+
+fn judge(
+    image: &Image,
+    whole: &Found,
+    found: &Found,
+    has_a_stand_in: bool,
+    findings: &mut Findings,
+) -> Result<(), String> {
+    let mut difference = None;
+    for ((snapshot, client), before) in &whole.trees {
+        let before = before.as_ref().map_err(|error| format!("the whole image cannot be read: {error}"))?;
+        let what = if snapshot.is_empty() { "now".to_owned() } else { format!("snapshot {snapshot}") };
+        match found.trees.get(&(snapshot.clone(), *client)) {
+            None => difference = Some(format!("{what} is gone")),
+            Some(Err(error)) => difference = Some(format!("{what}, client {client}: {error}")),
+            Some(Ok(tree)) => {
+                // Q-8.
+                if snapshot.is_empty() {
+                    verify_damaged(&image.histories[*client], tree)?;
+                } else if let Some((file, _)) =
+                    tree.nodes.iter().find(|(file, seen)| before.nodes.get(file) != Some(*seen))
+                {
+                    return Err(format!("{what}, client {client}: {file} is not what it was"));
+                }
+                if tree.nodes != before.nodes {
+                    difference = Some(format!("{what}, client {client}: not as it was"));
+                }
+            }
+        }
+    }
+    // Q-9. Who uses the file system must hear of a loss, not only who has it checked.
+    match difference {
+        Some(difference) if found.told.is_empty() => return Err(format!("nobody says so, but {difference}")),
+        Some(difference) if has_a_stand_in => return Err(format!("something else stands in, but {difference}")),
+        Some(_) => findings.lost += 1,
+        None if found.told.is_empty() && found.checked.is_empty() => findings.harmless += 1,
+        None => findings.mended += 1,
+    }
+    Ok(())
+}
+
+impl Damage {
+    /// Whether the store must do without what was damaged: the index is made again from the packs, and each superblock is there
+    /// twice on every disk.
+    fn has_a_stand_in(&self) -> bool {
+        match (place(&self.path), &self.how) {
+            ("index", _) => true,
+            // A version that became a higher one is believed: a newer format may have moved the checksum.
+            ("superblock", How::Flip { offset, .. }) => !SUPERBLOCK_VERSION.contains(&(offset % 4096)),
+            _ => false,
+        }
+    }
+}
+
+/// The kind of a file: its directory, or itself.
+fn place(path: &str) -> &str {
+    path.split(['/', '-', '.']).next().unwrap_or(path)
+}
+
+/// Every kind of file is hit as often, and every part of it: where there are bytes, and at the ends where headers and footers lie.
+fn choose(image: &Image, random: &mut Random) -> Option<Damage> {
+    /// Of a disk: path and bytes.
+    type File<'a> = (usize, (&'a String, &'a Vec<u8>));
+    let mut places: BTreeMap<&str, Vec<File<'_>>> = BTreeMap::new();
+    for (disk, (_, files)) in image.disks.iter().enumerate() {
+        for file in files.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            places.entry(place(file.0)).or_default().push((disk, file));
+        }
+    }
+    let kinds: Vec<_> = places.values().collect();
+    let files = kinds.get(random.index(kinds.len().max(1)))?;
+    let (disk, (path, bytes)) = files[random.index(files.len())];
+    let length = bytes.len() as u64;
+    let end = |bytes: &[u8]| bytes.iter().rposition(|byte| *byte != 0).map_or(1, |last| last as u64 + 1);
+    let offset = match random.below(4) {
+        0 => random.below(length.min(8192)),
+        1 => length - 1 - random.below(length.min(8192)),
+        _ => random.below(end(bytes)),
+    };
+    let how = match random.below(20) {
+        0 => How::Remove,
+        1 | 2 => How::Truncate { length: offset },
+        3 | 4 => {
+            let count = 1 + random.below((length - offset).min(5000));
+            How::Overwrite { offset, bytes: random.content(count) }
+        }
+        5 => How::Overwrite { offset, bytes: vec![0; usize::try_from((length - offset).min(4096)).unwrap_or(1)] },
+        _ => How::Flip { offset, bit: u32::try_from(random.below(8)).unwrap_or(0) },
+    };
+    Some(Damage { disk, path: path.to_owned(), how })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Findings, Found, Run, judge, look};
+    use crate::plan::Plan;
+
+    /// The judge is no rubber stamp: what is gone without a word, and bytes that were never written, are found out.
+    #[test]
+    fn silence_and_wrong_bytes_are_found_out() {
+        let plan = Plan { operations: 80, ..Plan::find("calm").expect("it is the base of all") };
+        let image = Run::new(3, plan, false).image().unwrap();
+        let copy = || look(&image, 3, None).unwrap().unwrap();
+        let whole = copy();
+        let mut findings = Findings::default();
+        assert_eq!(judge(&image, &whole, &copy(), true, &mut findings), Ok(()));
+        assert_eq!(findings.harmless, 1);
+
+        let without_a_node = || {
+            let mut found: Found = copy();
+            let tree =
+                found.trees.values_mut().flatten().find(|tree| tree.nodes.len() > 1).expect("a client made files");
+            let file = *tree.nodes.keys().find(|file| **file != tree.top).expect("more than the top");
+            tree.nodes.remove(&file);
+            tree.damage.push("a file".to_owned());
+            found
+        };
+        let judge = |found: &Found, has_a_stand_in, findings: &mut Findings| {
+            judge(&image, &whole, found, has_a_stand_in, findings)
+                .map_err(|what| what.split(' ').next().unwrap().to_owned())
+        };
+        assert_eq!(judge(&without_a_node(), false, &mut findings), Err("nobody".to_owned()));
+        let told = || Found { told: vec!["a file is damaged".to_owned()], ..without_a_node() };
+        assert_eq!(judge(&told(), true, &mut findings), Err("something".to_owned()));
+        assert_eq!(judge(&told(), false, &mut findings), Ok(()));
+        assert_eq!(findings.lost, 1);
+
+        let mut wrong = copy();
+        let seen = wrong.trees.values_mut().flatten().flat_map(|tree| tree.nodes.values_mut());
+        let bytes = seen.map(|seen| &mut seen.content.bytes).find(|bytes| !bytes.is_empty()).expect("a client wrote");
+        bytes.iter_mut().for_each(|byte| *byte ^= 0x5a);
+        wrong.told.push("something else is damaged".to_owned());
+        assert!(judge(&wrong, false, &mut findings).is_err());
+    }
+}
