@@ -272,7 +272,9 @@ enum Verdict {
 fn stress(place: &Place, dir: &Path, names: &[String], workers: u32, seconds: u64) -> Result<Verdict> {
     let log = with_name(&place.log, "one");
     fs::write(&log, "")?;
+    // In the mount as well: some stressors make files where they are started.
     let mut run = Program::new("stress-ng")
+        .dir(dir)
         .args(["--verify", "--timestamp", "--oomable", "--timeout"])
         .arg(format!("{seconds}s"));
     run = run.arg("--temp-path").arg(dir).args([
