@@ -311,7 +311,7 @@ impl Kernel {
     }
 
     /// A label that nobody set is "not supported", not "none": the kernel asks for labels only where no SELinux runs, and who
-    /// hears that asks once, not for each file. `ls -l` would: half of its time (measured).
+    /// hears that asks once, not for each file. `ls -l` would: more than half of its time (measured).
     async fn xattr(&self, node: Node, name: &[u8]) -> Answer {
         match self.system.xattr(node, name).await {
             Ok(value) => Ok(Reply::Xattr(value.to_vec())),
