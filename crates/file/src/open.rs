@@ -14,7 +14,7 @@ use base::id::{FileId, NodeNumber, Position};
 use bytes::Bytes;
 use platform::Platform;
 use platform::disk::Disk;
-use store::{Recovered, RecoveryReport, Store};
+use store::{RecoveryReport, Store};
 
 use crate::attributes::{Attributes, Kind, Node};
 use crate::failure::FileError;
@@ -93,23 +93,6 @@ impl FileSystem {
         options: Options,
     ) -> Result<(Arc<FileSystem>, OpenReport), FileError> {
         let (store, recovered) = Store::open(platform, disks, options.store.clone()).await?;
-        match FileSystem::open_on(platform, store.clone(), recovered, options.clone()).await {
-            // The index is no truth. Damaged, it is gone by now, and the next opening makes it again from the packs.
-            Err(_) if store.is_index_doubted() => {
-                drop(store);
-                let (store, recovered) = Store::open(platform, disks, options.store.clone()).await?;
-                FileSystem::open_on(platform, store, recovered, options).await
-            }
-            opened => opened,
-        }
-    }
-
-    async fn open_on(
-        platform: &Platform,
-        store: Arc<Store>,
-        recovered: Recovered,
-        options: Options,
-    ) -> Result<(Arc<FileSystem>, OpenReport), FileError> {
         let roots = Roots::decode(&recovered.roots)
             .map_err(|error| corrupt("the file layer's roots", "superblock".to_owned(), error))?;
         let system = Arc::new(FileSystem::new(platform, store, options, roots));

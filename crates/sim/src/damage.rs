@@ -26,8 +26,6 @@ use crate::tree::{Tree, read_tree};
 
 /// Damages of one image.
 const PER_IMAGE: u64 = 50;
-/// Where the format's version lies in a superblock's slot (docs/format.md).
-const SUPERBLOCK_VERSION: std::ops::Range<u64> = 8..12;
 /// Directories of a disk, which an image does not have while they are empty.
 const DIRECTORIES: [&str; 2] = ["packs", "journal"];
 /// Steps of a world in which everything is read.
@@ -260,12 +258,7 @@ impl Damage {
     /// Whether the store must do without what was damaged: the index is made again from the packs, and each superblock is there
     /// twice on every disk.
     fn has_a_stand_in(&self) -> bool {
-        match (place(&self.path), &self.how) {
-            ("index", _) => true,
-            // A version that became a higher one is believed: a newer format may have moved the checksum.
-            ("superblock", How::Flip { offset, .. }) => !SUPERBLOCK_VERSION.contains(&(offset % 4096)),
-            _ => false,
-        }
+        matches!((place(&self.path), &self.how), ("index", _) | ("superblock", How::Flip { .. }))
     }
 }
 

@@ -3,10 +3,12 @@
 use platform::task::parallel;
 
 /// Images, each damaged in some fifty ways: some, and those that showed a defect.
-const IMAGES: [u64; 6] = [
+const IMAGES: [u64; 10] = [
     0, 1, 2, 3, 4,
     // `FileSystem::open`: an entry of the index whose damage was met by the replay made the opening fail, instead of a new index.
     25,
+    // `Store::place`: a damaged page of the index sent look-ups astray, and chunks that were there read as absent.
+    96, 112, 185, 195,
 ];
 
 #[test]

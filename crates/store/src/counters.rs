@@ -57,6 +57,7 @@ counters! {
     index_commits: "Batches of entries committed to the index file.",
     index_entries: "Entries committed to the index file.",
     index_failures: "Index commits that failed or were put off; the entries stay in memory.",
+    index_made_again: "Times the index turned out to be damaged and was made again from the packs, beside the work.",
     packs_created: "Packs begun.",
     packs_sealed: "Packs sealed.",
     packs_deleted: "Packs deleted by reclaim.",

@@ -121,7 +121,7 @@ impl Identity {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Identity, Unfit> {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
-        // The version comes before the size and the checksum: a newer format may have moved both.
+        // Here alone the version comes before the size and the checksum: a newer format may have moved both.
         expect_version(reader.u32("version")?)?;
         expect("length in bytes", Self::BYTES, bytes.len())?;
         checked(bytes, 0)?;
@@ -189,8 +189,8 @@ impl Superblock {
     pub(crate) fn decode(bytes: &[u8], home: &[u8; 16], offset: u64) -> Result<Superblock, Unfit> {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
-        expect_version(reader.u32("version")?)?;
         checked(bytes, offset)?;
+        expect_version(reader.u32("version")?)?;
         reader.u32("padding")?;
         let generation = reader.u64("generation")?;
         expect("slot offset", Self::offset(generation), offset)?;
@@ -294,8 +294,8 @@ impl PackHeader {
     pub(crate) fn decode(bytes: &[u8], pack: u64) -> Result<PackHeader, Unfit> {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
-        expect_version(reader.u32("version")?)?;
         checked(bytes, pack)?;
+        expect_version(reader.u32("version")?)?;
         let class = Class::from_code(reader.u8("class")?).ok_or_else(|| reader.refuse("class"))?;
         reader.take("padding", 3)?;
         expect("pack number", pack, reader.u64("pack")?)?;
@@ -444,8 +444,8 @@ impl PackFooter {
     pub(crate) fn decode(bytes: &[u8], pack: u64) -> Result<PackFooter, Unfit> {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
-        expect_version(reader.u32("version")?)?;
         checked(bytes, pack)?;
+        expect_version(reader.u32("version")?)?;
         let count = reader.u32("count")?;
         expect("pack number", pack, reader.u64("pack")?)?;
         let data_bytes = reader.u32("data bytes")?;
@@ -597,8 +597,8 @@ impl SegmentHeader {
     pub(crate) fn decode(bytes: &[u8], segment: u64) -> Result<SegmentHeader, Unfit> {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
-        expect_version(reader.u32("version")?)?;
         checked(bytes, segment)?;
+        expect_version(reader.u32("version")?)?;
         reader.u32("padding")?;
         expect("segment number", segment, reader.u64("segment")?)?;
         let node_identity = reader.array("node identity")?;

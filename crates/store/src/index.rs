@@ -16,11 +16,12 @@ mod backend;
 mod file;
 
 use core::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::id::ChunkAddress;
 use hashbrown::{HashMap, HashSet};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use platform::disk::Disk;
 
 use crate::counters::Counters;
@@ -77,22 +78,29 @@ const SHARDS: usize = 16;
 /// Both parts together.
 pub(crate) struct Index {
     recent: Vec<Mutex<Shard>>,
-    pub(crate) file: IndexFile,
+    file: RwLock<Arc<IndexFile>>,
     /// Addresses touched since a mark began, for `reclaim`; `None` while no mark runs.
     pinned: Mutex<Option<AddressSet>>,
     is_marking: AtomicBool,
     is_doubted: AtomicBool,
+    was_made_again: AtomicBool,
 }
 
 impl Index {
     pub(crate) fn new(file: IndexFile) -> Index {
         Index {
             recent: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            file,
+            file: RwLock::new(Arc::new(file)),
             pinned: Mutex::new(None),
             is_marking: AtomicBool::new(false),
             is_doubted: AtomicBool::new(false),
+            was_made_again: AtomicBool::new(false),
         }
+    }
+
+    /// The file as it is now.
+    pub(crate) fn file(&self) -> Arc<IndexFile> {
+        self.file.read().clone()
     }
 
     fn shard(&self, address: &ChunkAddress) -> &Mutex<Shard> {
@@ -119,7 +127,7 @@ impl Index {
             return Ok(Some(place));
         }
         counters.index_lookups.add(1);
-        let found = self.file.lookup(address)?;
+        let found = self.file().lookup(address)?;
         // Between the two looks the entry may have moved from the file to `recent` (reclaim), never the other way unseen:
         // X-3 removes it from `recent` after the file has it.
         Ok(self.recent(address).or(found))
@@ -130,7 +138,7 @@ impl Index {
         if change.added.is_empty() && change.removed.is_empty() {
             return Ok(());
         }
-        self.file.commit(disk, change).inspect_err(|_| counters.index_failures.add(1))?;
+        self.file().commit(disk, change).inspect_err(|_| counters.index_failures.add(1))?;
         counters.index_commits.add(1);
         for sealed in &change.added {
             counters.index_entries.add(sealed.entries.len() as u64);
@@ -152,6 +160,22 @@ impl Index {
     /// Notes that the file is damaged; `true` the first time.
     pub(crate) fn doubt(&self) -> bool {
         !self.is_doubted.swap(true, Ordering::SeqCst)
+    }
+
+    /// Puts a file that was made from the packs in the place of a damaged one.
+    pub(crate) fn replace_file(&self, file: IndexFile) {
+        *self.file.write() = Arc::new(file);
+        self.is_doubted.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether making the file again was tried since the store was opened.
+    pub(crate) fn was_made_again(&self) -> bool {
+        self.was_made_again.load(Ordering::SeqCst)
+    }
+
+    /// Notes that it was tried.
+    pub(crate) fn note_made_again(&self) {
+        self.was_made_again.store(true, Ordering::SeqCst);
     }
 
     /// From now on every touched address is kept.

@@ -27,6 +27,7 @@ mod chunk;
 mod group;
 mod index;
 mod pack;
+mod reindex;
 
 mod journal;
 

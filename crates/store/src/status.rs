@@ -96,7 +96,7 @@ impl Store {
             node: u64::from(self.node().0),
             node_identity: crate::identity::hex(&self.pool.node_identity),
             disks: disks(&self.pool),
-            index_entries: self.packs.index.file.count(),
+            index_entries: self.packs.index.file().count(),
             recent_entries: self.packs.index.recent_count() as u64,
             last_logged: self.last_logged().0,
             last_durable: self.last_durable().0,

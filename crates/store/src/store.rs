@@ -29,6 +29,7 @@ use crate::journal::Journal;
 use crate::options::Options;
 use crate::pack::Packs;
 use crate::pool::Pool;
+use crate::reindex;
 use crate::superblock;
 
 /// Sealed packs after which the index takes them without waiting for a commit: bounds what `recent` holds in memory.
@@ -221,7 +222,7 @@ impl Store {
 
     /// Reads past the cache.
     pub(crate) async fn read(&self, address: &ChunkAddress) -> Result<Bytes, StoreError> {
-        let mut place = self.place(address)?;
+        let mut place = self.place(address).await?;
         let mut is_second = false;
         loop {
             let error = match self.packs.read(address, &place).await {
@@ -229,7 +230,7 @@ impl Store {
                 Err(error) => error,
             };
             self.counters.verify_failures.add(u64::from(matches!(error, StoreError::Corrupt { .. })));
-            let now = self.place(address)?;
+            let now = self.place(address).await?;
             if now != place {
                 // It was moved meanwhile.
                 place = now;
@@ -243,9 +244,34 @@ impl Store {
         }
     }
 
-    fn place(&self, address: &ChunkAddress) -> Result<Place, StoreError> {
-        let found = self.packs.index.lookup(address, &self.counters);
+    async fn place(&self, address: &ChunkAddress) -> Result<Place, StoreError> {
+        let mut found = self.packs.index.lookup(address, &self.counters);
+        if !matches!(found, Ok(Some(_))) && !self.packs.index.was_made_again() {
+            self.make_index_again().await;
+            found = self.packs.index.lookup(address, &self.counters);
+        }
         found.inspect_err(|_| self.doubt_index())?.ok_or(StoreError::Absent { chunk: *address })
+    }
+
+    /// Whoever comes second waits for the first.
+    pub(crate) async fn make_index_again(&self) {
+        // No reclaim meanwhile, for it decides by what the index names.
+        let _no_reclaim = self.reclaim_work.lock().await;
+        let _work = self.index_work.lock().await;
+        if self.packs.index.was_made_again() || !self.pool.disks[0].is_good() {
+            return;
+        }
+        // Should this be dropped halfway, the file is in doubt, and the next who asks makes it again.
+        self.doubt_index();
+        match reindex::index_of_packs(&self.packs).await {
+            Ok(file) => {
+                self.counters.index_made_again.add(1);
+                self.packs.index.replace_file(file);
+            }
+            Err(StoreError::Disk(error)) => drop(self.pool.failed(0, error, &self.counters)),
+            Err(_) => {}
+        }
+        self.packs.index.note_made_again();
     }
 
     /// Whether a chunk can be relied upon to be here.

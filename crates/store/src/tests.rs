@@ -7,6 +7,7 @@
 //! - `full`: disks that fill up
 //! - `check`: damage is found and named
 //! - `reclaim`: what nobody needs goes, what somebody needs stays
+//! - `reindex`: an index that is damaged while the store works
 
 mod check;
 mod crash;
@@ -15,6 +16,7 @@ mod full;
 mod life;
 mod open;
 mod reclaim;
+mod reindex;
 
 use std::sync::Arc;
 

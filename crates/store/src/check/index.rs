@@ -20,7 +20,7 @@ impl Check<'_> {
         let store = self.store;
         let path = format!("{}/{INDEX_FILE}", store.pool.disks[0].disk.path());
         let mut walk = Walk::default();
-        let walked = store.packs.index.file.walk(&mut |address, place| {
+        let walked = store.packs.index.file().walk(&mut |address, place| {
             walk.entries += 1;
             match place {
                 Some(place) => walk.by_pack.entry(place.pack).or_default().add(&address, &place),
@@ -47,7 +47,7 @@ impl Check<'_> {
         let store = self.store;
         let _rest = store.index_work.lock().await;
         let mut indexed: Vec<(ChunkAddress, Place)> = Vec::new();
-        let walked = store.packs.index.file.walk(&mut |address, place| {
+        let walked = store.packs.index.file().walk(&mut |address, place| {
             indexed.extend(place.filter(|place| place.pack == pack).map(|place| (address, place)));
         });
         if walked.is_err() || indexed.is_empty() {

@@ -132,6 +132,11 @@ impl IndexFile {
         Ok(Opened { file, packs: BTreeMap::new() })
     }
 
+    /// An empty index in the place of this one, whose file goes; this one works on until it is dropped.
+    pub(crate) fn made_again(&self, disk: &Disk) -> Result<IndexFile, StoreError> {
+        IndexFile::make_again(disk, self.cache_bytes as u64, self.node_identity).map(|opened| opened.file)
+    }
+
     fn open_database(&self, disk: &Disk, how: Open) -> Result<Contained<Database>, StoreError> {
         let file = disk.open(INDEX_FILE, how)?;
         let backend = Backend { file, failure: self.failure.clone() };

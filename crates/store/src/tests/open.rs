@@ -8,6 +8,7 @@ use platform::disk::Disk;
 use platform::sim::{Faults, SimDisk, World};
 
 use super::{Machine, content, options};
+use crate::format::{PackHeader, SegmentHeader, Superblock};
 use crate::{Class, Depth, Store, StoreError};
 
 type Files = Vec<BTreeMap<String, Vec<u8>>>;
@@ -79,24 +80,52 @@ fn missing_foreign_and_doubled_disks_are_refused() {
     machine.run(Store::open(&machine.world.platform(), &turned, options())).unwrap();
 }
 
+/// Gives a structure another version, and the checksum that belongs to it.
+fn set_version(disk: &SimDisk, path: &str, (at, bytes): (u64, usize), seed: u64, version: u32) {
+    let start = usize::try_from(at).unwrap();
+    let mut structure = disk.snapshot_files()[path][start..start + bytes].to_vec();
+    structure[8..12].copy_from_slice(&version.to_le_bytes());
+    let sum = base::hash::checksum(seed, &structure[..bytes - 8]);
+    structure[bytes - 8..].copy_from_slice(&sum.to_le_bytes());
+    disk.corrupt(path, at, &structure);
+}
+
+/// The only file of a directory, with the number in its name.
+fn only_file(disk: &SimDisk, directory: &str) -> (String, u64) {
+    let path = disk.snapshot_files().into_keys().find(|path| path.starts_with(directory)).unwrap();
+    let digits = path.split(['/', '.']).nth(1).unwrap();
+    let number = u64::from_str_radix(digits, 16).unwrap();
+    (path, number)
+}
+
 #[test]
 fn a_newer_format_is_refused_wherever_it_is_met() {
-    for (path, at) in [("disk", 8), ("superblock", 8), ("superblock", 4096 + 8)] {
+    let (machine, _) = node(3, 1);
+    machine.disks[0].corrupt("disk", 8, &2_u32.to_le_bytes());
+    refuses(&machine, &machine.handles(), &["newer HydraFS", "expected format version 1", "found version 2", "disk"]);
+    for slot in [0, 4096] {
         let (machine, _) = node(3, 1);
-        machine.disks[0].corrupt(path, at, &2_u32.to_le_bytes());
-        refuses(&machine, &machine.handles(), &["newer HydraFS", "expected format version 1", "found version 2", path]);
+        set_version(&machine.disks[0], "superblock", (slot, Superblock::BYTES), slot, 2);
+        refuses(&machine, &machine.handles(), &["newer HydraFS", "format version 1", "version 2", "superblock"]);
     }
     let (machine, _) = node(4, 1);
-    let snapshot = machine.disks[0].snapshot_files();
-    let pack = snapshot.keys().find(|path| path.starts_with("packs/")).unwrap();
+    let (pack, number) = only_file(&machine.disks[0], "packs/");
     machine.disks[0].remove("index");
-    machine.disks[0].corrupt(pack, 8, &9_u32.to_le_bytes());
-    refuses(&machine, &machine.handles(), &["a pack was written by a newer HydraFS", "found version 9", pack]);
+    set_version(&machine.disks[0], &pack, (0, PackHeader::BYTES), number, 9);
+    refuses(&machine, &machine.handles(), &["a pack was written by a newer HydraFS", "found version 9", &pack]);
     let (machine, _) = node(5, 1);
-    let snapshot = machine.disks[0].snapshot_files();
-    let segment = snapshot.keys().find(|path| path.starts_with("journal/")).unwrap();
-    machine.disks[0].corrupt(segment, 8, &2_u32.to_le_bytes());
-    refuses(&machine, &machine.handles(), &["a journal segment was written by a newer HydraFS", segment]);
+    let (segment, number) = only_file(&machine.disks[0], "journal/");
+    set_version(&machine.disks[0], &segment, (0, SegmentHeader::BYTES), number, 2);
+    refuses(&machine, &machine.handles(), &["a journal segment was written by a newer HydraFS", &segment]);
+}
+
+#[test]
+fn a_version_that_its_checksum_does_not_vouch_for_is_damage() {
+    for slot in [8, 4096 + 8] {
+        let (machine, _) = node(3, 1);
+        machine.disks[0].corrupt("superblock", slot, &2_u32.to_le_bytes());
+        machine.open();
+    }
 }
 
 #[test]
