@@ -125,6 +125,13 @@ impl FileSystem {
         self.sync_journal().await
     }
 
+    /// Whether a sync of the file, with so many more bytes accepted for it, would need the journal alone, as it looks now.
+    #[must_use]
+    pub fn syncs_by_journal(&self, file: FileId, more: u64) -> bool {
+        let inode = self.table.find(Node::live(file));
+        inode.is_none_or(|inode| inode.state.lock().dirty_bytes + more <= self.options.inline_bytes_max)
+    }
+
     /// Everything that was accepted or changed before is local when it returns.
     ///
     /// # Errors

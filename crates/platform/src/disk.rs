@@ -73,14 +73,20 @@ pub enum Open {
     Create,
 }
 
+/// Where a device takes bytes from memory as they are: their address and their place in the file are multiples of this, in bytes.
+pub const RUN_ALIGN: usize = 4096;
+
 /// One open file, blocking. Implemented by `real` and `sim`.
 pub trait RawFile: Send + Sync {
     /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError>;
     /// Writes all of `bytes`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
-    /// A hint: what was written there is complete, and the device may begin with it. A later sync then finds less to do.
-    fn begin_writing(&self, _offset: u64, _length: u64) {}
+    /// As [`RawFile::write_at`], of a long run that nobody is likely to read soon: the device may begin at once, and no memory need
+    /// keep it. Cheapest where `bytes` and `offset` lie alike relative to [`RUN_ALIGN`].
+    fn write_run(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.write_at(offset, bytes)
+    }
     /// Makes what was written, and the length, durable.
     fn sync(&self) -> Result<(), DiskError>;
     /// Bytes in the file.
@@ -146,9 +152,11 @@ impl File {
         self.0.write_at(offset, bytes)
     }
 
-    /// A hint: what was written there is complete, and the device may begin with it. A later sync then finds less to do.
-    pub fn begin_writing(&self, offset: u64, length: u64) {
-        self.0.begin_writing(offset, length);
+    /// As [`File::write_at`], of a long run that nobody is likely to read soon: the device may begin at once, and no memory need
+    /// keep it. Cheapest where `bytes` and `offset` lie alike relative to [`RUN_ALIGN`].
+    pub async fn write_run(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.pause(bytes.len()).await;
+        self.0.write_run(offset, bytes)
     }
 
     /// Makes what was written durable.

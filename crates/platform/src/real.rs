@@ -1,6 +1,7 @@
 //! The real platform: directories, the system's clock and randomness, a thread per task.
 #![expect(clippy::disallowed_methods, reason = "this module is the door that the ban points to")]
 
+mod aside;
 mod directory;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::time::Timestamp;
 
+use aside::Aside;
 pub use directory::Directory;
 
 use crate::task::{Boxed, Tasks};
@@ -16,7 +18,7 @@ use crate::{Chance, Clock, Platform};
 
 /// The real platform of this process.
 ///
-/// Called first on a thread that may run everywhere: those that compute inherit its CPUs.
+/// Called first on a thread that may run everywhere: those that compute, and those for what runs aside, get its CPUs.
 #[must_use]
 pub fn platform() -> Platform {
     static CORES: Once = Once::new();
@@ -26,7 +28,7 @@ pub fn platform() -> Platform {
     Platform {
         clock: Arc::new(SystemClock { start: Instant::now() }),
         chance: Arc::new(SystemChance),
-        tasks: Arc::new(Threads),
+        tasks: Arc::new(Threads { aside: Aside::new() }),
     }
 }
 
@@ -63,12 +65,18 @@ impl Chance for SystemChance {
     }
 }
 
-struct Threads;
+struct Threads {
+    aside: Aside,
+}
 
 impl Tasks for Threads {
     fn spawn(&self, name: &str, task: Boxed<()>) {
         let builder = std::thread::Builder::new().name(name.to_owned());
         builder.spawn(move || block_on(task)).expect("the system starts a thread");
+    }
+
+    fn aside(&self, task: Boxed<()>) {
+        self.aside.run(task);
     }
 
     fn sleep(&self, duration: Duration) -> Boxed<()> {

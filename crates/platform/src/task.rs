@@ -15,6 +15,9 @@ pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub trait Tasks: Send + Sync {
     /// Starts a task that runs until it returns. Real: a thread of that name that polls it. Simulated: an entry of the schedule.
     fn spawn(&self, name: &str, task: Boxed<()>);
+    /// Runs a short task that waits for a disk, beside the caller. Real: on one of some threads that are kept for such; more wait for
+    /// their turn. A panic ends the task alone.
+    fn aside(&self, task: Boxed<()>);
     /// Completes after `duration`.
     fn sleep(&self, duration: Duration) -> Boxed<()>;
     /// Runs the jobs of one batch on all cores and returns when all are done. They only compute: no I/O, no locks held across.

@@ -1,6 +1,8 @@
 //! The journal: frames in order, made durable in groups.
 //!
-//! Frames gather in memory ([`Journal::log`]); a leader writes and syncs all of them at once ([`Journal::sync`]). Segments
+//! Frames gather in memory ([`Journal::log`]). Who wants them durable waits ([`Journal::sync`]), and a leader, a task beside the
+//! callers, writes and syncs all of them at once, again and again while somebody waits. So nobody's thread waits for the disk, and while
+//! one sync is under way the next group gathers by itself. Segments
 //! are files of one size that were filled with zeroes when made and are used again under a new number, so that a sync has
 //! no metadata of the file system to write.
 //!
@@ -14,6 +16,9 @@
 //!       newest superblock be unreadable, the one before still finds its frames.
 //! J-5   A write or sync that failed ends the journal until the store is opened again. Only a full disk, met before anything
 //!       was written, leaves the frames where they are for another try.
+//! J-6   At most one leader. Who waits is on the list before a leader is sought, and a leader goes only when it has seen the list empty, so
+//!       nobody waits without one. It answers after the frame is durable, or the try has failed; should it end in another way, the list is
+//!       dropped, and that is an error too.
 //!
 //! Not here: what a crash left (`replay`), what frames mean.
 
@@ -27,12 +32,12 @@ use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
 use platform::disk::{DiskError, DiskErrorKind, File, Open};
-use platform::task::yield_now;
+use platform::task::{Tasks, yield_now};
+use tokio::sync::oneshot;
 
 use crate::counters::Counters;
 use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, segment_path};
-use crate::group::{Group, Lead};
 use crate::pool::Pool;
 
 /// Smallest segment: the largest frame must fit into an empty one.
@@ -77,14 +82,25 @@ struct Segments {
     spare: Vec<u64>,
 }
 
+type Answer = Result<(), StoreError>;
+
+/// Who waits for which frame.
+#[derive(Default)]
+struct Waiting {
+    /// Whether there is a leader, or one is on its way.
+    is_led: bool,
+    list: Vec<(Position, oneshot::Sender<Answer>)>,
+}
+
 /// The journal of the node, on disk 0.
 pub(crate) struct Journal {
+    tasks: Arc<dyn Tasks>,
     pool: Arc<Pool>,
     counters: Arc<Counters>,
     segment_bytes: u64,
     buffer: Mutex<Buffer>,
     durable: AtomicU64,
-    group: Group,
+    waiting: Mutex<Waiting>,
     segments: tokio::sync::Mutex<Segments>,
     /// Segment files, for `status`.
     segment_count: AtomicU64,
@@ -104,15 +120,22 @@ pub(crate) struct Resume {
 }
 
 impl Journal {
-    pub(crate) fn new(pool: Arc<Pool>, counters: Arc<Counters>, segment_bytes: u64, resume: Resume) -> Journal {
+    pub(crate) fn new(
+        tasks: Arc<dyn Tasks>,
+        pool: Arc<Pool>,
+        counters: Arc<Counters>,
+        segment_bytes: u64,
+        resume: Resume,
+    ) -> Journal {
         Journal {
+            tasks,
             pool,
             counters,
             segment_bytes: segment_size(segment_bytes),
             segment_count: AtomicU64::new((resume.live.len() + resume.spare.len()) as u64),
             buffer: Mutex::new(Buffer { bytes: Vec::new(), frames: 0, next: resume.last.0 + 1, spare: Vec::new() }),
             durable: AtomicU64::new(resume.last.0),
-            group: Group::default(),
+            waiting: Mutex::default(),
             segments: tokio::sync::Mutex::new(Segments {
                 current: None,
                 next_number: resume.next_segment,
@@ -170,23 +193,27 @@ impl Journal {
     }
 
     /// Returns when frame `upto` is durable.
-    pub(crate) async fn sync(&self, upto: Position) -> Result<(), StoreError> {
+    pub(crate) async fn sync(self: &Arc<Journal>, upto: Position) -> Answer {
         assert!(upto <= self.last_logged(), "only logged frames can be waited for");
-        let is_served = || self.last_durable() >= upto || self.failure.lock().is_some();
-        while self.last_durable() < upto {
+        if self.last_durable() >= upto {
+            return Ok(());
+        }
+        let (send, receive) = oneshot::channel();
+        let is_led = {
+            let mut waiting = self.waiting.lock();
             if let Some(failure) = self.failure() {
                 return Err(failure);
             }
-            if let Some(lead) = self.group.lead_or_wait(is_served).await {
-                // Whoever is about to log gets the chance to join this group.
-                yield_now().await;
-                self.write_group(lead).await?;
-            }
+            waiting.list.push((upto, send));
+            std::mem::replace(&mut waiting.is_led, true)
+        };
+        if !is_led {
+            self.tasks.aside(Box::pin(Leader { journal: self.clone(), is_over: false }.lead()));
         }
-        Ok(())
+        receive.await.unwrap_or_else(|_| Err(self.end("the task that writes the journal ended")))
     }
 
-    async fn write_group(&self, _lead: Lead<'_>) -> Result<(), StoreError> {
+    async fn write_group(&self) -> Answer {
         let mut segments = self.segments.lock().await;
         if !self.pool.disks[0].is_good() {
             return Err(self.end("disk 0, which holds the journal, failed"));
@@ -371,6 +398,48 @@ fn stamp_run(bytes: &mut [u8], room: usize, life: u64, first: u64, durable: Posi
         count += 1;
     }
     (run, count)
+}
+
+/// Proof that its holder leads.
+struct Leader {
+    journal: Arc<Journal>,
+    is_over: bool,
+}
+
+impl Leader {
+    async fn lead(mut self) {
+        while !self.is_over {
+            // Whoever is about to log gets the chance to join this group.
+            yield_now().await;
+            let result = self.journal.write_group().await;
+            self.answer(&result);
+        }
+    }
+
+    /// Answers all whose frames are durable; after a failed try, all. Where nobody waits any more the lead is over.
+    fn answer(&mut self, result: &Answer) {
+        let mut waiting = self.journal.waiting.lock();
+        let durable = self.journal.last_durable();
+        let is_served = |(upto, _): &mut (Position, _)| result.is_err() || *upto <= durable;
+        let served: Vec<_> = waiting.list.extract_if(.., is_served).collect();
+        self.is_over = waiting.list.is_empty();
+        waiting.is_led = !self.is_over;
+        drop(waiting);
+        for (upto, answer) in served {
+            // Who waited may be gone.
+            let _ = answer.send(if upto <= durable { Ok(()) } else { result.clone() });
+        }
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let mut waiting = self.journal.waiting.lock();
+            waiting.is_led = false;
+            waiting.list.clear();
+        }
+    }
 }
 
 /// Ends the journal if the future that writes a group is dropped: nobody would know what it wrote.

@@ -283,7 +283,7 @@ impl Packs {
         on.disk.sync_directory(PACKS)?;
         let node_identity = self.pool.node_identity;
         let header = PackHeader { pack: number, node_identity, disk_uuid: on.uuid, class };
-        let pack = Arc::new(OpenPack::new(number, disk, class, file, header.encode()));
+        let pack = Arc::new(OpenPack::new(number, disk, class, file, &header.encode()));
         let state = PackState::Open(pack.clone());
         self.catalog.write().insert(number, PackKnown { disk, state, summary: Summary::empty(class) });
         self.counters.packs_created.add(1);

@@ -16,6 +16,7 @@ use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 use crate::counters::Counters;
 use crate::failure::StoreError;
 use crate::format::{Class, Identity};
+use crate::identity::Locks;
 
 /// How a disk does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,13 +82,15 @@ impl PoolDisk {
 pub(crate) struct Pool {
     pub(crate) disks: Vec<PoolDisk>,
     pub(crate) node_identity: [u8; 16],
+    /// D-3: the disks are ours until the last who may write to them is gone.
+    _locks: Locks,
 }
 
 /// A reserve never takes more than this part of a disk.
 const RESERVE_PART: u64 = 8;
 
 impl Pool {
-    pub(crate) fn new(disks: Vec<(Disk, Identity)>, reserve_bytes: u64) -> Result<Pool, StoreError> {
+    pub(crate) fn new(disks: Vec<(Disk, Identity)>, reserve_bytes: u64, locks: Locks) -> Result<Pool, StoreError> {
         let node_identity = disks[0].1.node_identity;
         let known = |(disk, identity): (Disk, Identity)| {
             let space = disk.space()?;
@@ -101,7 +104,7 @@ impl Pool {
             })
         };
         let disks = disks.into_iter().map(known).collect::<Result<Vec<_>, DiskError>>()?;
-        Ok(Pool { disks, node_identity })
+        Ok(Pool { disks, node_identity, _locks: locks })
     }
 
     /// Takes a disk out, or only notes that it is full. Returns the error for the caller.

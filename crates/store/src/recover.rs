@@ -85,7 +85,7 @@ impl Store {
         let (disks, locks) = identity::open(disks).await?;
         let identity = disks[0].1.clone();
         let (superblock, is_slot_damaged) = superblock::open(&disks).await?;
-        let pool = Arc::new(Pool::new(disks, options.reserve_bytes)?);
+        let pool = Arc::new(Pool::new(disks, options.reserve_bytes, locks)?);
         let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
         let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare).await?;
 
@@ -100,14 +100,15 @@ impl Store {
 
         report.frames = replayed.frames.len() as u64;
         report.frames_cut = replayed.cut_frames;
-        let journal = Journal::new(pool.clone(), counters.clone(), options.segment_bytes, replayed.resume);
+        let tasks = platform.tasks.clone();
+        let journal = Journal::new(tasks, pool.clone(), counters.clone(), options.segment_bytes, replayed.resume);
+        let journal = Arc::new(journal);
         if let Err(error) = journal.prepare().await {
             let _ = pool.failed(0, error, &counters);
         }
         let mut recovered =
             Recovered { roots: superblock.roots.clone(), covered: superblock.covered, frames: replayed.frames, report };
-        let parts =
-            Parts { platform: platform.clone(), identity, options, pool, counters, packs, journal, superblock, locks };
+        let parts = Parts { platform: platform.clone(), identity, options, pool, counters, packs, journal, superblock };
         let store = Store::assemble(parts);
         if is_slot_damaged && let Err(error) = store.renew_root().await {
             recovered.report.problems.push(format!("a damaged superblock could not be written again: {error}"));

@@ -23,7 +23,7 @@ use crate::chunk::pack;
 use crate::counters::Counters;
 use crate::failure::StoreError;
 use crate::format::{Class, Identity, Place, ROOTS_BYTES_MAX, Superblock};
-use crate::identity::{self, Locks};
+use crate::identity;
 use crate::index::{AddressHash, AddressSet, Change};
 use crate::journal::Journal;
 use crate::options::Options;
@@ -45,7 +45,7 @@ pub struct Store {
     pub(crate) pool: Arc<Pool>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) packs: Packs,
-    pub(crate) journal: Journal,
+    pub(crate) journal: Arc<Journal>,
     caches: [Cache; 2],
     pub(crate) root: tokio::sync::Mutex<Root>,
     /// Generation and covered position of the newest superblock, for `status`.
@@ -53,7 +53,6 @@ pub struct Store {
     /// Held by who changes the index file.
     pub(crate) index_work: tokio::sync::Mutex<()>,
     pub(crate) reclaim_work: tokio::sync::Mutex<()>,
-    _locks: Locks,
 }
 
 /// What the next commit must know.
@@ -90,9 +89,8 @@ pub(crate) struct Parts {
     pub(crate) pool: Arc<Pool>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) packs: Packs,
-    pub(crate) journal: Journal,
+    pub(crate) journal: Arc<Journal>,
     pub(crate) superblock: Superblock,
-    pub(crate) locks: Locks,
 }
 
 impl Store {
@@ -105,7 +103,7 @@ impl Store {
     }
 
     pub(crate) fn assemble(parts: Parts) -> Store {
-        let Parts { platform, identity, options, pool, counters, packs, journal, superblock, locks } = parts;
+        let Parts { platform, identity, options, pool, counters, packs, journal, superblock } = parts;
         // Apart, so that a long read of data leaves the trees in memory. A third for them: 64 times what they are of the whole.
         let metadata = options.cache_bytes / 3;
         Store {
@@ -125,7 +123,6 @@ impl Store {
             index_work: tokio::sync::Mutex::new(()),
             reclaim_work: tokio::sync::Mutex::new(()),
             options,
-            _locks: locks,
         }
     }
 

@@ -55,7 +55,7 @@ pub(crate) struct Kernel {
 impl Service for Kernel {
     async fn serve(self: Arc<Self>, exchange: Exchange) -> Exchange {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        if !takes_long(&exchange) {
+        if !self.takes_long(&exchange) {
             return self.answer(exchange).await;
         }
         // Whoever waits for a disk must not keep the transport's thread from other requests.
@@ -92,15 +92,6 @@ impl Service for Kernel {
     }
 }
 
-/// Whether a request is likely to wait for a disk for long: those that make something durable.
-fn takes_long(exchange: &Exchange) -> bool {
-    match exchange.request() {
-        Ok(Request::Write { flags, .. }) => is_synchronous(flags),
-        Ok(Request::FSync { .. } | Request::FSyncDir { .. } | Request::SyncFs | Request::CopyFileRange { .. }) => true,
-        _ => false,
-    }
-}
-
 /// O_DSYNC, or O_SYNC, which includes its bit.
 fn is_synchronous(flags: u32) -> bool {
     flags & libc::O_DSYNC.cast_unsigned() != 0
@@ -116,7 +107,7 @@ impl Kernel {
             opens_silently: AtomicBool::new(true),
             requests: AtomicU64::new(0),
             failures: Failures::default(),
-            errands: Errands::new(),
+            errands: Errands::new(platform.tasks.clone()),
         }
     }
 
@@ -128,6 +119,21 @@ impl Kernel {
     /// The node with this inode number, if the kernel knows it.
     pub(crate) fn find_inode(&self, inode: u64) -> Option<Node> {
         self.nodes.find_inode(inode)
+    }
+
+    /// Whether a request is likely to keep this thread waiting for a disk: those that make much durable. Who waits for the journal
+    /// alone keeps no thread.
+    fn takes_long(&self, exchange: &Exchange) -> bool {
+        let is_long = |more: usize| {
+            let node = self.nodes.find(exchange.header().node);
+            node.is_some_and(|node| !self.system.syncs_by_journal(node.file, more as u64))
+        };
+        match exchange.request() {
+            Ok(Request::Write { flags, data, .. }) => is_synchronous(flags) && is_long(data.len()),
+            Ok(Request::FSync { .. }) => is_long(0),
+            Ok(Request::SyncFs | Request::CopyFileRange { .. }) => true,
+            _ => false,
+        }
     }
 
     async fn answer(&self, mut exchange: Exchange) -> Exchange {

@@ -213,6 +213,10 @@ impl Tasks for Machine {
         waker.wake();
     }
 
+    fn aside(&self, task: Boxed<()>) {
+        self.spawn("aside", task);
+    }
+
     fn sleep(&self, duration: Duration) -> Boxed<()> {
         self.timeline.sleep(duration)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use platform::disk::{DiskError, DiskErrorKind, File};
+use platform::disk::{DiskError, DiskErrorKind, File, RUN_ALIGN};
 
 use crate::chunk::Packed;
 use crate::counters::Counters;
@@ -32,24 +32,61 @@ struct Tail {
     /// Where they begin, and where the file's written bytes end.
     start: u64,
     /// Being written, or left over from a write that failed. Comes before `pending`.
-    flushing: Option<Arc<Vec<u8>>>,
-    pending: Vec<u8>,
+    flushing: Option<Arc<Run>>,
+    pending: Run,
+    /// What was written last, for the next one: fresh memory costs as much as filling it (measured).
+    spare: Run,
 }
 
 impl Tail {
     fn flushing_bytes(&self) -> usize {
-        self.flushing.as_ref().map_or(0, |bytes| bytes.len())
+        self.flushing.as_ref().map_or(0, |run| run.content().len())
+    }
+
+    /// Where the next byte goes.
+    fn end(&self) -> u64 {
+        self.start + (self.flushing_bytes() + self.pending.content().len()) as u64
+    }
+}
+
+/// A buffer whose content lies in memory, relative to a page, as in its file: so a device can take it from there.
+#[derive(Default)]
+struct Run {
+    bytes: Vec<u8>,
+    skipped: usize,
+}
+
+impl Run {
+    /// An empty one in the memory of this one, for what begins at `offset`.
+    fn begin(mut self, offset: u64) -> Run {
+        self.bytes.clear();
+        // Beyond a run goes the chunk that completes it, if it is not among the largest.
+        self.bytes.reserve(super::RUN_BYTES + super::RUN_BYTES / 8 + RUN_ALIGN);
+        let within_page = usize::try_from(offset % RUN_ALIGN as u64).expect("below a page");
+        self.skipped = (self.bytes.as_ptr().align_offset(RUN_ALIGN) + within_page) % RUN_ALIGN;
+        self.bytes.resize(self.skipped, 0);
+        self
+    }
+
+    fn content(&self) -> &[u8] {
+        &self.bytes[self.skipped..]
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
     }
 }
 
 impl OpenPack {
-    pub(super) fn new(number: u64, disk: usize, class: Class, file: File, header: Vec<u8>) -> OpenPack {
+    pub(super) fn new(number: u64, disk: usize, class: Class, file: File, header: &[u8]) -> OpenPack {
+        let mut pending = Run::default().begin(0);
+        pending.push(header);
         OpenPack {
             number,
             disk,
             class,
             file,
-            tail: Mutex::new(Tail { start: 0, flushing: None, pending: header }),
+            tail: Mutex::new(Tail { start: 0, flushing: None, pending, spare: Run::default() }),
             summary: Mutex::new(Summary::empty(class)),
             synced: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
@@ -85,7 +122,7 @@ impl OpenPack {
 
     pub(super) fn buffered_bytes(&self) -> usize {
         let tail = self.tail.lock();
-        tail.flushing_bytes() + tail.pending.len()
+        tail.flushing_bytes() + tail.pending.content().len()
     }
 
     /// Bytes from the buffer; `None` if they are in the file.
@@ -94,8 +131,8 @@ impl OpenPack {
         let from = usize::try_from(offset.checked_sub(tail.start)?).ok()?;
         let flushing = tail.flushing_bytes();
         let (bytes, from) = match &tail.flushing {
-            Some(bytes) if from < flushing => (&bytes[..], from),
-            _ => (&tail.pending[..], from - flushing),
+            Some(run) if from < flushing => (run.content(), from),
+            _ => (tail.pending.content(), from - flushing),
         };
         bytes.get(from..from + length).map(Bytes::copy_from_slice)
     }
@@ -105,26 +142,30 @@ impl OpenPack {
     pub(super) async fn flush(&self, counters: &Counters) -> Result<u64, DiskError> {
         let mut count = 0;
         loop {
-            let (start, bytes) = {
+            let (start, run) = {
                 let mut tail = self.tail.lock();
                 if tail.flushing.is_none() {
-                    if tail.pending.is_empty() {
+                    if tail.pending.content().is_empty() {
                         return Ok(count);
                     }
-                    let pending = std::mem::take(&mut tail.pending);
+                    let next = std::mem::take(&mut tail.spare).begin(tail.end());
+                    let pending = std::mem::replace(&mut tail.pending, next);
                     tail.flushing = Some(Arc::new(pending));
                 }
                 (tail.start, tail.flushing.clone().expect("set above"))
             };
             counters.pack_writes.add(1);
-            self.file.write_at(start, &bytes).await?;
+            let bytes = run.content();
             if bytes.len() >= super::RUN_BYTES {
-                self.file.begin_writing(start, bytes.len() as u64);
+                self.file.write_run(start, bytes).await?;
+            } else {
+                self.file.write_at(start, bytes).await?;
             }
             let mut tail = self.tail.lock();
             tail.start += bytes.len() as u64;
             count += bytes.len() as u64;
             tail.flushing = None;
+            tail.spare = Arc::into_inner(run).unwrap_or_default();
         }
     }
 
@@ -199,16 +240,9 @@ impl Writer {
         let entry = Entry { offset, header: chunk.header };
         let header = chunk.header.encode(self.pack.number, offset);
         let mut tail = self.pack.tail.lock();
-        if tail.pending.capacity() == 0 {
-            tail.pending.reserve(super::RUN_BYTES + super::RUN_BYTES / 8);
-        }
-        tail.pending.extend_from_slice(&header);
-        tail.pending.extend_from_slice(&chunk.payload);
-        assert_eq!(
-            tail.start + (tail.flushing_bytes() + tail.pending.len()) as u64,
-            entry.end(),
-            "the buffer ends where the writer thinks"
-        );
+        tail.pending.push(&header);
+        tail.pending.push(&chunk.payload);
+        assert_eq!(tail.end(), entry.end(), "the buffer ends where the writer thinks");
         drop(tail);
         let mut summary = self.pack.summary.lock();
         summary.count += 1;

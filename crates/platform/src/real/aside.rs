@@ -1,0 +1,108 @@
+//! Threads for what waits for a disk. Each takes one task at a time and ends when it has had none for a while.
+//!
+//! An operation runs in the thread that polls it, disk and all. Where that thread serves others too, as a transport's does, waiting for a
+//! disk would hold them all up.
+//!
+//! No task waits for a thread, for one may be what another waits for. Who has many bounds them himself.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::block_on;
+use crate::task::Boxed;
+
+/// How long a thread waits for its next task before it ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The threads and what waits for them.
+pub(super) struct Aside {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Where the threads may run.
+    cpus: Option<CpuSet>,
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Boxed<()>>,
+    idle: usize,
+}
+
+impl Aside {
+    /// Their threads will run where the calling one may.
+    pub(super) fn new() -> Aside {
+        let cpus = sched_getaffinity(None).ok();
+        Aside { shared: Arc::new(Shared { cpus, queue: Mutex::default(), arrived: Condvar::new() }) }
+    }
+
+    /// Runs a task on a thread of ours.
+    pub(super) fn run(&self, task: Boxed<()>) {
+        let mut queue = self.shared.queue.lock();
+        queue.waiting.push_back(task);
+        if queue.waiting.len() <= queue.idle {
+            self.shared.arrived.notify_one();
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let started = std::thread::Builder::new().name("aside".to_owned()).spawn(move || shared.work());
+        if started.is_err() {
+            // No more threads in this system: the caller then waits with the others.
+            let task = queue.waiting.pop_back().expect("pushed above");
+            drop(queue);
+            finish(task);
+        }
+    }
+}
+
+fn finish(task: Boxed<()>) {
+    // Who waits for the task hears of a panic by its silence.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(task)));
+}
+
+impl Shared {
+    fn work(&self) {
+        // The thread that started this one may be tied to a CPU, and the tie is inherited. A refusal only costs speed.
+        let _ = self.cpus.map(|cpus| sched_setaffinity(None, &cpus));
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(task) = queue.waiting.pop_front() {
+                drop(queue);
+                finish(task);
+                queue = self.queue.lock();
+                continue;
+            }
+            queue.idle += 1;
+            let timeout = self.arrived.wait_for(&mut queue, PATIENCE);
+            queue.idle -= 1;
+            if timeout.timed_out() && queue.waiting.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::{Aside, block_on};
+
+    #[test]
+    fn tasks_run_beside_each_other_and_a_panic_ends_one() {
+        let aside = Aside::new();
+        let ((send, receive), (done, is_done)) = (oneshot::channel(), oneshot::channel());
+        aside.run(Box::pin(async { panic!("this one alone") }));
+        // The first waits for the second: with one thread both would hang.
+        aside.run(Box::pin(async move { done.send(receive.await.expect("sent")).expect("awaited") }));
+        aside.run(Box::pin(async move { send.send(7).expect("awaited") }));
+        assert_eq!(block_on(is_done), Ok(7));
+    }
+}
