@@ -71,7 +71,10 @@ impl FileSystem {
             let mut gate = self.gate.write();
             *gate += 1;
             let logged = self.store.counters().log_bytes.value();
-            (*gate, self.store.last_logged(), logged, std::mem::take(&mut *self.touched.lock()))
+            let inodes = std::mem::take(&mut *self.touched.lock());
+            self.touched_count.store(0, Ordering::Relaxed);
+            self.committing_count.store(inodes.len(), Ordering::Relaxed);
+            (*gate, self.store.last_logged(), logged, inodes)
         };
         if inodes.is_empty() && change.is_none() {
             self.commit_ended.notify_waiters();
@@ -323,7 +326,7 @@ impl FileSystem {
             first(self.wants_commit.notified(), sleep).await;
             let now = self.platform.clock.elapsed();
             let is_old = now.saturating_sub(last) >= self.options.commit_interval;
-            if !is_old && self.journal_ahead() <= self.options.commit_journal_bytes {
+            if !is_old && !self.is_commit_due() {
                 continue;
             }
             last = now;
@@ -354,7 +357,10 @@ impl Drop for Freezing<'_> {
         for inode in self.inodes.values() {
             inode.state.lock().thaw();
         }
-        self.system.touched.lock().append(&mut self.inodes);
+        let mut touched = self.system.touched.lock();
+        touched.append(&mut self.inodes);
+        self.system.touched_count.store(touched.len(), Ordering::Relaxed);
+        self.system.committing_count.store(0, Ordering::Relaxed);
     }
 }
 

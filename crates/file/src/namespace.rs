@@ -14,7 +14,7 @@ use base::time::Timestamp;
 use bytes::Bytes;
 
 use crate::acl;
-use crate::attributes::{Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID};
+use crate::attributes::{Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, View};
 use crate::directory::{check_name, expect_directory};
 use crate::failure::FileError;
 use crate::format::{Change, Entry};
@@ -262,7 +262,7 @@ impl FileSystem {
         } else {
             change_links(transaction, inode, state, -1);
         }
-        let is_referenced = self.references.lock().contains_key(&Node::live(inode.file));
+        let is_referenced = self.references.lock().contains_key(&inode.file);
         if state.attributes.links == 0 && !is_referenced {
             self.end(transaction, inode, state);
         }
@@ -410,9 +410,14 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Notes that a front end has handed out a node: an unlinked file stays while its count is above zero.
+    /// Notes that a front end has handed out a node: an unlinked file stays while its count is above zero. A count that reaches the
+    /// top stays there, and the file until the next opening. Files of snapshots are not unlinked, and not counted.
     pub fn retain(&self, node: Node) {
-        *self.references.lock().entry(node).or_insert(0) += 1;
+        if node.view == View::LIVE {
+            let mut references = self.references.lock();
+            let count = references.entry(node.file).or_insert(0);
+            *count = count.saturating_add(1);
+        }
     }
 
     /// Takes `count` back. The last one ends an unlinked file.
@@ -420,17 +425,17 @@ impl FileSystem {
     /// # Errors
     /// The store's.
     pub async fn forget(&self, node: Node, count: u64) -> Result<(), FileError> {
+        if node.view != View::LIVE {
+            return Ok(());
+        }
         {
             let mut references = self.references.lock();
-            let Some(left) = references.get_mut(&node) else { return Ok(()) };
-            *left = left.saturating_sub(count);
+            let Some(left) = references.get_mut(&node.file).filter(|left| **left < u32::MAX) else { return Ok(()) };
+            *left = left.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
             if *left > 0 {
                 return Ok(());
             }
-            references.remove(&node);
-        }
-        if node.view != crate::attributes::View::LIVE {
-            return Ok(());
+            references.remove(&node.file);
         }
         // Only an inode that is in memory can be unlinked and uncommitted; a committed orphan is loaded when touched.
         let inode = match self.table.find(node) {
@@ -457,7 +462,7 @@ impl FileSystem {
     pub(crate) fn end_if_unused(&self, inode: &Arc<Inode>) {
         let mut transaction = Transaction::begin(self);
         let mut state = inode.state.lock();
-        if state.attributes.links > 0 || state.is_gone || self.references.lock().contains_key(&Node::live(inode.file)) {
+        if state.attributes.links > 0 || state.is_gone || self.references.lock().contains_key(&inode.file) {
             return;
         }
         self.end(&mut transaction, inode, &mut state);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::{DefaultHasher, HashMap};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::codec::Writer;
@@ -55,6 +55,8 @@ pub struct Options {
     pub commit_interval: Duration,
     /// A commit runs when the journal suffix is this long: bounds recovery time and memory.
     pub commit_journal_bytes: u64,
+    /// A commit also runs when so many files have changes that no commit covers: bounds memory.
+    pub uncommitted_files_max: usize,
     /// Inodes kept in memory, about.
     pub inodes_max: usize,
     /// An fsync of at most this much data puts it into the journal: one write, one sync.
@@ -73,6 +75,7 @@ impl Default for Options {
             group_bytes: 8 << 20,
             commit_interval: Duration::from_secs(30),
             commit_journal_bytes: 64 << 20,
+            uncommitted_files_max: 100_000,
             inodes_max: 100_000,
             inline_bytes_max: 64 << 10,
             access_times: true,
@@ -80,6 +83,9 @@ impl Default for Options {
         }
     }
 }
+
+/// Commits that may be due at once before changes wait.
+const COMMITS_AHEAD: u64 = 2;
 
 /// A file system on the disks of one node. All methods may be called from many threads.
 pub struct FileSystem {
@@ -101,6 +107,9 @@ pub struct FileSystem {
     pub(crate) snapshots: Mutex<BTreeMap<u32, SnapshotValue>>,
     /// Inodes with records since the last commit barrier.
     pub(crate) touched: Mutex<InodeSet>,
+    /// How many they are, and how many a commit has in hand.
+    pub(crate) touched_count: AtomicUsize,
+    pub(crate) committing_count: AtomicUsize,
     /// Inodes with accepted data that no record has.
     pub(crate) unlogged: Mutex<InodeSet>,
     pub(crate) buffers: Arc<Buffers>,
@@ -113,7 +122,7 @@ pub struct FileSystem {
     /// Held by who empties `unlogged` (I-63).
     pub(crate) flush_round: tokio::sync::Mutex<()>,
     /// The kernel's look-up counts: an unlinked file lives while it has one.
-    pub(crate) references: Mutex<HashMap<Node, u64, BuildHasherDefault<DefaultHasher>>>,
+    pub(crate) references: Mutex<HashMap<FileId, u32, BuildHasherDefault<DefaultHasher>>>,
     pub(crate) next_counter: AtomicU64,
     pub(crate) commit: tokio::sync::Mutex<()>,
     /// Held by who changes the list of snapshots.
@@ -157,6 +166,8 @@ impl FileSystem {
             rename: tokio::sync::Mutex::new(()),
             snapshots: Mutex::new(BTreeMap::new()),
             touched: Mutex::new(InodeSet::new()),
+            touched_count: AtomicUsize::new(0),
+            committing_count: AtomicUsize::new(0),
             unlogged: Mutex::new(InodeSet::new()),
             dirty_bytes: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
@@ -254,6 +265,19 @@ impl FileSystem {
         logged.saturating_sub(committed) + self.journal_replayed.load(Ordering::Relaxed)
     }
 
+    /// Whether there is enough to commit.
+    pub(crate) fn is_commit_due(&self) -> bool {
+        self.journal_ahead() > self.options.commit_journal_bytes
+            || self.touched_count.load(Ordering::Relaxed) > self.options.uncommitted_files_max
+    }
+
+    /// Whether there is so much to commit that changes must wait for it.
+    pub(crate) fn is_commit_late(&self) -> bool {
+        let files = self.touched_count.load(Ordering::Relaxed) + self.committing_count.load(Ordering::Relaxed);
+        self.journal_ahead() > COMMITS_AHEAD * self.options.commit_journal_bytes
+            || files > COMMITS_AHEAD as usize * self.options.uncommitted_files_max
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.platform.clock.now()
     }
@@ -332,7 +356,7 @@ impl<'a> Transaction<'a> {
         }
         let position = system.store.log(self.frame.bytes());
         drop(self.generation);
-        if system.journal_ahead() > system.options.commit_journal_bytes {
+        if system.is_commit_due() {
             system.wants_commit.notify_one();
         }
         position
@@ -349,7 +373,9 @@ impl FileSystem {
             state.generation = generation;
         }
         if !state.active.is_touched {
-            self.touched.lock().insert(inode.file, inode.clone());
+            let mut touched = self.touched.lock();
+            touched.insert(inode.file, inode.clone());
+            self.touched_count.store(touched.len(), Ordering::Relaxed);
         }
     }
 }

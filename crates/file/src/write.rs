@@ -61,8 +61,6 @@ const COPY_BYTES_MAX: u64 = 64 << 20;
 pub(crate) const RECORD_EXTENTS: usize = 16 * 1024;
 /// A file's last chunk is small: what it takes beyond its bytes, with header and entries.
 const CHUNK_OVERHEAD_BYTES: u64 = 256;
-/// Commit thresholds that the journal may hold before changes wait.
-const JOURNAL_AHEAD: u64 = 2;
 /// Space that data may not use up: commits and deletions need it.
 const SPACE_MARGIN_BYTES: u64 = 16 << 20;
 
@@ -168,10 +166,10 @@ impl FileSystem {
         if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
-    /// Waits while the journal is far ahead of the commits: what they have not done takes memory, and room in the reserve.
+    /// Waits while the commits are far behind: what they have not done takes memory, and room in the reserve.
     async fn admit_records(&self) -> Result<(), FileError> {
         self.refuse_after_failure()?;
-        while self.journal_ahead() > JOURNAL_AHEAD * self.options.commit_journal_bytes {
+        while self.is_commit_late() {
             let ended = self.commit_ended.notified();
             let mut ended = std::pin::pin!(ended);
             ended.as_mut().enable();

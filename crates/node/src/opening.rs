@@ -13,6 +13,10 @@ use crate::node_folder::NodeFolder;
 
 /// Memory that an inode takes with its share of maps, about.
 const INODE_BYTES: u64 = 1024;
+/// The same of a file with changes that no commit covers, and while a commit has it in hand.
+const UNCOMMITTED_BYTES: u64 = 3072;
+/// What the daemon takes whatever it does: code, stacks, buffers of the transport (measured).
+const FIXED_BYTES: u64 = 24 << 20;
 
 /// Opens the file system of a node whose lock the caller holds.
 pub(crate) fn open(
@@ -45,19 +49,25 @@ pub(crate) fn log(report: &OpenReport) {
     store.problems.iter().for_each(|problem| tracing::warn!("{problem}"));
 }
 
-/// The options of the layers below. Memory: half caches chunks, an eighth pages of the index, a quarter holds what waits to be
-/// stored, an eighth inodes.
+/// The options of the layers below, with the memory budget divided among them: a part of it is for code, stacks, the transport's buffers
+/// and what an allocator keeps; of the rest a third caches chunks.
 fn options(config: &Config, ram_bytes: u64) -> file::Options {
     let memory = config.memory(ram_bytes);
+    let shared = memory.saturating_sub(FIXED_BYTES).max(memory / 4);
+    let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
     let mut options = file::Options {
-        dirty_bytes_max: memory / 4,
+        dirty_bytes_max: shared / 6,
+        group_bytes: count(shared / 48, 1).clamp(256 << 10, 8 << 20),
         flush_interval: config.flush_interval,
         commit_interval: config.commit_interval,
-        inodes_max: usize::try_from(memory / 8 / INODE_BYTES).unwrap_or(usize::MAX),
+        // Twice as much may wait while a commit runs.
+        commit_journal_bytes: (shared / 24).min(64 << 20),
+        uncommitted_files_max: count(shared / 12, UNCOMMITTED_BYTES),
+        inodes_max: count(shared / 12, INODE_BYTES),
         ..file::Options::default()
     };
-    options.store.cache_bytes = memory / 2;
-    options.store.index_cache_bytes = memory / 8;
+    options.store.cache_bytes = shared / 3;
+    options.store.index_cache_bytes = shared / 12;
     options.store.compression = match config.compression {
         Compression::None => file::Compression::None,
         Compression::Zstd(level) => file::Compression::Zstd(level),
@@ -117,11 +127,19 @@ mod tests {
 
     #[test]
     fn the_parts_stay_within_the_budget() {
-        for memory in [32 << 20, 64 << 20, 4 << 30] {
+        for memory in [64 << 20, 256 << 20, 4 << 30] {
             let config = Config { memory_bytes: Some(memory), ..Config::default() };
             let options = options(&config, 0);
-            let parts = [options.dirty_bytes_max, options.store.cache_bytes, options.store.index_cache_bytes];
-            assert!(parts.iter().sum::<u64>() + options.inodes_max as u64 * super::INODE_BYTES <= memory);
+            let parts = [
+                options.dirty_bytes_max,
+                options.store.cache_bytes,
+                options.store.index_cache_bytes,
+                4 * options.group_bytes as u64,
+                2 * options.commit_journal_bytes,
+                2 * options.uncommitted_files_max as u64 * super::UNCOMMITTED_BYTES,
+                options.inodes_max as u64 * super::INODE_BYTES,
+            ];
+            assert!(parts.iter().sum::<u64>() <= memory, "{parts:?} of {memory}");
         }
     }
 }

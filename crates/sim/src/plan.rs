@@ -174,12 +174,13 @@ impl Plan {
 
     /// Small limits of the layers, so that every path is taken by little work.
     pub(crate) fn options(&self, random: &mut Random) -> Options {
-        Options {
+        let mut options = Options {
             dirty_bytes_max: random.pick(&[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
             flush_interval: Duration::from_millis(random.pick(&[20, 300, 5000])),
             group_bytes: if self.flushes_in_steps { 8 << 10 } else { 8 << 20 },
             commit_interval: Duration::from_millis(random.pick(&[50, 1000, 30_000])),
             commit_journal_bytes: random.pick(&[16 << 10, 256 << 10, 64 << 20]),
+            uncommitted_files_max: 100_000,
             inodes_max: random.pick(&[1, 100_000]),
             inline_bytes_max: random.pick(&[0, 4 << 10, 64 << 10]),
             access_times: random.one_in(2),
@@ -191,7 +192,11 @@ impl Plan {
                 compression: random.pick(&[Compression::Zstd(1), Compression::None]),
                 reserve_bytes: random.pick(&[1 << 20, 4 << 20]),
             },
+        };
+        if options.inodes_max == 1 {
+            options.uncommitted_files_max = 8;
         }
+        options
     }
 
     /// What is wrong with one disk while it is worked with.
