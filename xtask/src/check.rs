@@ -6,11 +6,12 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
+use crate::kill::{self, Kind};
 use crate::program::Program;
 use crate::random::Random;
 use crate::tally::{Counts, End, Tally};
 use crate::tools::{self, Profile};
-use crate::{kill, posix, volume};
+use crate::{posix, volume};
 
 /// Rounds of `kill` in every test run; `make soak` and `cargo xtask kill` do many.
 const KILL_ROUNDS: u32 = 4;
@@ -49,7 +50,7 @@ fn with_mounts(tally: &mut Tally) {
     tally.step("kill (quick)", || {
         let seed = Random::fresh_seed();
         println!("   seed {seed}");
-        let survived = kill::torture(&tools::hydrafs(Profile::Dev)?, KILL_ROUNDS, seed)?;
+        let survived = kill::torture(&tools::hydrafs(Profile::Dev)?, Kind::Mixed, KILL_ROUNDS, seed)?;
         Ok(End::Passed(survived.words()))
     });
 }

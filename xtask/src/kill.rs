@@ -1,7 +1,7 @@
 //! Real `kill -9` of the daemon under load: what was synced is there and right, nothing is read that was not written, the
 //! namespace is a prefix of what was done, and the node checks clean.
 //!
-//! A round: mount, load ([`load`]: names, appends, overwrites, replacements, SQLite), kill at a moment that the seed chooses, mount
+//! A round: mount, load ([`load`]: calls of our own, databases, or programs), kill at a moment that the seed chooses, mount
 //! again (and at times be killed in the middle of that), judge each thread's outcome against its own record, check the node. The
 //! node lives on through all rounds; what a round left is compared once more after the next one's crash.
 //!
@@ -12,9 +12,14 @@
 //!
 //! Not here: power loss, which drops what the disk had not synced (`sim` simulates it): the kernel survives the kill of a process.
 
+mod cargo;
+mod client;
 mod content;
+mod git;
 mod load;
 mod names;
+mod postgres;
+mod rsync;
 mod sqlite;
 mod streams;
 
@@ -25,6 +30,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use indicatif::ProgressBar;
 
+pub(crate) use self::load::Kind;
 use self::load::{Load, Round, Verified};
 use crate::random::Random;
 use crate::text::{count, span};
@@ -39,6 +45,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Kill the daemon under load again and again, and check what is left.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
+    /// What runs in the mount.
+    #[arg(long, value_enum, default_value_t = Kind::Mixed)]
+    load: Kind,
     /// Rounds; 0: until told to stop.
     #[arg(long, default_value_t = 50)]
     rounds: u32,
@@ -76,18 +85,24 @@ impl Survived {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let binary = tools::hydrafs(arguments.profile)?;
     let seed = arguments.seed.unwrap_or_else(Random::fresh_seed);
-    println!("kill: seed {seed}");
-    let survived = torture(&binary, arguments.rounds, seed)?;
+    println!("kill: load {}, seed {seed}", arguments.load.words());
+    let survived = torture(&binary, arguments.load, arguments.rounds, seed)?;
     println!("kill: {}", survived.words());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs so many rounds, or until told to stop (0).
-pub(crate) fn torture(binary: &Path, rounds: u32, seed: u64) -> Result<Survived> {
+pub(crate) fn torture(binary: &Path, kind: Kind, rounds: u32, seed: u64) -> Result<Survived> {
     let _claim = tools::claim("kill")?;
     let root = tools::folder("kill")?;
+    let mut volume = Volume::fresh(binary, &root)?;
+    if kind == Kind::Postgres {
+        // Another user runs it, who may not be let into the project's folder.
+        volume.mount_short()?;
+    }
     let mut torture = Torture {
-        volume: Volume::fresh(binary, &root)?,
+        volume,
+        kind,
         random: Random::new(seed),
         root: root.clone(),
         settled: None,
@@ -119,6 +134,7 @@ pub(crate) fn torture(binary: &Path, rounds: u32, seed: u64) -> Result<Survived>
 
 struct Torture {
     volume: Volume,
+    kind: Kind,
     random: Random,
     root: PathBuf,
     /// The last round's folder in the mount, and a copy outside of what it must hold.
@@ -132,10 +148,13 @@ impl Torture {
         let settings = self.choose();
         self.volume.mount().context("cannot mount")?;
         let folder = self.volume.point.join(format!("round-{number}"));
-        let round = Round::new(u64::from(number), folder.clone(), self.random.next());
-        let mut loads = load::all(&round)?;
+        let outside = self.root.join("outside");
+        std::fs::create_dir_all(&outside)?;
+        let round = Round::new(u64::from(number), folder.clone(), outside, self.random.next());
+        let mut loads = load::all(self.kind, &round)?;
         self.volume.sync().context("cannot sync before the load")?;
-        let lived = Duration::from_millis(self.random.between(200, 4000));
+        let (least, most) = self.kind.milliseconds();
+        let lived = Duration::from_millis(self.random.between(least, most));
         let outdated = self.outdated(number);
         let is_synced = self.random.one_in(2);
         let killed = self.live(&mut loads, &round, lived, is_synced, outdated.as_deref());
@@ -203,7 +222,7 @@ impl Torture {
         outdated: Option<&Path>,
     ) -> Result<()> {
         let volume = &mut self.volume;
-        std::thread::scope(|scope| {
+        std::thread::scope(|scope| -> Result<()> {
             for load in loads.iter_mut() {
                 scope.spawn(move || load.run());
             }
@@ -222,7 +241,9 @@ impl Torture {
             round.killing();
             let killed = volume.kill();
             slept.and(killed)
-        })
+        })?;
+        // A program that outlived the mount by a moment may have made folders in its place.
+        volume.clear_point()
     }
 
     /// Mounts again; at times it is killed again in the middle. How long the last recovery took.

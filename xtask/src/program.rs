@@ -195,6 +195,16 @@ impl Child {
         self.kill();
     }
 
+    /// Asks it to leave everything as it is and end, and kills it if it does not in time.
+    pub(crate) fn quit(&mut self, patience: Duration) {
+        self.signal(Signal::QUIT);
+        let asked = Instant::now();
+        while asked.elapsed() < patience && !matches!(self.inner.try_wait(), Ok(Some(_))) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+    }
+
     /// Kills it and all that it started, at once.
     pub(crate) fn kill(&mut self) {
         if !self.is_over {

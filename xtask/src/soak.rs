@@ -1,14 +1,15 @@
-//! `make soak`: simulated crashes and real kills by turns, with fresh seeds, until told to stop or until one fails.
+//! `make soak`: simulated crashes and real kills by turns, another load in each, with fresh seeds, until told to stop or until one fails.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use crate::kill::{self, Kind};
 use crate::program::Program;
 use crate::random::Random;
 use crate::tools::{self, Profile};
-use crate::{interrupt, kill, volume};
+use crate::{interrupt, volume};
 
 /// Simulate crashes and kill daemons until told to stop (Ctrl-C).
 #[derive(clap::Args, Debug)]
@@ -48,9 +49,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             println!("── turn {turn}: no kills: {why}");
             continue;
         }
+        let kind = Kind::TURNS[(turn as usize - 1) % Kind::TURNS.len()];
+        if let Some(program) = kind.lacks() {
+            println!("── turn {turn}: no kills of {}: {program} is not here", kind.words());
+            continue;
+        }
         let seed = Random::fresh_seed();
-        println!("── turn {turn}: kill with seed {seed}");
-        match kill::torture(&binary, arguments.rounds, seed) {
+        println!("── turn {turn}: kill {} with seed {seed}", kind.words());
+        match kill::torture(&binary, kind, arguments.rounds, seed) {
             Ok(survived) => println!("   {}", survived.words()),
             Err(_) if interrupt::is_asked() => break,
             Err(error) => return Err(error),

@@ -127,6 +127,18 @@ impl Volume {
         take_away(&self.point)
     }
 
+    /// Removes what lies at the mount point while nothing is mounted there.
+    pub(crate) fn clear_point(&self) -> Result<()> {
+        if let Some(mounted) = machine::mounted_at(&self.point)? {
+            bail!("{} is still mounted at {}", mounted.source.display(), self.point.display());
+        }
+        for name in crate::tree::names(&self.point)? {
+            let path = self.point.join(name);
+            fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        Ok(())
+    }
+
     /// Whether the daemon runs.
     pub(crate) fn is_alive(&self) -> bool {
         self.daemon.as_ref().is_some_and(|daemon| !daemon.ended_within(Duration::ZERO))

@@ -1,20 +1,88 @@
 //! What all loads have in common: they run until the mount dies, know what they did, and can judge what is left.
 
-use std::io;
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 
+use super::cargo::Cargo;
+use super::git::Git;
 use super::names::{self, Names};
-use super::sqlite::Sqlite;
+use super::postgres::{self, Postgres};
+use super::rsync::Rsync;
+use super::sqlite::{Journal, Sqlite};
 use super::streams::{Append, Overwrite, Replace};
 use crate::random::Random;
+use crate::tools;
 
 /// Threads of operations on names.
 const NAMES_THREADS: u64 = 3;
+
+/// What runs in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Names, appends, overwrites, replacements and SQLite, all at once.
+    Mixed,
+    /// Two databases with a write-ahead log.
+    SqliteWal,
+    /// Three databases with rollback journals: DELETE, TRUNCATE, PERSIST.
+    SqliteRollback,
+    /// pgbench and two clients that count.
+    Postgres,
+    /// Commits and repacks.
+    Git,
+    /// rsync --fsync of files that change.
+    Rsync,
+    /// Edits and builds.
+    Cargo,
+}
+
+impl Kind {
+    /// By turns, half of them the mixed one.
+    pub(crate) const TURNS: [Kind; 12] = [
+        Kind::Mixed,
+        Kind::SqliteWal,
+        Kind::Mixed,
+        Kind::Postgres,
+        Kind::Mixed,
+        Kind::SqliteRollback,
+        Kind::Mixed,
+        Kind::Git,
+        Kind::Mixed,
+        Kind::Rsync,
+        Kind::Mixed,
+        Kind::Cargo,
+    ];
+
+    /// How many milliseconds a round of it runs: long enough for its programs to get going, and no longer.
+    pub(super) fn milliseconds(self) -> (u64, u64) {
+        match self {
+            Kind::Mixed => (200, 4000),
+            Kind::Cargo => (200, 2500),
+            _ => (100, 1200),
+        }
+    }
+
+    /// The program that is needed for it and not here.
+    pub(crate) fn lacks(self) -> Option<&'static str> {
+        let needed = match self {
+            Kind::Mixed | Kind::SqliteWal | Kind::SqliteRollback => "sqlite3",
+            Kind::Postgres => return postgres::programs().is_none().then_some("initdb"),
+            Kind::Git => "git",
+            Kind::Rsync => "rsync",
+            Kind::Cargo => "cc",
+        };
+        (!tools::has(needed)).then_some(needed)
+    }
+
+    pub(crate) fn words(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
 
 /// One thread of load.
 pub(super) trait Load: Send {
@@ -56,7 +124,10 @@ impl Verified {
 #[derive(Clone, Debug)]
 pub(super) struct Round {
     pub(super) number: u64,
+    /// In the mount, the round's own.
     pub(super) folder: PathBuf,
+    /// Not in the mount.
+    pub(super) outside: PathBuf,
     pub(super) seed: u64,
     started: Instant,
     is_killing: Arc<AtomicBool>,
@@ -77,9 +148,14 @@ pub(super) struct Steps {
 }
 
 impl Round {
-    pub(super) fn new(number: u64, folder: PathBuf, seed: u64) -> Round {
+    pub(super) fn new(number: u64, folder: PathBuf, outside: PathBuf, seed: u64) -> Round {
         let (started, is_killing, steps) = (Instant::now(), Arc::default(), Arc::default());
-        Round { number, folder, seed, started, is_killing, steps }
+        Round { number, folder, outside, seed, started, is_killing, steps }
+    }
+
+    /// Where the mount is.
+    pub(super) fn point(&self) -> &Path {
+        self.folder.parent().expect("a folder in the mount")
     }
 
     pub(super) fn random(&self, thread: u64) -> Random {
@@ -117,22 +193,47 @@ impl Round {
     }
 
     /// An error of a call in the mount: none of the load's if the daemon was about to be killed.
-    pub(super) fn judge(&self, error: &io::Error) -> Option<String> {
-        (!self.is_killing.load(Ordering::SeqCst)).then(|| error.to_string())
+    pub(super) fn judge(&self, error: &impl Display) -> Option<String> {
+        (!self.is_killing.load(Ordering::SeqCst)).then(|| format!("{error:#}"))
     }
 }
 
 /// All loads of a round, each with its folder made.
-pub(super) fn all(round: &Round) -> Result<Vec<Box<dyn Load>>> {
+pub(super) fn all(kind: Kind, round: &Round) -> Result<Vec<Box<dyn Load>>> {
+    if let Some(program) = kind.lacks() {
+        bail!("the program {program} is not here; `scripts/setup soak` installs it");
+    }
     std::fs::create_dir(&round.folder)?;
     let mut loads: Vec<Box<dyn Load>> = Vec::new();
-    for thread in 0..NAMES_THREADS {
-        loads.push(Box::new(Names::new(round, thread)?));
+    match kind {
+        Kind::Mixed => {
+            for thread in 0..NAMES_THREADS {
+                loads.push(Box::new(Names::new(round, thread)?));
+            }
+            loads.push(Box::new(Append::new(round, NAMES_THREADS)?));
+            loads.push(Box::new(Overwrite::new(round, NAMES_THREADS + 1)?));
+            loads.push(Box::new(Replace::new(round, NAMES_THREADS + 2)?));
+            loads.push(Box::new(Sqlite::new(round, NAMES_THREADS + 3, Journal::Wal)?));
+        }
+        Kind::SqliteWal => {
+            for thread in 0..2 {
+                loads.push(Box::new(Sqlite::new(round, thread, Journal::Wal)?));
+            }
+        }
+        Kind::SqliteRollback => {
+            for (thread, journal) in (0..).zip(Journal::ROLLBACK) {
+                loads.push(Box::new(Sqlite::new(round, thread, journal)?));
+            }
+        }
+        Kind::Postgres => loads.push(Box::new(Postgres::new(round)?)),
+        Kind::Git => {
+            for thread in 0..2 {
+                loads.push(Box::new(Git::new(round, thread)?));
+            }
+        }
+        Kind::Rsync => loads.push(Box::new(Rsync::new(round, 0)?)),
+        Kind::Cargo => loads.push(Box::new(Cargo::new(round, 0)?)),
     }
-    loads.push(Box::new(Append::new(round, NAMES_THREADS)?));
-    loads.push(Box::new(Overwrite::new(round, NAMES_THREADS + 1)?));
-    loads.push(Box::new(Replace::new(round, NAMES_THREADS + 2)?));
-    loads.push(Box::new(Sqlite::new(round, NAMES_THREADS + 3)?));
     Ok(loads)
 }
 

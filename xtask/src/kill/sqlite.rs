@@ -1,24 +1,53 @@
-//! SQLite in WAL mode with full synchronisation: each transaction that was acknowledged is there after the crash.
+//! SQLite with full synchronisation, in any of its journal modes: each transaction that was acknowledged is there after the crash,
+//! and each is there whole or not at all.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
+use super::client::Client;
 use super::content::{self, Key};
 use super::load::{Load, Round, Verified};
 use crate::program::Program;
-use crate::tools;
 
 const ROW_BYTES: usize = 300;
+/// A transaction writes itself into each row that is a multiple of this many before its own.
+const STRIDE: u64 = 97;
+
+/// How SQLite can undo a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Journal {
+    Wal,
+    Delete,
+    Truncate,
+    Persist,
+}
+
+impl Journal {
+    pub(super) const ROLLBACK: [Journal; 3] = [Journal::Delete, Journal::Truncate, Journal::Persist];
+
+    /// The mode, and the least `synchronous` at which SQLite itself promises that a commit survives a power cut: with DELETE it is the
+    /// unlink of the journal that commits, and only EXTRA syncs the directory after it.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Journal::Wal => ("WAL", "FULL"),
+            Journal::Delete => ("DELETE", "EXTRA"),
+            Journal::Truncate => ("TRUNCATE", "FULL"),
+            Journal::Persist => ("PERSIST", "FULL"),
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Sqlite {
     round: Round,
     thread: u64,
+    journal: Journal,
+    name: String,
     path: PathBuf,
     attempted: u64,
     acknowledged: u64,
@@ -26,66 +55,66 @@ pub(super) struct Sqlite {
 }
 
 impl Sqlite {
-    pub(super) fn new(round: &Round, thread: u64) -> Result<Sqlite> {
-        let path = round.folder.join("sqlite.db");
-        if !tools::has("sqlite3") {
-            bail!("the program sqlite3 is not here; `scripts/setup posix` installs it");
-        }
-        let make = "PRAGMA journal_mode=WAL; CREATE TABLE row (id INTEGER PRIMARY KEY, body BLOB);";
+    pub(super) fn new(round: &Round, thread: u64, journal: Journal) -> Result<Sqlite> {
+        let (mode, _) = journal.words();
+        let name = format!("sqlite {}", mode.to_lowercase());
+        let path = round.folder.join(format!("sqlite-{thread}.db"));
+        let make = "CREATE TABLE row (id INTEGER PRIMARY KEY, body BLOB, touched INTEGER);";
+        let make = format!("PRAGMA journal_mode={mode}; {make}");
         Program::new("sqlite3").args(["-bail", "-batch"]).arg(&path).arg(make).output()?;
-        Ok(Sqlite { round: round.clone(), thread, path, attempted: 0, acknowledged: 0, failure: None })
+        Ok(Sqlite { round: round.clone(), thread, journal, name, path, attempted: 0, acknowledged: 0, failure: None })
     }
 
     fn key(&self, id: u64) -> Key {
         Key::new(self.round.number, self.thread, id)
     }
 
-    fn work(&mut self) -> Result<()> {
-        let program = Program::new("sqlite3").args(["-bail", "-batch"]).arg(&self.path);
-        let mut child = program.start(Stdio::piped(), Stdio::piped(), Stdio::null())?;
-        let mut input = child.inner.stdin.take().expect("asked to be a pipe");
-        let mut output = BufReader::new(child.inner.stdout.take().expect("asked to be a pipe"));
-        // sqlite3 touches the mount; when that is dead it must not be asked to end in peace.
-        let outcome = self.talk(&mut input, &mut output);
-        child.kill();
-        Ok(outcome?)
+    fn connect(&self) -> Result<Client> {
+        let mut client =
+            Client::start(Program::new("sqlite3").args(["-bail", "-batch"]).arg(&self.path), Stdio::null())?;
+        let (mode, synchronous) = self.journal.words();
+        // The journal's mode is the connection's own, except for WAL.
+        let settings = format!(
+            "PRAGMA journal_mode={mode}; PRAGMA synchronous={synchronous}; PRAGMA wal_autocheckpoint=50; PRAGMA busy_timeout=10000;"
+        );
+        client.say(&settings)?;
+        Ok(client)
     }
 
-    fn talk(&mut self, input: &mut impl Write, output: &mut impl BufRead) -> io::Result<()> {
-        writeln!(input, "PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=50; PRAGMA busy_timeout=10000;")?;
-        loop {
-            let id = self.attempted + 1;
-            self.attempted = id;
-            let body: String =
-                content::make(self.key(id), 0, ROW_BYTES).iter().map(|byte| format!("{byte:02x}")).collect();
-            writeln!(input, "BEGIN; INSERT INTO row VALUES ({id}, x'{body}'); COMMIT; SELECT 'done';")?;
-            input.flush()?;
-            let mut line = String::new();
-            while line.trim_end() != "done" {
-                line.clear();
-                if output.read_line(&mut line)? == 0 {
-                    return Err(io::Error::new(io::ErrorKind::BrokenPipe, "sqlite3 ended"));
-                }
-            }
-            self.acknowledged = id;
-            self.round.done(self.thread, id);
-        }
+    fn transaction(&mut self, client: &mut Client) -> io::Result<()> {
+        let id = self.attempted + 1;
+        self.attempted = id;
+        let body: String = content::make(self.key(id), 0, ROW_BYTES).iter().map(|byte| format!("{byte:02x}")).collect();
+        client.say(&format!(
+            "BEGIN; INSERT INTO row VALUES ({id}, x'{body}', {id}); \
+             UPDATE row SET touched = {id} WHERE id % {STRIDE} = {}; COMMIT; SELECT 'done';",
+            id % STRIDE
+        ))?;
+        client.until_done()?;
+        self.acknowledged = id;
+        self.round.done(self.thread, id);
+        Ok(())
     }
 }
 
 impl Load for Sqlite {
     fn name(&self) -> &str {
-        "sqlite"
+        &self.name
     }
 
     fn run(&mut self) {
-        if let Err(error) = self.work() {
-            self.failure = self.round.judge(&io::Error::other(format!("{error:#}")));
-        }
+        let work = |sqlite: &mut Sqlite| -> Result<()> {
+            let mut client = sqlite.connect()?;
+            loop {
+                sqlite.transaction(&mut client)?;
+            }
+        };
+        let error = work(self).expect_err("a load ends with an error");
+        self.failure = self.round.judge(&error);
     }
 
     fn failure(&self) -> Result<()> {
-        self.failure.as_ref().map_or(Ok(()), |words| bail!("sqlite: {words}"))
+        self.failure.as_ref().map_or(Ok(()), |words| bail!("{}: {words}", self.name))
     }
 
     fn done(&self) -> u64 {
@@ -93,13 +122,23 @@ impl Load for Sqlite {
     }
 
     fn verify(&self) -> Result<Verified> {
-        let ask = "PRAGMA integrity_check; SELECT id, hex(body) FROM row ORDER BY id;";
+        let ask = format!(
+            "PRAGMA integrity_check; \
+             SELECT count(*) FROM row, (SELECT max(id) AS last FROM row) WHERE touched != last - (last - id) % {STRIDE}; \
+             SELECT id, hex(body) FROM row ORDER BY id;"
+        );
         let program = Program::new("sqlite3").args(["-bail", "-batch"]).arg(&self.path).arg(ask);
         let answer = program.limit(Duration::from_secs(120)).output()?;
         let mut lines = answer.lines();
         match lines.next() {
             Some("ok") => {}
             other => bail!("integrity_check says {other:?}"),
+        }
+        match lines.next() {
+            Some("0") => {}
+            other => {
+                bail!("a transaction is there in part: {other:?} rows lack what their transaction wrote into them")
+            }
         }
         let mut count = 0;
         for line in lines {

@@ -18,7 +18,7 @@ impl World {
     fn new(name: &str) -> World {
         let root = std::env::temp_dir().join(format!("xtask-kill-{name}-{}", std::process::id()));
         fs::create_dir_all(root.join("round")).expect("room");
-        let round = Round::new(1, root.join("round"), 5);
+        let round = Round::new(1, root.join("round"), root.clone(), 5);
         World { root, round }
     }
 
