@@ -1,6 +1,9 @@
-//! How fast, beside ext4 on the same disk in the same run: `make bench`.
+//! How fast and how small, beside others on the same disk in the same run: `make bench`.
 //!
-//! Both sides stand on the same ground: HydraFS's disks are two directories of the very ext4 that the other side is a directory of.
+//! The other is ext4; for names also libfuse's example of a pass-through over it, which is what FUSE itself costs; for what is stored,
+//! restic and borg on the same inputs ([`dedup`]). Recovery and memory stand for themselves ([`node`]).
+//!
+//! All sides stand on the same ground: HydraFS's disks are two directories of the very ext4 that the other side is a directory of.
 //! Where the project's disk is no ext4, a loop device on it is, for both ([`ground`]). Each line does the same work on both sides and
 //! ends with the same promise: what is written is on the disk (syncfs there, `hydrafs sync` here), or as durable as the line says.
 //! Sides alternate (A B, B A, ...), each begins with nothing left to be written, and the figure is the median, with the least and
@@ -8,9 +11,11 @@
 //!
 //! Not here: goals. This only measures.
 
+mod dedup;
 mod ground;
 mod inputs;
 mod io;
+mod node;
 mod plot;
 mod programs;
 mod report;
@@ -27,7 +32,7 @@ use self::report::Report;
 use crate::tools::{self, Profile};
 use crate::{interrupt, text, tree, volume};
 
-/// Measure HydraFS beside ext4 on the same disk.
+/// Measure HydraFS beside ext4, a pass-through, restic and borg on the same disk; recovery and memory.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
     /// Runs of each workload on each side.
@@ -51,6 +56,8 @@ enum Unit {
     MegabytesPerSecond,
     PerSecond,
     Microseconds,
+    Milliseconds,
+    Megabytes,
 }
 
 impl Unit {
@@ -60,7 +67,14 @@ impl Unit {
             Unit::MegabytesPerSecond => "MB/s",
             Unit::PerSecond => "op/s",
             Unit::Microseconds => "us",
+            Unit::Milliseconds => "ms",
+            Unit::Megabytes => "MB",
         }
+    }
+
+    /// What is said of the better side.
+    fn praise(self) -> &'static str {
+        if self == Unit::Megabytes { "small" } else { "fast" }
     }
 
     fn is_more_better(self) -> bool {
@@ -69,7 +83,7 @@ impl Unit {
 }
 
 /// A line of the table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     name: &'static str,
     unit: Unit,
@@ -90,15 +104,44 @@ struct Run<'a> {
     dir: PathBuf,
     inputs: &'a Inputs,
     number: u32,
+    /// How often what is measured is repeated.
+    runs: u32,
     is_quick: bool,
     report: &'a mut Report,
 }
 
-/// Ours is measured against the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Ours is measured against the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Hydrafs,
     Ext4,
+    PassThrough,
+    Restic,
+    Borg,
+    /// What memory was promised.
+    Budget,
+}
+
+impl Side {
+    fn words(self) -> &'static str {
+        match self {
+            Side::Hydrafs => "HydraFS",
+            Side::Ext4 => "ext4",
+            Side::PassThrough => "pass-through",
+            Side::Restic => "restic",
+            Side::Borg => "borg",
+            Side::Budget => "the budget",
+        }
+    }
+
+    /// The program that is needed for it.
+    fn program(self) -> Option<&'static str> {
+        match self {
+            Side::Restic => Some("restic"),
+            Side::Borg => Some("borg"),
+            _ => None,
+        }
+    }
 }
 
 impl Run<'_> {
@@ -130,19 +173,49 @@ impl Run<'_> {
     }
 }
 
-type Workload = (&'static str, fn(&mut Run<'_>) -> Result<()>);
+/// What is measured, and whose.
+struct Workload {
+    name: &'static str,
+    sides: &'static [Side],
+    /// It repeats by itself what is to be repeated.
+    is_once: bool,
+    work: fn(&mut Run<'_>) -> Result<()>,
+}
 
-const WORKLOADS: [Workload; 10] = [
-    ("untar", programs::untar),
-    ("git clone", programs::git_clone),
-    ("cargo build", programs::cargo_build),
-    ("many files", programs::many_files),
-    ("copy twice", programs::copy_twice),
-    ("sequential", io::sequential),
-    ("random read", io::random_read),
-    ("random write", io::random_write),
-    ("small files", io::small_files),
-    ("fsync latency", io::fsync_latency),
+const fn beside_ext4(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
+    Workload { name, sides: &[Side::Hydrafs, Side::Ext4], is_once: false, work }
+}
+
+const fn beside_backups(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
+    Workload { name, sides: &[Side::Hydrafs, Side::Restic, Side::Borg], is_once: false, work }
+}
+
+const fn alone(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
+    Workload { name, sides: &[Side::Hydrafs], is_once: true, work }
+}
+
+const WORKLOADS: [Workload; 16] = [
+    beside_ext4("untar", programs::untar),
+    beside_ext4("git clone", programs::git_clone),
+    beside_ext4("cargo build", programs::cargo_build),
+    beside_ext4("many files", programs::many_files),
+    beside_ext4("copy twice", programs::copy_twice),
+    beside_ext4("sequential", io::sequential),
+    beside_ext4("random read", io::random_read),
+    beside_ext4("random write", io::random_write),
+    beside_ext4("small files", io::small_files),
+    beside_ext4("fsync latency", io::fsync_latency),
+    Workload {
+        name: "pass-through",
+        sides: &[Side::Hydrafs, Side::Ext4, Side::PassThrough],
+        is_once: false,
+        work: programs::names,
+    },
+    beside_backups("dedup sources", dedup::sources),
+    beside_backups("dedup toolchains", dedup::toolchains),
+    beside_backups("dedup image", dedup::image),
+    alone("recovery", node::recovery),
+    alone("memory", node::memory),
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -153,27 +226,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let is_wanted =
         |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|part| name.contains(part.as_str()));
-    let workloads: Vec<&Workload> = WORKLOADS.iter().filter(|(name, _)| is_wanted(name)).collect();
+    let workloads: Vec<&Workload> = WORKLOADS.iter().filter(|workload| is_wanted(workload.name)).collect();
     if workloads.is_empty() {
-        let names: Vec<&str> = WORKLOADS.iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
         bail!("no workload is called like that; there are: {}", names.join(", "));
+    }
+    let sides_wanted: Vec<Side> = workloads.iter().flat_map(|workload| workload.sides.iter().copied()).collect();
+    for program in sides_wanted.iter().filter_map(|side| side.program()) {
+        if !tools::has(program) {
+            bail!("the program {program} is not here; `scripts/setup bench` installs it");
+        }
     }
     let binary = tools::hydrafs(Profile::Release)?;
     let root = tools::folder("bench")?;
     let inputs = Inputs::prepare(&root.join("inputs"), arguments.quick)?;
     let mut sides = Sides::make(&binary, &root)?;
+    if sides_wanted.contains(&Side::PassThrough) {
+        sides.pass_through(&tools::pass_through()?)?;
+    }
     let mut report = Report::new(arguments.runs, arguments.quick, &root, sides.words(), &inputs)?;
+    if sides_wanted.contains(&Side::Restic) {
+        report.describe("compared with", dedup::versions()?);
+    }
     println!("{}", report.heading());
-    for (name, workload) in workloads {
-        print!("── {name}:");
+    for workload in workloads {
+        print!("── {}:", workload.name);
         let started = Instant::now();
-        for number in 0..arguments.runs {
+        for number in 0..if workload.is_once { 1 } else { arguments.runs } {
             // A B, B A: a disk that gets slower with time is no side's.
-            let order = if number % 2 == 0 { [Side::Hydrafs, Side::Ext4] } else { [Side::Ext4, Side::Hydrafs] };
+            let mut order = workload.sides.to_vec();
+            if number % 2 == 1 {
+                order.reverse();
+            }
             for side in order {
                 interrupt::check()?;
-                once(workload, name, side, number, &mut sides, &inputs, arguments, &mut report)
-                    .with_context(|| format!("{name} on {side:?}"))?;
+                once(workload, side, number, &mut sides, &inputs, arguments, &mut report)
+                    .with_context(|| format!("{} on {}", workload.name, side.words()))?;
             }
             print!(" {}", number + 1);
             std::io::Write::flush(&mut std::io::stdout())?;
@@ -182,7 +270,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     drop(sides);
     volume::clear(&root.join("sides"))?;
-    println!("\n{}", report.table().text());
+    println!("\n{}", report.text());
     report.save(&tools::project().join("bench/results"))?;
     if arguments.write_doc {
         report.write_document(&tools::project())?;
@@ -190,10 +278,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[expect(clippy::too_many_arguments, reason = "the one place where all of a run comes together")]
 fn once(
-    workload: &fn(&mut Run<'_>) -> Result<()>,
-    name: &str,
+    workload: &Workload,
     side: Side,
     number: u32,
     sides: &mut Sides,
@@ -204,11 +290,12 @@ fn once(
     if side == Side::Hydrafs {
         sides.renew()?;
     }
-    let dir = sides.dir(side).join(format!("{}-{number}", name.replace(' ', "-")));
+    let dir = sides.dir(side).join(format!("{}-{number}", workload.name.replace(' ', "-")));
     std::fs::create_dir(&dir)?;
     sides.settle()?;
-    let mut run = Run { sides, side, dir: dir.clone(), inputs, number, is_quick: arguments.quick, report };
-    workload(&mut run)?;
+    let (runs, is_quick) = (arguments.runs, arguments.quick);
+    let mut run = Run { sides, side, dir: dir.clone(), inputs, number, runs, is_quick, report };
+    (workload.work)(&mut run)?;
     if dir.exists() {
         std::fs::remove_dir_all(&dir)?;
     }

@@ -79,6 +79,13 @@ pub(crate) fn drop_caches() -> bool {
     fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
 }
 
+/// The machine's memory.
+pub(crate) fn memory_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))?;
+    Some(kibibytes.parse::<u64>().ok()? * 1024)
+}
+
 /// The processor, memory, kernel and distribution, in a line each.
 pub(crate) fn description(disk: &Path) -> Vec<(&'static str, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -88,13 +95,11 @@ pub(crate) fn description(disk: &Path) -> Vec<(&'static str, String)> {
     };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let model = field(&read("/proc/cpuinfo"), "model name", ":").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let memory =
-        field(&read("/proc/meminfo"), "MemTotal", ":").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
     let load = read("/proc/loadavg");
     let on = mount_of(disk).map(|mount| mount.kind).unwrap_or_else(|_| "unknown".to_owned());
     vec![
         ("processors", format!("{cpus} x {model}")),
-        ("memory", crate::text::bytes(memory.unwrap_or_default() * 1024)),
+        ("memory", crate::text::bytes(memory_bytes().unwrap_or_default())),
         ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
         ("system", field(&read("/etc/os-release"), "PRETTY_NAME", "=").unwrap_or_else(|| "unknown".to_owned())),
         ("file system of the disk", on),

@@ -12,7 +12,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::{interrupt, text};
 
@@ -160,7 +161,7 @@ impl Program {
 impl Child {
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
-        let mut pause = Duration::from_micros(200);
+        let mut process = None;
         loop {
             if let Some(status) = self.inner.try_wait()? {
                 self.is_over = true;
@@ -174,8 +175,14 @@ impl Child {
                 self.end();
                 bail!("`{}` did not end within {}; it was killed", self.words, text::span(self.limit));
             }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(20));
+            // It was not waited for, so that its number is its own. Woken by its end: what it took is measured.
+            let process = match &mut process {
+                Some(process) => process,
+                none => none.insert(pidfd_open(Pid::from_child(&self.inner), PidfdFlags::empty())?),
+            };
+            let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+            // A signal breaks it off, and it is begun again.
+            let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&pause));
         }
     }
 

@@ -107,6 +107,26 @@ pub(crate) fn installed(package: &str, version: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// libfuse's example of a pass-through (passthrough_ll), compiled below target/tools if it is not there.
+pub(crate) fn pass_through() -> Result<PathBuf> {
+    let source = Path::new("/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c");
+    let program = target().join("tools/passthrough_ll");
+    if program.is_file() {
+        return Ok(program);
+    }
+    if !source.is_file() {
+        bail!(
+            "{} is not here: `scripts/setup bench` installs it, unless this system leaves documents out",
+            source.display()
+        );
+    }
+    std::fs::create_dir_all(target().join("tools"))?;
+    let flags = Program::new("pkg-config").args(["--cflags", "--libs", "fuse3"]).output()?;
+    let compiler = Program::new("cc").args(["-O2", "-D_FILE_OFFSET_BITS=64", "-o"]).arg(&program).arg(source);
+    compiler.args(flags.split_whitespace()).output()?;
+    Ok(program)
+}
+
 /// Whether a program can be found.
 pub(crate) fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

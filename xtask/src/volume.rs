@@ -87,6 +87,22 @@ impl Volume {
         self.adopt()
     }
 
+    /// Mounts, and looks at a name in it: how long until it was answered.
+    pub(crate) fn mount_until_stat(&mut self, name: &str) -> Result<Duration> {
+        let started = Instant::now();
+        self.program("mount").arg(&self.node).arg(&self.point).output()?;
+        let path = self.point.join(name);
+        fs::symlink_metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+        let time = started.elapsed();
+        self.adopt()?;
+        Ok(time)
+    }
+
+    /// The daemon's process, while it runs.
+    pub(crate) fn process(&self) -> Option<i32> {
+        self.daemon.as_ref().map(|daemon| daemon.pid)
+    }
+
     /// Takes over the daemon that runs.
     pub(crate) fn adopt(&mut self) -> Result<()> {
         let status = self.status()?;

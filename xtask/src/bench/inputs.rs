@@ -16,6 +16,8 @@ pub(super) struct Inputs {
     pub(super) tar: PathBuf,
     /// A bare repository.
     pub(super) repository: PathBuf,
+    /// Where more inputs may be made.
+    pub(super) root: PathBuf,
     pub(super) log: PathBuf,
     pub(super) words: String,
 }
@@ -44,7 +46,7 @@ impl Inputs {
         }
         let words =
             format!("sources of this machine: {}; a repository of {commits} commits of them", super::described(&tree)?);
-        Ok(Inputs { tree, tar, repository, log, words })
+        Ok(Inputs { tree, tar, repository, root, log, words })
     }
 
     /// Reads the input once, so that it is cached on both sides' turns.

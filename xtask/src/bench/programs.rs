@@ -1,7 +1,7 @@
 //! Workloads of real programs: tar, git, cargo, ls, find, rm, cp.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -48,21 +48,14 @@ pub(super) fn cargo_build(run: &mut Run<'_>) -> Result<()> {
     })
 }
 
+/// Files that a pass-through has at most: it keeps each open, and 20,000 are a usual limit.
+pub(super) const NAMES: u64 = 15_000;
 /// Files in a directory.
 const FILES_PER_DIRECTORY: u64 = 100;
 
 pub(super) fn many_files(run: &mut Run<'_>) -> Result<()> {
     let count = run.scaled(100_000);
-    run.timed(&seconds("create 100,000 files of 100 bytes", SYNCED), |dir| {
-        for number in 0..count {
-            let parent = dir.join(format!("d{}", number / FILES_PER_DIRECTORY));
-            if number % FILES_PER_DIRECTORY == 0 {
-                fs::create_dir(&parent)?;
-            }
-            fs::write(parent.join(format!("file-{number}")), format!("{number:0100}"))?;
-        }
-        Ok(())
-    })?;
+    run.timed(&seconds("create 100,000 files of 100 bytes", SYNCED), |dir| create(dir, count))?;
     for (cold, warm, name, arguments) in [
         (seconds("ls -lR of 100,000 files", COLD), seconds("ls -lR of 100,000 files", WARM), "ls", ["-lR"].as_slice()),
         (seconds("find in 100,000 files", COLD), seconds("find in 100,000 files", WARM), "find", &[]),
@@ -75,6 +68,48 @@ pub(super) fn many_files(run: &mut Run<'_>) -> Result<()> {
     }
     run.sync()?;
     run.timed(&seconds("rm -rf of 100,000 files", SYNCED), |dir| program("rm", &["-rf"]).arg(dir).output().map(drop))
+}
+
+fn create(dir: &Path, count: u64) -> Result<()> {
+    for number in 0..count {
+        if number % FILES_PER_DIRECTORY == 0 {
+            fs::create_dir(dir.join(format!("d{}", number / FILES_PER_DIRECTORY)))?;
+        }
+        fs::write(named(dir, number, "file"), format!("{number:0100}"))?;
+    }
+    Ok(())
+}
+
+fn named(dir: &Path, number: u64, name: &str) -> PathBuf {
+    dir.join(format!("d{}", number / FILES_PER_DIRECTORY)).join(format!("{name}-{number}"))
+}
+
+/// Calls on names alone, of no more files than a pass-through that keeps each open may have.
+pub(super) fn names(run: &mut Run<'_>) -> Result<()> {
+    let count = run.scaled(NAMES);
+    run.timed(&seconds("create 15,000 files of 100 bytes", SYNCED), |dir| create(dir, count))?;
+    let dir = run.dir.clone();
+    let stat = || (0..count).try_for_each(|number| fs::symlink_metadata(named(&dir, number, "file")).map(drop));
+    run.cool()?;
+    for terms in [COLD, WARM] {
+        let started = Instant::now();
+        stat()?;
+        run.record(&seconds("stat of each of 15,000 files", terms), started.elapsed().as_secs_f64());
+    }
+    for (line, name, arguments) in
+        [("ls -lR of 15,000 files", "ls", ["-lR"].as_slice()), ("find in 15,000 files", "find", &[])]
+    {
+        run.cool()?;
+        for terms in [COLD, WARM] {
+            let time = listed(name, arguments, &dir)?;
+            run.record(&seconds(line, terms), time.as_secs_f64());
+        }
+    }
+    run.timed(&seconds("rename of each of 15,000 files", SYNCED), |dir| {
+        let rename = |number| fs::rename(named(dir, number, "file"), named(dir, number, "renamed"));
+        Ok((0..count).try_for_each(rename)?)
+    })?;
+    run.timed(&seconds("rm -rf of 15,000 files", SYNCED), |dir| program("rm", &["-rf"]).arg(dir).output().map(drop))
 }
 
 /// Time of a program that lists a directory to nowhere.

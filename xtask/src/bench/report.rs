@@ -11,12 +11,11 @@ use super::{Line, Side, plot};
 use crate::machine;
 use crate::text::{Table, date, short};
 
-/// Figures of one line.
+/// Figures of one line, of each side that was measured; ours is the first.
 #[derive(Debug)]
 struct Figures {
     line: Line,
-    ours: Vec<f64>,
-    other: Vec<f64>,
+    values: Vec<(Side, Vec<f64>)>,
 }
 
 /// Median, least and most.
@@ -34,6 +33,8 @@ pub(super) struct Report {
     date: String,
     machine: Vec<(&'static str, String)>,
     figures: Vec<Figures>,
+    /// Workloads that did not run, and why.
+    missing: Vec<(&'static str, String)>,
 }
 
 impl Report {
@@ -41,7 +42,7 @@ impl Report {
         let mut machine = machine::description(disk);
         machine.push(("sides", sides));
         machine.push(("inputs", inputs.words.clone()));
-        Ok(Report { runs, is_quick, date: date(), machine, figures: Vec::new() })
+        Ok(Report { runs, is_quick, date: date(), machine, figures: Vec::new(), missing: Vec::new() })
     }
 
     pub(super) fn record(&mut self, line: &Line, side: Side, value: f64) {
@@ -49,14 +50,25 @@ impl Report {
         let figures = match self.figures.iter_mut().find(is_it) {
             Some(figures) => figures,
             None => {
-                self.figures.push(Figures { line: *line, ours: Vec::new(), other: Vec::new() });
+                self.figures.push(Figures { line: *line, values: Vec::new() });
                 self.figures.last_mut().expect("just pushed")
             }
         };
-        match side {
-            Side::Hydrafs => figures.ours.push(value),
-            Side::Ext4 => figures.other.push(value),
+        match figures.values.iter_mut().find(|(known, _)| *known == side) {
+            Some((_, values)) => values.push(value),
+            None => figures.values.push((side, vec![value])),
         }
+        figures.values.sort_by_key(|(side, _)| *side);
+    }
+
+    /// One more line about what was measured.
+    pub(super) fn describe(&mut self, name: &'static str, words: String) {
+        self.machine.push((name, words));
+    }
+
+    /// A workload that cannot run here.
+    pub(super) fn did_not_run(&mut self, name: &'static str, why: String) {
+        self.missing.push((name, why));
     }
 
     /// Names tell amounts; a quick run did a tenth of them.
@@ -70,44 +82,72 @@ impl Report {
         format!("{}{quick}", lines.join("\n"))
     }
 
-    pub(super) fn table(&self) -> Table {
-        let mut table =
-            Table::new(2, &["workload", "terms", "unit", "HydraFS (min-max)", "ext4 (min-max)", "HydraFS is"]);
+    /// A table for each set of sides.
+    pub(super) fn tables(&self) -> Vec<Table> {
+        let mut tables: Vec<(Vec<Side>, Table)> = Vec::new();
         for figures in &self.figures {
-            let Some((ours, other)) = figures.spreads() else { continue };
-            let [terms, unit] = [figures.line.terms, figures.line.unit.words()].map(ToOwned::to_owned);
-            let cells = [self.name(&figures.line), terms, unit];
-            let ratio = figures.times_better(ours, other);
-            table.row(cells.into_iter().chain([ours.words(), other.words(), format!("{} x as fast", short(ratio))]));
+            let sides: Vec<Side> = figures.values.iter().map(|(side, _)| *side).collect();
+            let table = match tables.iter_mut().find(|(known, _)| *known == sides) {
+                Some((_, table)) => table,
+                None => {
+                    let columns = sides.iter().map(|side| format!("{} (min-max)", side.words()));
+                    let beside = sides.iter().skip(1).map(|side| format!("HydraFS beside {}", side.words()));
+                    let headings = ["workload", "terms", "unit"].map(ToOwned::to_owned).into_iter().chain(columns);
+                    let headings: Vec<String> = headings.chain(beside).collect();
+                    tables.push((sides, Table::new(2, &headings.iter().map(String::as_str).collect::<Vec<_>>())));
+                    &mut tables.last_mut().expect("just pushed").1
+                }
+            };
+            let cells = [self.name(&figures.line), figures.line.terms.to_owned(), figures.line.unit.words().to_owned()];
+            let spreads = figures.spreads().into_iter().map(|(_, spread, _)| spread.words());
+            let ratios = figures.ratios().into_iter();
+            let ratios = ratios.map(|(_, ratio)| format!("{} x as {}", short(ratio), figures.line.unit.praise()));
+            table.row(cells.into_iter().chain(spreads).chain(ratios));
         }
-        table
+        tables.into_iter().map(|(_, table)| table).collect()
+    }
+
+    /// Tables and what is missing from them, for the terminal.
+    pub(super) fn text(&self) -> String {
+        let tables: Vec<String> = self.tables().iter().map(Table::text).collect();
+        let missing = self.missing.iter().map(|(name, why)| format!("did not run: {name}: {why}\n"));
+        format!("{}\n{}", tables.join("\n"), missing.collect::<String>())
     }
 
     fn to_json(&self) -> Value {
-        let spread = |spread: Spread, values: &[f64]| json!({ "median": spread.median, "min": spread.least, "max": spread.most, "values": values });
-        let lines = self.figures.iter().filter_map(|figures| {
-            let (ours, other) = figures.spreads()?;
-            Some(json!({
+        let lines = self.figures.iter().map(|figures| {
+            let sides = figures.spreads().into_iter().map(|(side, spread, values)| {
+                let words =
+                    json!({ "median": spread.median, "min": spread.least, "max": spread.most, "values": values });
+                (side.words().to_owned(), words)
+            });
+            let ratios = figures.ratios().into_iter().map(|(side, ratio)| (side.words().to_owned(), json!(ratio)));
+            json!({
                 "workload": self.name(&figures.line),
                 "terms": figures.line.terms,
                 "unit": figures.line.unit.words(),
                 "more_is_better": figures.line.unit.is_more_better(),
-                "hydrafs": spread(ours, &figures.ours),
-                "ext4": spread(other, &figures.other),
-                "times_as_fast": figures.times_better(ours, other),
-            }))
+                "sides": sides.collect::<serde_json::Map<String, Value>>(),
+                "times_better_than": ratios.collect::<serde_json::Map<String, Value>>(),
+            })
         });
         let machine: serde_json::Map<String, Value> =
             self.machine.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-        json!({ "date": self.date, "runs": self.runs, "quick": self.is_quick, "machine": machine, "lines": lines.collect::<Vec<_>>() })
+        json!({ "date": self.date, "runs": self.runs, "quick": self.is_quick, "machine": machine, "lines": lines.collect::<Vec<_>>(), "did_not_run": self.missing })
     }
 
     fn plot(&self) -> String {
-        let bars = self.figures.iter().filter_map(|figures| {
-            let (ours, other) = figures.spreads()?;
-            Some((format!("{} ({})", self.name(&figures.line), figures.line.terms), figures.times_better(ours, other)))
+        let bars = self.figures.iter().flat_map(|figures| {
+            let name = format!("{} ({})", self.name(&figures.line), figures.line.terms);
+            figures.ratios().into_iter().map(move |(side, ratio)| {
+                let beside = if side == Side::Ext4 { String::new() } else { format!(", beside {}", side.words()) };
+                (format!("{name}{beside}"), ratio)
+            })
         });
-        plot::bars("HydraFS beside ext4 on the same disk: times as fast", &bars.collect::<Vec<_>>())
+        plot::bars(
+            "HydraFS beside ext4 or another on the same disk: times as fast, or as small",
+            &bars.collect::<Vec<_>>(),
+        )
     }
 
     /// Writes the JSON file and the plot.
@@ -128,14 +168,14 @@ impl Report {
         let text = format!(
             "# How fast\n\n\
              Written by `cargo xtask bench --write-doc` on {}. Each figure is the median of {} runs, with the least and the most \
-             beside it; both sides did the same work, by turns, on the same disk.\n\n{}\n\
+             beside it; all sides did the same work, by turns, on the same disk.\n\n{}\n\
              \"Synced at the end\": the time includes syncfs on ext4 and `hydrafs sync` here, so that everything is on the disk. \
-             \"Cold\": HydraFS was mounted anew and the kernel's caches were dropped, on both sides.\n\n{}\n\
+             \"Cold\": HydraFS was mounted anew and the kernel's caches were dropped, on all sides.\n\n{}\n\
              ![times as fast as ext4](bench.svg)\n",
             self.date.split('T').next().unwrap_or_default(),
             self.runs,
             machine.markdown(),
-            self.table().markdown(),
+            self.tables().iter().map(Table::markdown).collect::<Vec<_>>().join("\n"),
         );
         fs::create_dir_all(project.join("docs"))?;
         fs::write(project.join("docs/bench.md"), text)?;
@@ -146,11 +186,19 @@ impl Report {
 }
 
 impl Figures {
-    fn spreads(&self) -> Option<(Spread, Spread)> {
-        Some((Spread::of(&self.ours)?, Spread::of(&self.other)?))
+    /// Each side with its spread and its values.
+    fn spreads(&self) -> Vec<(Side, Spread, &[f64])> {
+        self.values.iter().filter_map(|(side, values)| Some((*side, Spread::of(values)?, values.as_slice()))).collect()
     }
 
-    /// How many times as fast ours is.
+    /// How many times better ours is than each other side.
+    fn ratios(&self) -> Vec<(Side, f64)> {
+        let spreads = self.spreads();
+        let Some((Side::Hydrafs, ours, _)) = spreads.first() else { return Vec::new() };
+        let others = spreads.iter().skip(1);
+        others.map(|(side, other, _)| (*side, self.times_better(*ours, *other))).collect()
+    }
+
     fn times_better(&self, ours: Spread, other: Spread) -> f64 {
         let (ours, other) = (ours.median.max(1e-9), other.median.max(1e-9));
         if self.line.unit.is_more_better() { ours / other } else { other / ours }
@@ -174,7 +222,7 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Line, Unit};
+    use super::super::{Line, Side, Unit};
     use super::{Figures, Spread};
 
     #[test]
@@ -183,11 +231,10 @@ mod tests {
         assert_eq!(Spread::of(&[1.0, 2.0]).map(|spread| spread.median), Some(1.5));
         assert_eq!(Spread::of(&[]), None);
         let ratio = |unit| {
-            let figures = Figures { line: Line { name: "x", unit, terms: "" }, ours: vec![2.0], other: vec![8.0] };
-            let (ours, other) = figures.spreads().expect("both measured");
-            figures.times_better(ours, other)
+            let values = vec![(Side::Hydrafs, vec![2.0]), (Side::Ext4, vec![8.0]), (Side::Restic, vec![2.0])];
+            Figures { line: Line { name: "x", unit, terms: "" }, values }.ratios()
         };
-        assert_eq!(ratio(Unit::Seconds), 4.0);
-        assert_eq!(ratio(Unit::PerSecond), 0.25);
+        assert_eq!(ratio(Unit::Seconds), [(Side::Ext4, 4.0), (Side::Restic, 1.0)]);
+        assert_eq!(ratio(Unit::PerSecond), [(Side::Ext4, 0.25), (Side::Restic, 1.0)]);
     }
 }

@@ -51,7 +51,7 @@ impl Rsync {
         fs::create_dir_all(dir.join("below"))?;
         for file in 0..FILES {
             // Only some change in a lap, so that rsync has to find out which.
-            if lap > 0 && (file + lap) % 3 != 0 {
+            if lap > 0 && !(file + lap).is_multiple_of(3) {
                 continue;
             }
             let key = Key::new(self.round.number, self.thread, (lap * PARTS + part) * FILES + file);

@@ -91,6 +91,9 @@ impl Sqlite {
             id % STRIDE
         ))?;
         client.until_done()?;
+        // SQLite says done also if it could not open the directory to sync it, which is so when the daemon died after the unlink. A
+        // daemon that answers now lived through all of it; its answer to this call is kept in no cache.
+        rustix::fs::statvfs(&self.round.folder)?;
         self.acknowledged = id;
         self.round.done(self.thread, id);
         Ok(())
