@@ -23,11 +23,11 @@ posix: ## POSIX suites and real programs on fresh mounts (about an hour)
 	@scripts/setup posix
 	@$(XTASK) posix
 
-soak: ## simulated crashes and real kills by turns until told to stop (Ctrl-C)
+soak: ## simulated crashes and real kills, of databases and programs too, by turns until told to stop (Ctrl-C)
 	@scripts/setup soak
 	@$(XTASK) soak
 
-bench: ## how fast, beside ext4 on the same disk, as a table, JSON and a plot in bench/results
+bench: ## how fast and how small, beside ext4, a FUSE pass-through, restic and borg on the same disk, as a table, JSON and a plot in bench/results
 	@scripts/setup bench
 	@$(XTASK) bench
 

@@ -3,8 +3,6 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -94,50 +92,36 @@ fn fresh(random: &mut Random, count: usize) -> Vec<u8> {
     bytes
 }
 
-const fn megabytes(name: &'static str, terms: &'static str) -> Line {
-    Line { name, unit: Unit::Megabytes, terms }
-}
+/// Settings, and the names of their lines.
+const BUDGETS: [(&str, &str); 2] =
+    [("64 MiB", "resident memory with a budget of 64 MiB"), ("auto", "resident memory with the default budget")];
 
-const PASSED: &str = "a million files and 20 GiB pass through; not synced by anybody";
-
-/// Settings, and the lines for them: the most that was resident, and what was mostly.
-const BUDGETS: [(&str, Line, Line); 2] = [
-    (
-        "64 MiB",
-        megabytes("resident memory with a budget of 64 MiB: most", PASSED),
-        megabytes("resident memory with a budget of 64 MiB: median", PASSED),
-    ),
-    (
-        "auto",
-        megabytes("resident memory with the default budget: most", PASSED),
-        megabytes("resident memory with the default budget: median", PASSED),
-    ),
-];
+/// The terms of a line of memory: when it was looked at.
+const MADE: &str = "when a million small files were made";
+const STREAMED: &str = "when 20 GiB more were written and read";
+const READ: &str = "when the small files were read";
+const REMOVED: &str = "when everything was synced and removed";
+const MOST: &str = "the most at any time";
 
 pub(super) fn memory(run: &mut Run<'_>) -> Result<()> {
-    for (setting, most, median) in &BUDGETS {
+    for (setting, name) in BUDGETS {
         run.sides.renew_with(&[("memory", "budget", setting)])?;
         fs::create_dir(&run.dir)?;
-        let pid = run.sides.volume().process().context("no daemon runs")?;
-        let (stop, sampler) = sample(pid);
-        let passed = pass_through(run);
-        drop(stop);
-        let samples = sampler.join().expect("it returns what it saw");
-        passed?;
-        let promised = budget(setting)? as f64 / 1e6;
-        run.record(most, resident(pid, "VmHWM:")? as f64 / 1e6);
-        for value in samples {
-            run.record(median, value as f64 / 1e6);
-        }
-        for line in [most, median] {
-            run.report.record(line, Side::Budget, promised);
-        }
+        let (pid, promised) = (run.sides.volume().process().context("no daemon runs")?, budget(setting)? as f64 / 1e6);
+        let look = |run: &mut Run<'_>, field, terms| -> Result<()> {
+            let line = Line { name, unit: Unit::Megabytes, terms };
+            run.record(&line, resident(pid, field)? as f64 / 1e6);
+            run.report.record(&line, Side::Budget, promised);
+            Ok(())
+        };
+        pass_through(run, |run, terms| look(run, "VmRSS:", terms))?;
+        look(run, "VmHWM:", MOST)?;
     }
     Ok(())
 }
 
-/// Many small files made, listed, read and removed, and many large ones written, read and removed.
-fn pass_through(run: &mut Run<'_>) -> Result<()> {
+/// Many small files made, many large ones written, read and removed, the small ones read and removed. Nobody syncs before the end.
+fn pass_through<'a>(run: &mut Run<'a>, mut look: impl FnMut(&mut Run<'a>, &'static str) -> Result<()>) -> Result<()> {
     let (count, mut random) = (run.scaled(1_000_000), Random::new(Random::fresh_seed()));
     let small = run.dir.join("small");
     let named = |number: u64| small.join(format!("{}", number / 1000)).join(format!("file-{number}"));
@@ -149,10 +133,11 @@ fn pass_through(run: &mut Run<'_>) -> Result<()> {
         let bytes = random.between(1, 2000);
         fs::write(named(number), fresh(&mut random, bytes as usize))?;
     }
-    // A tenth of 20 files would be the same few again and again.
-    let (files, pieces) = (20_u64, run.scaled(GIB) / MIB as u64);
+    look(run, MADE)?;
+    // A tenth of the work is a tenth of each file.
+    let pieces = run.scaled(GIB) / MIB as u64;
     let mut buffer = vec![0; MIB];
-    for number in 0..files {
+    for number in 0..20_u64 {
         interrupt::check()?;
         let path = run.dir.join(format!("stream-{number}"));
         let mut file = File::create(&path)?;
@@ -166,24 +151,15 @@ fn pass_through(run: &mut Run<'_>) -> Result<()> {
             fs::remove_file(run.dir.join(format!("stream-{old}")))?;
         }
     }
+    look(run, STREAMED)?;
     for number in 0..count {
         fs::read(named(number))?;
     }
+    look(run, READ)?;
     run.sync()?;
-    Ok(fs::remove_dir_all(&run.dir)?)
-}
-
-/// Looks at a process ten times a second until the sender is dropped.
-fn sample(pid: i32) -> (Sender<()>, std::thread::JoinHandle<Vec<u64>>) {
-    let (stop, stopped) = channel::<()>();
-    let thread = std::thread::spawn(move || {
-        let mut samples = Vec::new();
-        while stopped.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
-            samples.extend(resident(pid, "VmRSS:"));
-        }
-        samples
-    });
-    (stop, thread)
+    fs::remove_dir_all(&run.dir)?;
+    run.sync()?;
+    look(run, REMOVED)
 }
 
 /// Bytes of a field of proc_pid_status(5).

@@ -81,6 +81,12 @@ impl Sqlite {
         Ok(client)
     }
 
+    /// So many of them.
+    pub(super) fn transactions(&mut self, count: u64) -> Result<()> {
+        let mut client = self.connect()?;
+        (0..count).try_for_each(|_| Ok(self.transaction(&mut client)?))
+    }
+
     fn transaction(&mut self, client: &mut Client) -> io::Result<()> {
         let id = self.attempted + 1;
         self.attempted = id;
@@ -106,13 +112,7 @@ impl Load for Sqlite {
     }
 
     fn run(&mut self) {
-        let work = |sqlite: &mut Sqlite| -> Result<()> {
-            let mut client = sqlite.connect()?;
-            loop {
-                sqlite.transaction(&mut client)?;
-            }
-        };
-        let error = work(self).expect_err("a load ends with an error");
+        let error = self.transactions(u64::MAX).expect_err("a load ends with an error");
         self.failure = self.round.judge(&error);
     }
 

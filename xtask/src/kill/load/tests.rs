@@ -6,8 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::super::git::Git;
+use super::super::rsync::Rsync;
+use super::super::sqlite::{Journal, Sqlite};
 use super::super::streams::{Append, Overwrite, Replace};
 use super::{Load, Names, Round, one_order};
+use crate::program::Program;
 
 struct World {
     root: PathBuf,
@@ -129,4 +133,58 @@ fn streams_are_judged() {
     assert!(damaged(8192, &bytes[..4096]).contains("block 2"));
     assert!(damaged(8192 + 100, &[1]).contains("block 2"));
     assert_eq!(damaged(0, &[]), "good");
+}
+
+#[test]
+fn databases_are_judged() {
+    let world = World::new("sqlite");
+    for (thread, journal) in [(0, Journal::Wal), (1, Journal::Delete)] {
+        let mut load = Sqlite::new(&world.round, thread, journal).expect("sqlite3 is here");
+        load.transactions(120).expect("a whole disk");
+        assert_eq!(load.verify().expect("all is there").present, 120);
+        let database = world.round.folder.join(format!("sqlite-{thread}.db"));
+        let damage = |sql: &str| Program::new("sqlite3").arg(&database).arg(sql).output().expect("it does");
+        damage("UPDATE row SET touched = 1 WHERE id = 1");
+        assert!(verdict(&load).contains("there in part"), "{}", verdict(&load));
+        damage(
+            "DELETE FROM row WHERE id = 120; UPDATE row SET touched = 98 WHERE id = 1; UPDATE row SET touched = 23 WHERE id = 23",
+        );
+        assert!(verdict(&load).contains("119 rows; 120 were acknowledged"), "{}", verdict(&load));
+    }
+}
+
+#[test]
+fn commits_are_judged() {
+    let world = World::new("git");
+    let mut load = Git::new(&world.round, 0).expect("git is here");
+    (0..3).for_each(|_| load.commit().expect("a whole disk"));
+    assert_eq!(load.verify().expect("all is there").present, 3);
+    let repository = world.round.folder.join("git-0");
+    Program::new("git")
+        .arg("-C")
+        .arg(&repository)
+        .args(["update-ref", "refs/heads/main", "main~1"])
+        .output()
+        .expect("it does");
+    assert!(verdict(&load).contains("2 commits; 3 were acknowledged"), "{}", verdict(&load));
+    let objects = repository.join(".git/objects");
+    let dir = any_file(&objects, |path| path.file_name().is_some_and(|name| name.len() == 2));
+    let object = any_file(&dir, |_| true);
+    fs::remove_file(&object).expect("ours");
+    fs::write(&object, "").expect("room");
+    assert!(verdict(&load).contains("fsck"), "{}", verdict(&load));
+}
+
+#[test]
+fn copies_are_judged() {
+    let world = World::new("rsync");
+    let mut load = Rsync::new(&world.round, 0).expect("room");
+    (0..8).for_each(|_| load.step().expect("rsync is here"));
+    load.verify().expect("all is there");
+    let copy = any_file(&world.round.folder.join("rsync-0/part-0"), Path::is_file);
+    let modified = fs::metadata(&copy).expect("there").modified().expect("has one");
+    let file = OpenOptions::new().write(true).open(&copy).expect("there");
+    file.write_all_at(b"damage", 0).expect("room");
+    file.set_modified(modified).expect("ours");
+    assert!(verdict(&load).contains("was copied and synced"), "{}", verdict(&load));
 }
