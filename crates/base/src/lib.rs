@@ -14,3 +14,4 @@ pub mod hash;
 
 pub mod codec;
 pub mod interval;
+pub mod metric;

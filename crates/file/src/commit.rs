@@ -66,7 +66,6 @@ impl FileSystem {
 
     pub(crate) async fn commit_with(&self, change: Option<SnapshotChange>) -> Result<(), FileError> {
         let _commit = self.commit.lock().await;
-        let start = self.platform.clock.elapsed();
         let (generation, covered, logged, inodes) = {
             let mut gate = self.gate.write();
             *gate += 1;
@@ -80,6 +79,7 @@ impl FileSystem {
             self.commit_ended.notify_waiters();
             return Ok(());
         }
+        let _time = self.platform.clock.timer(&self.counters.commit);
         let frozen = Freezing { system: self, inodes };
         let inodes = &frozen.inodes;
         for inode in inodes.values() {
@@ -96,11 +96,8 @@ impl FileSystem {
                 self.journal_replayed.store(0, Ordering::Relaxed);
                 self.dropped_since_pass.store(true, Ordering::SeqCst);
                 *self.commit_failure.lock() = None;
-                self.counters.commits.add(1);
                 self.counters.commit_inodes.add(inodes.len() as u64);
                 frozen.end();
-                let spent = self.platform.clock.elapsed().saturating_sub(start);
-                self.counters.commit_micros.add(u64::try_from(spent.as_micros()).unwrap_or(u64::MAX));
                 Ok(())
             }
             Err(error) => {

@@ -1,60 +1,24 @@
-//! What the file layer counts, declared once: name, help, value.
+//! What the file layer measures.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds.
-    pub fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// The sum so far.
-    #[must_use]
-    pub fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-macro_rules! counters {
-    ($($name:ident: $help:literal),+ $(,)?) => {
-        /// Counters of the file layer.
-        #[derive(Debug, Default)]
-        pub struct Counters {
-            $(#[doc = $help] pub $name: Counter,)+
-        }
-
-        impl Counters {
-            /// Name, help and value of each.
-            #[must_use]
-            pub fn list(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![$((concat!("file_", stringify!($name)), $help, self.$name.value())),+]
-            }
-        }
-    };
-}
-
-counters! {
-    lookups: "look-ups of names",
-    inode_loads: "inodes loaded from the catalog",
-    reads: "read calls",
-    read_bytes: "bytes read",
-    writes: "write calls",
-    write_bytes: "bytes written",
-    record_waits: "changes that waited for a commit because the journal was far ahead",
-    write_waits: "writes that waited for room in the write buffer",
-    flushes: "flushes of batches of files to the store",
-    flushes_overtaken: "files that a sync or a cut took back out of a running batch",
-    flushed_bytes: "bytes moved from the write buffer to chunks",
-    inlined_bytes: "bytes that an fsync put into the journal",
-    flush_failures: "flushes that failed; their data stays in memory",
-    syncs: "fsync calls",
-    namespace_changes: "creates, links, removes and renames",
-    commits: "commits of the tree",
-    commit_inodes: "inodes written by commits",
-    commit_failures: "commits that failed; their records stay in the journal",
-    commit_micros: "microseconds spent in commits",
+base::metrics! {
+    /// Counters and times of the file layer since the node was opened.
+    file:
+    lookups: Counter, Count, "look-ups of names";
+    inode_loads: Counter, Count, "inodes loaded from the catalog";
+    reads: Counter, Count, "read calls";
+    read_bytes: Counter, Bytes, "bytes read";
+    writes: Counter, Count, "write calls";
+    write_bytes: Counter, Bytes, "bytes written";
+    write_wait: Histogram, Seconds, "a write waits for room in the write buffer; one that finds room is not counted";
+    record_wait: Histogram, Seconds, "a change waits for a commit because the journal is far ahead; most never do";
+    flushes_overtaken: Counter, Count, "files that a sync or a cut took back out of a running batch";
+    flush: Histogram, Seconds, "a batch of files is flushed: cut, stored as chunks, settled, recorded";
+    flushed_bytes: Counter, Bytes, "bytes moved from the write buffer to chunks";
+    inlined_bytes: Counter, Bytes, "bytes that an fsync put into the journal";
+    flush_failures: Counter, Count, "flushes that failed; their data stays in memory";
+    sync: Histogram, Seconds, "an fsync of a file: its data is flushed and the journal synced";
+    namespace_changes: Counter, Count, "creates, links, removes and renames";
+    commit: Histogram, Seconds, "records become trees and the superblock is switched";
+    commit_inodes: Counter, Count, "inodes written by commits";
+    commit_failures: Counter, Count, "commits that failed; their records stay in the journal";
 }

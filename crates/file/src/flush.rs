@@ -117,7 +117,7 @@ impl FileSystem {
     /// # Errors
     /// Why it cannot be made local.
     pub async fn sync(&self, file: FileId) -> Result<(), FileError> {
-        self.counters.syncs.add(1);
+        let _time = self.platform.clock.timer(&self.counters.sync);
         // Not in memory: nothing was accepted that is not logged (I-34).
         if let Some(inode) = self.table.find(Node::live(file)) {
             self.flush_file(&inode, self.options.inline_bytes_max).await?;
@@ -267,7 +267,7 @@ impl FileSystem {
         if batch.files.is_empty() {
             return Ok(Vec::new());
         }
-        self.counters.flushes.add(1);
+        let _time = self.platform.clock.timer(&self.counters.flush);
         // Its chunks have no name until they are published.
         let _use = self.grace.enter(batch.files[0].inode.file.0);
         let result = self.put_batch(&mut batch.files).await;

@@ -60,14 +60,13 @@ mod tests;
 pub use attribute::XattrMode;
 pub use attributes::{AttributeChange, Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, SET_UID, TimeChange, View};
 pub use check::FilesReport;
-pub use counters::{Counter, Counters};
 pub use directory::DirectoryEntry;
 pub use failure::FileError;
 pub use namespace::RenameMode;
 pub use open::{OpenReport, format_node};
 pub use read::Seek;
 pub use snapshot::Snapshot;
-pub use status::{Description, Space, Status};
+pub use status::{Description, Space, Status, metrics};
 /// The options of the store below.
 pub use store::Options as StoreOptions;
 pub use store::{

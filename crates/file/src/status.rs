@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use base::id::{FileId, Version};
+use base::metric::{Description as MetricDescription, Metric};
 use store::StoreStatus;
 
 use crate::attributes::{Attributes, Kind, Node};
+use crate::counters::Counters;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::system::FileSystem;
@@ -32,8 +34,14 @@ pub struct Status {
     pub journal_failure: Option<String>,
     /// The store.
     pub store: StoreStatus,
-    /// Name, help and value of every counter of both layers. All only grow.
-    pub counters: Vec<(&'static str, &'static str, u64)>,
+    /// What both layers measured.
+    pub metrics: Vec<Metric>,
+}
+
+/// What the file layer and the store measure.
+#[must_use]
+pub fn metrics() -> Vec<MetricDescription> {
+    [Counters::DESCRIPTIONS, store::Counters::DESCRIPTIONS].concat()
 }
 
 /// Room on the disks of this node, the store's reserve taken off.
@@ -72,8 +80,8 @@ impl FileSystem {
     /// Numbers of the moment.
     #[must_use]
     pub fn status(&self) -> Status {
-        let mut counters = self.counters.list();
-        counters.extend(self.store.counters().list());
+        let mut metrics = self.counters.list();
+        metrics.extend(self.store.counters().list());
         Status {
             dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
             dirty_bytes_max: self.options.dirty_bytes_max,
@@ -84,7 +92,7 @@ impl FileSystem {
             flush_failure: self.flush_failure.lock().as_ref().map(FileError::to_string),
             journal_failure: self.journal_failure.lock().as_ref().map(FileError::to_string),
             store: self.store.status(),
-            counters,
+            metrics,
         }
     }
 

@@ -123,7 +123,7 @@ impl FileSystem {
     /// Waits for room in the write buffer and checks that the disks could take what it holds.
     async fn admit(&self, bytes: u64) -> Result<(), FileError> {
         self.admit_records().await?;
-        let mut has_waited = false;
+        let mut wait = None;
         loop {
             let room = self.has_room.notified();
             let mut room = std::pin::pin!(room);
@@ -141,12 +141,11 @@ impl FileSystem {
             if dirty == 0 || dirty + bytes <= self.options.dirty_bytes_max {
                 break;
             }
-            if !std::mem::replace(&mut has_waited, true) {
-                self.counters.write_waits.add(1);
-            }
+            wait.get_or_insert_with(|| self.platform.clock.timer(&self.counters.write_wait));
             self.wants_flush.notify_one();
             room.await;
         }
+        drop(wait);
         let needed = || {
             let dirty = self.dirty_bytes.load(Ordering::Relaxed) + bytes;
             dirty + dirty / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
@@ -169,6 +168,7 @@ impl FileSystem {
     /// Waits while the commits are far behind: what they have not done takes memory, and room in the reserve.
     async fn admit_records(&self) -> Result<(), FileError> {
         self.refuse_after_failure()?;
+        let mut wait = None;
         while self.is_commit_late() {
             let ended = self.commit_ended.notified();
             let mut ended = std::pin::pin!(ended);
@@ -179,7 +179,7 @@ impl FileSystem {
             if self.is_stopping.load(Ordering::SeqCst) {
                 return Ok(());
             }
-            self.counters.record_waits.add(1);
+            wait.get_or_insert_with(|| self.platform.clock.timer(&self.counters.record_wait));
             self.wants_commit.notify_one();
             ended.await;
         }

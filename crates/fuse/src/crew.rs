@@ -1,14 +1,13 @@
 //! What all threads of a session share, whichever transport they run.
 
-use crate::counters::{Counters, Counts};
+use crate::counters::{Meter, Tally};
 use crate::exchange::Core;
 use crate::flags::opcode;
 use crate::interrupt::Interrupts;
 use crate::late::Late;
-use crate::lock::lock;
 use crate::request::{self, Dialect};
 use crate::service::{self, Boxed, Handler};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// What all threads of a session share.
 pub(crate) struct Crew {
@@ -18,7 +17,7 @@ pub(crate) struct Crew {
     pub(crate) dialect: Dialect,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) late: Arc<Late>,
-    counters: Mutex<Vec<Arc<Counters>>>,
+    pub(crate) meter: Meter,
 }
 
 /// What to do with a request that has arrived.
@@ -35,28 +34,16 @@ impl Crew {
     pub(crate) fn new(handler: Box<dyn Handler>, payload_bytes: usize, dialect: Dialect) -> Crew {
         let interrupts = Arc::<Interrupts>::default();
         let late = Late::new(interrupts.clone());
-        Crew { handler, payload_bytes, dialect, interrupts, late, counters: Mutex::default() }
-    }
-
-    /// Counters for one more thread.
-    pub(crate) fn counters(&self) -> Arc<Counters> {
-        let counters = Arc::<Counters>::default();
-        lock(&self.counters).push(counters.clone());
-        counters
-    }
-
-    /// The sum of all threads' counters.
-    pub(crate) fn counts(&self) -> Counts {
-        Counts::sum(lock(&self.counters).iter().map(Arc::as_ref))
+        Crew { handler, payload_bytes, dialect, interrupts, late, meter: Meter::default() }
     }
 
     /// Sorts out a request that has just arrived: those about the session are dealt with here.
-    pub(crate) fn take(&self, core: &Core, counters: &Counters) -> Duty {
-        counters.request(core.header.opcode);
+    pub(crate) fn take(&self, core: &Core, tally: &Tally) -> Duty {
+        tally.request(core.header.opcode);
         match core.header.opcode {
-            opcode::FORGET | opcode::BATCH_FORGET => self.forget(core, counters),
+            opcode::FORGET | opcode::BATCH_FORGET => self.forget(core, tally),
             opcode::INTERRUPT => {
-                crate::counters::add(&counters.interrupts, 1);
+                tally.counters.interrupts.add(1);
                 if let Ok(unique) = core.reader().and_then(request::interrupted) {
                     self.interrupts.interrupt(unique);
                 }
@@ -70,11 +57,11 @@ impl Crew {
         Duty::Nothing
     }
 
-    fn forget(&self, core: &Core, counters: &Counters) {
+    fn forget(&self, core: &Core, tally: &Tally) {
         let nodes = core.reader().and_then(|reader| request::forgotten(&core.header, reader));
         // A FORGET that makes no sense has no caller to tell.
         for (node, count) in nodes.into_iter().flatten() {
-            crate::counters::add(&counters.forgets, 1);
+            tally.counters.forgets.add(1);
             service::forget(self.handler.as_ref(), node, count);
         }
     }

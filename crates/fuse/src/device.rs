@@ -9,7 +9,7 @@
 #![expect(unsafe_code, reason = "read(2) into a mapping shared with no one")]
 
 use crate::buffer::{Area, DEVICE_AT, ROOM_AT};
-use crate::counters::{Counters, add};
+use crate::counters::Tally;
 use crate::crew::{self, Crew, Duty};
 use crate::exchange::{Core, Exchange, Home};
 use crate::late::Task;
@@ -21,6 +21,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 /// Buffers a line keeps for later. More are made when many answers are late, and given back when they are done.
 const SPARE_COUNT_MAX: usize = 16;
@@ -32,6 +33,7 @@ const HEADER_BYTES: usize = size_of::<wire::InHeader>();
 /// A descriptor of the connection, and buffers for the requests read from it.
 pub(crate) struct Line {
     device: Arc<OwnedFd>,
+    tally: Arc<Tally>,
     /// Cores at rest; without a home, or line and core would keep each other alive.
     #[expect(clippy::vec_box, reason = "an exchange is a box; taking one out must not move its inside")]
     spare: Mutex<Vec<Box<Core>>>,
@@ -40,14 +42,17 @@ pub(crate) struct Line {
 impl Home for Line {
     fn answer(&self, mut core: Box<Core>) {
         write_answer(&self.device, core.header.unique, core.error(), core.body());
+        if let Some(arrived) = core.arrived.take() {
+            self.tally.answered(core.header.opcode, arrived);
+        }
         core.home = None;
         self.keep(core);
     }
 }
 
 impl Line {
-    pub(crate) fn new(device: Arc<OwnedFd>) -> Arc<Line> {
-        Arc::new(Line { device, spare: Mutex::default() })
+    pub(crate) fn new(device: Arc<OwnedFd>, tally: Arc<Tally>) -> Arc<Line> {
+        Arc::new(Line { device, tally, spare: Mutex::default() })
     }
 
     fn keep(&self, core: Box<Core>) {
@@ -67,7 +72,6 @@ impl Line {
 
 /// Serves requests from `line` until the session ends. An error is one no session survives.
 pub(crate) fn run(crew: &Crew, line: &Arc<Line>) -> io::Result<()> {
-    let counters = crew.counters();
     let mut task = crew.late.task();
     loop {
         crew.late.help(HELP_COUNT);
@@ -85,23 +89,25 @@ pub(crate) fn run(crew: &Crew, line: &Arc<Line>) -> io::Result<()> {
                 _ => return Err(error),
             },
         };
+        let arrived = Instant::now();
         if bytes < HEADER_BYTES {
             return Err(io::Error::other(format!("a request of {bytes} bytes from /dev/fuse")));
         }
         core.begin(DEVICE_AT, DEVICE_AT + HEADER_BYTES..DEVICE_AT + bytes, ROOM_AT..ROOM_AT, crew.dialect);
-        match crew.take(&core, &counters) {
+        match crew.take(&core, &line.tally) {
             Duty::Nothing => line.keep(core),
             Duty::Agree => write_answer(&line.device, core.header.unique, 0, (&[], &[])),
             Duty::Serve => {
                 core.home = Some(line.clone());
-                serve(crew, core, &mut task, &counters);
+                core.arrived = Some(arrived);
+                serve(crew, core, &mut task, &line.tally);
             }
         }
     }
 }
 
 /// Serves one request as far as it gets without waiting.
-fn serve(crew: &Crew, core: Box<Core>, task: &mut Arc<Task>, counters: &Counters) {
+fn serve(crew: &Crew, core: Box<Core>, task: &mut Arc<Task>, tally: &Tally) {
     if !Task::reset(task) {
         *task = crew.late.task();
     }
@@ -112,7 +118,7 @@ fn serve(crew: &Crew, core: Box<Core>, task: &mut Arc<Task>, counters: &Counters
         Poll::Ready(Some(exchange)) => exchange.send(),
         Poll::Ready(None) => {}
         Poll::Pending => {
-            add(&counters.late, 1);
+            tally.counters.late.add(1);
             task.clone().park(future, interruptible);
         }
     }

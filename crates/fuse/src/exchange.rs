@@ -17,7 +17,7 @@ use crate::request::{self, Dialect, Header, Lock, Reader, Request};
 use crate::wire;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes of the largest answer of fixed form: STATX.
@@ -36,6 +36,8 @@ pub(crate) struct Core {
     /// Which of its home's exchanges this is.
     pub(crate) slot: u32,
     pub(crate) header: Header,
+    /// Since when the request is to be timed.
+    pub(crate) arrived: Option<Instant>,
     dialect: Dialect,
     extension_words: u16,
     arguments: Range<usize>,
@@ -55,7 +57,18 @@ impl Core {
     pub(crate) fn new(area: Area, home: Option<Arc<dyn Home>>, slot: u32) -> Core {
         let answer = Answer { error: -libc::EIO, fixed: [0; FIXED_BYTES_MAX], fixed_bytes: 0, room_bytes: 0 };
         let (header, dialect) = (Header::default(), Dialect::default());
-        Core { area, home, slot, header, dialect, extension_words: 0, arguments: 0..0, payload: 0..0, answer }
+        Core {
+            area,
+            home,
+            slot,
+            header,
+            arrived: None,
+            dialect,
+            extension_words: 0,
+            arguments: 0..0,
+            payload: 0..0,
+            answer,
+        }
     }
 
     /// Takes up a request that has arrived in the area: the header is at `header`, the rest where it says.

@@ -58,7 +58,7 @@ mod ring;
 mod session;
 
 pub use answer::{Attributes, Entry, StatFs, StatX};
-pub use counters::Counts;
+pub use counters::Meter;
 pub use directory::DirectoryWriter;
 pub use errno::Errno;
 pub use exchange::Exchange;

@@ -11,7 +11,7 @@
 
 #![expect(unsafe_code, reason = "read(2) from a descriptor that is shared")]
 
-use crate::counters::Counts;
+use crate::counters::Meter;
 use crate::crew::Crew;
 use crate::device::{self, Line};
 use crate::mount::{Mount, Unmounter, clone_device};
@@ -74,9 +74,9 @@ impl Session {
         self.unmounter.clone()
     }
 
-    /// What the session has done so far.
-    pub fn counts(&self) -> Counts {
-        self.crew.counts()
+    /// What the session measures; can be read as long as one likes.
+    pub fn meter(&self) -> Meter {
+        self.crew.meter.clone()
     }
 
     /// Waits until the mount has gone and all requests are answered or their grace is over. An error says what broke
@@ -183,7 +183,7 @@ impl Threads {
         let reader = |number: usize| {
             // Where descriptors run out, sharing the first is slower, not wrong.
             let own = if number == 0 { None } else { clone_device(device).ok().map(Arc::new) };
-            let line = Line::new(own.unwrap_or_else(|| device.clone()));
+            let line = Line::new(own.unwrap_or_else(|| device.clone()), crew.meter.tally());
             let (crew, unmounter) = (crew.clone(), unmounter.clone());
             Builder::new().name(format!("fuse-read-{number}")).spawn(move || {
                 // Nobody must wait for a request that will not be answered: one reader's failure ends all.

@@ -198,6 +198,7 @@ impl Journal {
         if self.last_durable() >= upto {
             return Ok(());
         }
+        let _time = self.pool.clock.timer(&self.counters.log_wait);
         let (send, receive) = oneshot::channel();
         let is_led = {
             let mut waiting = self.waiting.lock();
@@ -218,11 +219,11 @@ impl Journal {
         if !self.pool.disks[0].is_good() {
             return Err(self.end("disk 0, which holds the journal, failed"));
         }
-        let (mut bytes, frames, first) = {
+        let (mut bytes, first) = {
             let mut buffer = self.buffer.lock();
             let frames = std::mem::take(&mut buffer.frames);
             let spare = std::mem::take(&mut buffer.spare);
-            (std::mem::replace(&mut buffer.bytes, spare), frames, buffer.next - frames)
+            (std::mem::replace(&mut buffer.bytes, spare), buffer.next - frames)
         };
         // From here to the end of the last write the frames are in `bytes` alone: whoever drops this future ends the journal.
         let mut guard = Abandoned { journal: self, is_armed: true };
@@ -230,7 +231,6 @@ impl Journal {
         guard.is_armed = false;
         match result {
             Ok(()) => {
-                self.counters.log_group_frames_max.raise(frames);
                 if bytes.capacity() <= SPARE_BYTES_MAX {
                     bytes.clear();
                     self.buffer.lock().spare = bytes;
@@ -282,11 +282,12 @@ impl Journal {
             // A full disk cannot be met here, the segment's blocks exist; should a file system say so all the same, it is
             // a failure like any other, for part of the run may have been written.
             let done = async {
+                let _time = self.pool.clock.timer(&self.counters.log_sync);
                 current.file.write_at(current.end, &bytes[written..written + run]).await?;
                 current.file.sync().await
             };
             done.await.map_err(|error| (DiskError { kind: DiskErrorKind::Failed, ..error }, written))?;
-            self.counters.log_syncs.add(1);
+            self.counters.log_sync_frames.record(count);
             current.end += run as u64;
             written += run;
             position += count;

@@ -43,7 +43,7 @@ mod status;
 
 pub use check::{CheckReport, Depth, Problem};
 pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cut_points, first_cut};
-pub use counters::{Counter, Counters};
+pub use counters::Counters;
 pub use failure::StoreError;
 pub use format::{Class, DISKS_MAX, ROOTS_BYTES_MAX};
 pub use options::Options;

@@ -232,7 +232,7 @@ impl Packs {
             let writer = lane.writer.as_mut().expect("ready");
             let entry = writer.push(&chunk);
             self.pool.disks[disk].promise(bytes);
-            self.counters.bytes_stored.add(bytes);
+            self.counters.stored_bytes.add(bytes);
             // Before the index names it: whoever finds it there and settles waits for this count.
             self.appended.fetch_add(1, Ordering::SeqCst);
             self.index.insert_recent(address, Place::of(writer.pack.number, &entry));
@@ -373,7 +373,7 @@ impl Packs {
 
     async fn settle_as_leader(&self) -> Result<(), StoreError> {
         let target = self.appended.load(Ordering::SeqCst);
-        self.counters.settles.add(1);
+        let _time = self.pool.clock.timer(&self.counters.settle);
         // Each round either ends or takes at least one lane of one disk out of the game.
         for _ in 0..=2 * self.lanes.len() {
             self.flush_and_sync().await;

@@ -8,9 +8,11 @@
 //! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use platform::Clock;
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
 use crate::counters::Counters;
@@ -80,6 +82,8 @@ impl PoolDisk {
 
 /// All disks, by number.
 pub(crate) struct Pool {
+    /// For measuring.
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) disks: Vec<PoolDisk>,
     pub(crate) node_identity: [u8; 16],
     /// D-3: the disks are ours until the last who may write to them is gone.
@@ -90,7 +94,12 @@ pub(crate) struct Pool {
 const RESERVE_PART: u64 = 8;
 
 impl Pool {
-    pub(crate) fn new(disks: Vec<(Disk, Identity)>, reserve_bytes: u64, locks: Locks) -> Result<Pool, StoreError> {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        disks: Vec<(Disk, Identity)>,
+        reserve_bytes: u64,
+        locks: Locks,
+    ) -> Result<Pool, StoreError> {
         let node_identity = disks[0].1.node_identity;
         let known = |(disk, identity): (Disk, Identity)| {
             let space = disk.space()?;
@@ -104,7 +113,7 @@ impl Pool {
             })
         };
         let disks = disks.into_iter().map(known).collect::<Result<Vec<_>, DiskError>>()?;
-        Ok(Pool { disks, node_identity, _locks: locks })
+        Ok(Pool { clock, disks, node_identity, _locks: locks })
     }
 
     /// Takes a disk out, or only notes that it is full. Returns the error for the caller.

@@ -85,7 +85,7 @@ impl Store {
         let (disks, locks) = identity::open(disks).await?;
         let identity = disks[0].1.clone();
         let (superblock, is_slot_damaged) = superblock::open(&disks).await?;
-        let pool = Arc::new(Pool::new(disks, options.reserve_bytes, locks)?);
+        let pool = Arc::new(Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?);
         let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
         let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare).await?;
 

@@ -161,9 +161,11 @@ impl Store {
         }
         let bytes: usize = contents.iter().map(Bytes::len).sum();
         self.counters.chunks_put.add(contents.len() as u64);
-        self.counters.bytes_put.add(bytes as u64);
+        self.counters.put_bytes.add(bytes as u64);
         let tasks = &self.platform.tasks;
+        let time = self.pool.clock.timer(&self.counters.group_hash);
         let addresses = parallel(tasks, contents.iter().collect(), |content: &Bytes| self.key().address(content));
+        drop(time);
         let new = self.new_ones(&addresses, contents);
         if !new.is_empty() {
             if class == Class::Metadata {
@@ -172,11 +174,15 @@ impl Store {
                     self.caches[class.index()].insert(*address, Bytes::copy_from_slice(content));
                 }
             }
+            let time = self.pool.clock.timer(&self.counters.group_compress);
             let packed =
                 parallel(tasks, new, |(address, content)| pack(self.options.compression, class, address, content));
+            drop(time);
             let raw = packed.iter().filter(|packed| packed.header.stored == packed.header.raw).count();
             self.counters.chunks_incompressible.add(raw as u64);
+            let time = self.pool.clock.timer(&self.counters.group_append);
             self.packs.append(class, packed).await?;
+            drop(time);
             if self.packs.sealed_waiting_count() >= SEALED_WAITING_MAX {
                 self.keep_index().await;
             }
@@ -194,7 +200,7 @@ impl Store {
             if !seen.insert(*address) || self.packs.duplicate(address).is_some() {
                 self.counters.chunks_duplicate.add(1);
             } else {
-                self.counters.bytes_new.add(content.len() as u64);
+                self.counters.new_bytes.add(content.len() as u64);
                 new.push((*address, content));
             }
         }
@@ -219,6 +225,7 @@ impl Store {
 
     /// Reads past the cache.
     pub(crate) async fn read(&self, address: &ChunkAddress) -> Result<Bytes, StoreError> {
+        let _time = self.pool.clock.timer(&self.counters.chunk_read);
         let mut place = self.place(address).await?;
         let mut is_second = false;
         loop {
@@ -349,7 +356,6 @@ impl Store {
         self.settle().await?;
         self.keep_index().await;
         self.write_root(&mut root, roots.to_vec(), covered).await?;
-        self.counters.commits.add(1);
         Ok(())
     }
 
@@ -373,7 +379,9 @@ impl Store {
         };
         // Should this fail, or be dropped halfway, the slot may hold anything, this superblock included: T-2.
         root.next_generation += Superblock::SLOTS;
+        let time = self.pool.clock.timer(&self.counters.superblock_write);
         superblock::write(&self.pool, &superblock, &self.counters).await?;
+        drop(time);
         root.next_generation = superblock.generation + 1;
         root.roots = superblock.roots;
         let before = std::mem::replace(&mut root.covered, covered);

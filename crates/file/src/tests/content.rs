@@ -118,11 +118,11 @@ fn equal_content_is_stored_once_and_copies_share() {
         let third = create(&system, FileId::ROOT, "c", Kind::Regular).await.file;
         system.write(first, 0, &bytes, false).await.unwrap();
         system.sync_all().await.unwrap();
-        let before = system.store.counters().bytes_new.value();
+        let before = system.store.counters().new_bytes.value();
         system.write(second, 0, &bytes, false).await.unwrap();
         system.sync_all().await.unwrap();
         assert_eq!(system.copy_range(Node::live(first), 1000, third, 77, 500_000).await.unwrap(), 500_000);
-        assert_eq!(system.store.counters().bytes_new.value(), before);
+        assert_eq!(system.store.counters().new_bytes.value(), before);
         let copied = read_all(&system, Node::live(third)).await;
         assert!(copied[..77] == [0; 77] && copied[77..] == bytes[1000..501_000]);
     });

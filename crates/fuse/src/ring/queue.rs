@@ -27,7 +27,7 @@
 use super::Plan;
 use super::mailbox::{Letters, Mailbox};
 use super::slot::{self, Slot};
-use crate::counters::{Counters, add};
+use crate::counters::Tally;
 use crate::crew::{self, Crew, Duty, Pending};
 use crate::exchange::{Core, Exchange};
 use crate::service;
@@ -39,6 +39,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 
 /// Tag of the completion that says the mailbox wants to be read.
 const EVENT: u64 = u64::MAX;
@@ -55,7 +56,7 @@ pub(super) struct Queue {
     plan: Arc<Plan>,
     index: u16,
     mailbox: Arc<Mailbox>,
-    counters: Arc<Counters>,
+    tally: Arc<Tally>,
     depth: usize,
     /// Slots that have not come back with an error.
     alive: usize,
@@ -103,7 +104,7 @@ impl Queue {
         let mut queue = Queue {
             ring: build_ring(u32::try_from(completions).map_err(io::Error::other)?)?,
             slots: Vec::new(),
-            counters: plan.crew.counters(),
+            tally: plan.crew.meter.tally(),
             depth: if is_here { plan.depth } else { 1 },
             plan,
             index,
@@ -180,6 +181,8 @@ impl Queue {
         batch.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
         self.held -= batch.iter().filter(|(tag, _)| *tag != EVENT).count();
         self.was_dry |= self.held == 0;
+        // Of all: the second of a batch waits for the first.
+        let arrived = Instant::now();
         for &(tag, result) in &batch {
             match tag {
                 EVENT => {
@@ -187,7 +190,7 @@ impl Queue {
                     self.mailbox.clear_event();
                 }
                 slot if result < 0 => self.bury(slot),
-                slot => self.serve(slot as usize),
+                slot => self.serve(slot as usize, arrived),
             }
         }
         batch.clear();
@@ -200,10 +203,11 @@ impl Queue {
         self.slots[slot as usize].core = None;
     }
 
-    fn serve(&mut self, slot: usize) {
+    fn serve(&mut self, slot: usize, arrived: Instant) {
         let mut core = self.slots[slot].core.take().expect("a slot the kernel held has its core");
         slot::begin(&mut core, self.crew().dialect);
-        let duty = self.crew().take(&core, &self.counters);
+        let duty = self.crew().take(&core, &self.tally);
+        core.arrived = matches!(duty, Duty::Serve).then_some(arrived);
         let interruptible = crew::interruptible(&core);
         let mut exchange = Exchange::new(core);
         if !matches!(duty, Duty::Serve) {
@@ -214,7 +218,7 @@ impl Queue {
         let Some(future) = service::begin(self.crew().handler.as_ref(), exchange) else { return };
         let is_pending = self.poll(slot, Pending { future, interruptible });
         if is_pending {
-            add(&self.counters.late, 1);
+            self.tally.counters.late.add(1);
             if let Some(unique) = interruptible {
                 self.crew().interrupts.wait(unique, self.mailbox.clone());
             }
@@ -281,6 +285,9 @@ impl Queue {
     fn commit(&mut self, mut core: Box<Core>) {
         let slot = core.slot as usize;
         let commit_id = slot::finish(&mut core);
+        if let Some(arrived) = core.arrived.take() {
+            self.tally.answered(core.header.opcode, arrived);
+        }
         // An exchange can be answered while the future it was given to goes on: that one needs another place.
         if let Some(Pending { future, interruptible }) = self.slots[slot].pending.take() {
             self.crew().late.adopt(future, interruptible);
@@ -325,7 +332,7 @@ impl Queue {
                 return grown > 0;
             }
             self.push_register(self.slots.len() - 1);
-            add(&self.counters.grown, 1);
+            self.tally.counters.ring_grown.add(1);
         }
         true
     }
@@ -350,7 +357,7 @@ impl Queue {
     }
 
     fn nudge(&mut self) {
-        add(&self.counters.starved, 1);
+        self.tally.counters.ring_starved.add(1);
         self.nudges.retain(|nudge| !nudge.is_finished());
         let (index, mailbox) = (self.index, self.mailbox.clone());
         let Ok(path) = CString::new(self.plan.unmounter.mountpoint().as_os_str().as_bytes()) else { return };

@@ -28,7 +28,7 @@ impl Packs {
             None => {
                 let file = self.file_of(place.pack)?;
                 let mut bytes = vec![0; length];
-                self.counters.bytes_read.add(length as u64);
+                self.counters.read_bytes.add(length as u64);
                 match file.read_exact_at(offset, &mut bytes).await {
                     Ok(()) => Bytes::from(bytes),
                     Err(error) if error.kind == DiskErrorKind::Short => {

@@ -60,8 +60,8 @@ fn equal_content_is_stored_once() {
     });
     assert_eq!(store.status().chunks(), 50);
     assert_eq!(store.counters().chunks_duplicate.value(), 250);
-    assert_eq!(store.counters().bytes_new.value(), 50 * 9_000);
-    assert!(store.counters().bytes_stored.value() < 40 * 9_000, "half of them compress");
+    assert_eq!(store.counters().new_bytes.value(), 50 * 9_000);
+    assert!(store.counters().stored_bytes.value() < 40 * 9_000, "half of them compress");
 }
 
 #[test]
@@ -95,6 +95,6 @@ fn many_tasks_share_one_sync() {
     }
     machine.world.run_for(std::time::Duration::from_secs(1)).unwrap();
     assert_eq!(done.load(std::sync::atomic::Ordering::SeqCst), 50);
-    let syncs = store.counters().log_syncs.value();
+    let syncs = store.counters().log_sync_frames.distribution().count();
     assert!(syncs <= 5, "{syncs} syncs for 50 frames");
 }
