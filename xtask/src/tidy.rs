@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Say that docs/format.md was read and agrees with the formats in the code: write their new hash into it.
     #[arg(long)]
     update_format_hash: bool,
+    /// Write docs/metrics.md from the declarations of metrics in the code.
+    #[arg(long)]
+    update_metrics: bool,
 }
 
 /// An exception.
@@ -59,6 +62,9 @@ impl Violation {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.update_format_hash {
         documents::update_format_hash(&tools::project())?;
+    }
+    if arguments.update_metrics {
+        documents::update_metrics()?;
     }
     let (violations, files) = check()?;
     for violation in &violations {

@@ -1,5 +1,5 @@
-//! What is measured: counters, and histograms of times and sizes. Each crate declares its own with [`metrics!`], once: name, kind,
-//! unit and help; `stats`, `profile`, the Prometheus endpoint and docs/metrics.md all come from that.
+//! What is measured: counters, and histograms of times and sizes. Each crate declares its own with [`metrics!`], once: name,
+//! kind, unit and help; `stats`, `profile`, the Prometheus endpoint and docs/metrics.md all come from that.
 //!
 //! A histogram has eight buckets between a number and its double, so what it says of a value is at most an eighth off. To record
 //! is two relaxed additions: no lock, no allocation, no clock (`platform::Clock::timer` brings one). Nothing else is kept, so the

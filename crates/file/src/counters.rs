@@ -13,6 +13,7 @@ base::metrics! {
     record_wait: Histogram, Seconds, "a change waits for a commit because the journal is far ahead; most never do";
     flushes_overtaken: Counter, Count, "files that a sync or a cut took back out of a running batch";
     flush: Histogram, Seconds, "a batch of files is flushed: cut, stored as chunks, settled, recorded";
+    flush_cut: Histogram, Seconds, "a flush waits until the next group of chunks is cut; groups are cut beside the one before";
     flushed_bytes: Counter, Bytes, "bytes moved from the write buffer to chunks";
     inlined_bytes: Counter, Bytes, "bytes that an fsync put into the journal";
     flush_failures: Counter, Count, "flushes that failed; their data stays in memory";

@@ -294,7 +294,9 @@ impl FileSystem {
     /// and written: cutting is work for one core.
     async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
         let mut cutter = Cutter::new(batch, self.options.group_bytes);
+        let time = self.platform.clock.timer(&self.counters.flush_cut);
         let mut group = cutter.next();
+        drop(time);
         while let Some(pieces) = group {
             if cutter.is_done() {
                 self.put_pieces(batch, pieces).await?;
@@ -307,6 +309,7 @@ impl FileSystem {
                 let _ = send.send((cutter, group));
             }));
             self.put_pieces(batch, pieces).await?;
+            let _time = self.platform.clock.timer(&self.counters.flush_cut);
             (cutter, group) = cut.await.unwrap_or_else(|_| panic!("cutting ended early"));
         }
         for (number, tail) in cutter.tails {

@@ -14,6 +14,8 @@ mod info;
 mod init;
 mod mount;
 mod mount_helper;
+mod profile;
+mod sample;
 mod serve;
 mod snapshot;
 mod stats;
@@ -61,6 +63,7 @@ enum Verb {
     Stop(stop::Arguments),
     Status(status::Arguments),
     Stats(stats::Arguments),
+    Profile(profile::Arguments),
     Info(info::Arguments),
     Sync(sync::Arguments),
     Fsck(fsck::Arguments),
@@ -98,6 +101,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Stop(arguments) => stop::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments),
         Verb::Stats(arguments) => stats::run(&arguments),
+        Verb::Profile(arguments) => profile::run(&arguments),
         Verb::Info(arguments) => info::run(&arguments),
         Verb::Sync(arguments) => sync::run(&arguments),
         Verb::Fsck(arguments) => fsck::run(&arguments),

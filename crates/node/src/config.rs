@@ -8,6 +8,7 @@
 //! file and (within a known section) in the environment.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub struct Config {
     pub cache_time: Duration,
     /// Least severe messages that are logged.
     pub log_level: tracing::Level,
+    /// Where metrics can be fetched over HTTP; `None`: nowhere.
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 impl Default for Config {
@@ -80,6 +83,7 @@ impl Default for Config {
             request_bytes: 0,
             cache_time: Duration::ZERO,
             log_level: tracing::Level::INFO,
+            metrics_listen: None,
         };
         for key in KEYS {
             (key.set)(&mut config, key.default).expect("the defaults of KEYS are valid (tested)");
@@ -198,6 +202,19 @@ const KEYS: &[Key] = &[
             config.log_level = text
                 .parse()
                 .map_err(|_| "expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\"".to_owned())?;
+            Ok(())
+        },
+    },
+    Key {
+        section: "metrics",
+        name: "listen",
+        default: "off",
+        help: "Where Prometheus can fetch http://ADDRESS:PORT/metrics: \"off\", or an address such as \"127.0.0.1:9899\"\n\
+            (port 0: any free one, see `hydrafs status`). Who reaches it can read it; no names or content of files are in it.",
+        set: |config, text| {
+            let address =
+                || text.parse().map_err(|_| "expected \"off\" or ADDRESS:PORT, such as \"127.0.0.1:9899\"".to_owned());
+            config.metrics_listen = if text == "off" { None } else { Some(address()?) };
             Ok(())
         },
     },

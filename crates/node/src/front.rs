@@ -16,5 +16,7 @@ mod translate;
 mod control;
 mod kernel;
 
+#[cfg(test)]
+pub(crate) use control::descriptions;
 pub(crate) use control::{Control, Mounted, Stop};
 pub(crate) use kernel::Kernel;

@@ -12,6 +12,9 @@
 
 pub mod failure;
 
+mod exposition;
+mod scrape;
+
 pub mod config;
 pub mod moment;
 pub mod mounts;

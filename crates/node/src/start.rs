@@ -162,7 +162,11 @@ impl Running<'_> {
         daemon::watch_signals(move |signal| signals.send(Event::Signal(signal)).is_ok())?;
         let control = Control::new(self.folder, self.platform, self.system);
         let tell = move |stop| send.send(Event::Stop(stop)).is_ok();
-        server::serve(&self.folder.path, Arc::new(control.of_daemon(mounted, Box::new(tell))))
+        let control = Arc::new(control.of_daemon(mounted, Box::new(tell)));
+        if let Some(address) = self.config.metrics_listen {
+            control.publish_metrics(address);
+        }
+        server::serve(&self.folder.path, control)
     }
 
     fn words(&self, mounted: Option<&Mounted>) -> String {
@@ -199,7 +203,7 @@ impl Running<'_> {
         let mount = fuse::mount(point, &options).map_err(cannot)?;
         let session = Session::start(mount, Arc::clone(&kernel), &settings(self.config)).map_err(cannot)?;
         let transport = transport_name(session.negotiated());
-        let (notifier, unmounter) = (session.notifier(), session.unmounter());
+        let (notifier, unmounter, meter) = (session.notifier(), session.unmounter(), session.meter());
         let send = send.clone();
         let wait = move || {
             let result = session.run();
@@ -207,7 +211,7 @@ impl Running<'_> {
             let _ = send.send(Event::Unmounted(result));
         };
         std::thread::Builder::new().name("session".to_owned()).spawn(wait).map_err(cannot)?;
-        Ok((Mounted { point: point.to_owned(), transport, kernel, notifier }, unmounter))
+        Ok((Mounted { point: point.to_owned(), transport, kernel, notifier, meter }, unmounter))
     }
 
     /// Waits until the daemon is to end and its mount has gone. Gives those who wait for the outcome.

@@ -16,7 +16,7 @@ base::metrics! {
     chunks_read: Counter, Count, "chunks asked for by get";
     cache_hits: Counter, Count, "chunks that get found in the cache";
     cache_misses: Counter, Count, "chunks that get did not find in the cache";
-    chunk_read: Histogram, Seconds, "a chunk that the cache does not have is looked up, read from its pack, decompressed and verified";
+    chunk_read: Histogram, Seconds, "a chunk that the cache lacks is looked up, read, decompressed and verified";
     read_bytes: Counter, Bytes, "bytes read from packs for get";
     verify_failures: Counter, Count, "chunks read from a pack that were not what their address says";
     index_lookups: Counter, Count, "look-ups that had to ask the index file";
@@ -32,7 +32,7 @@ base::metrics! {
     settle: Histogram, Seconds, "chunks that were put become durable: packs are written out and synced";
     log_frames: Counter, Count, "frames logged";
     log_bytes: Counter, Bytes, "bytes of frames logged, with headers";
-    log_wait: Histogram, Seconds, "somebody waits until the frames logged so far are durable; who finds them so is not counted";
+    log_wait: Histogram, Seconds, "somebody waits until frames are durable; who finds them so is not counted";
     log_sync: Histogram, Seconds, "a run of frames is written to the journal and synced";
     log_sync_frames: Histogram, Count, "frames of such a run: how many share one sync";
     log_segments_created: Counter, Count, "journal segments made and filled with zeroes";

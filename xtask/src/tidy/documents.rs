@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::{Source, Violation};
+use crate::tools;
 
 /// Files that lay out bytes: on disk, and between kernel, daemon and command line.
 const FORMATS: [&str; 3] =
@@ -61,6 +62,15 @@ pub(super) fn update_format_hash(root: &Path) -> Result<()> {
     }
     fs::write(&path, lines.join("\n") + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     println!("wrote the hash of the formats into {FORMAT_DOCUMENT}");
+    Ok(())
+}
+
+/// Has the test of docs/metrics.md write it: the declarations are known to the crate `node` alone, and it keeps that test.
+pub(super) fn update_metrics() -> Result<()> {
+    let test = ["test", "--quiet", "--package", "node", "--lib", "the_metrics_reference_is_up_to_date"];
+    let status = tools::cargo().args(test).env("HYDRAFS_UPDATE_METRICS_REFERENCE", "1").status()?;
+    ensure!(status.success(), "docs/metrics.md was not written: the test ended with {status}");
+    println!("wrote docs/metrics.md");
     Ok(())
 }
 

@@ -45,13 +45,17 @@ fn nothing_recorded_is_zero() {
     assert_eq!((none.count(), none.sum(), none.max(), none.quantile(0.5), none.count_to(u64::MAX)), (0, 0, 0, 0, 0));
 }
 
-crate::metrics! {
-    /// For the test below.
-    part:
-    things: Counter, Count, "things";
-    read_bytes: Counter, Bytes, "bytes";
-    wait: Histogram, Seconds, "waits";
+mod declared {
+    #![expect(unreachable_pub, reason = "what crates declare is public")]
+    crate::metrics! {
+        /// For the test below.
+        part:
+        things: Counter, Count, "things";
+        read_bytes: Counter, Bytes, "bytes";
+        wait: Histogram, Seconds, "waits";
+    }
 }
+use declared::Counters;
 
 #[test]
 fn a_declaration_is_all_there_is_to_say() {
@@ -73,14 +77,18 @@ proptest! {
     #[test]
     fn a_quantile_is_within_its_bucket(
         // Of all magnitudes, not mostly huge.
-        values in prop::collection::vec((0_u32..49, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1)), 1..200),
+        values in prop::collection::vec(
+            (0_u32..49, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1)),
+            1..200,
+        ),
         share in 0.0..=1.0_f64,
     ) {
         let found = recorded(&values);
         let mut sorted = values.clone();
         sorted.sort_unstable();
         let rank = ((values.len() as f64 * share).ceil() as usize).max(1);
-        for (told, truth) in [(found.quantile(share), sorted[rank - 1].max(1)), (found.max(), sorted[values.len() - 1].max(1))] {
+        let truths = [sorted[rank - 1], sorted[values.len() - 1]].map(|truth| truth.max(1));
+        for (told, truth) in [found.quantile(share), found.max()].into_iter().zip(truths) {
             prop_assert!(told >= truth && told - truth <= truth / 8, "{told} for {truth}");
         }
         prop_assert_eq!(found.sum(), values.iter().sum::<u64>());
@@ -92,7 +100,10 @@ proptest! {
     }
 
     #[test]
-    fn parts_make_the_whole(first in prop::collection::vec(any::<u64>(), 0..50), second in prop::collection::vec(any::<u64>(), 0..50)) {
+    fn parts_make_the_whole(
+        first in prop::collection::vec(any::<u64>(), 0..50),
+        second in prop::collection::vec(any::<u64>(), 0..50),
+    ) {
         let whole = recorded(&[first.clone(), second.clone()].concat());
         let (first, second) = (recorded(&first), recorded(&second));
         let mut sum = first.clone();

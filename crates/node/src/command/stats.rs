@@ -1,15 +1,16 @@
 //! `hydrafs stats`: what a node does, live, one line per interval, like vmstat(8).
 //!
-//! Rates are differences of the daemon's counters over its own time, so that a late line is not a wrong one.
+//! Rates are differences of the daemon's counters over its own time, so that a late line is not a wrong one. Also all histograms
+//! since the daemon's start as a table, and all metrics as Prometheus reads them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::number;
+use super::sample::{self, Sample};
 use crate::control::client::Daemon;
 use crate::control::wire::Request;
 use crate::failure::Failure;
@@ -27,7 +28,10 @@ const LINES_PER_HEADING: u64 = 20;
     Examples:\n  \
     hydrafs stats ./node             a line each second, until Ctrl-C\n  \
     hydrafs stats ./node 5 -n 12     a line each 5 s, for a minute\n  \
-    hydrafs stats --json ./node      one JSON object per line, with every counter"
+    hydrafs stats --json ./node      one JSON object per line: every counter, and the times of the interval in ns\n  \
+    hydrafs stats --latency ./node   how long requests and the work below them take, since the daemon's start\n  \
+    hydrafs stats --prometheus ./node > /var/lib/node_exporter/hydrafs.prom\n\n\
+    `hydrafs profile` says where the time of one workload goes."
 )]
 pub(super) struct Arguments {
     /// The node's folder.
@@ -41,23 +45,50 @@ pub(super) struct Arguments {
     /// Print JSON: one object per line.
     #[arg(long)]
     json: bool,
+    /// Print how long requests and the work below them took since the daemon's start, and end. Times are at most an eighth too
+    /// large, totals exact; those of requests that run at once add up.
+    #[arg(long)]
+    latency: bool,
+    /// Print all metrics as Prometheus reads them, and end.
+    #[arg(long, conflicts_with_all = ["latency", "json"])]
+    prometheus: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let folder = NodeFolder::open(&arguments.node)?.path;
-    let mut before = sample(&folder)?;
+    if arguments.prometheus {
+        let answer = Daemon::find(&folder)?.ask(&Request::Metrics {}, super::remark)?;
+        super::say(super::text(&answer, "/text").trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut before = Sample::take(&folder)?;
+    if arguments.latency {
+        match arguments.json {
+            true => super::say_json(&sample::object(&before.histograms, sample::summary)),
+            false => latency(&before).iter().for_each(super::say),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut line = 0;
     while arguments.count.is_none_or(|count| line < count) {
         pause(Duration::from_secs_f64(arguments.interval));
-        let now = sample(&folder)?;
-        let rates = rates(&before, &now);
+        let now = Sample::take(&folder)?;
+        // A daemon that was started anew counts from 0.
+        let between = now.since(&before).unwrap_or_else(|| now.clone());
+        let rates = rates(&between);
         if arguments.json {
-            super::say(json!({ "rates": rates, "gauges": now["gauges"], "counters": now["counters"] }));
+            let number = |value: &u64| Some(json!(value));
+            super::say(json!({
+                "rates": rates,
+                "gauges": sample::object(&now.gauges, number),
+                "counters": sample::object(&now.counters, number),
+                "histograms": sample::object(&between.histograms, sample::summary),
+            }));
         } else {
             if line % LINES_PER_HEADING == 0 {
                 super::say(heading());
             }
-            super::say(row(&rates, &now["gauges"]));
+            super::say(row(&rates, &now));
         }
         before = now;
         line += 1;
@@ -65,13 +96,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| (0.01..=86_400.0).contains(seconds));
     seconds.ok_or_else(|| "expected seconds, 0.01 to 86400".to_owned())
-}
-
-fn sample(folder: &Path) -> Result<Value, Failure> {
-    Daemon::find(folder)?.ask(&Request::Counters {}, super::remark)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a command that waits for a person's clock")]
@@ -79,28 +106,25 @@ fn pause(interval: Duration) {
     std::thread::sleep(interval);
 }
 
-/// Columns that are rates: heading, counters whose sum it is, and what a unit of it is.
+/// Columns that are rates: heading, counters and histograms whose sum it is, and what a unit of it is.
 const RATES: [(&str, &[&str], f64); 10] = [
-    ("req/s", &["kernel_requests"], 1.0),
+    ("req/s", &["fuse_requests"], 1.0),
     ("read/s", &["file_reads"], 1.0),
     ("rdMiB/s", &["file_read_bytes"], MIB),
     ("write/s", &["file_writes"], 1.0),
     ("wrMiB/s", &["file_write_bytes"], MIB),
     ("flMiB/s", &["file_flushed_bytes", "file_inlined_bytes"], MIB),
-    ("newMiB/s", &["store_bytes_new"], MIB),
-    ("stMiB/s", &["store_bytes_stored"], MIB),
-    ("fsync/s", &["file_syncs"], 1.0),
-    ("commit/s", &["file_commits"], 1.0),
+    ("newMiB/s", &["store_new_bytes"], MIB),
+    ("stMiB/s", &["store_stored_bytes"], MIB),
+    ("fsync/s", &["file_sync"], 1.0),
+    ("commit/s", &["file_commit"], 1.0),
 ];
 const MIB: f64 = (1 << 20) as f64;
 
 /// Every rate by its heading, and the share of chunk reads that the cache answered, in percent.
-fn rates(before: &Value, now: &Value) -> Value {
-    let seconds = |sample: &Value| sample["elapsed_seconds"].as_f64().unwrap_or_default();
-    let elapsed = (seconds(now) - seconds(before)).max(0.001);
-    let counter = |sample: &Value, name: &str| number(&sample["counters"], &format!("/{name}"));
-    // A daemon that was started anew counts from 0.
-    let grown = |name: &str| counter(now, name).saturating_sub(counter(before, name)) as f64;
+fn rates(between: &Sample) -> Value {
+    let elapsed = between.seconds.max(0.001);
+    let grown = |name: &str| between.count(name) as f64;
     let rate = |(heading, counters, unit): &(&str, &[&str], f64)| {
         let sum: f64 = counters.iter().map(|name| grown(name)).sum();
         ((*heading).to_owned(), json!(sum / unit / elapsed))
@@ -118,7 +142,7 @@ fn heading() -> String {
     line + "   cache% dirtyMiB  logMiB"
 }
 
-fn row(rates: &Value, gauges: &Value) -> String {
+fn row(rates: &Value, now: &Sample) -> String {
     let mut line = String::new();
     for (heading, _, unit) in RATES {
         let value = rates[heading].as_f64().unwrap_or_default();
@@ -126,32 +150,74 @@ fn row(rates: &Value, gauges: &Value) -> String {
         line.push_str(&format!("{value:>9.digits$}"));
     }
     let hits = rates["cache%"].as_f64().map_or("-".to_owned(), |share| format!("{share:.0}"));
-    let gauge = |name: &str| number(gauges, &format!("/{name}")) as f64 / MIB;
-    format!("{line}{hits:>9}{:>9.1}{:>8.1}", gauge("dirty_bytes"), gauge("journal_bytes"))
+    let gauge = |name: &str| now.gauge(name) as f64 / MIB;
+    format!("{line}{hits:>9}{:>9.1}{:>8.1}", gauge("file_dirty_bytes"), gauge("store_journal_bytes"))
+}
+
+/// All histograms that have anything: those of requests with the largest sum first, then layer by layer. Those that count things
+/// and not time have no unit.
+fn latency(sample: &Sample) -> Vec<String> {
+    let row = |name: &str, [count, p50, p90, p99, max, sum]: [String; 6]| {
+        format!("{name:<26}{count:>10}{p50:>9}{p90:>9}{p99:>9}{max:>9}{sum:>9}")
+    };
+    let mut lines = vec![row("", ["count", "p50", "p90", "p99", "max", "total"].map(str::to_owned))];
+    let requests = sample.requests().into_iter().map(|(op, values)| (format!("request {op}"), values));
+    let layers = sample.histograms.iter().filter(|((_, label), _)| label.is_none());
+    let layers = layers.map(|((name, _), values)| (name.replacen('_', " ", 1), values.clone()));
+    for (name, values) in requests.chain(layers).filter(|(_, values)| values.count() > 0) {
+        let is_time = !name.ends_with("_frames");
+        let show = |value: u64| if is_time { sample::time(value) } else { value.to_string() };
+        let at = |share| show(values.quantile(share));
+        let cells = [values.count().to_string(), at(0.5), at(0.9), at(0.99), show(values.max()), show(values.sum())];
+        lines.push(row(&name, cells));
+    }
+    lines
 }
 
 #[cfg(test)]
 mod tests {
+    use base::metric::Distribution;
     use serde_json::json;
 
-    use super::{heading, rates, row};
+    use super::{Sample, heading, latency, rates, row};
+
+    fn of_times(name: &str, label: Option<&str>, bucket: usize) -> ((String, Option<String>), Distribution) {
+        ((name.to_owned(), label.map(str::to_owned)), Distribution::of(1_000, [(bucket, 4)]))
+    }
 
     #[test]
     fn rates_are_differences_over_the_daemons_time() {
-        let sample = |seconds: f64, reads: u64, bytes: u64| {
-            json!({
-                "elapsed_seconds": seconds,
-                "counters": { "file_reads": reads, "file_read_bytes": bytes, "store_chunks_read": reads, "store_cache_hits": 3 * reads / 4 },
-                "gauges": { "dirty_bytes": 3 << 20 },
-            })
+        let counter = |name: &str, value: u64| ((name.to_owned(), None), value);
+        let counters =
+            [("file_reads", 400), ("file_read_bytes", 64 << 20), ("store_chunks_read", 4), ("store_cache_hits", 3)];
+        let between = Sample {
+            seconds: 2.0,
+            counters: counters.map(|(name, value)| counter(name, value)).into(),
+            gauges: [counter("file_dirty_bytes", 3 << 20)].into(),
+            histograms: [of_times("file_sync", None, 3)].into(),
+            ..Sample::default()
         };
-        let (before, now) = (sample(1.0, 0, 0), sample(3.0, 400, 64 << 20));
-        let found = rates(&before, &now);
+        let found = rates(&between);
         assert_eq!(
-            (&found["read/s"], &found["rdMiB/s"], &found["cache%"]),
-            (&json!(200.0), &json!(32.0), &json!(75.0))
+            (&found["read/s"], &found["rdMiB/s"], &found["cache%"], &found["fsync/s"]),
+            (&json!(200.0), &json!(32.0), &json!(75.0), &json!(2.0))
         );
-        assert_eq!(rates(&now, &before)["read/s"], json!(0.0), "a daemon that was started anew");
-        assert_eq!(row(&found, &now["gauges"]).len(), heading().len());
+        let row = row(&found, &between);
+        assert!(row.len() == heading().len() && row.contains(" 3.0 "), "{row}");
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_all_that_was_timed() {
+        let histograms = [
+            of_times("fuse_request", Some("fsync"), 7),
+            of_times("store_log_sync", None, 7),
+            of_times("store_log_sync_frames", None, 1),
+            (("file_commit".to_owned(), None), Distribution::default()),
+        ];
+        let lines = latency(&Sample { histograms: histograms.into(), ..Sample::default() });
+        let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(words[1], ["request", "fsync", "4", "8ns", "8ns", "8ns", "8ns", "1.00us"]);
+        assert_eq!(words[3], ["store", "log_sync_frames", "4", "2", "2", "2", "2", "1000"]);
+        assert_eq!(lines.len(), 4, "nothing was committed: {lines:?}");
     }
 }

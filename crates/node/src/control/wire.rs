@@ -31,8 +31,10 @@ pub const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 pub enum Request {
     /// The state of the daemon, its files and its disks.
     Status {},
-    /// All counters.
+    /// All metrics, as JSON with whole histograms.
     Counters {},
+    /// All metrics, as text for Prometheus.
+    Metrics {},
     /// What is known of the file with this inode number.
     Info {
         /// `st_ino`.

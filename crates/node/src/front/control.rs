@@ -4,17 +4,22 @@
 //!
 //! Not here: how the daemon ends (`start`); how answers are shown (`command`).
 
+mod measure;
 mod report;
 
+#[cfg(test)]
+pub(crate) use measure::descriptions;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::id::FileId;
 use base::units::Bytes;
 use file::{Depth, FileError, FileSystem, Node, SNAPSHOTS};
-use fuse::{Notice, Notifier};
+use fuse::{Meter, Notice, Notifier};
 use platform::Platform;
 use platform::real::block_on;
 use serde_json::{Value, json};
@@ -24,7 +29,7 @@ use crate::control::server::Handler;
 use crate::control::wire::Request;
 use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
-use crate::{moment, opening};
+use crate::{exposition, moment, opening, scrape};
 
 /// Somebody asks the daemon to end.
 pub(crate) struct Stop {
@@ -42,6 +47,8 @@ pub(crate) struct Control {
     started: Duration,
     mount: Option<Mounted>,
     stop: Option<TellStop>,
+    /// Where metrics are published, or why they are not.
+    published: OnceLock<Result<SocketAddr, Failure>>,
 }
 
 /// Tells the daemon's main thread; false if it does not listen any more.
@@ -55,18 +62,40 @@ pub(crate) struct Mounted {
     pub(crate) transport: &'static str,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) notifier: Notifier,
+    pub(crate) meter: Meter,
 }
 
 impl Control {
     pub(crate) fn new(folder: &NodeFolder, platform: &Platform, system: &Arc<FileSystem>) -> Control {
         let (platform, system) = (platform.clone(), Arc::clone(system));
         let started = platform.clock.elapsed();
-        Control { folder: folder.clone(), platform, system, started, mount: None, stop: None }
+        Control {
+            folder: folder.clone(),
+            platform,
+            system,
+            started,
+            mount: None,
+            stop: None,
+            published: OnceLock::new(),
+        }
     }
 
     /// For a daemon: its mount, and who ends it.
     pub(crate) fn of_daemon(self, mount: Option<Mounted>, stop: TellStop) -> Control {
         Control { mount, stop: Some(stop), ..self }
+    }
+
+    /// Lets metrics be fetched at this address. Files matter more than metrics: where that fails, the log and `status` say so.
+    pub(crate) fn publish_metrics(self: &Arc<Self>, address: SocketAddr) {
+        let control = Arc::clone(self);
+        let text = move || exposition::prometheus(&control.metrics());
+        let served = scrape::serve(address, Arc::clone(&self.platform.clock), text);
+        match &served {
+            Ok(address) => tracing::info!("metrics are at http://{address}/metrics"),
+            Err(failure) => tracing::error!("{failure}"),
+        }
+        // Called once, when the daemon starts.
+        let _ = self.published.set(served);
     }
 
     fn explain(&self, what: &str) -> impl Fn(FileError) -> Failure {
@@ -162,6 +191,7 @@ impl Handler for Control {
         match request {
             Request::Status {} => Ok(self.status()),
             Request::Counters {} => Ok(self.counters()),
+            Request::Metrics {} => Ok(json!({ "text": exposition::prometheus(&self.metrics()) })),
             Request::Info { inode } => self.info(inode),
             Request::Sync {} => {
                 block_on(self.system.sync_all()).map_err(self.explain("cannot sync"))?;

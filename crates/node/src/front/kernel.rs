@@ -16,7 +16,7 @@ mod listing;
 mod reply;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -47,14 +47,12 @@ pub(crate) struct Kernel {
     /// How long the kernel may keep what it is told.
     valid: Duration,
     opens_silently: AtomicBool,
-    requests: AtomicU64,
     failures: Failures,
     errands: Errands,
 }
 
 impl Service for Kernel {
     async fn serve(self: Arc<Self>, exchange: Exchange) -> Exchange {
-        self.requests.fetch_add(1, Ordering::Relaxed);
         if !self.takes_long(&exchange) {
             return self.answer(exchange).await;
         }
@@ -105,15 +103,9 @@ impl Kernel {
             nodes: Nodes::new(),
             valid,
             opens_silently: AtomicBool::new(true),
-            requests: AtomicU64::new(0),
             failures: Failures::default(),
             errands: Errands::new(platform.tasks.clone()),
         }
-    }
-
-    /// Requests so far.
-    pub(crate) fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
     }
 
     /// The node with this inode number, if the kernel knows it.

@@ -2,6 +2,7 @@
 //!
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
 //! - `copy`: `hydrafs cp` from folder to folder.
+//! - `metrics`: what is measured of a mount, over HTTP and by `stats` and `profile`; hostile clients.
 //! - `mount`: a mount over each transport, all operations, persistence, crashes.
 //!
 //! Mounts need root (or fusermount3) and /dev/fuse: without them those tests say so and pass.
@@ -9,5 +10,6 @@
 
 mod cli;
 mod copy;
+mod metrics;
 mod mount;
 mod support;

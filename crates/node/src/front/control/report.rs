@@ -1,9 +1,13 @@
 //! The answers of the control socket, as JSON. Names and units are an interface: programs read them (`--json`).
 
+use std::net::SocketAddr;
+
+use base::metric::{self, Metric, Unit};
 use file::{CheckReport, Description, FilesReport, Kind, Node, Problem, StoreStatus, View};
 use serde_json::{Map, Value, json};
 
 use super::Control;
+use crate::failure::Failure;
 use crate::moment;
 
 impl Control {
@@ -16,7 +20,7 @@ impl Control {
             json!({
                 "point": mount.point.display().to_string(),
                 "transport": mount.transport,
-                "requests": mount.kernel.requests(),
+                "requests": mount.meter.requests(),
             })
         });
         json!({
@@ -51,35 +55,35 @@ impl Control {
             "commit": { "generation": store.generation, "covered": store.covered },
             "cache_bytes": store.cache_bytes,
             "disks": disks(store),
-            "failures": failures(&status),
+            "metrics": self.published.get().and_then(|served| served.as_ref().ok()).map(ToString::to_string),
+            "failures": failures(&status, self.published.get()),
         })
     }
 
-    /// All counters, and the numbers of the moment that `stats` shows beside them.
+    /// All metrics. One that has labels is an object of the values by label.
     pub(super) fn counters(&self) -> Value {
-        let status = self.system.status();
-        let mut counters: Map<String, Value> =
-            status.counters.iter().map(|(name, _, value)| (layered(name), json!(value))).collect();
-        let requests = self.mount.as_ref().map_or(0, |mount| mount.kernel.requests());
-        counters.insert("kernel_requests".to_owned(), json!(requests));
+        let mut sections = ["counters", "gauges", "histograms"].map(|name| (name, Map::new()));
+        for Metric { description, label, value } in self.metrics() {
+            let value = match value {
+                metric::Value::Number(number) => json!(number),
+                metric::Value::Distribution(values) => json!({
+                    "unit": if description.unit == Unit::Seconds { "nanoseconds" } else { "count" },
+                    "sum": values.sum(),
+                    "buckets": values.filled().collect::<Vec<_>>(),
+                }),
+            };
+            let section = &mut sections[description.kind as usize].1;
+            let place = section.entry(description.key()).or_insert_with(|| json!({}));
+            match label {
+                Some((_, label)) => place[label] = value,
+                None => *place = value,
+            }
+        }
         let elapsed = self.platform.clock.elapsed().saturating_sub(self.started);
-        json!({
-            "elapsed_seconds": elapsed.as_secs_f64(),
-            "counters": counters,
-            "gauges": {
-                "dirty_bytes": status.dirty_bytes,
-                "journal_bytes": status.store.journal_bytes,
-                "cache_bytes": status.store.cache_bytes,
-                "inodes": status.inodes,
-                "free_bytes": self.system.space().free,
-            },
-        })
+        let head = [("elapsed_seconds", json!(elapsed.as_secs_f64())), ("process", json!(std::process::id()))];
+        let sections = sections.into_iter().map(|(name, section)| (name, Value::Object(section)));
+        head.into_iter().chain(sections).map(|(name, value)| (name.to_owned(), value)).collect()
     }
-}
-
-/// A counter's name with its layer in front. The file layer's have it already.
-fn layered(name: &str) -> String {
-    if name.starts_with("file_") { name.to_owned() } else { format!("store_{name}") }
 }
 
 fn class(class: &file::ClassStatus) -> Value {
@@ -110,7 +114,7 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
 }
 
 /// What somebody has to look at.
-fn failures(status: &file::Status) -> Vec<String> {
+fn failures(status: &file::Status, published: Option<&Result<SocketAddr, Failure>>) -> Vec<String> {
     let layers = [
         ("the journal takes no more frames", &status.journal_failure),
         ("the last flush failed", &status.flush_failure),
@@ -120,6 +124,7 @@ fn failures(status: &file::Status) -> Vec<String> {
         layers.iter().filter_map(|(what, why)| why.as_ref().map(|why| format!("{what}: {why}"))).collect();
     let disks = status.store.disks.iter().filter(|disk| !disk.is_good);
     failures.extend(disks.map(|disk| format!("disk {} is out: {}", disk.path, disk.health)));
+    failures.extend(published.and_then(|served| served.as_ref().err()).map(Failure::to_string));
     failures
 }
 

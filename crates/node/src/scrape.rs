@@ -1,0 +1,264 @@
+//! Metrics over HTTP, for Prometheus: `GET /metrics` and nothing else.
+//!
+//! A client costs a thread for some seconds and a few KiB, whatever it does: connections are few, the head of a request is
+//! short, and the whole conversation has one deadline. The parser is httparse (hyper's; no dependencies). A server crate would
+//! bring an executor, or, as tiny_http, no deadlines, for one answer per connection.
+//!
+//! Not here: what the text says (`exposition`), who may reach the address (the one who sets it decides).
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use platform::Clock;
+
+use crate::exposition::CONTENT_TYPE;
+use crate::failure::Failure;
+
+/// Conversations at a time; more are hung up on.
+const CONVERSATIONS_MAX: usize = 8;
+/// How long a conversation may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest head of a request.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// Most headers in it.
+const HEADERS_MAX: usize = 64;
+
+/// Listens, and answers with the text until the process ends. Gives the address, with the port that was found for port 0.
+pub(crate) fn serve(
+    address: SocketAddr,
+    clock: Arc<dyn Clock>,
+    text: impl Fn() -> String + Send + Sync + 'static,
+) -> Result<SocketAddr, Failure> {
+    let cannot = |error: io::Error| {
+        Failure::new("cannot publish metrics", error)
+            .place(address.to_string())
+            .mend("choose another address in the section [metrics] of hydrafs.toml; all else works")
+    };
+    let listener = TcpListener::bind(address).map_err(cannot)?;
+    let bound = listener.local_addr().map_err(cannot)?;
+    let text: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(text);
+    let accept = move || accept_all(&listener, &clock, &text);
+    std::thread::Builder::new().name("metrics".to_owned()).spawn(accept).map_err(cannot)?;
+    Ok(bound)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the listener's own thread, which serves nobody meanwhile")]
+fn accept_all(listener: &TcpListener, clock: &Arc<dyn Clock>, text: &Arc<dyn Fn() -> String + Send + Sync>) {
+    // Each conversation holds a copy.
+    let conversations = Arc::new(());
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: give others time to close some.
+                tracing::warn!("metrics can be fetched by nobody: {error}");
+                std::thread::sleep(Duration::from_millis(200));
+                continue;
+            }
+        };
+        if Arc::strong_count(&conversations) > CONVERSATIONS_MAX {
+            continue;
+        }
+        let (clock, text, conversation) = (clock.clone(), text.clone(), conversations.clone());
+        let talk = move || {
+            let deadline = clock.elapsed() + PATIENCE;
+            let mut stream = Timed { stream, clock, deadline };
+            if let Err(error) = converse(&mut stream, text.as_ref()) {
+                tracing::debug!("a request for metrics ended: {error}");
+            }
+            // Before the stream: whoever sees it closed finds the place free.
+            drop(conversation);
+            drop(stream);
+        };
+        if let Err(error) = std::thread::Builder::new().name("metrics-client".to_owned()).spawn(talk) {
+            tracing::warn!("cannot start a thread for a request for metrics: {error}");
+        }
+    }
+}
+
+/// A connection all of whose calls end at one deadline: with a timeout for each, a client could go on for ever, a byte at a time.
+struct Timed {
+    stream: TcpStream,
+    clock: Arc<dyn Clock>,
+    deadline: Duration,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.deadline.saturating_sub(self.clock.elapsed());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn converse(stream: &mut Timed, text: &dyn Fn() -> String) -> io::Result<()> {
+    let answer = answer(stream, text)?;
+    stream.write_all(&answer)?;
+    stream.stream.shutdown(Shutdown::Write)?;
+    // What a client still sends would otherwise reset the connection before it has read the answer.
+    io::copy(&mut stream.take(HEAD_BYTES_MAX as u64), &mut io::sink()).map(drop)
+}
+
+/// Reads the head of a request and answers it.
+fn answer(stream: &mut impl Read, text: &dyn Fn() -> String) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut room = [0; 1024];
+    loop {
+        let count = stream.read(&mut room)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&room[..count]);
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(&head) {
+            Ok(httparse::Status::Complete(_)) => {
+                return Ok(respond(request.method.unwrap_or_default(), request.path.unwrap_or_default(), text));
+            }
+            Ok(httparse::Status::Partial) if head.len() < HEAD_BYTES_MAX => {}
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+                return Ok(response("431 Request Header Fields Too Large", "", "the request is too long\n", true));
+            }
+            Err(error) => return Ok(response("400 Bad Request", "", &format!("this is no HTTP/1: {error}\n"), true)),
+        }
+    }
+}
+
+fn respond(method: &str, path: &str, text: &dyn Fn() -> String) -> Vec<u8> {
+    let has_body = method != "HEAD";
+    let is_metrics = path.split('?').next() == Some("/metrics");
+    match (method, is_metrics) {
+        ("GET" | "HEAD", true) => response("200 OK", "", &text(), has_body),
+        ("GET" | "HEAD", false) => response("404 Not Found", "", "metrics are at /metrics\n", has_body),
+        _ => response("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "metrics can only be read\n", true),
+    }
+}
+
+fn response(status: &str, headers: &str, body: &str, has_body: bool) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\n{headers}");
+    format!("{head}Connection: close\r\n\r\n{}", if has_body { body } else { "" }).into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Read, Write};
+    use std::net::TcpStream;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use base::time::Timestamp;
+    use platform::Clock;
+
+    use super::{HEAD_BYTES_MAX, PATIENCE, answer, serve};
+
+    /// Goes a step further each time somebody looks.
+    struct Steps(AtomicU64, Duration);
+
+    impl Clock for Steps {
+        fn now(&self) -> Timestamp {
+            Timestamp::default()
+        }
+
+        fn elapsed(&self) -> Duration {
+            let step = self.0.fetch_add(1, Ordering::Relaxed);
+            self.1 * u32::try_from(step).expect("few looks")
+        }
+    }
+
+    /// What a client hears that sends the start of a request and then nothing.
+    fn heard(step: Duration) -> Vec<u8> {
+        let clock = Arc::new(Steps(AtomicU64::new(0), step));
+        let address = serve("127.0.0.1:0".parse().expect("an address"), clock, String::new).expect("a free port");
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.write_all(b"G").expect("it reads");
+        let mut heard = Vec::new();
+        // Hung up on, with the byte unread or not.
+        let _ = stream.read_to_end(&mut heard);
+        heard
+    }
+
+    #[test]
+    fn whoever_is_slow_is_hung_up_on() {
+        assert_eq!(heard(PATIENCE), b"", "no time left before the first byte");
+        assert_eq!(heard(PATIENCE * 49 / 100), b"", "little time left after it");
+    }
+
+    /// Gives its bytes one at a time, as a slow client does.
+    struct Slow<'a>(&'a [u8]);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            let count = self.0.len().min(1);
+            room[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn status(request: &[u8]) -> String {
+        let text = || "up 1\n".to_owned();
+        let (whole, slow) = (answer(&mut &*request, &text), answer(&mut Slow(request), &text));
+        let words = |answer: io::Result<Vec<u8>>| {
+            answer.map_or_else(|error| error.kind().to_string(), |answer| String::from_utf8(answer).expect("text"))
+        };
+        let (whole, slow) = (words(whole), words(slow));
+        assert_eq!(whole, slow, "{request:?}");
+        whole
+    }
+
+    #[test]
+    fn metrics_are_read_and_nothing_else() {
+        let found = status(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(found.starts_with("HTTP/1.1 200 OK\r\n") && found.ends_with("\r\nConnection: close\r\n\r\nup 1\n"));
+        assert!(found.contains("\r\nContent-Length: 5\r\n"));
+        let head = status(b"HEAD /metrics HTTP/1.0\r\n\r\n");
+        assert!(head.contains("\r\nContent-Length: 5\r\n") && head.ends_with("\r\n\r\n"));
+        assert!(status(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        assert!(status(b"GET /metrics/../x HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        assert!(status(b"POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_bounded() {
+        assert_eq!(status(b""), "unexpected end of file");
+        assert_eq!(status(b"GET /metrics HTTP/1.1\r\nHost:"), "unexpected end of file");
+        for garbage in [
+            &b"\0\0\0\0"[..],
+            b"{\"do\":\"status\"}\n",
+            b"GET  /metrics\r\n\r\n",
+            b"GET /m HTTP/9.9\r\n\r\n",
+            b"\xff\r\n\r\n",
+        ] {
+            assert!(status(garbage).starts_with("HTTP/1.1 400 "), "{garbage:?}");
+        }
+        let path = [&b"GET /"[..], &[b'a'; HEAD_BYTES_MAX]].concat();
+        let header = [&b"GET / HTTP/1.1\r\nA: "[..], &[b'a'; HEAD_BYTES_MAX]].concat();
+        let many = [&b"GET / HTTP/1.1\r\n"[..], &b"A: b\r\n".repeat(1000)].concat();
+        for long in [path, header, many] {
+            assert!(status(&long).starts_with("HTTP/1.1 431 "), "{} bytes", long.len());
+        }
+        // Whatever comes first, nobody reads on for ever.
+        assert!(answer(&mut io::repeat(b'a'), &String::new).is_ok());
+    }
+}
