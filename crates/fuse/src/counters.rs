@@ -1,7 +1,7 @@
 //! What a session measures, kept per thread and added up when asked.
 //!
 //! A request is timed from the moment in which its thread saw it until its answer is handed to the kernel, on whichever thread and
-//! however late. What it waited in the kernel before is not known here. Two readings of the clock a request, 25 ns each (measured).
+//! however late. What it waited in the kernel before is not known here. Two readings of the clock a request (`platform::Clock`).
 
 use crate::flags::opcode;
 use crate::lock::lock;
