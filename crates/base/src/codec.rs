@@ -129,6 +129,15 @@ impl<'a> Reader<'a> {
         if count > limit { Err(self.refuse(what)) } else { self.take(what, count) }
     }
 
+    /// Padding: `count` bytes that must be 0, so that a value has one form only.
+    pub fn zeroes(&mut self, what: &'static str, count: usize) -> Result<(), DecodeError> {
+        let offset = self.offset;
+        match self.take(what, count)?.iter().position(|byte| *byte != 0) {
+            None => Ok(()),
+            Some(at) => Err(DecodeError { what, offset: offset + at }),
+        }
+    }
+
     /// Nothing may be left.
     pub fn finish(&self, what: &'static str) -> Result<(), DecodeError> {
         if self.remaining() == 0 { Ok(()) } else { Err(self.refuse(what)) }
@@ -262,5 +271,7 @@ mod tests {
             assert!(all.is_err(), "cut at {cut}");
         }
         assert!(Reader::new(&[255, 255, 255, 255]).long_bytes("c", 9).is_err(), "a length beyond its limit");
+        assert_eq!(Reader::new(&[0, 0, 1]).zeroes("padding", 2), Ok(()));
+        assert_eq!(Reader::new(&[0, 0, 1]).zeroes("padding", 3).map_err(|error| error.offset), Err(2));
     }
 }

@@ -86,13 +86,10 @@ impl Roots {
         }
         let next_view = reader.u32("next view")?;
         let next_counter = reader.u64("next file")?;
-        Ok(Roots {
-            catalog: Root::decode(&mut reader)?,
-            snapshots: Root::decode(&mut reader)?,
-            orphans: Root::decode(&mut reader)?,
-            next_counter,
-            next_view,
-        })
+        let mut root = || Root::decode(&mut reader);
+        let (catalog, snapshots, orphans) = (root()?, root()?, root()?);
+        reader.finish("roots")?;
+        Ok(Roots { catalog, snapshots, orphans, next_counter, next_view })
     }
 }
 
@@ -109,11 +106,15 @@ fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes
     let number = reader.u8("file kind")?;
     let kind = Kind::from_number(number).ok_or(reader.refuse("file kind"))?;
     let flags = reader.u8("flags")?;
+    let mode = u32::from(reader.u16("mode")?);
+    if flags > 1 || mode & !MODE_MASK != 0 {
+        return Err(reader.refuse("flags and mode"));
+    }
     Ok(Attributes {
         file,
         kind,
-        is_preallocated: flags & 1 != 0,
-        mode: u32::from(reader.u16("mode")?) & MODE_MASK,
+        is_preallocated: flags == 1,
+        mode,
         uid: reader.u32("uid")?,
         gid: reader.u32("gid")?,
         links: reader.u32("links")?,
@@ -126,6 +127,14 @@ fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes
         changed: reader.timestamp("change time")?,
         born: reader.timestamp("birth time")?,
     })
+}
+
+fn decode_target(reader: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
+    let target = reader.short_bytes("link target")?;
+    if target.len() > LINK_TARGET_BYTES_MAX {
+        return Err(reader.refuse("link target"));
+    }
+    Ok(Bytes::copy_from_slice(target))
 }
 
 fn encode_version(version: &Version, writer: &mut Writer) {
@@ -152,10 +161,21 @@ pub(crate) fn decode_xattrs(bytes: &[u8]) -> Result<Xattrs, DecodeError> {
     let mut reader = Reader::new(bytes);
     let mut xattrs = Xattrs::new();
     while reader.remaining() > 0 {
-        let name = reader.short_bytes("attribute name")?.to_vec();
+        let name = decode_xattr_name(&mut reader)?;
+        if xattrs.last_key_value().is_some_and(|(last, _)| *last >= name) {
+            return Err(reader.refuse("attribute names in order"));
+        }
         xattrs.insert(name, reader.long_bytes("attribute value", XATTR_TOTAL_BYTES_MAX)?.to_vec());
     }
     Ok(xattrs)
+}
+
+fn decode_xattr_name(reader: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+    let name = reader.short_bytes("attribute name")?;
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(reader.refuse("attribute name"));
+    }
+    Ok(name.to_vec())
 }
 
 /// Where the extended attributes of a committed inode are.
@@ -213,7 +233,7 @@ impl InodeValue {
         let attributes = decode_attributes(file, &mut reader)?;
         let version = decode_version(&mut reader)?;
         let tree = Root::decode(&mut reader)?;
-        let target = Bytes::copy_from_slice(reader.short_bytes("link target")?);
+        let target = decode_target(&mut reader)?;
         let xattrs = match reader.u8("attributes")? {
             0 => XattrPlace::None,
             1 => XattrPlace::Inline(Bytes::copy_from_slice(reader.short_bytes("attributes")?)),
@@ -248,7 +268,9 @@ impl SnapshotValue {
         let mut reader = Reader::new(bytes);
         let taken = reader.timestamp("snapshot time")?;
         let catalog = Root::decode(&mut reader)?;
-        let name = String::from_utf8_lossy(reader.short_bytes("snapshot name")?).into_owned();
+        let name = reader.short_bytes("snapshot name")?.to_vec();
+        let name = String::from_utf8(name).map_err(|_| reader.refuse("snapshot name"))?;
+        reader.finish("snapshot")?;
         Ok(SnapshotValue { taken, catalog, name })
     }
 }
@@ -314,7 +336,7 @@ pub(crate) fn decode_extent(reader: &mut Reader<'_>) -> Result<(u64, Extent), De
         2 => {
             let (skip, chunk_bytes) = (reader.u32("extent skip")?, reader.u32("chunk length")?);
             let address = reader.address("extent chunk")?;
-            if u64::from(skip) + length > u64::from(chunk_bytes) {
+            if length.checked_add(u64::from(skip)).is_none_or(|end| end > u64::from(chunk_bytes)) {
                 return Err(reader.refuse("extent beyond its chunk"));
             }
             Extent::Chunk { address, skip, chunk_bytes }
@@ -383,7 +405,7 @@ pub(crate) fn decode_record<'a>(frame: &mut Reader<'a>) -> Result<(Record, &'a [
     let chain = frame.u128("chain")?;
     let mut reader = Reader::new(body);
     let kind = reader.u8("record kind")?;
-    reader.take("padding", 3)?;
+    reader.zeroes("padding", 3)?;
     let file = reader.file("record file")?;
     let epoch = reader.u32("record epoch")?;
     let sequence = reader.u64("record sequence")?;
@@ -451,25 +473,18 @@ fn decode_change(kind: u8, file: FileId, reader: &mut Reader<'_>) -> Result<Chan
     Ok(match kind {
         1 => {
             let attributes = decode_attributes(file, reader)?;
-            let target = reader.short_bytes("link target")?;
-            if target.len() > LINK_TARGET_BYTES_MAX {
-                return Err(reader.refuse("link target"));
-            }
-            Change::Create { attributes, target: Bytes::copy_from_slice(target) }
+            Change::Create { attributes, target: decode_target(reader)? }
         }
         2 => Change::Attributes(decode_attributes(file, reader)?),
         3 => decode_write(reader)?,
         4 => {
-            let name = reader.short_bytes("attribute name")?;
-            if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
-                return Err(reader.refuse("attribute name"));
-            }
+            let name = decode_xattr_name(reader)?;
             let value = match reader.u8("attribute value")? {
                 0 => None,
                 1 => Some(reader.long_bytes("attribute value", XATTR_TOTAL_BYTES_MAX)?.to_vec()),
                 _ => return Err(reader.refuse("attribute value")),
             };
-            Change::Xattr { name: name.to_vec(), value }
+            Change::Xattr { name, value }
         }
         5 => Change::Insert { cookie: reader.u64("cookie")?, entry: Entry::decode(reader)? },
         6 => Change::Remove { cookie: reader.u64("cookie")? },
@@ -480,7 +495,10 @@ fn decode_change(kind: u8, file: FileId, reader: &mut Reader<'_>) -> Result<Chan
 
 fn decode_write(reader: &mut Reader<'_>) -> Result<Change, DecodeError> {
     let size = reader.u64("size")?;
-    let mode = reader.u32("mode")? & MODE_MASK;
+    let mode = reader.u32("mode")?;
+    if mode & !MODE_MASK != 0 {
+        return Err(reader.refuse("mode"));
+    }
     let modified = reader.timestamp("modification time")?;
     let changed = reader.timestamp("change time")?;
     let count = reader.u32("extent count")?;

@@ -3,6 +3,7 @@
 
 mod content;
 mod format;
+mod fuzz;
 mod namespace;
 mod races;
 mod reclaim;

@@ -270,8 +270,19 @@ impl Trees {
     }
 }
 
-/// Whether bytes are a node, for tests with bytes that are not.
+/// For tests of damaged nodes: a node of some entries.
 #[cfg(test)]
-pub(crate) fn decodes(bytes: &[u8]) -> bool {
-    (0..2).any(|level| Node::decode(Bytes::copy_from_slice(bytes), level, None).is_ok())
+pub(crate) fn sample(level: u8, count: u64) -> Vec<u8> {
+    let mut builder = NodeBuilder::new(level);
+    (0..count).for_each(|key| builder.add(key * 1000, &[7; ChunkAddress::BYTES]));
+    builder.finish().expect("entries").1.to_vec()
+}
+
+/// What bytes that are accepted as a node are encoded to.
+#[cfg(test)]
+pub(crate) fn encoded_again(bytes: &[u8], level: u8) -> Result<Vec<u8>, StoreError> {
+    let node = Node::decode(Bytes::copy_from_slice(bytes), level, None)?;
+    let mut builder = NodeBuilder::new(level);
+    (0..node.count()).for_each(|index| builder.add(node.key(index), &node.value(index)));
+    Ok(builder.finish().expect("entries").1.to_vec())
 }

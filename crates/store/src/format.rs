@@ -25,6 +25,10 @@ pub const DISKS_MAX: usize = 64;
 /// Most bytes of the opaque payload of a superblock.
 pub const ROOTS_BYTES_MAX: usize = 2048;
 
+/// Greatest generation, position, and number of a pack or segment. They rise by ones, so that nothing real comes near; what says more is
+/// hostile, and adding to it must not overflow.
+const NUMBER_MAX: u64 = 1 << 62;
+
 /// Why bytes are not the structure they should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit {
@@ -82,6 +86,20 @@ fn checked(bytes: &[u8], seed: u64) -> Result<&[u8], Unfit> {
     }
 }
 
+/// A structure of fixed size, whose fields have been read, holds nothing else before its checksum.
+fn expect_end(reader: &mut Reader<'_>, bytes: usize) -> Result<(), Unfit> {
+    expect("length in bytes", bytes, reader.offset() + reader.remaining())?;
+    Ok(reader.zeroes("padding", bytes - 8 - reader.offset())?)
+}
+
+fn expect_numbers(reader: &Reader<'_>, numbers: &[u64]) -> Result<(), Unfit> {
+    if numbers.iter().all(|number| *number <= NUMBER_MAX) {
+        Ok(())
+    } else {
+        Err(reader.refuse("numbers that rise").into())
+    }
+}
+
 fn seal(mut writer: Writer, bytes: usize, seed: u64) -> Vec<u8> {
     assert!(writer.bytes().len() <= bytes - 8, "the fields of a structure fit into its fixed size");
     let padding = bytes - 8 - writer.bytes().len();
@@ -126,8 +144,8 @@ impl Identity {
         expect("length in bytes", Self::BYTES, bytes.len())?;
         checked(bytes, 0)?;
         let (node, disk, disk_count) = (reader.u16("node")?, reader.u16("disk")?, reader.u16("disk count")?);
-        reader.u16("padding")?;
-        Ok(Identity {
+        reader.zeroes("padding", 2)?;
+        let identity = Identity {
             node: NodeNumber(node),
             disk,
             disk_count,
@@ -135,7 +153,9 @@ impl Identity {
             node_identity: reader.array("node identity")?,
             disk_uuid: reader.array("disk uuid")?,
             key: DomainKey(reader.array("domain key")?),
-        })
+        };
+        expect_end(&mut reader, Self::BYTES)?;
+        Ok(identity)
     }
 }
 
@@ -191,19 +211,21 @@ impl Superblock {
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, offset)?;
         expect_version(reader.u32("version")?)?;
-        reader.u32("padding")?;
+        reader.zeroes("padding", 4)?;
         let generation = reader.u64("generation")?;
         expect("slot offset", Self::offset(generation), offset)?;
         let node_identity = reader.array("node identity")?;
         expect("home disk", *home, reader.array("home disk")?)?;
         let (covered, durable) = (Position(reader.u64("covered")?), Position(reader.u64("durable")?));
         let (pack_next, time) = (reader.u64("next pack")?, reader.timestamp("time")?);
+        expect_numbers(&reader, &[generation, covered.0, durable.0, pack_next])?;
         let disk_count = usize::from(reader.u16("disk count")?);
         let roots = reader.short_bytes("roots")?.to_vec();
         if disk_count > DISKS_MAX || roots.len() > ROOTS_BYTES_MAX {
             return Err(reader.refuse("counts").into());
         }
         let disks = (0..disk_count).map(|_| reader.array("disk uuid")).collect::<Result<_, _>>()?;
+        expect_end(&mut reader, Self::BYTES)?;
         Ok(Superblock { generation, node_identity, covered, durable, pack_next, time, disks, roots })
     }
 }
@@ -297,14 +319,11 @@ impl PackHeader {
         checked(bytes, pack)?;
         expect_version(reader.u32("version")?)?;
         let class = Class::from_code(reader.u8("class")?).ok_or_else(|| reader.refuse("class"))?;
-        reader.take("padding", 3)?;
+        reader.zeroes("padding", 3)?;
         expect("pack number", pack, reader.u64("pack")?)?;
-        Ok(PackHeader {
-            pack,
-            class,
-            node_identity: reader.array("node identity")?,
-            disk_uuid: reader.array("disk uuid")?,
-        })
+        let (node_identity, disk_uuid) = (reader.array("node identity")?, reader.array("disk uuid")?);
+        expect_end(&mut reader, Self::BYTES)?;
+        Ok(PackHeader { pack, class, node_identity, disk_uuid })
     }
 }
 
@@ -347,13 +366,14 @@ impl ChunkHeader {
         expect("chunk magic", Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, Self::seed(pack, offset))?;
         let header = Self::fields(&mut reader)?;
+        expect_end(&mut reader, Self::BYTES)?;
         Ok(header)
     }
 
     fn fields(reader: &mut Reader<'_>) -> Result<ChunkHeader, Unfit> {
         let class = Class::from_code(reader.u8("class")?).ok_or_else(|| reader.refuse("class"))?;
         let codec = Codec::from_code(reader.u8("codec")?).ok_or_else(|| reader.refuse("codec"))?;
-        reader.u16("padding")?;
+        reader.zeroes("padding", 2)?;
         let (raw, stored) = (reader.u32("raw length")?, reader.u32("stored length")?);
         if raw as usize > CHUNK_BYTES_MAX || stored > raw {
             return Err(reader.refuse("lengths").into());
@@ -403,9 +423,9 @@ pub(crate) fn decode_directory(footer: &PackFooter, bytes: &[u8]) -> Result<Vec<
     let mut end = PackHeader::BYTES as u64;
     for _ in 0..footer.count {
         let offset = reader.u32("offset")?;
-        reader.u32("padding")?;
+        reader.zeroes("padding", 4)?;
         let header = ChunkHeader::fields(&mut reader)?;
-        reader.u32("padding")?;
+        reader.zeroes("padding", 4)?;
         let entry = Entry { offset, header };
         if u64::from(offset) < end || entry.end() > u64::from(footer.data_bytes) {
             return Err(reader.refuse("chunks in order within the pack").into());
@@ -449,8 +469,10 @@ impl PackFooter {
         let count = reader.u32("count")?;
         expect("pack number", pack, reader.u64("pack")?)?;
         let data_bytes = reader.u32("data bytes")?;
-        reader.u32("padding")?;
-        Ok(PackFooter { pack, data_bytes, count, directory: reader.u64("directory checksum")? })
+        reader.zeroes("padding", 4)?;
+        let directory = reader.u64("directory checksum")?;
+        expect_end(&mut reader, Self::BYTES)?;
+        Ok(PackFooter { pack, data_bytes, count, directory })
     }
 
     /// Bytes of the directory before it.
@@ -599,10 +621,13 @@ impl SegmentHeader {
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, segment)?;
         expect_version(reader.u32("version")?)?;
-        reader.u32("padding")?;
+        reader.zeroes("padding", 4)?;
         expect("segment number", segment, reader.u64("segment")?)?;
         let node_identity = reader.array("node identity")?;
-        Ok(SegmentHeader { segment, node_identity, first: Position(reader.u64("first position")?) })
+        let first = Position(reader.u64("first position")?);
+        expect_numbers(&reader, &[first.0])?;
+        expect_end(&mut reader, Self::BYTES)?;
+        Ok(SegmentHeader { segment, node_identity, first })
     }
 }
 
@@ -687,7 +712,9 @@ impl FrameHeader {
             position: Position(reader.u64("position").ok()?),
             durable: Position(reader.u64("durable").ok()?),
         };
-        Some((header, frame.get(Self::BYTES..Self::BYTES + length as usize)?))
+        let (payload, padding) = frame[Self::BYTES..].split_at(length as usize);
+        let fits = padding.iter().all(|byte| *byte == 0) && header.position.0.max(header.durable.0) <= NUMBER_MAX;
+        fits.then_some((header, payload))
     }
 }
 
@@ -721,8 +748,11 @@ pub(crate) fn segment_path(segment: u64) -> String {
 pub(crate) fn number_of(name: &str, suffix: &str) -> Option<u64> {
     let digits = name.strip_suffix(suffix)?;
     let ours = digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    if ours { u64::from_str_radix(digits, 16).ok() } else { None }
+    let number = if ours { u64::from_str_radix(digits, 16).ok() } else { None };
+    number.filter(|number| *number <= NUMBER_MAX)
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

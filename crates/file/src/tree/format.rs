@@ -52,9 +52,9 @@ impl Node {
             let mut reader = Reader::new(&bytes);
             let magic = reader.u32("node magic")?;
             let found = reader.u8("node level")?;
-            reader.take("padding", 3)?;
+            reader.zeroes("padding", 3)?;
             let count = reader.u32("node count")?;
-            reader.take("padding", 4)?;
+            reader.zeroes("padding", 4)?;
             Ok((magic, found, count as usize))
         };
         let (magic, found_level, count) = header().map_err(|error| corrupt("a node", error.to_string()))?;
@@ -78,6 +78,9 @@ impl Node {
                 return Err(corrupt("ascending keys with values in bounds", format!("entry {index} of {count}")));
             }
             (previous_key, previous_end) = (Some(key), end);
+        }
+        if previous_end != heap {
+            return Err(corrupt("values up to the end", format!("{previous_end} of {heap} bytes")));
         }
         Ok(node)
     }
@@ -145,11 +148,16 @@ impl NodeBuilder {
 
     /// Adds the next entry; gives the finished node when the entry is its last.
     pub(super) fn push(&mut self, key: u64, value: &[u8]) -> Option<(u64, Bytes)> {
-        self.heap.extend_from_slice(value);
-        self.slots.push((key, u32::try_from(self.heap.len()).expect("a node is small")));
+        self.add(key, value);
         let bytes = HEADER_BYTES + self.slots.len() * SLOT_BYTES + self.heap.len();
         let is_border = bytes >= NODE_BYTES_MIN && is_border(key, value.len() + SLOT_BYTES);
         if is_border || bytes >= NODE_BYTES_MAX { self.finish() } else { None }
+    }
+
+    /// Adds the next entry, wherever the node is to end.
+    pub(super) fn add(&mut self, key: u64, value: &[u8]) {
+        self.heap.extend_from_slice(value);
+        self.slots.push((key, u32::try_from(self.heap.len()).expect("a node is small")));
     }
 
     /// The node of what was collected, with its first key; `None` if there is nothing.

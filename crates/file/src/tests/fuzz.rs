@@ -1,0 +1,186 @@
+//! Damaged structures: decoded to what encodes to the same bytes, or refused. Targets of the crate `fuzz`.
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::id::{ChunkAddress, FileId, Version};
+use base::time::Timestamp;
+use bytes::Bytes;
+use fuzz::{Target, expect_canonical, no_repair};
+
+use super::format::{attributes, changes};
+use crate::attributes::Kind;
+use crate::extent::Extent;
+use crate::format::{
+    Base, Entry, InodeValue, Root, Roots, SnapshotValue, XattrPlace, Xattrs, decode_extent, decode_record,
+    decode_xattrs, encode_extent, encode_record, encode_xattrs,
+};
+
+const FILE: FileId = FileId(77);
+const NODE: Root = Root::Node { address: ChunkAddress([3; 32]), level: 2 };
+
+const TARGETS: &[Target] = &[
+    Target {
+        name: "roots",
+        samples: || {
+            let roots = |catalog, orphans| Roots { catalog, snapshots: NODE, orphans, next_counter: 9, next_view: 4 };
+            let inline = Root::Inline(Bytes::from_static(b"leaf"));
+            vec![roots(NODE, Root::Empty).encode(), roots(inline.clone(), inline).encode()]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            expect_canonical(bytes, &Roots::decode(bytes).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "inode",
+        samples: || {
+            let inode = |tree, target, xattrs| {
+                let base = Base { tree, target, xattrs, allocated: 4096, is_orphan: false };
+                InodeValue { attributes: attributes(FILE), version: Version::default(), base }.encode()
+            };
+            vec![
+                inode(NODE, Bytes::new(), XattrPlace::Chunk(ChunkAddress([1; 32]))),
+                inode(Root::Empty, Bytes::from_static(b"../target"), XattrPlace::Inline(Bytes::from_static(b"xattrs"))),
+                inode(Root::Inline(Bytes::from_static(b"leaf")), Bytes::new(), XattrPlace::None),
+            ]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            expect_canonical(bytes, &InodeValue::decode(FILE, bytes).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "snapshot",
+        samples: || {
+            let snapshot = |catalog, name: &str| {
+                SnapshotValue { taken: Timestamp::new(-4, 5), catalog, name: name.to_owned() }.encode()
+            };
+            vec![snapshot(NODE, "n\u{e4}me"), snapshot(Root::Empty, "x")]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            expect_canonical(bytes, &SnapshotValue::decode(bytes).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "xattrs",
+        samples: || {
+            let one: Xattrs = [(b"user.a".to_vec(), vec![7; 30])].into();
+            let many = (0..5_u8).map(|number| (vec![b'u', number], vec![number; 3])).collect();
+            vec![encode_xattrs(&Xattrs::new()), encode_xattrs(&one), encode_xattrs(&many)]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            expect_canonical(bytes, &encode_xattrs(&decode_xattrs(bytes).map_err(words)?));
+            Ok(())
+        },
+    },
+    Target {
+        name: "extent",
+        samples: || {
+            let chunk = Extent::Chunk { address: ChunkAddress([9; 32]), skip: 5, chunk_bytes: 100 };
+            [(95, chunk), (1, Extent::Zero), (u64::MAX, Extent::Hole)]
+                .map(|(length, extent)| extent_bytes(length, &extent))
+                .to_vec()
+        },
+        repair: no_repair,
+        check: |bytes| {
+            let mut reader = Reader::new(bytes);
+            let (length, extent) = decode_extent(&mut reader).map_err(words)?;
+            if let Extent::Chunk { skip, chunk_bytes, .. } = extent {
+                assert!(u128::from(length) + u128::from(skip) <= u128::from(chunk_bytes), "beyond its chunk");
+            }
+            expect_canonical(&bytes[..reader.offset()], &extent_bytes(length, &extent));
+            Ok(())
+        },
+    },
+    Target {
+        name: "entry",
+        samples: || {
+            let entry = |kind, name: &[u8]| entry_bytes(&Entry { file: FILE, kind, name: name.into() });
+            vec![entry(Kind::Directory, b"name"), entry(Kind::Socket, &[0xff; 255])]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            let mut reader = Reader::new(bytes);
+            let entry = Entry::decode(&mut reader).map_err(words)?;
+            expect_canonical(&bytes[..reader.offset()], &entry_bytes(&entry));
+            Ok(())
+        },
+    },
+    Target {
+        name: "record",
+        samples: || {
+            changes().iter().map(|change| record_bytes(&[change.clone()])).chain([record_bytes(&changes())]).collect()
+        },
+        // Replaying compares the chain; decoding a record does not.
+        repair: no_repair,
+        check: |bytes| {
+            let mut reader = Reader::new(bytes);
+            while reader.remaining() > 0 {
+                let start = reader.offset();
+                let (record, covered) = decode_record(&mut reader).map_err(words)?;
+                let given = &bytes[start..reader.offset()];
+                if record.version.sequence > 0 {
+                    let previous = Version { sequence: record.version.sequence - 1, ..record.version };
+                    let mut writer = Writer::default();
+                    encode_record(record.file, &previous, record.time, &record.change, &mut writer);
+                    // The chain goes on from a record that is not here.
+                    let body = writer.bytes().len() - 16;
+                    expect_canonical(&given[..given.len() - 16], &writer.bytes()[..body]);
+                    assert_eq!(covered, &given[4..body]);
+                }
+            }
+            Ok(())
+        },
+    },
+    Target {
+        name: "leaf",
+        samples: || vec![crate::tree::sample(0, 1), crate::tree::sample(0, 9)],
+        repair: no_repair,
+        check: |bytes| node(bytes, 0),
+    },
+    Target {
+        name: "inner",
+        samples: || vec![crate::tree::sample(3, 1), crate::tree::sample(3, 9)],
+        repair: no_repair,
+        check: |bytes| node(bytes, 3),
+    },
+];
+
+fn node(bytes: &[u8], level: u8) -> Result<(), String> {
+    expect_canonical(bytes, &crate::tree::encoded_again(bytes, level).map_err(|error| error.to_string())?);
+    Ok(())
+}
+
+fn extent_bytes(length: u64, extent: &Extent) -> Vec<u8> {
+    let mut writer = Writer::default();
+    encode_extent(length, extent, &mut writer);
+    writer.into_bytes()
+}
+
+fn entry_bytes(entry: &Entry) -> Vec<u8> {
+    let mut writer = Writer::default();
+    entry.encode(&mut writer);
+    writer.into_bytes()
+}
+
+fn record_bytes(changes: &[crate::format::Change]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let mut version = Version { epoch: 3, sequence: 8, chain: 1 };
+    for change in changes {
+        version = encode_record(FILE, &version, Timestamp::new(10, 20), change, &mut writer);
+    }
+    writer.into_bytes()
+}
+
+fn words(error: DecodeError) -> String {
+    error.what.to_owned()
+}
+
+#[test]
+fn damaged_structures_are_refused_or_mean_what_they_are() {
+    fuzz::run(env!("CARGO_MANIFEST_DIR"), TARGETS);
+}

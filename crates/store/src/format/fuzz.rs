@@ -1,0 +1,176 @@
+//! Damaged structures: decoded to what encodes to the same bytes, or refused. Targets of the crate `fuzz`.
+
+use base::hash::{DomainKey, checksum};
+use base::id::{ChunkAddress, NodeNumber, Position};
+use base::time::Timestamp;
+use fuzz::{Target, expect_canonical, repair_tail};
+
+use super::{
+    ChunkHeader, Class, Codec, DISKS_MAX, Entry, FrameHeader, Identity, PackFooter, PackHeader, Place, ROOTS_BYTES_MAX,
+    SegmentHeader, Superblock, Unfit, decode_directory, encode_directory,
+};
+
+const PACK: u64 = 5;
+const CHUNK_AT: u32 = 72;
+const SEGMENT: u64 = 4;
+const NODE: [u8; 16] = [1; 16];
+const DISK: [u8; 16] = [2; 16];
+const ADDRESS: ChunkAddress = ChunkAddress([9; 32]);
+
+const TARGETS: &[Target] = &[
+    Target {
+        name: "identity",
+        samples: || {
+            let identity = Identity {
+                node_identity: NODE,
+                node: NodeNumber(7),
+                disk: 1,
+                disk_count: 3,
+                disk_uuid: DISK,
+                created: Timestamp::new(-1, 999_999_999),
+                key: DomainKey([3; 32]),
+            };
+            vec![identity.encode()]
+        },
+        repair: |bytes| repair_tail(bytes, 0),
+        check: |bytes| {
+            expect_canonical(bytes, &Identity::decode(bytes).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "superblock",
+        samples: || {
+            let superblock = |disks, roots| Superblock {
+                generation: 7,
+                node_identity: NODE,
+                covered: Position(100),
+                durable: Position(120),
+                pack_next: 33,
+                time: Timestamp::new(1_700_000_000, 5),
+                disks: vec![DISK; disks],
+                roots: vec![0xab; roots],
+            };
+            vec![superblock(1, 90).encode(&DISK), superblock(DISKS_MAX, ROOTS_BYTES_MAX).encode(&DISK)]
+        },
+        repair: |bytes| repair_tail(bytes, 4096),
+        check: |bytes| {
+            let superblock = Superblock::decode(bytes, &DISK, 4096).map_err(words)?;
+            expect_canonical(bytes, &superblock.encode(&DISK));
+            Ok(())
+        },
+    },
+    Target {
+        name: "pack-header",
+        samples: || {
+            let header = |class| PackHeader { pack: PACK, node_identity: NODE, disk_uuid: DISK, class };
+            vec![header(Class::Metadata).encode(), header(Class::Data).encode()]
+        },
+        repair: |bytes| repair_tail(bytes, PACK),
+        check: |bytes| {
+            expect_canonical(bytes, &PackHeader::decode(bytes, PACK).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "chunk-header",
+        samples: || {
+            vec![chunk_header(70_000, 30_000).encode(PACK, CHUNK_AT), chunk_header(0, 0).encode(PACK, CHUNK_AT)]
+        },
+        repair: |bytes| repair_tail(bytes, ChunkHeader::seed(PACK, CHUNK_AT)),
+        check: |bytes| {
+            expect_canonical(bytes, &ChunkHeader::decode(bytes, PACK, CHUNK_AT).map_err(words)?.encode(PACK, CHUNK_AT));
+            Ok(())
+        },
+    },
+    Target {
+        name: "directory",
+        samples: || {
+            let directory = |count: u32| {
+                let entry = |number| Entry { offset: 72 + number * 30_056, header: chunk_header(70_000, 30_000) };
+                encode_directory(PACK, 72 + count * 30_056, &(0..count).map(entry).collect::<Vec<_>>())
+            };
+            vec![directory(0), directory(1), directory(5)]
+        },
+        repair: |bytes| {
+            if let Some((directory, footer)) = bytes.split_last_chunk_mut::<{ PackFooter::BYTES }>() {
+                footer[32..40].copy_from_slice(&checksum(PACK, directory).to_le_bytes());
+                repair_tail(footer, PACK);
+            }
+        },
+        check: |bytes| {
+            let (directory, footer) = bytes.split_last_chunk::<{ PackFooter::BYTES }>().ok_or("short")?;
+            let footer = PackFooter::decode(footer, PACK).map_err(words)?;
+            let entries = decode_directory(&footer, directory).map_err(words)?;
+            expect_canonical(bytes, &encode_directory(PACK, footer.data_bytes, &entries));
+            Ok(())
+        },
+    },
+    Target {
+        name: "segment-header",
+        samples: || vec![SegmentHeader { segment: SEGMENT, node_identity: NODE, first: Position(17) }.encode()],
+        repair: |bytes| repair_tail(bytes, SEGMENT),
+        check: |bytes| {
+            expect_canonical(bytes, &SegmentHeader::decode(bytes, SEGMENT).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "frame",
+        samples: || [b"".as_slice(), b"thirteen byte", &[7; 500]].map(|payload| frame(payload, 18, 16)).to_vec(),
+        repair: |bytes| {
+            if let Some(end) = bytes.get(4..8).and_then(|length| <[u8; 4]>::try_from(length).ok()) {
+                let end = FrameHeader::frame_bytes(u32::from_le_bytes(end) as usize).min(bytes.len());
+                if end >= FrameHeader::BYTES {
+                    let sum = FrameHeader::sum(&bytes[..end], FrameHeader::life(SEGMENT, &NODE));
+                    bytes[8..16].copy_from_slice(&sum.to_le_bytes());
+                }
+            }
+        },
+        check: |bytes| {
+            let life = FrameHeader::life(SEGMENT, &NODE);
+            let (header, payload) = FrameHeader::decode(bytes, life).ok_or("no frame")?;
+            let again = frame(payload, header.position.0, header.durable.0);
+            expect_canonical(&bytes[..again.len()], &again);
+            Ok(())
+        },
+    },
+    Target {
+        name: "place",
+        samples: || {
+            let entry = Entry { offset: CHUNK_AT, header: chunk_header(70_000, 30_000) };
+            vec![Place::of(PACK, &entry).encode(&ADDRESS).to_vec()]
+        },
+        repair: |bytes| {
+            if let Ok(place) = <&mut [u8; Place::BYTES]>::try_from(bytes.as_mut_slice()) {
+                let sum = Place::sum(&ADDRESS, place);
+                place[22..].copy_from_slice(&sum);
+            }
+        },
+        check: |bytes| {
+            let place = Place::decode(&ADDRESS, bytes.try_into().map_err(|_| "length")?).ok_or("no place")?;
+            expect_canonical(bytes, &place.encode(&ADDRESS));
+            Ok(())
+        },
+    },
+];
+
+fn chunk_header(raw: u32, stored: u32) -> ChunkHeader {
+    ChunkHeader { class: Class::Data, codec: Codec::Zstd, raw, stored, address: ADDRESS }
+}
+
+fn frame(payload: &[u8], position: u64, durable: u64) -> Vec<u8> {
+    let mut frame = Vec::new();
+    FrameHeader::append_blank(&mut frame, payload);
+    FrameHeader::stamp(&mut frame, FrameHeader::life(SEGMENT, &NODE), Position(position), Position(durable));
+    frame
+}
+
+fn words(unfit: Unfit) -> String {
+    format!("{}, not {}", unfit.found, unfit.expected)
+}
+
+#[test]
+fn damaged_structures_are_refused_or_mean_what_they_are() {
+    fuzz::run(env!("CARGO_MANIFEST_DIR"), TARGETS);
+}
