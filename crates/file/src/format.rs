@@ -20,6 +20,11 @@ pub(crate) const ROOTS_MAGIC: u32 = u32::from_le_bytes(*b"HFR1");
 /// Small trees, attribute sets and link targets up to this many bytes live inside the inode: one look-up, no chunk.
 pub(crate) const INLINE_BYTES_MAX: usize = 512;
 
+/// Above every counter of files, views and versions that a node comes to: what says more is hostile, and counting on would overflow.
+const FILES_MAX: u64 = 1 << (FileId::COUNTER_BITS - 1);
+const VIEWS_MAX: u32 = 1 << 31;
+const SEQUENCE_MAX: u64 = 1 << 62;
+
 /// Where a tree begins.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Root {
@@ -86,6 +91,9 @@ impl Roots {
         }
         let next_view = reader.u32("next view")?;
         let next_counter = reader.u64("next file")?;
+        if next_view > VIEWS_MAX || next_counter > FILES_MAX {
+            return Err(reader.refuse("next file and view"));
+        }
         let mut root = || Root::decode(&mut reader);
         let (catalog, snapshots, orphans) = (root()?, root()?, root()?);
         reader.finish("roots")?;
@@ -142,7 +150,11 @@ fn encode_version(version: &Version, writer: &mut Writer) {
 }
 
 fn decode_version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
-    Ok(Version { epoch: reader.u32("epoch")?, sequence: reader.u64("sequence")?, chain: reader.u128("chain")? })
+    let (epoch, sequence) = (reader.u32("epoch")?, reader.u64("sequence")?);
+    if sequence > SEQUENCE_MAX {
+        return Err(reader.refuse("sequence"));
+    }
+    Ok(Version { epoch, sequence, chain: reader.u128("chain")? })
 }
 
 /// The extended attributes of a file.
@@ -409,6 +421,9 @@ pub(crate) fn decode_record<'a>(frame: &mut Reader<'a>) -> Result<(Record, &'a [
     let file = reader.file("record file")?;
     let epoch = reader.u32("record epoch")?;
     let sequence = reader.u64("record sequence")?;
+    if file.counter() >= FILES_MAX || sequence > SEQUENCE_MAX {
+        return Err(reader.refuse("record of a file and version that can be"));
+    }
     let time = reader.timestamp("record time")?;
     let change = decode_change(kind, file, &mut reader)?;
     reader.finish("record")?;

@@ -4,6 +4,7 @@
 mod content;
 mod format;
 mod fuzz;
+mod hostile;
 mod namespace;
 mod races;
 mod reclaim;
@@ -26,15 +27,20 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(seed: u64) -> Machine {
+        Machine::with(seed, 1 << 30, Options { dirty_bytes_max: 16 << 20, ..Options::default() })
+    }
+
+    /// With a disk of so many bytes.
+    pub(super) fn with(seed: u64, capacity: u64, options: Options) -> Machine {
         let world = World::new(seed);
-        let disk = world.disk("disk", 1 << 30);
-        let machine = Machine { world, disk, options: Options { dirty_bytes_max: 16 << 20, ..Options::default() } };
+        let disk = world.disk("disk", capacity);
+        let machine = Machine { world, disk, options };
         let (platform, disks) = (machine.world.platform(), machine.disks());
         machine.run(async { format_node(&platform, &disks, NodeNumber(1), 0, 0).await }).unwrap();
         machine
     }
 
-    fn disks(&self) -> Vec<Disk> {
+    pub(super) fn disks(&self) -> Vec<Disk> {
         vec![self.disk.disk()]
     }
 

@@ -7,7 +7,8 @@
 //! history, and two trees are compared by walking only what differs. After a change the cutting meets the old borders again
 //! within about one node.
 //!
-//! I-20  A separator in a parent equals the first key of its child.
+//! I-20  A separator in a parent equals the first key of its child, and all keys of the child lie below the next separator. Checked
+//!       wherever a child is followed: so no child is below two parents, and a tree has no more leaves than it has chunks.
 //! I-21  The level of a child is one less than its parent's: no loop can be followed.
 //! I-22  Children are in the store before the parent that names them.
 //!
@@ -36,6 +37,23 @@ struct Located {
     separator: u64,
     node: Node,
     next: Option<u64>,
+}
+
+/// Where a node stands among the keys, as its parents say.
+struct Place {
+    /// Its first key; `None`: any, for a top node.
+    first: Option<u64>,
+    /// The first key behind it, if there is one.
+    next: Option<u64>,
+}
+
+impl Place {
+    const TOP: Place = Place { first: None, next: None };
+
+    fn of_child(&self, node: &Node, index: usize) -> Place {
+        let next = if index + 1 < node.count() { Some(node.key(index + 1)) } else { self.next };
+        Place { first: Some(node.key(index)), next }
+    }
 }
 
 /// Trees of one store.
@@ -110,25 +128,25 @@ impl Trees {
         visit: &mut (dyn FnMut(&ChunkAddress, u8) -> bool + Send),
         leaf: &mut (dyn FnMut(u64, &Bytes) -> Result<(), StoreError> + Send),
     ) -> Result<(), StoreError> {
-        let mut waiting: Vec<(ChunkAddress, u8)> = Vec::new();
+        let mut waiting: Vec<(ChunkAddress, u8, Place)> = Vec::new();
         match root {
             Root::Empty => {}
             Root::Inline(bytes) => {
                 let node = Node::decode(bytes.clone(), 0, None)?;
                 (0..node.count()).try_for_each(|index| leaf(node.key(index), &node.value(index)))?;
             }
-            Root::Node { address, level } => waiting.push((*address, *level)),
+            Root::Node { address, level } => waiting.push((*address, *level, Place::TOP)),
         }
-        while let Some((address, level)) = waiting.pop() {
+        while let Some((address, level, place)) = waiting.pop() {
             if !visit(&address, level) {
                 continue;
             }
-            let node = self.node(&address, level).await?;
+            let node = self.node(&address, level, &place).await?;
             for index in 0..node.count() {
                 if level == 0 {
                     leaf(node.key(index), &node.value(index))?;
                 } else {
-                    waiting.push((node.child(index)?.address, level - 1));
+                    waiting.push((node.child(index)?.address, level - 1, place.of_child(&node, index)));
                 }
             }
         }
@@ -184,7 +202,7 @@ impl Trees {
         loop {
             let address = node.child(0)?.address;
             level -= 1;
-            node = self.node(&address, level).await?;
+            node = self.node(&address, level, &Place::TOP.of_child(&node, 0)).await?;
             if level == 0 || node.count() > 1 {
                 return Ok(Root::Node { address, level });
             }
@@ -253,20 +271,32 @@ impl Trees {
             }
             Root::Node { address, level } => (*address, *level),
         };
-        let mut at = Located { separator: 0, node: self.node(&address, top).await?, next: None };
+        let mut place = Place::TOP;
+        let mut node = self.node(&address, top, &place).await?;
         let mut current = top;
         while current > level {
-            let index = at.node.find(key).unwrap_or_else(|index| index.saturating_sub(1));
-            let child = at.node.child(index)?;
-            let next = if index + 1 < at.node.count() { Some(at.node.key(index + 1)) } else { at.next };
+            let index = node.find(key).unwrap_or_else(|index| index.saturating_sub(1));
+            let child = node.child(index)?;
+            place = place.of_child(&node, index);
             current -= 1;
-            at = Located { separator: at.node.key(index), node: self.node(&child.address, current).await?, next };
+            node = self.node(&child.address, current, &place).await?;
         }
-        Ok(Some(at))
+        Ok(Some(Located { separator: place.first.unwrap_or(0), node, next: place.next }))
     }
 
-    async fn node(&self, address: &ChunkAddress, level: u8) -> Result<Node, StoreError> {
-        Node::decode(self.store.get(Class::Metadata, address).await?, level, Some(address))
+    async fn node(&self, address: &ChunkAddress, level: u8, place: &Place) -> Result<Node, StoreError> {
+        let node = Node::decode(self.store.get(Class::Metadata, address).await?, level, Some(address))?;
+        let (first, last) = (node.key(0), node.key(node.count() - 1));
+        if place.first.is_some_and(|expected| expected != first) || place.next.is_some_and(|next| next <= last) {
+            return Err(StoreError::Corrupt {
+                what: "tree node",
+                path: address.to_string().into(),
+                offset: 0,
+                expected: format!("keys from {:?} to below {:?}", place.first, place.next).into(),
+                found: format!("keys from {first} to {last}").into(),
+            });
+        }
+        Ok(node)
     }
 }
 

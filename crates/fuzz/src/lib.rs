@@ -24,15 +24,21 @@ use std::path::{Path, PathBuf};
 use base::hash::checksum;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-/// Damaged samples of each target in a plain test run.
-const CASES: u32 = 300;
+/// Damaged samples in a plain test run, of a target that takes microseconds.
+pub const CASES: u32 = 300;
+/// The same of a target that opens a whole node: milliseconds.
+pub const SLOW_CASES: u32 = 40;
 /// Longest input that is kept in a corpus.
 const KEPT_BYTES_MAX: usize = 4096;
+/// Refusals of a target of which an input is kept.
+const KEPT_REFUSALS_MAX: usize = 24;
 
 /// A decoder and what it promises.
 pub struct Target {
     /// Its name, and that of its corpus.
     pub name: &'static str,
+    /// Damaged samples in a plain test run.
+    pub cases: u32,
     /// Sound inputs.
     pub samples: fn() -> Vec<Vec<u8>>,
     /// Makes checksums right again after damage.
@@ -80,7 +86,7 @@ pub fn run(folder: &str, targets: &[Target]) {
         let replayed = replay(target, &corpus);
         let refusals = damage_samples(target, &samples, &corpus);
         if keeps {
-            for bytes in refusals.values().filter(|bytes| bytes.len() <= KEPT_BYTES_MAX) {
+            for bytes in refusals.values().filter(|bytes| bytes.len() <= KEPT_BYTES_MAX).take(KEPT_REFUSALS_MAX) {
                 keep(&corpus, bytes, "bad");
             }
         }
@@ -108,7 +114,7 @@ fn replay(target: &Target, corpus: &Path) -> usize {
 fn damage_samples(target: &Target, samples: &[Vec<u8>], corpus: &Path) -> BTreeMap<String, Vec<u8>> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("FUZZ_SEED").unwrap_or(0);
-    let cases = number("FUZZ_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(CASES);
+    let cases = number("FUZZ_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(target.cases);
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
     let mut state = [0; 32];
     state[..8].copy_from_slice(&seed.to_le_bytes());

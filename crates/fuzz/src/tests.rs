@@ -3,7 +3,7 @@
 use std::panic::catch_unwind;
 use std::path::PathBuf;
 
-use crate::{Target, expect_canonical, repair_tail, run};
+use crate::{CASES, Target, expect_canonical, repair_tail, run};
 
 fn samples() -> Vec<Vec<u8>> {
     let mut sample = vec![b'L', 3, b'a', b'b', b'c'];
@@ -55,7 +55,7 @@ fn folder(name: &str) -> PathBuf {
 
 fn survives(name: &'static str, check: fn(&[u8]) -> Result<(), String>) -> bool {
     let folder = folder(name);
-    let targets = [Target { name, samples, repair, check }];
+    let targets = [Target { name, cases: CASES, samples, repair, check }];
     let outcome = catch_unwind(|| run(folder.to_str().expect("a path in ASCII"), &targets));
     let kept = std::fs::read_dir(folder.join("fuzz").join(name)).map_or(0, Iterator::count);
     let _ = std::fs::remove_dir_all(&folder);

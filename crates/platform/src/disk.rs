@@ -210,10 +210,12 @@ impl Disk {
         self.0.open(path, how).map(File)
     }
 
-    /// Reads a whole small file.
+    /// Reads a small file; of one that is longer than 1 MiB only so much, for it may be longer than memory.
     pub async fn read(&self, path: &str) -> Result<Vec<u8>, DiskError> {
+        const SMALL_BYTES_MAX: u64 = 1 << 20;
         let file = self.open(path, Open::Read)?;
-        let mut bytes = vec![0; usize::try_from(file.length()?).expect("small files fit in memory")];
+        let length = file.length()?.min(SMALL_BYTES_MAX);
+        let mut bytes = vec![0; usize::try_from(length).expect("at most 1 MiB")];
         file.read_exact_at(0, &mut bytes).await?;
         Ok(bytes)
     }

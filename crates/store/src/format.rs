@@ -343,7 +343,7 @@ impl ChunkHeader {
     pub(crate) const BYTES: usize = 56;
     pub(crate) const MAGIC: [u8; 4] = *b"Chnk";
 
-    fn seed(pack: u64, offset: u32) -> u64 {
+    pub(crate) fn seed(pack: u64, offset: u32) -> u64 {
         // The odd multiplier spreads pack numbers over all bits, so that no two places of a store share a seed by
         // simple arithmetic.
         pack.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(offset)
@@ -753,6 +753,6 @@ pub(crate) fn number_of(name: &str, suffix: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod fuzz;
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

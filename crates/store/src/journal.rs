@@ -383,7 +383,7 @@ impl Journal {
 
 /// The size of segments where `wanted` was asked for.
 pub(crate) fn segment_size(wanted: u64) -> u64 {
-    wanted.max(SEGMENT_BYTES_MIN).next_multiple_of(4096)
+    wanted.clamp(SEGMENT_BYTES_MIN, replay::SEGMENT_BYTES_MAX).next_multiple_of(4096)
 }
 
 /// Stamps the frames at the head of `bytes` that fit into `room`: their bytes and their count.

@@ -11,7 +11,7 @@ pub struct Options {
     pub index_cache_bytes: u64,
     /// A pack is sealed when it has about this size. Between 1 MiB and 2 GiB.
     pub pack_bytes: u64,
-    /// Size of a journal segment. At least 4 MiB, for the largest frame must fit.
+    /// Size of a journal segment. At least 4 MiB, for the largest frame must fit; at most 1 GiB, which is what an open reads.
     pub segment_bytes: u64,
     /// How new chunks are compressed.
     pub compression: Compression,

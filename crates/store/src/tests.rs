@@ -6,6 +6,7 @@
 //! - `faults`: disks that err, flip and lose
 //! - `full`: disks that fill up
 //! - `check`: damage is found and named
+//! - `hostile`: a structure lies, with a checksum that is right
 //! - `reclaim`: what nobody needs goes, what somebody needs stays
 //! - `reindex`: an index that is damaged while the store works
 
@@ -13,6 +14,7 @@ mod check;
 mod crash;
 mod faults;
 mod full;
+mod hostile;
 mod life;
 mod open;
 mod reclaim;

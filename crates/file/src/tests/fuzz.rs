@@ -4,7 +4,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::id::{ChunkAddress, FileId, Version};
 use base::time::Timestamp;
 use bytes::Bytes;
-use fuzz::{Target, expect_canonical, no_repair};
+use fuzz::{CASES, Target, expect_canonical, no_repair};
 
 use super::format::{attributes, changes};
 use crate::attributes::Kind;
@@ -20,6 +20,7 @@ const NODE: Root = Root::Node { address: ChunkAddress([3; 32]), level: 2 };
 const TARGETS: &[Target] = &[
     Target {
         name: "roots",
+        cases: CASES,
         samples: || {
             let roots = |catalog, orphans| Roots { catalog, snapshots: NODE, orphans, next_counter: 9, next_view: 4 };
             let inline = Root::Inline(Bytes::from_static(b"leaf"));
@@ -33,6 +34,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "inode",
+        cases: CASES,
         samples: || {
             let inode = |tree, target, xattrs| {
                 let base = Base { tree, target, xattrs, allocated: 4096, is_orphan: false };
@@ -52,6 +54,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "snapshot",
+        cases: CASES,
         samples: || {
             let snapshot = |catalog, name: &str| {
                 SnapshotValue { taken: Timestamp::new(-4, 5), catalog, name: name.to_owned() }.encode()
@@ -66,6 +69,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "xattrs",
+        cases: CASES,
         samples: || {
             let one: Xattrs = [(b"user.a".to_vec(), vec![7; 30])].into();
             let many = (0..5_u8).map(|number| (vec![b'u', number], vec![number; 3])).collect();
@@ -79,6 +83,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "extent",
+        cases: CASES,
         samples: || {
             let chunk = Extent::Chunk { address: ChunkAddress([9; 32]), skip: 5, chunk_bytes: 100 };
             [(95, chunk), (1, Extent::Zero), (u64::MAX, Extent::Hole)]
@@ -98,6 +103,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "entry",
+        cases: CASES,
         samples: || {
             let entry = |kind, name: &[u8]| entry_bytes(&Entry { file: FILE, kind, name: name.into() });
             vec![entry(Kind::Directory, b"name"), entry(Kind::Socket, &[0xff; 255])]
@@ -112,6 +118,7 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "record",
+        cases: CASES,
         samples: || {
             changes().iter().map(|change| record_bytes(&[change.clone()])).chain([record_bytes(&changes())]).collect()
         },
@@ -138,12 +145,14 @@ const TARGETS: &[Target] = &[
     },
     Target {
         name: "leaf",
+        cases: CASES,
         samples: || vec![crate::tree::sample(0, 1), crate::tree::sample(0, 9)],
         repair: no_repair,
         check: |bytes| node(bytes, 0),
     },
     Target {
         name: "inner",
+        cases: CASES,
         samples: || vec![crate::tree::sample(3, 1), crate::tree::sample(3, 9)],
         repair: no_repair,
         check: |bytes| node(bytes, 3),

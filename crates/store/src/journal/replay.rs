@@ -18,6 +18,9 @@ use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, 
 use crate::identity::unfit_error;
 use crate::pack::scan::read_whole;
 
+/// Longest segment that is read: many times what is sensible, and it fits into memory.
+pub(super) const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
 /// What replay found.
 pub(crate) struct Replayed {
     pub(crate) frames: Vec<(Position, Bytes)>,
@@ -108,7 +111,7 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
     let oldest = oldest.map_or(0, |(number, _, _)| *number);
     let mut segments = Vec::new();
     for (number, first, file) in headers {
-        let bytes = if number < oldest { Bytes::new() } else { read_whole(&file).await? };
+        let bytes = if number < oldest { Bytes::new() } else { read_whole(&file, SEGMENT_BYTES_MAX).await? };
         let frames = find_frames(&bytes, FrameHeader::life(number, &superblock.node_identity));
         segments.push(Segment { number, first, length: file.length()?, bytes, frames });
     }

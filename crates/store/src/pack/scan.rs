@@ -21,6 +21,8 @@ use crate::identity::unfit_error;
 use crate::index::SealedPack;
 use crate::pool::PoolDisk;
 
+/// Longest pack that is scanned: chunks are placed by 32-bit offsets.
+const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Readings of a file before the last one is taken as it is.
 const READINGS_MAX: usize = 8;
 
@@ -99,8 +101,15 @@ fn next_magic(bytes: &[u8], from: usize) -> usize {
 }
 
 /// Reads a whole file until two readings agree: what recovery cuts off is lost, so no bit that flipped on the way decides.
-pub(crate) async fn read_whole(file: &File) -> Result<Bytes, StoreError> {
-    let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
+///
+/// # Errors
+/// The disk's; `Corrupt` for a file of more than `bytes_max` bytes, which nobody here wrote: it may be longer than memory.
+pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, StoreError> {
+    let length = file.length()?;
+    if length > bytes_max {
+        return Err(corrupt("a file", file.path(), bytes_max, format!("at most {bytes_max} bytes"), length));
+    }
+    let length = usize::try_from(length).expect("at most `bytes_max`, which fits into memory");
     let mut before = Vec::new();
     for _ in 0..READINGS_MAX {
         let mut bytes = vec![0; length];
@@ -143,7 +152,7 @@ pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Fo
         return Ok(Found::Sealed(SealedPack { pack, summary, entries }));
     }
     // Where a footer vouches for a directory that has rotted the chunks tell themselves.
-    let bytes = read_whole(&file).await?;
+    let bytes = read_whole(&file, FILE_BYTES_MAX).await?;
     let scanned = scan(key, pack, &bytes);
     Ok(Found::Open { bytes, scanned })
 }

@@ -1,0 +1,449 @@
+//! Whole file systems in which a structure lies, with every checksum and address right: opened, read, changed and checked, or refused;
+//! never a panic, nor work without end. Targets of the crate `fuzz`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
+
+use base::codec::{Reader, Writer};
+use base::id::{ChunkAddress, FileId, Position};
+use bytes::Bytes;
+use fuzz::{SLOW_CASES, Target, no_repair};
+use platform::sim::{SimDisk, World};
+use store::{Class, Depth, Store};
+
+use super::{Machine, create, new};
+use crate::attributes::View;
+use crate::format::{InodeValue, Root, Roots, XattrPlace, decode_record};
+use crate::tree::{Edits, Trees};
+use crate::{
+    Allocate, AttributeChange, FileError, FileSystem, Kind, Node, Options, RenameMode, Seek, StoreOptions, TimeChange,
+    XattrMode,
+};
+
+const CAPACITY: u64 = 64 << 20;
+/// Steps of a world in which a small file system is opened and used: many times what a sound one takes.
+const STEPS_MAX: u64 = 300_000;
+/// Names and files that are looked at: directories that lie may form circles.
+const VISITS_MAX: usize = 300;
+/// Entries of the directory whose tree has several nodes.
+const MANY: u32 = 250;
+
+/// A file system as it lies on its disk, and its trees.
+struct Image {
+    files: BTreeMap<String, Vec<u8>>,
+    roots: Vec<u8>,
+    covered: Position,
+    inodes: BTreeMap<u64, Bytes>,
+    snapshots: Vec<(u64, Bytes)>,
+    /// Of each inode whose tree has any: entries or extents.
+    values: Vec<(u64, Vec<(u64, Bytes)>)>,
+    /// Nodes of trees that are chunks: owner (0: the catalog), and the bytes.
+    nodes: Vec<(u64, Bytes)>,
+    xattrs: Vec<(u64, Bytes)>,
+    /// A frame behind the roots, for each kind of record.
+    frames: Vec<Vec<u8>>,
+}
+
+fn options() -> Options {
+    let store = StoreOptions {
+        cache_bytes: 256 << 10,
+        index_cache_bytes: 256 << 10,
+        segment_bytes: 0,
+        reserve_bytes: 8 << 20,
+        ..StoreOptions::default()
+    };
+    Options { dirty_bytes_max: 1 << 20, store, ..Options::default() }
+}
+
+static IMAGE: LazyLock<Image> = LazyLock::new(|| {
+    let machine = Machine::with(1, CAPACITY, options());
+    let system = machine.open();
+    machine.run(async {
+        let directory = create(&system, FileId::ROOT, "dir", Kind::Directory).await.file;
+        let file = create(&system, directory, "file", Kind::Regular).await.file;
+        for (offset, length) in [(0, 3000), (100_000, 20_000), (1 << 40, 100)] {
+            let bytes: Vec<u8> = (0..length).map(|at: u32| at.to_le_bytes()[at as usize % 3] ^ 0x5a).collect();
+            system.write(file, offset, &bytes, false).await.unwrap();
+            system.sync(file).await.unwrap();
+        }
+        system.allocate(file, Allocate::Reserve { keep_size: true }, 1 << 41, 1 << 20).await.unwrap();
+        system.link(file, FileId::ROOT, b"link").await.unwrap();
+        system.set_xattr(file, b"user.small", b"value", XattrMode::Set, false).await.unwrap();
+        system.set_xattr(directory, b"user.large", &[7; 2000], XattrMode::Set, false).await.unwrap();
+        let link = crate::NewFile { target: b"../target", ..new(Kind::Symlink) };
+        system.create_file(directory, b"symlink", &link).await.unwrap();
+        let many = create(&system, FileId::ROOT, "many", Kind::Directory).await.file;
+        for number in 0..MANY {
+            system.link(file, many, format!("name {number} {:0>100}", 0).as_bytes()).await.unwrap();
+        }
+        system.snapshot("snapshot").await.unwrap();
+        let inner = create(&system, directory, "inner", Kind::Directory).await.file;
+        create(&system, inner, "fifo", Kind::Fifo).await;
+        system.commit().await.unwrap();
+        // What follows stays in the journal.
+        system.write(file, 10, b"inline", false).await.unwrap();
+        system.sync(file).await.unwrap();
+        system.set_xattr(file, b"user.more", b"value", XattrMode::Set, false).await.unwrap();
+        create(&system, inner, "fresh", Kind::Regular).await;
+        system.rename(inner, b"fifo", directory, b"moved", RenameMode::Replace).await.unwrap();
+        system.remove_file(directory, b"moved").await.unwrap();
+        system.sync_all().await.unwrap();
+    });
+    drop(system);
+    machine.world.crash();
+    let files = machine.disk.snapshot_files();
+    let (platform, disks) = (machine.world.platform(), machine.disks());
+    machine.run(async {
+        let (store, found) = Store::open(&platform, &disks, options().store).await.unwrap();
+        let trees = Trees::new(store.clone());
+        let roots = Roots::decode(&found.roots).unwrap();
+        let catalog = entries_of(&trees, &roots.catalog).await;
+        let (mut values, mut nodes, mut xattrs) =
+            (Vec::new(), nodes_of(&trees, &store, &roots.catalog, 0).await, Vec::new());
+        for (file, bytes) in &catalog {
+            let base = InodeValue::decode(FileId(*file), bytes).unwrap().base;
+            values.push((*file, entries_of(&trees, &base.tree).await));
+            nodes.extend(nodes_of(&trees, &store, &base.tree, *file).await);
+            match base.xattrs {
+                XattrPlace::None => {}
+                XattrPlace::Inline(bytes) => xattrs.push((*file, bytes)),
+                XattrPlace::Chunk(address) => xattrs.push((*file, store.get(Class::Metadata, &address).await.unwrap())),
+            }
+        }
+        values.retain(|(_, values)| !values.is_empty());
+        assert!(
+            xattrs.len() == 2 && nodes.iter().filter(|(owner, _)| *owner != 0).count() > 2,
+            "trees of several nodes"
+        );
+        Image {
+            files,
+            roots: found.roots,
+            covered: found.covered,
+            snapshots: entries_of(&trees, &roots.snapshots).await,
+            inodes: catalog.into_iter().collect(),
+            values,
+            nodes,
+            xattrs,
+            frames: found.frames.into_iter().map(|(_, frame)| frame.to_vec()).collect(),
+        }
+    })
+});
+
+async fn entries_of(trees: &Trees, root: &Root) -> Vec<(u64, Bytes)> {
+    let mut entries = Vec::new();
+    let leaf = &mut |key, value: &Bytes| {
+        entries.push((key, value.clone()));
+        Ok(())
+    };
+    trees.walk(root, &mut |_, _| true, leaf).await.unwrap();
+    entries
+}
+
+async fn nodes_of(trees: &Trees, store: &Arc<Store>, root: &Root, owner: u64) -> Vec<(u64, Bytes)> {
+    let mut addresses = Vec::new();
+    let visit = &mut |address: &ChunkAddress, _| {
+        addresses.push(*address);
+        true
+    };
+    trees.walk(root, visit, &mut |_, _| Ok(())).await.unwrap();
+    let mut nodes = Vec::new();
+    for address in addresses {
+        nodes.push((owner, store.get(Class::Metadata, &address).await.unwrap()));
+    }
+    nodes
+}
+
+/// A sample: which one, its key, and its bytes.
+fn tagged(owner: u64, key: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.u64(owner).u64(key).put(bytes);
+    writer.into_bytes()
+}
+
+fn untagged(bytes: &[u8]) -> Result<(u64, u64, Bytes), String> {
+    let mut reader = Reader::new(bytes);
+    let short = |_| "short".to_owned();
+    let (owner, key) = (reader.u64("owner").map_err(short)?, reader.u64("key").map_err(short)?);
+    Ok((owner, key, Bytes::copy_from_slice(&bytes[16..])))
+}
+
+const TARGETS: &[Target] = &[
+    Target {
+        name: "tree-roots",
+        cases: SLOW_CASES,
+        samples: || vec![IMAGE.roots.clone()],
+        repair: no_repair,
+        check: |bytes| survive(Lie::Roots(bytes.to_vec())),
+    },
+    Target {
+        name: "tree-inode",
+        cases: SLOW_CASES,
+        samples: || IMAGE.inodes.iter().map(|(file, bytes)| tagged(*file, 0, bytes)).collect(),
+        repair: no_repair,
+        check: |bytes| untagged(bytes).and_then(|(file, _, bytes)| survive(Lie::Inode(file, bytes))),
+    },
+    Target {
+        name: "tree-value",
+        cases: SLOW_CASES,
+        samples: || {
+            let few = |(owner, values): &(u64, Vec<(u64, Bytes)>)| {
+                values.iter().take(4).map(|(key, bytes)| tagged(*owner, *key, bytes)).collect::<Vec<_>>()
+            };
+            IMAGE.values.iter().flat_map(few).collect()
+        },
+        repair: no_repair,
+        check: |bytes| untagged(bytes).and_then(|(file, key, bytes)| survive(Lie::Value(file, key, bytes))),
+    },
+    Target {
+        name: "tree-snapshot",
+        cases: SLOW_CASES,
+        samples: || IMAGE.snapshots.iter().map(|(key, bytes)| tagged(0, *key, bytes)).collect(),
+        repair: no_repair,
+        check: |bytes| untagged(bytes).and_then(|(_, key, bytes)| survive(Lie::Snapshot(key, bytes))),
+    },
+    Target {
+        name: "tree-xattrs",
+        cases: SLOW_CASES,
+        samples: || IMAGE.xattrs.iter().map(|(file, bytes)| tagged(*file, 0, bytes)).collect(),
+        repair: no_repair,
+        check: |bytes| untagged(bytes).and_then(|(file, _, bytes)| survive(Lie::Xattrs(file, bytes))),
+    },
+    Target {
+        name: "tree-node",
+        cases: SLOW_CASES,
+        samples: || IMAGE.nodes.iter().enumerate().map(|(at, (_, bytes))| tagged(at as u64, 0, bytes)).collect(),
+        repair: no_repair,
+        check: |bytes| untagged(bytes).and_then(|(at, _, bytes)| survive(Lie::Node(at, bytes))),
+    },
+    Target {
+        name: "journal-frame",
+        cases: SLOW_CASES,
+        samples: || IMAGE.frames.iter().enumerate().map(|(at, frame)| tagged(at as u64, 0, frame)).collect(),
+        repair: no_repair,
+        check: |bytes| untagged(bytes).and_then(|(at, _, frame)| survive(Lie::Frame(at, frame))),
+    },
+];
+
+/// What is put in the place of a truth.
+enum Lie {
+    Roots(Vec<u8>),
+    Inode(u64, Bytes),
+    /// In the tree of a file or directory.
+    Value(u64, u64, Bytes),
+    Snapshot(u64, Bytes),
+    Xattrs(u64, Bytes),
+    /// Of the nodes of the image, by number.
+    Node(u64, Bytes),
+    /// In the place of a frame behind the roots, by number.
+    Frame(u64, Bytes),
+}
+
+/// Tells the lie in a copy of the image, and uses it. `Err`: it was refused.
+fn survive(lie: Lie) -> Result<(), String> {
+    let world = World::new(1);
+    world.set_step_limit(STEPS_MAX);
+    let disk = world.disk("disk", CAPACITY);
+    IMAGE.files.iter().for_each(|(path, bytes)| disk.install(path, bytes));
+    world.run_until(tell(&world, &disk, lie)).expect("an end")?;
+    world.restart();
+    let first = world.run_until(life(&world, &disk)).expect("an end");
+    world.restart();
+    // What it made of the lie is opened, too.
+    let _ = world.run_until(life(&world, &disk)).expect("an end");
+    first.map_err(|error| error.to_string())
+}
+
+async fn tell(world: &World, disk: &SimDisk, lie: Lie) -> Result<(), String> {
+    let (store, found) = Store::open(&world.platform(), &[disk.disk()], options().store).await.unwrap();
+    let trees = Trees::new(store.clone());
+    let mut roots = Roots::decode(&IMAGE.roots).unwrap();
+    let mut bytes = None;
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    match lie {
+        Lie::Roots(lie) if lie.len() > store::ROOTS_BYTES_MAX => return Err("too long".to_owned()),
+        Lie::Roots(lie) => bytes = Some(lie),
+        Lie::Inode(file, lie) => roots.catalog = with(&trees, &roots.catalog, file, lie).await,
+        Lie::Snapshot(view, lie) => roots.snapshots = with(&trees, &roots.snapshots, view, lie).await,
+        Lie::Value(file, key, lie) => {
+            let mut inode = inode(file)?;
+            inode.base.tree = with(&trees, &inode.base.tree, key, lie).await;
+            roots.catalog = with(&trees, &roots.catalog, file, inode.encode().into()).await;
+        }
+        Lie::Xattrs(file, lie) => {
+            let mut inode = inode(file)?;
+            inode.base.xattrs = XattrPlace::Chunk(store.put(Class::Metadata, &lie).await.unwrap());
+            roots.catalog = with(&trees, &roots.catalog, file, inode.encode().into()).await;
+        }
+        Lie::Node(at, lie) => {
+            let (owner, old) = IMAGE.nodes.get(usize::try_from(at).unwrap_or(usize::MAX)).ok_or("no node")?;
+            let (from, to) = (store.key().address(old), store.put(Class::Metadata, &lie).await.unwrap());
+            match owner {
+                0 => roots.catalog = replaced(&store, &roots.catalog, &from, &to).await,
+                file => {
+                    let mut inode = inode(*file)?;
+                    inode.base.tree = replaced(&store, &inode.base.tree, &from, &to).await;
+                    roots.catalog = with(&trees, &roots.catalog, *file, inode.encode().into()).await;
+                }
+            }
+        }
+        Lie::Frame(at, lie) => {
+            frames.clone_from(&IMAGE.frames);
+            *frames.get_mut(usize::try_from(at).unwrap_or(usize::MAX)).ok_or("no frame")? = lie.to_vec();
+            let mut chains = BTreeMap::new();
+            frames.iter_mut().for_each(|frame| chain(frame, &mut chains));
+        }
+    }
+    let covered = found.frames.last().map_or(IMAGE.covered, |(position, _)| *position);
+    store.commit(&bytes.unwrap_or_else(|| roots.encode()), covered).await.map_err(|error| error.to_string())?;
+    frames.iter().filter(|frame| !frame.is_empty()).for_each(|frame| {
+        store.log(frame);
+    });
+    store.sync_log(store.last_logged()).await.unwrap();
+    store.close().await.unwrap();
+    Ok(())
+}
+
+fn inode(file: u64) -> Result<InodeValue, String> {
+    Ok(InodeValue::decode(FileId(file), IMAGE.inodes.get(&file).ok_or("no file")?).unwrap())
+}
+
+async fn with(trees: &Trees, root: &Root, key: u64, value: Bytes) -> Root {
+    trees.update(root, Edits::from([(key, Some(value.to_vec()))]), 0).await.unwrap()
+}
+
+/// The root of a tree of two levels at most in which another node stands in the place of `from`.
+async fn replaced(store: &Arc<Store>, root: &Root, from: &ChunkAddress, to: &ChunkAddress) -> Root {
+    let Root::Node { address, level } = root else { panic!("a node of this tree is a chunk") };
+    if address == from {
+        return Root::Node { address: *to, level: *level };
+    }
+    let mut top = store.get(Class::Metadata, address).await.unwrap().to_vec();
+    let at = top.windows(ChunkAddress::BYTES).position(|window| window == from.0).expect("its child");
+    top[at..at + ChunkAddress::BYTES].copy_from_slice(&to.0);
+    Root::Node { address: store.put(Class::Metadata, &top).await.unwrap(), level: *level }
+}
+
+/// Gives the records of a frame the chains that they should have, as far as they can be read.
+fn chain(frame: &mut [u8], chains: &mut BTreeMap<FileId, u128>) {
+    let mut at = 0;
+    while at < frame.len() {
+        let mut reader = Reader::new(&frame[at..]);
+        let Ok((record, covered)) = decode_record(&mut reader) else { return };
+        let committed = || inode(record.file.0).map_or(0, |inode| inode.version.chain);
+        let chain = base::hash::chain(*chains.entry(record.file).or_insert_with(committed), covered);
+        chains.insert(record.file, chain);
+        at += reader.offset();
+        frame[at - 16..at].copy_from_slice(&chain.to_le_bytes());
+    }
+}
+
+/// Everything that a file system can be asked for. Errors in between are answers; a failed opening is returned.
+async fn life(world: &World, disk: &SimDisk) -> Result<(), FileError> {
+    let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await?;
+    let views = system.snapshots().into_iter().filter_map(|snapshot| system.find_snapshot(snapshot.name.as_bytes()));
+    let mut nodes = BTreeSet::new();
+    for root in views.chain([Node::live(FileId::ROOT)]).collect::<Vec<_>>() {
+        nodes.extend(look_around(&system, root).await);
+    }
+    // Files that no name leads to, too.
+    nodes.extend(IMAGE.inodes.keys().map(|file| Node::live(FileId(*file))));
+    for node in &nodes {
+        look_at(&system, *node).await;
+        if node.view == View::LIVE {
+            change(&system, node.file).await;
+        }
+    }
+    let _ = system.snapshot("another").await;
+    let _ = system.sync_all().await;
+    let _ = system.commit().await;
+    for node in &nodes {
+        look_at(&system, *node).await;
+    }
+    let _ = system.delete_snapshot("snapshot").await;
+    let _ = system.check_files(&|_| {}).await;
+    let _ = system.check_store(Depth::Deep, &|_, _| {}).await;
+    let _ = system.reclaim(false).await;
+    let _ = system.status();
+    let _ = system.close().await;
+    Ok(())
+}
+
+/// Files below a node, as far as `VISITS_MAX` allows.
+async fn look_around(system: &FileSystem, root: Node) -> Vec<Node> {
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() && found.len() < VISITS_MAX {
+        let directory = found[at];
+        at += 1;
+        let (mut after, mut lists) = (0, 0);
+        while let Ok(entries) = system.read_directory(directory, after, 100).await {
+            let Some(last) = entries.last() else { break };
+            assert!(last.cookie > after, "a listing goes forward");
+            after = last.cookie;
+            system.load_listed(&entries).await;
+            for entry in entries {
+                let _ = system.lookup(directory, &entry.name).await;
+                if !found.contains(&entry.node) && found.len() < VISITS_MAX {
+                    found.push(entry.node);
+                }
+            }
+            lists += 1;
+            assert!(lists < 10_000, "a listing ends");
+        }
+    }
+    found
+}
+
+async fn look_at(system: &FileSystem, node: Node) {
+    let size = system.attributes(node).await.map_or(0, |attributes| attributes.size);
+    let _ = system.describe(node).await;
+    let _ = system.lookup(node, b"..").await;
+    let _ = system.read_link(node).await;
+    for name in system.xattrs(node).await.unwrap_or_default() {
+        let _ = system.xattr(node, &name).await;
+    }
+    let mut buffer = vec![0; 30_000];
+    for offset in [0, 1000, 90_000, 1 << 40, 1 << 41, size.saturating_sub(1000), size / 2, u64::MAX - 10] {
+        let _ = system.read(node, offset, &mut buffer).await;
+        let _ = system.seek(node, offset, Seek::Data).await;
+        let _ = system.seek(node, offset, Seek::Hole).await;
+    }
+}
+
+async fn change(system: &FileSystem, file: FileId) {
+    let size = system.attributes(Node::live(file)).await.map_or(0, |attributes| attributes.size);
+    for offset in [5, 120_000, size] {
+        let _ = system.write(file, offset, &[9; 5000], true).await;
+    }
+    let _ = system.sync(file).await;
+    let _ = system.allocate(file, Allocate::Punch, 4096, 1 << 39).await;
+    let _ = system.allocate(file, Allocate::Zero { keep_size: false }, 1 << 20, 9000).await;
+    let _ = system.allocate(file, Allocate::Reserve { keep_size: true }, 0, 1 << 42).await;
+    let _ = system.copy_range(Node::live(file), 0, file, 1 << 21, 1 << 20).await;
+    let now = Some(TimeChange::Now);
+    let truncate =
+        AttributeChange { size: Some(size / 2), mode: Some(0o640), uid: Some(9), accessed: now, ..Default::default() };
+    let _ = system.set_attributes(file, &truncate).await;
+    let _ = system.set_xattr(file, b"user.new", &[1; 700], XattrMode::Set, true).await;
+    let _ = system.remove_xattr(file, b"user.small").await;
+    // As a directory.
+    for kind in [Kind::Directory, Kind::Regular] {
+        let _ = system.create_file(file, b"new", &new(kind)).await;
+        let _ = system.create_file(file, b"newer", &new(kind)).await;
+        let _ =
+            system.rename(file, b"new", FileId::ROOT, format!("from {}", file.0).as_bytes(), RenameMode::Replace).await;
+        let _ = system.rename(file, b"newer", file, b"inner", RenameMode::Exchange).await;
+        let _ = system.remove_file(file, b"newer").await;
+        let _ = system.remove_directory(file, b"newer").await;
+    }
+    let _ = system.link(file, FileId::ROOT, format!("link {}", file.0).as_bytes()).await;
+    for name in [b"file".as_slice(), b"symlink", b"link", b"dir", b"many"] {
+        let _ = system.remove_file(file, name).await;
+        let _ = system.remove_directory(file, name).await;
+    }
+}
+
+#[test]
+fn file_systems_that_lie_are_survived() {
+    fuzz::run(env!("CARGO_MANIFEST_DIR"), TARGETS);
+}

@@ -1,0 +1,225 @@
+//! Whole nodes with a structure that lies, its checksum right: opened and used, or refused; never a panic, an end that does not
+//! come, or bytes that nobody wrote. Targets of the crate `fuzz`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use base::hash::checksum;
+use base::id::{ChunkAddress, Position};
+use bytes::Bytes;
+use fuzz::{SLOW_CASES, Target, repair_tail};
+use platform::sim::{SimDisk, World};
+
+use super::{Machine, content, options};
+use crate::format::fuzz::repair_frame;
+use crate::format::{
+    ChunkHeader, FrameHeader, IDENTITY_FILE, INDEX_FILE, Identity, PackFooter, PackHeader, SUPERBLOCK_FILE,
+    SegmentHeader, Superblock, pack_path, segment_path,
+};
+use crate::{Class, Depth, Store, StoreError};
+
+const CAPACITY: u64 = 64 << 20;
+/// Steps of a world in which a node of some chunks is opened and used: many times what a sound one takes.
+const STEPS_MAX: u64 = 100_000;
+/// Of a segment: its header and the frames of the image.
+const SEGMENT_PART: std::ops::Range<usize> = 0..512;
+/// Of a pack: its header, the first chunks, and their surroundings.
+const PACK_PART: std::ops::Range<usize> = 0..2048;
+const PACK: u64 = 1;
+/// The one that the last frames went to.
+const SEGMENT: u64 = 2;
+
+/// A node as it lies on its disk: a pack of chunks, a journal of frames behind the second generation.
+struct Image {
+    files: BTreeMap<String, Vec<u8>>,
+    contents: BTreeMap<ChunkAddress, Bytes>,
+    identity: Identity,
+}
+
+static IMAGE: LazyLock<Image> = LazyLock::new(|| {
+    let machine = Machine::new(1, 1, CAPACITY);
+    let (store, _) = machine.open();
+    let contents = (0..6).map(|number| content(number, 300)).map(|content| (store.key().address(&content), content));
+    let contents: BTreeMap<ChunkAddress, Bytes> = contents.collect();
+    machine.run(async {
+        store.put_many(Class::Data, contents.values().cloned().collect()).await.unwrap();
+        store.log(b"one");
+        store.commit(b"second", Position(1)).await.unwrap();
+        store.log(b"two");
+        store.log(&[7; 100]);
+        store.close().await.unwrap();
+    });
+    let mut files = machine.disks[0].snapshot_files();
+    // What the packs say counts only where no index says it already.
+    files.remove(INDEX_FILE);
+    let identity = Identity::decode(&files[IDENTITY_FILE]).unwrap();
+    Image { files, contents, identity }
+});
+
+const TARGETS: &[Target] = &[
+    Target {
+        name: "node-identity",
+        cases: SLOW_CASES,
+        samples: || vec![IMAGE.files[IDENTITY_FILE].clone()],
+        repair: |bytes| repair_tail(bytes, 0),
+        check: |bytes| survive(IDENTITY_FILE, bytes.to_vec()),
+    },
+    Target {
+        name: "node-superblock",
+        cases: SLOW_CASES,
+        samples: || vec![IMAGE.files[SUPERBLOCK_FILE][..Superblock::BYTES].to_vec()],
+        repair: |bytes| repair_tail(bytes, 0),
+        // The other slot is the older one and stands in for this one.
+        check: |bytes| survive(SUPERBLOCK_FILE, splice(SUPERBLOCK_FILE, 0..Superblock::BYTES, bytes)),
+    },
+    Target {
+        name: "node-superblock-alone",
+        cases: SLOW_CASES,
+        samples: || vec![IMAGE.files[SUPERBLOCK_FILE][..Superblock::BYTES].to_vec()],
+        repair: |bytes| repair_tail(bytes, 0),
+        check: |bytes| {
+            let mut slots = bytes.to_vec();
+            slots.resize(2 * Superblock::BYTES, 0);
+            survive(SUPERBLOCK_FILE, slots)
+        },
+    },
+    Target {
+        name: "node-pack-end",
+        cases: SLOW_CASES,
+        samples: || {
+            let pack = &IMAGE.files[&pack_path(PACK)];
+            vec![pack[directory_at(pack)..].to_vec()]
+        },
+        repair: |bytes| {
+            if let Some((directory, footer)) = bytes.split_last_chunk_mut::<{ PackFooter::BYTES }>() {
+                footer[32..40].copy_from_slice(&checksum(PACK, directory).to_le_bytes());
+                repair_tail(footer, PACK);
+            }
+        },
+        check: |bytes| {
+            let path = pack_path(PACK);
+            survive(&path, splice(&path, directory_at(&IMAGE.files[&path])..usize::MAX, bytes))
+        },
+    },
+    Target {
+        name: "node-pack-start",
+        cases: SLOW_CASES,
+        samples: || vec![IMAGE.files[&pack_path(PACK)][PACK_PART].to_vec()],
+        repair: repair_chunks,
+        // Without its end a pack is scanned.
+        check: |bytes| survive(&pack_path(PACK), bytes.to_vec()),
+    },
+    Target {
+        name: "node-segment",
+        cases: SLOW_CASES,
+        samples: || vec![IMAGE.files[&segment_path(SEGMENT)][SEGMENT_PART].to_vec()],
+        repair: repair_frames,
+        check: |bytes| survive(&segment_path(SEGMENT), splice(&segment_path(SEGMENT), SEGMENT_PART, bytes)),
+    },
+];
+
+fn directory_at(pack: &[u8]) -> usize {
+    let (_, footer) = pack.split_last_chunk::<{ PackFooter::BYTES }>().unwrap();
+    PackFooter::decode(footer, PACK).unwrap().data_bytes as usize
+}
+
+/// A file of the image with other bytes in a range.
+fn splice(path: &str, range: std::ops::Range<usize>, bytes: &[u8]) -> Vec<u8> {
+    let mut file = IMAGE.files[path].clone();
+    let end = range.end.min(file.len());
+    file.splice(range.start..end, bytes.iter().copied());
+    file
+}
+
+fn repair_chunks(bytes: &mut Vec<u8>) {
+    let tail = |bytes: &mut [u8], range: std::ops::Range<usize>, seed| {
+        if let Some(header) = bytes.get_mut(range) {
+            repair_tail(header, seed);
+        }
+    };
+    tail(bytes, 0..PackHeader::BYTES, PACK);
+    for at in positions(bytes, &ChunkHeader::MAGIC) {
+        let seed = ChunkHeader::seed(PACK, u32::try_from(at).unwrap());
+        tail(bytes, at..at + ChunkHeader::BYTES, seed);
+    }
+}
+
+fn repair_frames(bytes: &mut Vec<u8>) {
+    if let Some(header) = bytes.get_mut(..SegmentHeader::BYTES) {
+        repair_tail(header, SEGMENT);
+    }
+    let life = FrameHeader::life(SEGMENT, &IMAGE.identity.node_identity);
+    for at in positions(bytes, &FrameHeader::MAGIC) {
+        repair_frame(&mut bytes[at..], life);
+    }
+}
+
+fn positions(bytes: &[u8], magic: &[u8; 4]) -> Vec<usize> {
+    bytes.windows(4).enumerate().filter(|(_, window)| window == magic).map(|(at, _)| at).collect()
+}
+
+/// Opens and uses the node with a file replaced. `Err`: it was refused.
+fn survive(path: &str, bytes: Vec<u8>) -> Result<(), String> {
+    let world = World::new(1);
+    world.set_step_limit(STEPS_MAX);
+    let disk = world.disk("/d0", CAPACITY);
+    for (name, file) in &IMAGE.files {
+        disk.install(name, if name == path { &bytes } else { file });
+    }
+    let first = world.run_until(life(&world, &disk)).expect("an end");
+    if first.is_ok() {
+        // What was accepted once and closed is accepted again.
+        world.restart();
+        world.run_until(life(&world, &disk)).expect("an end").expect("what it wrote itself");
+    }
+    first.map_err(|error| error.to_string())
+}
+
+/// Everything that a store can be asked for. Errors in between are answers; a failed opening is returned.
+async fn life(world: &World, disk: &SimDisk) -> Result<(), StoreError> {
+    let (store, recovered) = Store::open(&world.platform(), &[disk.disk()], options()).await?;
+    let store: Arc<Store> = store;
+    for (address, content) in &IMAGE.contents {
+        for class in [Class::Data, Class::Metadata] {
+            if let Ok(found) = store.get(class, address).await {
+                assert_eq!(found, *content, "{address} is what its name says");
+            }
+        }
+    }
+    let _ = store.check(Depth::Deep, &|_, _| {}).await;
+    let fresh = content(world.below(1 << 40), 500);
+    let address = store.put(Class::Data, &fresh).await;
+    let position = store.log(b"three");
+    let _ = store.sync_log(position).await;
+    let _ = store.commit(&recovered.roots, position).await;
+    store.begin_mark();
+    let _ = store.reclaim(&|address| IMAGE.contents.contains_key(address), false).await;
+    store.end_mark();
+    if let Ok(address) = address
+        && let Ok(found) = store.get(Class::Data, &address).await
+    {
+        assert_eq!(found, fresh);
+    }
+    let _ = store.close().await;
+    Ok(())
+}
+
+/// Files longer than memory, as a sparse one can be: opening ends, and reads no more than is sensible.
+#[test]
+fn endless_files_are_not_read_into_memory() {
+    for path in [IDENTITY_FILE, SUPERBLOCK_FILE, &segment_path(SEGMENT), &pack_path(PACK)] {
+        let world = World::new(1);
+        let disk = world.disk("/d0", CAPACITY);
+        IMAGE.files.iter().for_each(|(name, file)| disk.install(name, file));
+        disk.truncate(path, 1 << 50);
+        let outcome = world.run_until(life(&world, &disk)).expect("an end");
+        // Packs prove themselves one by one: the node opens without this one. Of slots only the beginning counts.
+        let is_refused = path != SUPERBLOCK_FILE && path != pack_path(PACK);
+        assert_eq!(outcome.is_err(), is_refused, "{path}: {outcome:?}");
+    }
+}
+
+#[test]
+fn nodes_that_lie_are_survived() {
+    fuzz::run(env!("CARGO_MANIFEST_DIR"), TARGETS);
+}
