@@ -25,6 +25,9 @@ use crate::shared::{Judgement, Shared, Stop, describe};
 /// Nodes that a client makes before it only removes and works with what there is.
 const NODES_MAX: usize = 70;
 
+/// Numbers of operations: what comes often has several.
+pub(crate) const OPERATIONS: u64 = 142;
+
 /// See the module's head.
 pub(crate) struct Client {
     pub(crate) number: usize,
@@ -70,8 +73,14 @@ impl Client {
     }
 
     async fn operation(&mut self) -> Done {
+        let number = self.random.below(OPERATIONS);
+        self.perform(number).await
+    }
+
+    /// The operation of a number below [`OPERATIONS`], its details drawn from `random`.
+    pub(crate) async fn perform(&mut self, number: u64) -> Done {
         let crowded = self.model().nodes.len() >= NODES_MAX;
-        match self.random.below(142) {
+        match number {
             0..=11 if crowded => self.remove().await,
             0..=11 => self.create(Kind::Regular).await,
             12..=16 => self.create(Kind::Directory).await,

@@ -16,6 +16,8 @@ use crate::tree::read_tree;
 
 /// Snapshots that are kept at a time.
 const SNAPSHOTS_MAX: usize = 3;
+/// Numbers of what a keeper does: what comes often has several.
+pub(crate) const KEEPINGS: u64 = 14;
 
 /// See the module's head.
 pub(crate) struct Keeper {
@@ -34,18 +36,8 @@ impl Keeper {
             if self.shared.state().working == 0 {
                 return;
             }
-            let done = match self.random.below(14) {
-                _ if often && !self.random.one_in(4) => self.reclaim().await,
-                0..=2 => self.take().await,
-                3 => self.delete().await,
-                4..=5 => self.compare().await,
-                6 => self.commit().await,
-                7 => self.sync().await,
-                8 => self.check().await,
-                9..=12 => self.reclaim().await,
-                _ => Ok(()),
-            };
-            match done {
+            let number = self.random.below(KEEPINGS);
+            match self.perform(number).await {
                 Ok(()) => {}
                 Err(Stop::Over) => return,
                 Err(Stop::Wrong(what)) => {
@@ -53,6 +45,21 @@ impl Keeper {
                     return;
                 }
             }
+        }
+    }
+
+    /// The work of a number below [`KEEPINGS`].
+    pub(crate) async fn perform(&mut self, number: u64) -> Result<(), Stop> {
+        match number {
+            _ if self.shared.plan.reclaims_often && !self.random.one_in(4) => self.reclaim().await,
+            0..=2 => self.take().await,
+            3 => self.delete().await,
+            4..=5 => self.compare().await,
+            6 => self.commit().await,
+            7 => self.sync().await,
+            8 => self.check().await,
+            9..=12 => self.reclaim().await,
+            _ => Ok(()),
         }
     }
 

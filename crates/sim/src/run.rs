@@ -5,6 +5,8 @@
 //! looked at then: `between`.
 
 mod between;
+#[cfg(test)]
+mod lists;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
