@@ -166,6 +166,8 @@ impl Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) generation: u64,
+    /// The store was closed: no frame follows `covered`.
+    pub(crate) is_closed: bool,
     pub(crate) node_identity: [u8; 16],
     /// Journal frames up to here are in the trees that `roots` names.
     pub(crate) covered: Position,
@@ -195,7 +197,8 @@ impl Superblock {
     pub(crate) fn encode(&self, home: &[u8; 16]) -> Vec<u8> {
         assert!(self.disks.len() <= DISKS_MAX && self.roots.len() <= ROOTS_BYTES_MAX, "checked by the caller");
         let mut writer = Writer::with_capacity(Self::BYTES);
-        writer.put(&Self::MAGIC).u32(VERSION).u32(0).u64(self.generation).put(&self.node_identity).put(home);
+        writer.put(&Self::MAGIC).u32(VERSION).u32(u32::from(self.is_closed)).u64(self.generation);
+        writer.put(&self.node_identity).put(home);
         writer.u64(self.covered.0).u64(self.durable.0).u64(self.pack_next).timestamp(self.time);
         let disks = u16::try_from(self.disks.len()).expect("at most DISKS_MAX");
         writer.u16(disks).short_bytes(&self.roots);
@@ -211,7 +214,11 @@ impl Superblock {
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, offset)?;
         expect_version(reader.u32("version")?)?;
-        reader.zeroes("padding", 4)?;
+        let is_closed = match reader.u32("flags")? {
+            0 => false,
+            1 => true,
+            _ => return Err(reader.refuse("flags").into()),
+        };
         let generation = reader.u64("generation")?;
         expect("slot offset", Self::offset(generation), offset)?;
         let node_identity = reader.array("node identity")?;
@@ -226,7 +233,7 @@ impl Superblock {
         }
         let disks = (0..disk_count).map(|_| reader.array("disk uuid")).collect::<Result<_, _>>()?;
         expect_end(&mut reader, Self::BYTES)?;
-        Ok(Superblock { generation, node_identity, covered, durable, pack_next, time, disks, roots })
+        Ok(Superblock { generation, is_closed, node_identity, covered, durable, pack_next, time, disks, roots })
     }
 }
 

@@ -51,6 +51,7 @@ pub(crate) async fn create(
     platform.chance.fill(&mut key);
     let superblock = Superblock {
         generation: 1,
+        is_closed: false,
         node_identity,
         covered: Position(0),
         durable: Position(0),

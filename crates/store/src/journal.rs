@@ -165,6 +165,16 @@ impl Journal {
         position
     }
 
+    /// Takes no frames any more, unless one came after `last`: `false`.
+    pub(crate) fn close(&self, last: Position) -> bool {
+        let buffer = self.buffer.lock();
+        let is_last = buffer.next == last.0 + 1;
+        if is_last {
+            self.end("the store was closed");
+        }
+        is_last
+    }
+
     pub(crate) fn last_logged(&self) -> Position {
         Position(self.buffer.lock().next - 1)
     }

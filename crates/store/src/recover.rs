@@ -84,7 +84,7 @@ impl Store {
         let mut report = RecoveryReport::default();
         let (disks, locks) = identity::open(disks).await?;
         let identity = disks[0].1.clone();
-        let (superblock, is_slot_damaged) = superblock::open(&disks).await?;
+        let (mut superblock, is_slot_damaged) = superblock::open(&disks).await?;
         let pool = Arc::new(Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?);
         let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
         let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare).await?;
@@ -94,6 +94,7 @@ impl Store {
         let opened = recovery.open_index(&options, &found).await?;
         // Nothing is refused from here on.
         replay::make_durable(&pool.disks[0].disk, &replayed).await?;
+        superblock.is_closed = false;
         superblock::write(&pool, &superblock, &counters).await?;
         let next = superblock.pack_next.max(number_max + 1);
         let packs = recovery.recover_packs(opened, found, next, &options).await?;

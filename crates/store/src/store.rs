@@ -355,7 +355,7 @@ impl Store {
         assert!(covered >= root.covered, "commits cover more and more");
         self.settle().await?;
         self.keep_index().await;
-        self.write_root(&mut root, roots.to_vec(), covered).await?;
+        self.write_root(&mut root, roots.to_vec(), covered, false).await?;
         Ok(())
     }
 
@@ -363,12 +363,19 @@ impl Store {
     pub(crate) async fn renew_root(&self) -> Result<(), StoreError> {
         let mut root = self.root.lock().await;
         let (roots, covered) = (root.roots.clone(), root.covered);
-        self.write_root(&mut root, roots, covered).await
+        self.write_root(&mut root, roots, covered, false).await
     }
 
-    async fn write_root(&self, root: &mut Root, roots: Vec<u8>, covered: Position) -> Result<(), StoreError> {
+    async fn write_root(
+        &self,
+        root: &mut Root,
+        roots: Vec<u8>,
+        covered: Position,
+        is_closed: bool,
+    ) -> Result<(), StoreError> {
         let superblock = Superblock {
             generation: root.next_generation,
+            is_closed,
             node_identity: self.pool.node_identity,
             covered,
             durable: self.last_durable(),
@@ -400,15 +407,22 @@ impl Store {
     }
 
     /// Brings everything accepted to rest: frames and chunks durable, packs sealed, index complete. The next open has the less
-    /// to do. Does not commit roots.
+    /// to do; where the newest superblock covers all frames it says so, and the next open need not look for any (S-5). Does not commit
+    /// roots, and takes no frames from now on.
     ///
     /// # Errors
     /// As for [`Store::sync_log`] and [`Store::settle`].
     pub async fn close(&self) -> Result<(), StoreError> {
-        self.sync_log(self.last_logged()).await?;
+        let last = self.last_logged();
+        self.sync_log(last).await?;
         self.settle().await?;
         self.packs.seal_all().await;
         self.keep_index().await;
+        let mut root = self.root.lock().await;
+        if root.covered == last && self.journal.close(last) {
+            let (roots, covered) = (root.roots.clone(), root.covered);
+            self.write_root(&mut root, roots, covered, true).await?;
+        }
         Ok(())
     }
 

@@ -7,6 +7,9 @@
 //!       What was found on open is written again to every disk before anything rests on it: a sync that failed in a process
 //!       before may have left it in the page cache alone.
 //! S-4   A generation is used once: the next one is above every valid generation that was found.
+//! S-5   That the store was closed is believed when the newest superblock of every disk is of one generation and says so, and no segment
+//!       begins behind it (`journal/replay`). The opening writes it again without, before a frame is taken; a disk that lost
+//!       that write is still found out, because the first frame of an opening begins a segment.
 
 use platform::disk::Disk;
 
@@ -42,14 +45,18 @@ pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>
         .collect())
 }
 
-/// The newest superblock, and whether a slot was found damaged: a power cut tears the one that is being written.
+/// The newest superblock, and whether a slot was found damaged: a power cut tears the one that is being written. It says that the store
+/// was closed only if it is to be believed.
 pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<(Superblock, bool), StoreError> {
     let mut newest: Option<Superblock> = None;
+    let mut closed = Vec::new();
     let mut damage = None;
     for (disk, identity) in disks {
+        let mut last = None;
         for Slot { offset, content } in read_slots(disk, &identity.disk_uuid).await? {
             match content {
                 Ok(found) => {
+                    last = last.max(Some((found.generation, found.is_closed)));
                     if newest.as_ref().is_none_or(|newest| newest.generation < found.generation) {
                         newest = Some(found);
                     }
@@ -60,12 +67,14 @@ pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<(Superblock, bool
                 Err(unfit) => damage = Some((disk.path(), offset, unfit)),
             }
         }
+        closed.push(last);
     }
-    let Some(newest) = newest else {
+    let Some(mut newest) = newest else {
         let (path, offset, unfit) = damage.expect("each disk has two slots");
         let path = format!("{path}/{SUPERBLOCK_FILE}");
         return Err(corrupt("every superblock of the node, the last read", &path, offset, unfit.expected, unfit.found));
     };
+    newest.is_closed = closed.iter().all(|last| *last == Some((newest.generation, true)));
     check_disks(disks, &newest)?;
     // A fresh node has one slot that nobody wrote yet.
     let is_damaged = damage.is_some() && newest.generation > 1;

@@ -120,7 +120,11 @@ const TARGETS: &[Target] = &[
         name: "record",
         cases: CASES,
         samples: || {
-            changes().iter().map(|change| record_bytes(std::slice::from_ref(change))).chain([record_bytes(&changes())]).collect()
+            changes()
+                .iter()
+                .map(|change| record_bytes(std::slice::from_ref(change)))
+                .chain([record_bytes(&changes())])
+                .collect()
         },
         // Replaying compares the chain; decoding a record does not.
         repair: no_repair,

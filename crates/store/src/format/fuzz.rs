@@ -45,6 +45,7 @@ const TARGETS: &[Target] = &[
         samples: || {
             let superblock = |disks, roots| Superblock {
                 generation: 7,
+                is_closed: true,
                 node_identity: NODE,
                 covered: Position(100),
                 durable: Position(120),

@@ -23,6 +23,7 @@ fn chunk_header() -> ChunkHeader {
 fn superblock() -> Superblock {
     Superblock {
         generation: 7,
+        is_closed: true,
         node_identity: [1; 16],
         covered: Position(100),
         durable: Position(120),

@@ -4,6 +4,7 @@
 //!       one that is missing ends it: what comes after was never acknowledged before it.
 //! R-2   That end is a torn tail only if nobody ever knew the missing frame to be durable. A frame that is valid and says so,
 //!       or the superblock saying so, turns it into damage, and the store refuses to open rather than drop what was promised.
+//!       A superblock that says that the store was closed (S-5) saves looking for frames, unless a segment begins behind it.
 //! R-3   Reading changes nothing. [`make_durable`] comes later, when nothing can be refused any more.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -109,9 +110,11 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
     let next = Position(superblock.covered.0 + 1);
     let oldest = headers.iter().rev().find(|(_, first, _)| first.is_some_and(|first| first <= next));
     let oldest = oldest.map_or(0, |(number, _, _)| *number);
+    let is_closed = superblock.is_closed && headers.iter().all(|(_, first, _)| first.is_none_or(|first| first < next));
     let mut segments = Vec::new();
     for (number, first, file) in headers {
-        let bytes = if number < oldest { Bytes::new() } else { read_whole(&file, SEGMENT_BYTES_MAX).await? };
+        let is_needless = is_closed || number < oldest;
+        let bytes = if is_needless { Bytes::new() } else { read_whole(&file, SEGMENT_BYTES_MAX).await? };
         let frames = find_frames(&bytes, FrameHeader::life(number, &superblock.node_identity));
         segments.push(Segment { number, first, length: file.length()?, bytes, frames });
     }

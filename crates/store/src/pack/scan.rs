@@ -25,6 +25,8 @@ use crate::pool::PoolDisk;
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Readings of a file before the last one is taken as it is.
 const READINGS_MAX: usize = 8;
+/// What is read again at a time.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Tells what a footer says, or why there is none.
 pub(crate) async fn read_footer(file: &File, pack: u64) -> Result<Result<PackFooter, Unfit>, StoreError> {
@@ -100,7 +102,8 @@ fn next_magic(bytes: &[u8], from: usize) -> usize {
     found.map_or(bytes.len(), |at| from + at)
 }
 
-/// Reads a whole file until two readings agree: what recovery cuts off is lost, so no bit that flipped on the way decides.
+/// Reads a whole file, each piece of it until two readings agree: what recovery cuts off is lost, so no bit that flipped on the way
+/// decides.
 ///
 /// # Errors
 /// The disk's; `Corrupt` for a file of more than `bytes_max` bytes, which nobody here wrote: it may be longer than memory.
@@ -109,17 +112,22 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
     if length > bytes_max {
         return Err(corrupt("a file", file.path(), bytes_max, format!("at most {bytes_max} bytes"), length));
     }
-    let length = usize::try_from(length).expect("at most `bytes_max`, which fits into memory");
-    let mut before = Vec::new();
-    for _ in 0..READINGS_MAX {
-        let mut bytes = vec![0; length];
-        file.read_exact_at(0, &mut bytes).await?;
-        if bytes == before {
-            break;
+    let mut bytes = vec![0; usize::try_from(length).expect("at most `bytes_max`, which fits into memory")];
+    file.read_exact_at(0, &mut bytes).await?;
+    let mut again = vec![0; PIECE_BYTES.min(bytes.len())];
+    let mut offset = 0;
+    for piece in bytes.chunks_mut(PIECE_BYTES) {
+        for _ in 1..READINGS_MAX {
+            let again = &mut again[..piece.len()];
+            file.read_exact_at(offset, again).await?;
+            if again == piece {
+                break;
+            }
+            piece.copy_from_slice(again);
         }
-        before = bytes;
+        offset += piece.len() as u64;
     }
-    Ok(Bytes::from(before))
+    Ok(Bytes::from(bytes))
 }
 
 /// What recovery made of one pack file.

@@ -281,3 +281,57 @@ fn a_frame_that_was_durable_and_is_damaged_is_an_error_not_a_shorter_journal() {
     machine.disks[0].flip_bit(path, at, 3);
     refuses(&machine, &machine.handles(), &["the journal", path, "expected frame 2, which was durable"]);
 }
+
+/// S-5: after a clean end nothing of the journal is needed, nor looked at.
+#[test]
+fn a_store_that_was_closed_opens_without_its_frames() {
+    let operations = |is_closed: bool| {
+        let machine = Machine::new(21, 2, 64 << 20);
+        let (store, _) = machine.open();
+        machine.run(async {
+            let at = store.log(b"one");
+            store.sync_log(at).await.unwrap();
+            store.commit(b"second", at).await.unwrap();
+            if is_closed {
+                store.close().await.unwrap();
+                assert!(matches!(store.sync_log(store.log(b"too late")).await, Err(StoreError::ReadOnly { .. })));
+            }
+        });
+        drop(store);
+        machine.world.restart();
+        let before = machine.world.operations();
+        let (_, recovered) = machine.open();
+        assert_eq!((&recovered.roots[..], recovered.frames.len()), (&b"second"[..], 0));
+        machine.world.operations() - before
+    };
+    let (closed, crashed) = (operations(true), operations(false));
+    let pieces = crate::journal::SEGMENT_BYTES_MIN / (1 << 20);
+    assert!(closed + pieces <= crashed, "{closed} operations, {crashed} after a crash");
+}
+
+/// S-5: what a disk says of the end of an earlier life costs no frame of a later one.
+#[test]
+fn an_old_word_of_a_clean_end_is_not_believed() {
+    for disks_that_lag in [vec![0], vec![1], vec![0, 1]] {
+        let machine = Machine::new(22, 2, 64 << 20);
+        let (store, _) = machine.open();
+        machine.run(async {
+            let at = store.log(b"one");
+            store.commit(b"second", at).await.unwrap();
+            store.close().await.unwrap();
+        });
+        drop(store);
+        let closed: Vec<_> = machine.disks.iter().map(|disk| disk.snapshot_files()["superblock"].clone()).collect();
+        machine.world.restart();
+        let (store, _) = machine.open();
+        machine.run(async { store.sync_log(store.log(b"two")).await.unwrap() });
+        drop(store);
+        machine.world.restart();
+        for number in disks_that_lag {
+            machine.disks[number].install("superblock", &closed[number]);
+        }
+        let (_, recovered) = machine.open();
+        let frames: Vec<_> = recovered.frames.iter().map(|(at, frame)| (at.0, &frame[..])).collect();
+        assert_eq!(frames, [(2, &b"two"[..])]);
+    }
+}
