@@ -420,6 +420,12 @@ impl FileSystem {
         }
     }
 
+    /// What was handed out and not taken back: for who goes on in another process.
+    #[must_use]
+    pub fn references(&self) -> Vec<(FileId, u32)> {
+        self.references.lock().iter().map(|(file, count)| (*file, *count)).collect()
+    }
+
     /// Takes `count` back. The last one ends an unlinked file.
     ///
     /// # Errors

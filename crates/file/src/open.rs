@@ -5,6 +5,7 @@
 //!
 //! I-80  Each replayed record continues its file's version: sequence and chain. What does not is damage, and nothing is opened.
 //! I-81  After a crash nobody has a file open: unlinked files end here.
+//! I-82  Who goes on where another process stopped brings its references: what they count does not end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +30,7 @@ pub struct OpenReport {
     pub frames: u64,
     /// Records in them.
     pub records: u64,
-    /// Unlinked files that were still open at the crash, ended now.
+    /// Unlinked files that nobody has open any more, ended now.
     pub orphans: u64,
     /// What the store did.
     pub store: RecoveryReport,
@@ -92,6 +93,19 @@ impl FileSystem {
         disks: &[Disk],
         options: Options,
     ) -> Result<(Arc<FileSystem>, OpenReport), FileError> {
+        FileSystem::open_in_use(platform, disks, options, &[]).await
+    }
+
+    /// Opens it for a front end that has these references, counted in another process ([`FileSystem::references`]).
+    ///
+    /// # Errors
+    /// As `open`.
+    pub async fn open_in_use(
+        platform: &Platform,
+        disks: &[Disk],
+        options: Options,
+        references: &[(FileId, u32)],
+    ) -> Result<(Arc<FileSystem>, OpenReport), FileError> {
         let (store, recovered) = Store::open(platform, disks, options.store.clone()).await?;
         let roots = Roots::decode(&recovered.roots)
             .map_err(|error| corrupt("the file layer's roots", "superblock".to_owned(), error))?;
@@ -102,6 +116,7 @@ impl FileSystem {
         for (position, frame) in recovered.frames {
             report.records += system.replay(position, &frame).await?;
         }
+        system.references.lock().extend(references.iter().copied());
         report.orphans = system.end_orphans().await?;
         platform.tasks.spawn("flusher", Box::pin(system.clone().run_flusher()));
         platform.tasks.spawn("committer", Box::pin(system.clone().run_committer()));
@@ -207,7 +222,8 @@ impl FileSystem {
             let inode = self.inode(Node::live(file)).await?;
             let is_orphan = {
                 let state = inode.state.lock();
-                !state.is_gone && state.attributes.links == 0
+                let is_used = || self.references.lock().contains_key(&file);
+                !state.is_gone && state.attributes.links == 0 && !is_used()
             };
             if is_orphan {
                 self.end_if_unused(&inode);

@@ -45,7 +45,7 @@ fn measure(transport: Transport) -> io::Result<()> {
     unmounter.abort()?;
     let ended = running.join().unwrap_or_else(|_| Err(io::Error::other("the session panicked")));
     fs::remove_dir(&directory)?;
-    result.and(ended)
+    result.and(ended.map(drop))
 }
 
 fn rates(transport: Transport, directory: &Path) -> io::Result<()> {

@@ -16,6 +16,7 @@
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Alignment of data; the smallest page of any machine we run on.
 pub(crate) const PAGE: usize = 4096;
@@ -23,6 +24,10 @@ pub(crate) const PAGE: usize = 4096;
 pub(crate) const ROOM_AT: usize = PAGE;
 /// Where a request from /dev/fuse starts.
 pub(crate) const DEVICE_AT: usize = PAGE - 80;
+
+/// Where the next steady area is wished for. 64 TiB: half-way up the user's half of 47 bits of address, where neither programs,
+/// libraries, stacks nor the allocator (mimalloc: 2 to 30 TiB) are put. On machines with less it is only a wish.
+static STEADY: AtomicUsize = AtomicUsize::new(1 << 46);
 
 /// Pages of our own, zero when new, given back to the system when dropped.
 pub(crate) struct Area {
@@ -39,14 +44,35 @@ impl Area {
     /// Room for a header and `payload_bytes` of data. Pages cost memory only once they are touched.
     pub(crate) fn new(payload_bytes: usize) -> io::Result<Area> {
         let bytes = PAGE + payload_bytes.next_multiple_of(PAGE) + PAGE;
+        Area::map(0, bytes, 0)
+    }
+
+    /// Like `new`, at an address that another process of ours has free too, as far as the machine goes along: the kernel knows
+    /// a ring's memory by its address alone, so that the next process can take it over there (`at`).
+    pub(crate) fn steady(payload_bytes: usize) -> io::Result<Area> {
+        let bytes = PAGE + payload_bytes.next_multiple_of(PAGE) + PAGE;
+        Area::map(STEADY.fetch_add(bytes, Ordering::Relaxed), bytes, 0)
+    }
+
+    /// The same memory as another process had at this address, empty. An error if anything is there.
+    pub(crate) fn at(address: usize, bytes: usize) -> io::Result<Area> {
+        let end = address.checked_add(bytes).filter(|end| address.is_multiple_of(PAGE) && end.is_multiple_of(PAGE));
+        let end = end.ok_or(io::ErrorKind::InvalidInput)?;
+        STEADY.fetch_max(end, Ordering::Relaxed);
+        let area = Area::map(address, bytes, libc::MAP_FIXED_NOREPLACE)?;
+        // Kernels before 4.17 take the flag for a wish.
+        if area.start.as_ptr().addr() == address { Ok(area) } else { Err(io::ErrorKind::AddrInUse.into()) }
+    }
+
+    fn map(address: usize, bytes: usize, flags: libc::c_int) -> io::Result<Area> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at a place of the kernel's choice touches no existing memory.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, kind, -1, 0) };
-        if address == libc::MAP_FAILED {
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
+        // SAFETY: the address is a wish, or taken only where nothing is: no existing memory is touched.
+        let mapped = unsafe { libc::mmap(std::ptr::without_provenance_mut(address), bytes, protection, kind, -1, 0) };
+        if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let start = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
+        let start = NonNull::new(mapped.cast()).ok_or_else(|| io::Error::other("mapping at address 0"))?;
         Ok(Area { start, bytes })
     }
 

@@ -5,6 +5,7 @@ use crate::exchange::Core;
 use crate::flags::opcode;
 use crate::interrupt::Interrupts;
 use crate::late::Late;
+use crate::park::Park;
 use crate::request::{self, Dialect};
 use crate::service::{self, Boxed, Handler};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub(crate) struct Crew {
     pub(crate) dialect: Dialect,
     pub(crate) interrupts: Arc<Interrupts>,
     pub(crate) late: Arc<Late>,
+    pub(crate) park: Park,
     pub(crate) meter: Meter,
 }
 
@@ -34,7 +36,7 @@ impl Crew {
     pub(crate) fn new(handler: Box<dyn Handler>, payload_bytes: usize, dialect: Dialect) -> Crew {
         let interrupts = Arc::<Interrupts>::default();
         let late = Late::new(interrupts.clone());
-        Crew { handler, payload_bytes, dialect, interrupts, late, meter: Meter::default() }
+        Crew { handler, payload_bytes, dialect, interrupts, late, park: Park::default(), meter: Meter::default() }
     }
 
     /// Sorts out a request that has just arrived: those about the session are dealt with here.

@@ -4,9 +4,11 @@
 //! descriptor its request was read from: the `Line`. A reader polls the file system once and, if the answer is not
 //! ready, puts the future aside (`late`) and reads on with another buffer.
 //!
+//! A reader that is to park is woken by a request that the session makes itself (`session::Parker`); it serves it, and stops.
+//!
 //! With io_uring one reader stays, because FORGET, INTERRUPT and the end of the session still come this way.
 
-#![expect(unsafe_code, reason = "read(2) into a mapping shared with no one")]
+#![expect(unsafe_code, reason = "read(2) into a mapping shared with no one; poll(2)")]
 
 use crate::buffer::{Area, DEVICE_AT, ROOM_AT};
 use crate::counters::Tally;
@@ -17,7 +19,7 @@ use crate::lock::lock;
 use crate::notify::write_answer;
 use crate::service;
 use crate::wire;
-use std::io;
+use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -34,6 +36,9 @@ const HEADER_BYTES: usize = size_of::<wire::InHeader>();
 pub(crate) struct Line {
     device: Arc<OwnedFd>,
     tally: Arc<Tally>,
+    /// Readable when the reader is to look at the park. Only where the line is alone and seldom read: a wait for both costs one
+    /// more call, and wakes all readers.
+    bell: Option<Arc<PipeReader>>,
     /// Cores at rest; without a home, or line and core would keep each other alive.
     #[expect(clippy::vec_box, reason = "an exchange is a box; taking one out must not move its inside")]
     spare: Mutex<Vec<Box<Core>>>,
@@ -51,8 +56,8 @@ impl Home for Line {
 }
 
 impl Line {
-    pub(crate) fn new(device: Arc<OwnedFd>, tally: Arc<Tally>) -> Arc<Line> {
-        Arc::new(Line { device, tally, spare: Mutex::default() })
+    pub(crate) fn new(device: Arc<OwnedFd>, tally: Arc<Tally>, bell: Option<Arc<PipeReader>>) -> Arc<Line> {
+        Arc::new(Line { device, tally, bell, spare: Mutex::default() })
     }
 
     fn keep(&self, core: Box<Core>) {
@@ -70,11 +75,19 @@ impl Line {
     }
 }
 
-/// Serves requests from `line` until the session ends. An error is one no session survives.
+/// Serves requests from `line` until the session ends or is parked. An error is one no session survives.
 pub(crate) fn run(crew: &Crew, line: &Arc<Line>) -> io::Result<()> {
     let mut task = crew.late.task();
     loop {
         crew.late.help(HELP_COUNT);
+        if crew.park.is_wanted() && crew.park.stop() {
+            return Ok(());
+        }
+        if let Some(bell) = &line.bell
+            && !wait(&line.device, bell)
+        {
+            continue;
+        }
         let mut core = line.core(crew.payload_bytes)?;
         let bytes = match read(&line.device, &mut core.area, crew.payload_bytes) {
             Ok(bytes) => bytes,
@@ -122,6 +135,16 @@ fn serve(crew: &Crew, core: Box<Core>, task: &mut Arc<Task>, tally: &Tally) {
             task.clone().park(future, interruptible);
         }
     }
+}
+
+/// Waits for a request or the bell. False: there is no request yet.
+fn wait(device: &OwnedFd, bell: &PipeReader) -> bool {
+    let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut waited = [wanted(device.as_raw_fd()), wanted(bell.as_raw_fd())];
+    // SAFETY: two structures that live during the call, which fills in what has come.
+    let result = unsafe { libc::poll(waited.as_mut_ptr(), 2, -1) };
+    // An error is met again by the read.
+    (result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted) || waited[0].revents != 0
 }
 
 /// Reads one request into the area, so that the data of a WRITE starts at `ROOM_AT`.

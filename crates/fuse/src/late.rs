@@ -107,6 +107,16 @@ impl Late {
         }
     }
 
+    /// Whether no future is pending before the deadline.
+    pub(crate) fn has_finished(&self, deadline: Instant) -> bool {
+        let mut state = lock(&self.state);
+        while !state.pending.is_empty() {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
     /// Waits for pending futures, at most `grace`, then ends `run` and drops what is left.
     pub(crate) fn close(&self, grace: Duration) {
         self.interrupts.interrupt_all();

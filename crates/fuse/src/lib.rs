@@ -13,9 +13,9 @@
 //! - `wire`, `flags`, `errno`: the kernel's structures and numbers;
 //! - `request`, `answer`: the same as Rust types; `buffer`, `exchange`, `directory`: one request and its answer;
 //! - `settings`, `service`: what is agreed with the kernel and with the file system;
-//! - `counters`, `interrupt`, `late`, `crew`: what is counted, cancelled, answered later, and shared by all threads;
+//! - `counters`, `interrupt`, `park`, `late`, `crew`: what is counted, cancelled, stopped, answered later, and shared by all;
 //! - `mount`, `notify`: the mount table, and messages to the kernel;
-//! - `device`, `ring`: the two transports; `session`: brings them together.
+//! - `device`, `ring`: the two transports; `session`: brings them together; `parked`: a session on its way to another process.
 //!
 //! Truths kept by all of it:
 //!
@@ -46,6 +46,7 @@ mod exchange;
 mod service;
 
 mod interrupt;
+mod park;
 
 mod late;
 
@@ -53,6 +54,7 @@ mod crew;
 mod notify;
 
 mod device;
+mod parked;
 mod ring;
 
 mod session;
@@ -64,8 +66,9 @@ pub use errno::Errno;
 pub use exchange::Exchange;
 pub use mount::{Mount, MountOptions, Unmounter, mount, page_bytes};
 pub use notify::{Notice, Notifier};
+pub use parked::Parked;
 pub use request::{Header, Lock, LockRequest, Request, SetAttr, SetTime, Time};
 pub use ring::{RingSupport, enable_ring, ring_support};
 pub use service::Service;
-pub use session::Session;
+pub use session::{Parker, Session};
 pub use settings::{Features, Negotiated, Settings, Transport};

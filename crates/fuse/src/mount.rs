@@ -10,7 +10,7 @@
 //!
 //! Not here: whether the mount point makes sense (`node`), who serves it (`session`).
 
-#![expect(unsafe_code, reason = "mount(2), ioctl(2) and recvmsg(2) have no safe wrapper in std")]
+#![expect(unsafe_code, reason = "mount(2), statfs(2), ioctl(2) and recvmsg(2) have no safe wrapper in std")]
 
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
@@ -71,14 +71,14 @@ pub struct Unmounter {
 }
 
 /// Where a mount is, and how it is known.
-#[derive(Debug)]
-struct Place {
-    mountpoint: PathBuf,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) mountpoint: PathBuf,
     /// `major:minor` of the mount in the mount table; may come again once the mount has gone.
-    device: String,
+    pub(crate) device: String,
     /// The kernel's number of the mount, which never comes again. `None` before Linux 6.8.
-    unique: Option<u64>,
-    by_helper: bool,
+    pub(crate) unique: Option<u64>,
+    pub(crate) by_helper: bool,
 }
 
 /// Mounts at `mountpoint`, a directory. Calls on the mount wait until a `Session` serves it.
@@ -134,6 +134,15 @@ impl Drop for Mount {
 }
 
 impl Unmounter {
+    /// Of a mount that another process made.
+    pub(crate) fn of(place: Place) -> Unmounter {
+        Unmounter { place: Arc::new(place) }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// Where the mount is.
     pub fn mountpoint(&self) -> &Path {
         &self.place.mountpoint
@@ -171,6 +180,16 @@ impl Unmounter {
             let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
         }
         self.remove(libc::MNT_FORCE | libc::MNT_DETACH, &["-u", "-z"])
+    }
+
+    /// Makes the kernel send us a request (STATFS, which it never answers from memory), and waits for its answer.
+    pub(crate) fn provoke(&self) {
+        let Ok(path) = c_string(self.place.mountpoint.as_os_str()) else { return };
+        // SAFETY: a zero-terminated path and room for the answer, both alive during the call.
+        unsafe {
+            let mut answer: libc::statfs = std::mem::zeroed();
+            libc::statfs(path.as_ptr(), &raw mut answer);
+        }
     }
 
     fn remove(&self, flags: i32, helper_flags: &[&str]) -> io::Result<()> {

@@ -15,10 +15,11 @@ mod mailbox;
 mod queue;
 mod slot;
 
+use crate::buffer::Area;
 use crate::crew::Crew;
 use crate::mount::Unmounter;
 use crate::settings::Settings;
-use mailbox::Mailbox;
+pub(crate) use mailbox::Mailbox;
 use queue::Queue;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -79,7 +80,7 @@ struct Member {
     orders: mpsc::Sender<Order>,
     reports: mpsc::Receiver<io::Result<()>>,
     mailbox: Arc<Mailbox>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Vec<Area>>,
 }
 
 impl Plan {
@@ -92,11 +93,16 @@ impl Plan {
 
 impl Rings {
     /// Makes a thread, a ring and buffers for every possible CPU. Nothing is known to the kernel's FUSE yet.
-    pub(crate) fn prepare(plan: Plan) -> io::Result<Rings> {
+    /// `areas`: slots of another process, with their requests, and the queue of each.
+    pub(crate) fn prepare(plan: Plan, mut areas: Vec<(u16, Area)>) -> io::Result<Rings> {
         let plan = Arc::new(plan);
         let mut rings = Rings { queues: Vec::new() };
         for index in 0..possible_cpus()? {
-            rings.queues.push(Member::spawn(&plan, index)?);
+            let own = areas.extract_if(.., |(queue, _)| *queue == index).map(|(_, area)| area).collect();
+            rings.queues.push(Member::spawn(&plan, index, own)?);
+        }
+        if let Some((queue, _)) = areas.first() {
+            return Err(io::Error::other(format!("there is no CPU {queue} to go on for")));
         }
         // Dropping `rings` on an error drops the orders, which ends the threads that are there.
         rings.reports()?;
@@ -114,17 +120,26 @@ impl Rings {
         self.order(|| Order::Serve);
     }
 
-    /// The connection has ended: waits until every queue has got its slots back.
-    pub(crate) fn finish(mut self) {
+    /// Waits until every queue has ended: the connection is over and it has got its slots back, or it is parked. Gives the slots
+    /// that are parked.
+    pub(crate) fn finish(mut self) -> Vec<(u16, Area)> {
+        let mut parked = Vec::new();
         let threads: Vec<_> = self.end().collect();
-        for thread in threads {
+        for (index, thread) in (0..).zip(threads) {
             let result = thread.join();
             debug_assert!(result.is_ok(), "a ring thread panicked");
+            parked.extend(result.unwrap_or_default().into_iter().map(|area| (index, area)));
         }
+        parked
+    }
+
+    /// How the queues are woken to see that they are to park.
+    pub(crate) fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        self.queues.iter().map(|member| member.mailbox.clone()).collect()
     }
 
     /// Tells every queue to end. One that never served is waiting for orders, and hears that none will come.
-    fn end(&mut self) -> impl Iterator<Item = JoinHandle<()>> {
+    fn end(&mut self) -> impl Iterator<Item = JoinHandle<Vec<Area>>> {
         self.queues.drain(..).map(|member| {
             member.mailbox.end();
             member.thread
@@ -154,14 +169,14 @@ impl Drop for Rings {
 }
 
 impl Member {
-    fn spawn(plan: &Arc<Plan>, index: u16) -> io::Result<Member> {
+    fn spawn(plan: &Arc<Plan>, index: u16, areas: Vec<Area>) -> io::Result<Member> {
         let mailbox = Mailbox::new()?;
         let (orders, orders_in) = mpsc::channel();
         let (reports_out, reports) = mpsc::channel();
         let (plan, letters) = (plan.clone(), mailbox.clone());
         let thread = Builder::new()
             .name(format!("fuse-ring-{index}"))
-            .spawn(move || live(&plan, index, letters, &orders_in, &reports_out))?;
+            .spawn(move || live(&plan, index, letters, areas, &orders_in, &reports_out))?;
         Ok(Member { orders, reports, mailbox, thread })
     }
 }
@@ -171,23 +186,39 @@ fn live(
     plan: &Arc<Plan>,
     index: u16,
     mailbox: Arc<Mailbox>,
+    areas: Vec<Area>,
     orders: &mpsc::Receiver<Order>,
     reports: &mpsc::Sender<io::Result<()>>,
-) {
+) -> Vec<Area> {
     // The session may have given up already.
     let report = |result: io::Result<()>| drop(reports.send(result));
     let is_here = queue::pin_thread(index);
-    let mut queue = match Queue::new(plan.clone(), index, mailbox, is_here) {
+    let mut queue = match Queue::new(plan.clone(), index, mailbox, is_here, areas) {
         Ok(queue) => queue,
-        Err(error) => return report(Err(error)),
+        Err(error) => {
+            report(Err(error));
+            return Vec::new();
+        }
     };
     report(Ok(()));
-    let Ok(Order::Register) = orders.recv() else { return };
+    let Ok(Order::Register) = orders.recv() else { return Vec::new() };
     report(queue.register());
     // To serve, or because it is all over; in both cases the kernel has slots to give back.
     let _ = orders.recv();
     queue.run();
+    plan.crew.park.leave();
+    let parked = queue.take_parked();
     queue.leave();
+    parked
+}
+
+/// Whether each CPU that is on can be reached from here: the slots of others cannot be parked.
+pub(crate) fn has_all_cpus() -> bool {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok().and_then(|list| count_cpus(&list));
+    let (Some(online), Ok(possible)) = (online, possible_cpus()) else { return false };
+    // On a thread of its own, because it stays where it was tied to last.
+    let count = Builder::new().spawn(move || (0..possible).filter(|cpu| queue::pin_thread(*cpu)).count());
+    count.is_ok_and(|count| count.join().is_ok_and(|count| count >= usize::from(online)))
 }
 
 /// How many CPUs this machine may ever have: the kernel wants a queue for each.

@@ -3,11 +3,14 @@
 //! ```text
 //! start   read INIT, prepare the rings, answer INIT, register the rings -> or fall back -> started -> readers
 //! run     readers end (ENODEV) -> rings end -> late answers have their grace -> destroyed
+//!         or parked: all stop, nothing is under way -> `Parked` -> `resume`, here or in another process -> run
 //! ```
 //!
 //! Truths kept here:
 //! - When `start` returns an error there is no mount and no thread left behind that would keep one.
-//! - When `run` returns, no request is being served, and the mount is out of the tree, whatever ended the session.
+//! - When `run` returns, no request is being served, and the mount is out of the tree, whatever ended the session; or it is parked.
+//!
+//! H-3  A session that was resumed takes no request before `run`; dropped before, it has changed nothing.
 
 #![expect(unsafe_code, reason = "read(2) from a descriptor that is shared")]
 
@@ -16,15 +19,16 @@ use crate::crew::Crew;
 use crate::device::{self, Line};
 use crate::mount::{Mount, Unmounter, clone_device};
 use crate::notify::{Notifier, write_answer};
-use crate::ring::{self, Plan, RingSupport, Rings};
+use crate::parked::Parked;
+use crate::ring::{self, Mailbox, Plan, RingSupport, Rings};
 use crate::service::{Served, Service};
 use crate::settings::{self, Negotiated, Settings, Transport};
 use crate::wire;
-use std::io;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of the buffer INIT is read into; the kernel refuses to fill a smaller one.
@@ -36,9 +40,26 @@ pub struct Session {
     crew: Arc<Crew>,
     notifier: Notifier,
     unmounter: Unmounter,
+    device: Arc<OwnedFd>,
     grace: Duration,
+    /// Says whether the readers begin, once it is known.
+    start: Arc<OnceLock<bool>>,
+    parker: Parker,
     threads: Option<Threads>,
 }
+
+/// Brings a session to a stand, from any thread.
+#[derive(Clone)]
+pub struct Parker {
+    crew: Arc<Crew>,
+    unmounter: Unmounter,
+    readers: usize,
+    mailboxes: Vec<Arc<Mailbox>>,
+    /// Wakes the one reader beside rings.
+    bell: Option<Bell>,
+}
+
+type Bell = (Arc<PipeReader>, Arc<PipeWriter>);
 
 struct Threads {
     readers: Vec<JoinHandle<io::Result<()>>>,
@@ -57,6 +78,21 @@ impl Session {
             let _ = unmounter.abort();
         }
         result
+    }
+
+    /// Prepares to go on with a session that stands still; `run` does. What was agreed with the kernel stays; the settings say how
+    /// many threads serve.
+    pub fn resume<S: Service>(parked: Parked, service: Arc<S>, settings: &Settings) -> io::Result<Session> {
+        let Parked { device, negotiated, unmounter, slots } = parked;
+        let crew = Arc::new(Crew::new(Box::new(Served(service)), negotiated.payload_bytes, negotiated.dialect));
+        let rings = match negotiated.transport {
+            Transport::Ring => {
+                let plan = Plan::new(crew.clone(), device.clone(), settings, unmounter.clone());
+                Some(Rings::prepare(plan, slots)?)
+            }
+            _ => None,
+        };
+        assemble(negotiated, crew, device, unmounter, settings, rings)
     }
 
     /// What was agreed with the kernel.
@@ -79,38 +115,109 @@ impl Session {
         self.crew.meter.clone()
     }
 
-    /// Waits until the mount has gone and all requests are answered or their grace is over. An error says what broke
-    /// the connection; the session is over all the same.
-    pub fn run(mut self) -> io::Result<()> {
+    /// Brings the session to a stand: `run` returns with it.
+    pub fn parker(&self) -> Parker {
+        self.parker.clone()
+    }
+
+    /// Serves until the mount has gone and all requests are answered or their grace is over (`None`), or until the session is
+    /// parked. An error says what broke the connection; the session is over all the same.
+    pub fn run(mut self) -> io::Result<Option<Parked>> {
+        self.begin()?;
         self.finish()
     }
 
-    fn finish(&mut self) -> io::Result<()> {
-        let Some(Threads { readers, rings, helpers }) = self.threads.take() else { return Ok(()) };
+    /// Lets everybody begin.
+    fn begin(&self) -> io::Result<()> {
+        let is_first = self.start.set(true).is_ok();
+        if let Some(rings) = self.threads.as_ref().and_then(|threads| threads.rings.as_ref()).filter(|_| is_first) {
+            // Those of a resumed session: a new one's are at work.
+            rings.register()?;
+            rings.serve();
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<Option<Parked>> {
+        let Some(Threads { readers, rings, helpers }) = self.threads.take() else { return Ok(None) };
         let mut result = Ok(());
         for reader in readers {
             result = result.and(reader.join().unwrap_or_else(|_| Err(io::Error::other("a reader panicked"))));
         }
-        if let Some(rings) = rings {
-            rings.finish();
-        }
+        let slots = rings.map(Rings::finish).unwrap_or_default();
         self.notifier.close();
         self.crew.late.close(self.grace);
         for helper in helpers {
             let _ = helper.join();
         }
+        if self.crew.park.is_taken() {
+            let (device, unmounter) = (self.device.clone(), self.unmounter.clone());
+            return Ok(Some(Parked { device, negotiated: self.negotiated, unmounter, slots }));
+        }
         // After an abort the mount is still in the tree, and answers ENOTCONN.
         let _ = self.unmounter.detach();
         self.crew.handler.destroyed();
-        result
+        result.map(|()| None)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.threads.is_some() {
-            let _ = self.unmounter.abort();
-            let _ = self.finish();
+        let Some(threads) = &mut self.threads else { return };
+        if self.start.set(false).is_ok() {
+            // It never began: readers go home, rings hear that no orders will come, and the mount waits for somebody else.
+            drop(threads.rings.take());
+            self.notifier.close();
+            self.crew.late.close(Duration::ZERO);
+            return;
+        }
+        let _ = self.unmounter.abort();
+        let _ = self.finish();
+    }
+}
+
+impl Parker {
+    /// Lets requests wait in the kernel, and those that were taken be answered. Then `Session::run` returns. If that takes longer
+    /// than `patience` the session goes on as if nothing had been, and the error says why.
+    pub fn park(&self, patience: Duration) -> io::Result<()> {
+        if !self.unmounter.is_mounted()? {
+            let text =
+                format!("the mount at {} is covered by another or detached", self.unmounter.mountpoint().display());
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
+        if !self.mailboxes.is_empty() && !ring::has_all_cpus() {
+            let text = "the daemon may not run on every CPU, so the io_uring queues of the others cannot be stopped";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        let deadline = Instant::now() + patience;
+        self.crew.park.want();
+        let woken = self.wake();
+        let has_rung = woken.is_ok();
+        let result = woken.and_then(|()| match self.crew.park.have_all_stopped(deadline) {
+            true if self.crew.late.has_finished(deadline) => Ok(()),
+            _ => Err(io::Error::new(io::ErrorKind::TimedOut, "a request was not answered in time")),
+        });
+        let is_taken = self.crew.park.decide(result.is_ok());
+        self.mailboxes.iter().for_each(|mailbox| mailbox.call());
+        if is_taken {
+            return Ok(());
+        }
+        if let Some((bell, _)) = self.bell.as_ref().filter(|_| has_rung) {
+            // Silent again. That it rang was the only byte.
+            let _ = (&**bell).read(&mut [0]);
+        }
+        result.and(Err(io::Error::new(io::ErrorKind::NotConnected, "the mount has gone")))
+    }
+
+    fn wake(&self) -> io::Result<()> {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.call());
+        match &self.bell {
+            Some((_, bell)) => (&**bell).write_all(&[1]),
+            // A reader that sleeps in read(2) is woken by a request: each stops after one.
+            None => (0..self.readers).try_for_each(|_| {
+                let unmounter = self.unmounter.clone();
+                Builder::new().name("fuse-park".to_owned()).spawn(move || unmounter.provoke()).map(drop)
+            }),
         }
     }
 }
@@ -132,7 +239,7 @@ fn start<S: Service>(mount: Mount, service: Arc<S>, settings: &Settings) -> io::
     let mut rings = None;
     if negotiated.transport == Transport::Ring {
         let plan = Plan::new(crew.clone(), device.clone(), settings, unmounter.clone());
-        match Rings::prepare(plan) {
+        match Rings::prepare(plan, Vec::new()) {
             Ok(prepared) => rings = Some(prepared),
             Err(error) if settings.transport == Transport::Ring => return Err(error),
             Err(_) => (answer, negotiated) = greeting.negotiate(settings, false),
@@ -152,29 +259,53 @@ fn start<S: Service>(mount: Mount, service: Arc<S>, settings: &Settings) -> io::
         // The kernel has given up on the ring too.
         negotiated.transport = Transport::Device;
     }
-    crew.handler.started(&negotiated);
+    let rings = rings.filter(|_| negotiated.transport == Transport::Ring);
+    let session = assemble(negotiated, crew, device, unmounter, settings, rings)?;
+    let _ = session.start.set(true);
+    if let Some(rings) = session.threads.as_ref().and_then(|threads| threads.rings.as_ref()) {
+        rings.serve();
+    }
+    Ok(session)
+}
 
+/// A session whose threads wait for the start.
+fn assemble(
+    negotiated: Negotiated,
+    crew: Arc<Crew>,
+    device: Arc<OwnedFd>,
+    unmounter: Unmounter,
+    settings: &Settings,
+    rings: Option<Rings>,
+) -> io::Result<Session> {
+    crew.handler.started(&negotiated);
     let notifier = Notifier::new(device.clone());
-    let spawned = Threads::spawn(&crew, &notifier, &device, &unmounter, reader_count(&negotiated, settings));
+    let start = Arc::<OnceLock<bool>>::default();
+    let bell = match &rings {
+        Some(_) => io::pipe().map(|(reader, writer)| Some((Arc::new(reader), Arc::new(writer))))?,
+        None => None,
+    };
+    let readers = reader_count(&negotiated, settings);
+    let mailboxes = rings.as_ref().map(Rings::mailboxes).unwrap_or_default();
+    crew.park.enroll(readers + mailboxes.len());
+    let parker = Parker { crew: crew.clone(), unmounter: unmounter.clone(), readers, mailboxes, bell };
+    let spawned = Threads::spawn(&parker, &notifier, &device, &start);
     let threads = spawned.inspect_err(|_| {
+        let _ = start.set(false);
         notifier.close();
         crew.late.close(Duration::ZERO);
     })?;
-    if let Some(rings) = rings.as_ref().filter(|_| negotiated.transport == Transport::Ring) {
-        rings.serve();
-    }
     let threads = Some(Threads { rings, ..threads });
-    Ok(Session { negotiated, crew, notifier, unmounter, grace: settings.grace, threads })
+    Ok(Session { negotiated, crew, notifier, unmounter, device, grace: settings.grace, start, parker, threads })
 }
 
 impl Threads {
     fn spawn(
-        crew: &Arc<Crew>,
+        parker: &Parker,
         notifier: &Notifier,
         device: &Arc<OwnedFd>,
-        unmounter: &Unmounter,
-        readers: usize,
+        start: &Arc<OnceLock<bool>>,
     ) -> io::Result<Threads> {
+        let Parker { crew, unmounter, readers, bell, .. } = parker;
         let (late, notices) = (crew.late.clone(), notifier.clone());
         let helpers = vec![
             Builder::new().name("fuse-late".to_owned()).spawn(move || late.run())?,
@@ -183,14 +314,20 @@ impl Threads {
         let reader = |number: usize| {
             // Where descriptors run out, sharing the first is slower, not wrong.
             let own = if number == 0 { None } else { clone_device(device).ok().map(Arc::new) };
-            let line = Line::new(own.unwrap_or_else(|| device.clone()), crew.meter.tally());
-            let (crew, unmounter) = (crew.clone(), unmounter.clone());
+            let bell = bell.as_ref().map(|(bell, _)| bell.clone());
+            let line = Line::new(own.unwrap_or_else(|| device.clone()), crew.meter.tally(), bell);
+            let (crew, unmounter, start) = (crew.clone(), unmounter.clone(), start.clone());
             Builder::new().name(format!("fuse-read-{number}")).spawn(move || {
+                if !start.wait() {
+                    return Ok(());
+                }
                 // Nobody must wait for a request that will not be answered: one reader's failure ends all.
-                device::run(&crew, &line).inspect_err(|_| drop(unmounter.abort()))
+                let result = device::run(&crew, &line).inspect_err(|_| drop(unmounter.abort()));
+                crew.park.leave();
+                result
             })
         };
-        let readers = (0..readers).map(reader).collect::<io::Result<_>>()?;
+        let readers = (0..*readers).map(reader).collect::<io::Result<_>>()?;
         Ok(Threads { readers, rings: None, helpers })
     }
 }

@@ -74,11 +74,11 @@ macro_rules! features {
         }
 
         impl Features {
-            fn bits(self) -> u64 {
+            pub(crate) fn bits(self) -> u64 {
                 0 $(| if self.$field { init::$bit } else { 0 })*
             }
 
-            fn from_bits(bits: u64) -> Features {
+            pub(crate) fn from_bits(bits: u64) -> Features {
                 Features { $($field: bits & init::$bit != 0),* }
             }
         }
@@ -146,6 +146,29 @@ pub struct Negotiated {
     /// Bytes of the largest payload of a request or answer.
     pub(crate) payload_bytes: usize,
     pub(crate) dialect: Dialect,
+}
+
+impl Negotiated {
+    /// The part of INIT's bits that we act on later.
+    pub(crate) fn bits(&self) -> u64 {
+        let ring = if self.transport == Transport::Ring { init::OVER_IO_URING } else { 0 };
+        self.features.bits() | ring | if self.expire_only { init::HAS_EXPIRE_ONLY } else { 0 }
+    }
+
+    /// As agreed by another process, from its bits and sizes.
+    pub(crate) fn agreed(minor: u32, bits: u64, sizes: [u32; 3]) -> Negotiated {
+        let [write_bytes_max, readahead_bytes_max, payload_bytes] = sizes;
+        Negotiated {
+            minor,
+            transport: if bits & init::OVER_IO_URING != 0 { Transport::Ring } else { Transport::Device },
+            write_bytes_max,
+            readahead_bytes_max,
+            features: Features::from_bits(bits),
+            expire_only: bits & init::HAS_EXPIRE_ONLY != 0,
+            payload_bytes: payload_bytes as usize,
+            dialect: Dialect { setxattr_ext: bits & init::SETXATTR_EXT != 0 },
+        }
+    }
 }
 
 /// Our minor version; the kernel and we speak the lower of both.

@@ -15,6 +15,7 @@ mod init;
 mod mount;
 mod mount_helper;
 mod profile;
+mod restart;
 mod sample;
 mod serve;
 mod snapshot;
@@ -22,6 +23,7 @@ mod stats;
 mod status;
 mod stop;
 mod sync;
+mod take_over;
 mod umount;
 
 use std::ffi::OsString;
@@ -61,6 +63,9 @@ enum Verb {
     Serve(serve::Arguments),
     Umount(umount::Arguments),
     Stop(stop::Arguments),
+    Restart(restart::Arguments),
+    #[command(hide = true)]
+    TakeOver(take_over::Arguments),
     Status(status::Arguments),
     Stats(stats::Arguments),
     Profile(profile::Arguments),
@@ -99,6 +104,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Serve(arguments) => serve::run(&arguments),
         Verb::Umount(arguments) => umount::run(&arguments),
         Verb::Stop(arguments) => stop::run(&arguments),
+        Verb::Restart(arguments) => restart::run(&arguments),
+        Verb::TakeOver(arguments) => take_over::run(&arguments),
         Verb::Status(arguments) => status::run(&arguments),
         Verb::Stats(arguments) => stats::run(&arguments),
         Verb::Profile(arguments) => profile::run(&arguments),

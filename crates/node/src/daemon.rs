@@ -29,7 +29,7 @@ const DETACHED: &str = "HYDRAFS_DETACHED";
 
 /// What a starting daemon tells its starter.
 #[derive(Debug, Serialize, Deserialize)]
-enum Verdict {
+pub(crate) enum Verdict {
     /// The mount is usable; this is worth telling the user.
     Ready(String),
     /// It will not be.
@@ -86,12 +86,23 @@ pub fn ready(words: &str) {
     } else if io::stderr().is_terminal() {
         eprintln!("{words}");
     }
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status(words)]);
 }
 
 /// Tells the service manager that the daemon is about to end.
 pub fn stopping() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+}
+
+/// Tells the service manager that another process goes on as this daemon.
+pub fn main_process_is(process: u32) {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::MainPid(process)]);
+}
+
+/// Tells the service manager what goes on, and that it shall wait for so many microseconds more.
+pub fn busy(text: &str, extension_us: u32) {
+    use sd_notify::NotifyState::{ExtendTimeoutUsec, Status};
+    let _ = sd_notify::notify(&[Status(text), ExtendTimeoutUsec(extension_us)]);
 }
 
 /// Tells the starter, if there is one, that the daemon will not be usable. True if it was told.
@@ -111,6 +122,13 @@ fn tell(verdict: &Verdict) {
     if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(null);
     }
+}
+
+/// Standard input, as a descriptor that no child inherits; in its place comes /dev/null.
+pub fn take_standard_input() -> io::Result<std::os::fd::OwnedFd> {
+    let taken = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
+    rustix::stdio::dup2_stdin(OpenOptions::new().read(true).open("/dev/null")?)?;
+    Ok(taken)
 }
 
 /// Tells of each SIGTERM and SIGINT (and SIGHUP, unless detached) by its number, until told that nobody listens (false).

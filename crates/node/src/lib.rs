@@ -3,7 +3,8 @@
 //! ```text
 //! command/<verb>   one file per verb of the command line
 //!    │ starts, or asks over the control socket
-//! start            the daemon: opens a node, mounts it, answers, ends cleanly; or one command's work without a daemon
+//! life             the daemon: opens a node, mounts it, answers, ends cleanly, or goes on in a new process (handover)
+//! start            what both need: one command's work without a daemon, mounts made and taken away
 //!    │
 //! front/           the kernel's requests (fuse) and the command line's (control) become calls of the `file` crate
 //! ```
@@ -23,10 +24,14 @@ pub mod node_folder;
 pub mod control;
 pub mod daemon;
 
+mod handover;
+
 mod opening;
 
 mod front;
 
 mod start;
+
+mod life;
 
 pub mod command;

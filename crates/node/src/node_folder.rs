@@ -161,6 +161,17 @@ impl NodeFolder {
 }
 
 impl Lock {
+    /// A lock that another process of the same daemon took: it is on the open file, whoever has it.
+    #[must_use]
+    pub fn handed_over(descriptor: std::os::fd::OwnedFd) -> Lock {
+        Lock { file: File::from(descriptor) }
+    }
+
+    /// The open file, to hand it over.
+    pub fn descriptor(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
     /// Notes who holds the lock, for the message that the next one gets.
     pub fn describe(&mut self, holder: &str) {
         let write = |file: &mut File| {

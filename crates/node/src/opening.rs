@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::id::FileId;
 use file::{FileError, FileSystem, OpenReport, StoreError};
 use platform::Platform;
 use platform::disk::{DiskError, DiskErrorKind};
@@ -18,14 +19,15 @@ const UNCOMMITTED_BYTES: u64 = 3072;
 /// What the daemon takes whatever it does: code, stacks, buffers of the transport (measured).
 const FIXED_BYTES: u64 = 24 << 20;
 
-/// Opens the file system of a node whose lock the caller holds.
+/// Opens the file system of a node whose lock the caller holds. `references`: what the kernel has of it, from a process before.
 pub(crate) fn open(
     folder: &NodeFolder,
     config: &Config,
     platform: &Platform,
+    references: &[(FileId, u32)],
 ) -> Result<(Arc<FileSystem>, OpenReport), Failure> {
     let disks = folder.disks()?;
-    block_on(FileSystem::open(platform, &disks, options(config, ram_bytes())))
+    block_on(FileSystem::open_in_use(platform, &disks, options(config, ram_bytes()), references))
         .map_err(|error| explain("cannot open the node", folder, &error))
 }
 

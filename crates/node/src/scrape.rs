@@ -9,6 +9,8 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use platform::Clock;
@@ -25,32 +27,60 @@ const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Most headers in it.
 const HEADERS_MAX: usize = 64;
 
-/// Listens, and answers with the text until the process ends. Gives the address, with the port that was found for port 0.
+/// Gives the text, or nothing from the moment on at which there is nothing to measure.
+type Text = dyn Fn() -> Option<String> + Send + Sync;
+
+/// Somebody who answers. Dropped, nobody listens at the address any more: another process may.
+pub(crate) struct Scraper {
+    /// Where, with the port that was found for port 0.
+    pub(crate) address: SocketAddr,
+    listener: Arc<TcpListener>,
+    is_ending: Arc<AtomicBool>,
+    accept: Option<JoinHandle<()>>,
+}
+
+impl Drop for Scraper {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::Release);
+        // Whoever waits in accept(2) hears of it (EINVAL), and nobody is accepted from now on.
+        let woken = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        if let (Ok(()), Some(accept)) = (woken, self.accept.take()) {
+            let _ = accept.join();
+        }
+    }
+}
+
+/// Listens, and answers with the text. Conversations that are under way when the scraper is dropped come to their own ends.
 pub(crate) fn serve(
     address: SocketAddr,
     clock: Arc<dyn Clock>,
-    text: impl Fn() -> String + Send + Sync + 'static,
-) -> Result<SocketAddr, Failure> {
+    text: impl Fn() -> Option<String> + Send + Sync + 'static,
+) -> Result<Scraper, Failure> {
     let cannot = |error: io::Error| {
         Failure::new("cannot publish metrics", error)
             .place(address.to_string())
             .mend("choose another address in the section [metrics] of hydrafs.toml; all else works")
     };
-    let listener = TcpListener::bind(address).map_err(cannot)?;
-    let bound = listener.local_addr().map_err(cannot)?;
-    let text: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(text);
-    let accept = move || accept_all(&listener, &clock, &text);
-    std::thread::Builder::new().name("metrics".to_owned()).spawn(accept).map_err(cannot)?;
-    Ok(bound)
+    let listener = Arc::new(TcpListener::bind(address).map_err(cannot)?);
+    let address = listener.local_addr().map_err(cannot)?;
+    let text: Arc<Text> = Arc::new(text);
+    let is_ending = Arc::<AtomicBool>::default();
+    let accept = {
+        let (listener, is_ending) = (listener.clone(), is_ending.clone());
+        move || accept_all(&listener, &clock, &text, &is_ending)
+    };
+    let accept = std::thread::Builder::new().name("metrics".to_owned()).spawn(accept).map_err(cannot)?;
+    Ok(Scraper { address, listener, is_ending, accept: Some(accept) })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the listener's own thread, which serves nobody meanwhile")]
-fn accept_all(listener: &TcpListener, clock: &Arc<dyn Clock>, text: &Arc<dyn Fn() -> String + Send + Sync>) {
+fn accept_all(listener: &TcpListener, clock: &Arc<dyn Clock>, text: &Arc<Text>, is_ending: &AtomicBool) {
     // Each conversation holds a copy.
     let conversations = Arc::new(());
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
+            Err(_) if is_ending.load(Ordering::Acquire) => return,
             Err(error) => {
                 // Out of descriptors, most likely: give others time to close some.
                 tracing::warn!("metrics can be fetched by nobody: {error}");
@@ -110,7 +140,7 @@ impl Write for Timed {
     }
 }
 
-fn converse(stream: &mut Timed, text: &dyn Fn() -> String) -> io::Result<()> {
+fn converse(stream: &mut Timed, text: &Text) -> io::Result<()> {
     let answer = answer(stream, text)?;
     stream.write_all(&answer)?;
     stream.stream.shutdown(Shutdown::Write)?;
@@ -119,7 +149,7 @@ fn converse(stream: &mut Timed, text: &dyn Fn() -> String) -> io::Result<()> {
 }
 
 /// Reads the head of a request and answers it.
-fn answer(stream: &mut impl Read, text: &dyn Fn() -> String) -> io::Result<Vec<u8>> {
+fn answer(stream: &mut impl Read, text: &Text) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut room = [0; 1024];
     loop {
@@ -143,11 +173,14 @@ fn answer(stream: &mut impl Read, text: &dyn Fn() -> String) -> io::Result<Vec<u
     }
 }
 
-fn respond(method: &str, path: &str, text: &dyn Fn() -> String) -> Vec<u8> {
+fn respond(method: &str, path: &str, text: &Text) -> Vec<u8> {
     let has_body = method != "HEAD";
     let is_metrics = path.split('?').next() == Some("/metrics");
     match (method, is_metrics) {
-        ("GET" | "HEAD", true) => response("200 OK", "", &text(), has_body),
+        ("GET" | "HEAD", true) => match text() {
+            Some(text) => response("200 OK", "", &text, has_body),
+            None => response("503 Service Unavailable", "Retry-After: 1\r\n", "the daemon is restarting\n", has_body),
+        },
         ("GET" | "HEAD", false) => response("404 Not Found", "", "metrics are at /metrics\n", has_body),
         _ => response("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "metrics can only be read\n", true),
     }
@@ -162,7 +195,7 @@ fn response(status: &str, headers: &str, body: &str, has_body: bool) -> Vec<u8> 
 #[cfg(test)]
 mod tests {
     use std::io::{self, Read, Write};
-    use std::net::TcpStream;
+    use std::net::{Shutdown, TcpStream};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
@@ -189,8 +222,9 @@ mod tests {
     /// What a client hears that sends the start of a request and then nothing.
     fn heard(step: Duration) -> Vec<u8> {
         let clock = Arc::new(Steps(AtomicU64::new(0), step));
-        let address = serve("127.0.0.1:0".parse().expect("an address"), clock, String::new).expect("a free port");
-        let mut stream = TcpStream::connect(address).expect("it listens");
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let scraper = serve(address, clock, || Some(String::new())).expect("a free port");
+        let mut stream = TcpStream::connect(scraper.address).expect("it listens");
         stream.write_all(b"G").expect("it reads");
         let mut heard = Vec::new();
         // Hung up on, with the byte unread or not.
@@ -202,6 +236,28 @@ mod tests {
     fn whoever_is_slow_is_hung_up_on() {
         assert_eq!(heard(PATIENCE), b"", "no time left before the first byte");
         assert_eq!(heard(PATIENCE * 49 / 100), b"", "little time left after it");
+    }
+
+    #[test]
+    fn the_address_is_free_when_the_scraper_has_gone() {
+        let clock = || Arc::new(Steps(AtomicU64::new(0), Duration::ZERO));
+        let first = serve("127.0.0.1:0".parse().expect("an address"), clock(), || None).expect("a free port");
+        let address = first.address;
+        // A conversation under way keeps nobody from listening, and has its answer.
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n").expect("it reads");
+        let busy = serve(address, clock(), || None).err().expect("one at a time").to_string();
+        assert!(busy.starts_with(&format!("cannot publish metrics: {address}; ")), "{busy}");
+        drop(first);
+        let second = serve(address, clock(), || Some("up 1\n".to_owned())).expect("free");
+        assert_eq!(second.address, address);
+        let mut heard = String::new();
+        let mut next = TcpStream::connect(address).expect("it listens");
+        next.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("it reads");
+        next.shutdown(Shutdown::Write).expect("connected");
+        next.read_to_string(&mut heard).expect("text");
+        assert!(heard.ends_with("\r\n\r\nup 1\n"), "{heard}");
+        drop(stream);
     }
 
     /// Gives its bytes one at a time, as a slow client does.
@@ -217,7 +273,7 @@ mod tests {
     }
 
     fn status(request: &[u8]) -> String {
-        let text = || "up 1\n".to_owned();
+        let text = || Some("up 1\n".to_owned());
         let (whole, slow) = (answer(&mut &*request, &text), answer(&mut Slow(request), &text));
         let words = |answer: io::Result<Vec<u8>>| {
             answer.map_or_else(|error| error.kind().to_string(), |answer| String::from_utf8(answer).expect("text"))
@@ -259,6 +315,6 @@ mod tests {
             assert!(status(&long).starts_with("HTTP/1.1 431 "), "{} bytes", long.len());
         }
         // Whatever comes first, nobody reads on for ever.
-        assert!(answer(&mut io::repeat(b'a'), &String::new).is_ok());
+        assert!(answer(&mut io::repeat(b'a'), &|| None).is_ok());
     }
 }

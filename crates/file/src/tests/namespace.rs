@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use base::id::FileId;
 
 use super::{Machine, create, find, list, new, read_all};
-use crate::{FileError, Kind, Node, RenameMode};
+use crate::{FileError, FileSystem, Kind, Node, RenameMode};
 
 #[test]
 fn a_listing_goes_on_where_it_was_whatever_changes() {
@@ -105,6 +105,40 @@ fn an_unlinked_file_lives_as_long_as_somebody_has_it() {
         system.link(unnamed, FileId::ROOT, b"late").await.unwrap();
         system.forget(Node::live(unnamed), 1).await.unwrap();
         assert_eq!(read_all(&system, find(&system, "late").await.unwrap()).await, b"named late");
+    });
+    machine.check(&system);
+}
+
+#[test]
+fn an_unlinked_file_goes_on_with_its_users() {
+    let machine = Machine::new(10);
+    let system = machine.open();
+    let files = machine.run(async {
+        let mut files = Vec::new();
+        for name in ["kept", "left"] {
+            let file = create(&system, FileId::ROOT, name, Kind::Regular).await.file;
+            system.retain(Node::live(file));
+            system.write(file, 0, name.as_bytes(), false).await.unwrap();
+            system.remove_file(FileId::ROOT, name.as_bytes()).await.unwrap();
+            files.push(Node::live(file));
+        }
+        system.close().await.unwrap();
+        files
+    });
+    let mut references = system.references();
+    references.retain(|(file, _)| *file == files[0].file);
+    assert_eq!(references, [(files[0].file, 1)]);
+    drop(system);
+
+    let (platform, disks, options) = (machine.world.platform(), machine.disks(), machine.options.clone());
+    let opened = machine.run(async { FileSystem::open_in_use(&platform, &disks, options, &references).await });
+    let (system, report) = opened.unwrap();
+    assert_eq!(report.orphans, 1, "the one that nobody has open");
+    machine.run(async {
+        assert_eq!(read_all(&system, files[0]).await, b"kept");
+        assert!(matches!(system.attributes(files[1]).await, Err(FileError::NoEntry)));
+        system.forget(files[0], 1).await.unwrap();
+        assert!(matches!(system.attributes(files[0]).await, Err(FileError::NoEntry)));
     });
     machine.check(&system);
 }

@@ -35,6 +35,8 @@ pub(crate) struct Letters {
     pub(crate) cancelled: Vec<u64>,
     /// How many nudges have come back (`queue`).
     pub(crate) nudged: usize,
+    /// There is something to look at beside the letters.
+    is_called: bool,
     /// The connection has ended.
     pub(crate) is_ending: bool,
     /// The queue has gone: what comes now is dropped.
@@ -43,7 +45,8 @@ pub(crate) struct Letters {
 
 impl Letters {
     fn is_empty(&self) -> bool {
-        self.woken.is_empty() && self.answered.is_empty() && self.cancelled.is_empty() && self.nudged == 0
+        let is_called = self.is_called || self.nudged > 0;
+        self.woken.is_empty() && self.answered.is_empty() && self.cancelled.is_empty() && !is_called
     }
 }
 
@@ -98,6 +101,11 @@ impl Mailbox {
     /// The connection has ended.
     pub(crate) fn end(&self) {
         self.post(|letters| letters.is_ending = true);
+    }
+
+    /// The owner is to look at the park.
+    pub(crate) fn call(&self) {
+        self.post(|letters| letters.is_called = true);
     }
 
     /// A nudge has come back.

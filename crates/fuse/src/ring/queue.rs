@@ -21,21 +21,22 @@
 //! Truths kept here:
 //! - The thread sleeps nowhere but in its ring.
 //! - While the kernel holds a slot, its memory is mapped and nobody borrows from it.
+//!
+//! H-2  A queue has stopped when the kernel holds none of its slots: each has a request, answered by whoever goes on.
 
-#![expect(unsafe_code, reason = "io_uring submissions; sched_setaffinity(2) and statfs(2)")]
+#![expect(unsafe_code, reason = "io_uring submissions; sched_setaffinity(2)")]
 
 use super::Plan;
 use super::mailbox::{Letters, Mailbox};
 use super::slot::{self, Slot};
+use crate::buffer::Area;
 use crate::counters::Tally;
 use crate::crew::{self, Crew, Duty, Pending};
 use crate::exchange::{Core, Exchange};
 use crate::service;
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
-use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
@@ -75,6 +76,12 @@ pub(super) struct Queue {
     nudges: Vec<JoinHandle<()>>,
     /// Nudges that have not come back.
     nudges_out: usize,
+    /// The thread runs on the CPU the queue is for.
+    is_here: bool,
+    /// Slots with a request that nobody serves yet: it came while the session parks.
+    parked: Vec<usize>,
+    /// Whether the kernel was asked for requests to park.
+    has_called: bool,
 }
 
 /// A ring with the shape FUSE wants, for the calling thread.
@@ -97,8 +104,15 @@ pub(super) fn pin_thread(cpu: u16) -> bool {
 }
 
 impl Queue {
-    /// Makes the ring. `is_here`: the thread runs on the CPU the queue is for.
-    pub(super) fn new(plan: Arc<Plan>, index: u16, mailbox: Arc<Mailbox>, is_here: bool) -> io::Result<Queue> {
+    /// Makes the ring. `is_here`: the thread runs on the CPU the queue is for. `areas`: slots with requests that another process
+    /// parked.
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        index: u16,
+        mailbox: Arc<Mailbox>,
+        is_here: bool,
+        areas: Vec<Area>,
+    ) -> io::Result<Queue> {
         // Every slot has at most one completion under way, and so has the event: none can overflow.
         let completions = (plan.depth_max + 64).next_power_of_two();
         let mut queue = Queue {
@@ -121,15 +135,28 @@ impl Queue {
             batch: Vec::new(),
             nudges: Vec::new(),
             nudges_out: 0,
+            is_here,
+            parked: (0..areas.len()).collect(),
+            has_called: false,
         };
-        for _ in 0..queue.depth {
+        queue.alive = areas.len();
+        let fresh = if areas.is_empty() { queue.depth } else { 0 };
+        for _ in 0..fresh {
             queue.add_slot()?;
+        }
+        for area in areas {
+            let number = queue.slots.len() as u32;
+            queue.slots.push(Slot::new(&queue.mailbox, number, area));
         }
         Ok(queue)
     }
 
     /// Registers the slots made so far. The kernel says nothing about entries it takes, only about those it refuses.
     pub(super) fn register(&mut self) -> io::Result<()> {
+        if !self.parked.is_empty() {
+            // The kernel knows them. Their first COMMIT makes them ours.
+            return Ok(());
+        }
         for slot in 0..self.slots.len() {
             self.push_register(slot);
         }
@@ -142,11 +169,15 @@ impl Queue {
         }
     }
 
-    /// Serves until the connection has ended and the kernel has given every slot back.
+    /// Serves until the connection has ended and the kernel has given every slot back, or until the session is parked.
     pub(super) fn run(&mut self) {
+        self.serve_parked();
         loop {
             self.receive();
             self.read_letters();
+            if self.park() {
+                return;
+            }
             let has_grown = self.grow();
             if self.is_broken || (self.is_ending && self.held == 0) {
                 return;
@@ -156,9 +187,63 @@ impl Queue {
         }
     }
 
+    // ---- Parking ----
+
+    /// While the session is to park: sees to it that every slot has a request that stays in it (H-2), and stops. True if the
+    /// queue is to end.
+    ///
+    /// A slot that the kernel holds cannot be asked back, and one that is given up with its ring may have a request on its way,
+    /// which nobody would ever answer (`fuse_uring_send_in_task` with `IO_URING_F_TASK_DEAD`). So we make as many requests on this
+    /// CPU as there are slots. What else comes waits in the kernel's queue until a COMMIT takes it, which may be of another
+    /// process: the kernel finds an entry by its queue and the request's number, whoever commits it (`fuse_uring_commit_fetch`).
+    fn park(&mut self) -> bool {
+        if self.is_ending || !self.crew().park.is_wanted() {
+            if std::mem::take(&mut self.has_called) {
+                self.serve_parked();
+            }
+            return false;
+        }
+        if !std::mem::replace(&mut self.has_called, true) && self.is_here {
+            for _ in 0..self.alive {
+                let unmounter = self.plan.unmounter.clone();
+                // Without the thread the slot stays with the kernel, and the attempt ends in time. Threads stay on our CPU.
+                let _ = Builder::new().name("fuse-park".to_owned()).spawn(move || unmounter.provoke());
+            }
+        }
+        // A CPU that is off keeps its slots, and calls nobody.
+        let kept = if self.is_here { 0 } else { self.held };
+        if self.parked.len() + kept < self.alive {
+            return false;
+        }
+        if self.crew().park.stop() {
+            return true;
+        }
+        self.has_called = false;
+        self.serve_parked();
+        false
+    }
+
+    fn serve_parked(&mut self) {
+        // Measured from now on: what they waited is the restart's time.
+        let arrived = Instant::now();
+        for slot in std::mem::take(&mut self.parked) {
+            self.serve(slot, arrived);
+        }
+    }
+
+    /// The memory of the slots that are parked, for who serves them next.
+    pub(super) fn take_parked(&mut self) -> Vec<Area> {
+        let cores = self.parked.drain(..).filter_map(|slot| self.slots[slot].core.take());
+        cores.map(|core| core.area).collect()
+    }
+
     /// Ends the queue. Futures that are not ready have the session's grace to finish, though nobody waits for them.
     pub(super) fn leave(mut self) {
         drop(self.mailbox.close());
+        if self.crew().park.is_taken() {
+            // Nudges may be among the requests that the next process answers.
+            return;
+        }
         for slot in &mut self.slots {
             if let Some(Pending { future, interruptible }) = slot.pending.take() {
                 self.plan.crew.late.adopt(future, interruptible);
@@ -190,6 +275,7 @@ impl Queue {
                     self.mailbox.clear_event();
                 }
                 slot if result < 0 => self.bury(slot),
+                slot if self.plan.crew.park.is_wanted() => self.parked.push(slot as usize),
                 slot => self.serve(slot as usize, arrived),
             }
         }
@@ -305,8 +391,8 @@ impl Queue {
 
     fn add_slot(&mut self) -> io::Result<()> {
         let number = self.slots.len() as u32;
-        let payload_bytes = self.crew().payload_bytes;
-        self.slots.push(Slot::new(&self.mailbox, number, payload_bytes)?);
+        let area = Area::steady(self.crew().payload_bytes)?;
+        self.slots.push(Slot::new(&self.mailbox, number, area));
         Ok(())
     }
 
@@ -321,7 +407,7 @@ impl Queue {
     fn grow(&mut self) -> bool {
         let was_dry = std::mem::take(&mut self.was_dry);
         let reserve = (self.depth / 2).max(1);
-        if self.is_ending || self.held >= reserve || self.alive >= self.plan.depth_max {
+        if self.is_ending || self.has_called || self.held >= reserve || self.alive >= self.plan.depth_max {
             return false;
         }
         self.is_suspect |= was_dry;
@@ -360,14 +446,10 @@ impl Queue {
         self.tally.counters.ring_starved.add(1);
         self.nudges.retain(|nudge| !nudge.is_finished());
         let (index, mailbox) = (self.index, self.mailbox.clone());
-        let Ok(path) = CString::new(self.plan.unmounter.mountpoint().as_os_str().as_bytes()) else { return };
+        let unmounter = self.plan.unmounter.clone();
         let nudge = Builder::new().name(format!("fuse-nudge-{index}")).spawn(move || {
             if pin_thread(index) {
-                // SAFETY: a zero-terminated path and room for the answer, both alive during the call.
-                unsafe {
-                    let mut answer: libc::statfs = std::mem::zeroed();
-                    libc::statfs(path.as_ptr(), &raw mut answer);
-                }
+                unmounter.provoke();
             }
             // The queue looks again.
             mailbox.nudged();

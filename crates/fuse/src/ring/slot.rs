@@ -12,7 +12,6 @@ use crate::exchange::{Core, Home};
 use crate::request::Dialect;
 use crate::wire::{self, RING_ARGUMENTS_AT, RING_ARGUMENTS_BYTES, RING_ENTRY_AT, RING_HEADER_BYTES};
 use io_uring::{opcode, squeue, types};
-use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 use zerocopy::{FromBytes, IntoBytes};
@@ -35,15 +34,14 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(mailbox: &Arc<Mailbox>, number: u32, payload_bytes: usize) -> io::Result<Slot> {
-        let area = Area::new(payload_bytes)?;
+    pub(super) fn new(mailbox: &Arc<Mailbox>, number: u32, area: Area) -> Slot {
         let payload_bytes = area.len() - 2 * PAGE;
         let part = |at, bytes| libc::iovec { iov_base: area.address(at).cast(), iov_len: bytes };
         let parts = Box::new([part(0, RING_HEADER_BYTES), part(ROOM_AT, payload_bytes)]);
         let home: Arc<dyn Home> = mailbox.clone();
         let core = Some(Box::new(Core::new(area, Some(home), number)));
         let arm = SlotWaker::new(mailbox.clone(), number);
-        Ok(Slot { core, pending: None, waker: Waker::from(arm.clone()), arm, parts })
+        Slot { core, pending: None, waker: Waker::from(arm.clone()), arm, parts }
     }
 
     /// The command that makes the slot known to the kernel.

@@ -10,9 +10,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     Builder::new().name("client".to_owned()).spawn(work).expect("a thread")
@@ -332,4 +333,55 @@ fn pin(cpu: usize) {
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
     }
+}
+
+/// Clients at work meanwhile see nothing of it.
+pub(crate) fn a_session_is_parked_and_goes_on(stage: &mut Stage) {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let work = |number: usize| {
+        let (is_over, directory) = (is_over.clone(), stage.path(&format!("d{number}")));
+        spawn(move || -> io::Result<usize> {
+            fs::create_dir(&directory)?;
+            let open =
+                OpenOptions::new().read(true).write(true).create(true).truncate(true).open(directory.join("open"))?;
+            let mut round = 0;
+            while round < 20 || !is_over.load(Ordering::Relaxed) {
+                let bytes = pattern(3000 * (round % 100) + number);
+                let (one, two) = (directory.join("one"), directory.join("two"));
+                fs::write(&one, &bytes)?;
+                fs::rename(&one, &two)?;
+                open.write_all_at(&bytes, 0)?;
+                let mut found = vec![0; bytes.len()];
+                open.read_exact_at(&mut found, 0)?;
+                assert!(found == bytes && fs::read(&two)? == bytes && fs::read_dir(&directory)?.count() == 2);
+                round += 1;
+            }
+            Ok(round)
+        })
+    };
+    let workers: Vec<_> = (0..6).map(work).collect();
+    for _ in 0..20 {
+        let parked = stage.park(Duration::from_secs(60)).expect("nothing is late");
+        stage.resume(parked).expect("resumed");
+        fs::metadata(stage.path("d0")).expect("served");
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for worker in workers {
+        assert!(worker.join().expect("no wrong bytes").expect("no error") >= 20);
+    }
+}
+
+pub(crate) fn what_is_late_keeps_a_session_from_parking(stage: &mut Stage) {
+    fs::write(stage.path("slow"), b"late").expect("write");
+    let reader = read_in_thread(stage.path("slow"));
+    stage.service.gate.wait_for(1);
+    let refused = stage.park(Duration::from_millis(300)).err().expect("a request is late");
+    assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+    fs::write(stage.path("quick"), b"quick").expect("it goes on");
+    stage.service.gate.open();
+    assert_eq!(reader.join().expect("reader").expect("read"), b"late");
+    let parked = stage.park(Duration::from_secs(60)).expect("nothing is late");
+    let reader = read_in_thread(stage.path("quick"));
+    stage.resume(parked).expect("resumed");
+    assert_eq!(reader.join().expect("reader").expect("read"), b"quick");
 }

@@ -37,4 +37,6 @@ on_both_transports! {
     notices_reach_the_kernel
     names_are_forgotten
     the_mount_table_names_us
+    a_session_is_parked_and_goes_on
+    what_is_late_keeps_a_session_from_parking
 }

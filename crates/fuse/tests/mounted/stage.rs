@@ -1,7 +1,7 @@
 //! Mounting for a test, and cleaning up whatever happens.
 
 use crate::memory::Memory;
-use fuse::{MountOptions, Session, Settings, Transport, Unmounter};
+use fuse::{MountOptions, Parked, Parker, Session, Settings, Transport, Unmounter};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,8 +17,10 @@ pub(crate) struct Stage {
     pub(crate) service: Arc<Memory>,
     pub(crate) notifier: fuse::Notifier,
     pub(crate) unmounter: Unmounter,
+    parker: Parker,
+    settings: Settings,
     directory: PathBuf,
-    session: Option<JoinHandle<io::Result<()>>>,
+    session: Option<JoinHandle<io::Result<Option<Parked>>>>,
     /// Dropped when the stage is: the watchdog goes home.
     _alarm: mpsc::Sender<()>,
 }
@@ -57,12 +59,31 @@ impl Stage {
         let directory = std::env::temp_dir().join(format!("hydrafs-fuse-{}-{number}", std::process::id()));
         std::fs::create_dir(&directory)?;
         let started = start(&directory, transport).inspect_err(|_| drop(std::fs::remove_dir(&directory)));
-        let (service, session) = started?;
-        let (notifier, unmounter) = (session.notifier(), session.unmounter());
+        let (service, settings, session) = started?;
+        let (notifier, unmounter, parker) = (session.notifier(), session.unmounter(), session.parker());
         let (alarm, silence) = mpsc::channel();
         watch(unmounter.clone(), silence)?;
         let session = std::thread::Builder::new().name("session".to_owned()).spawn(move || session.run())?;
-        Ok(Stage { service, notifier, unmounter, directory, session: Some(session), _alarm: alarm })
+        let session = Some(session);
+        Ok(Stage { service, notifier, unmounter, parker, settings, directory, session, _alarm: alarm })
+    }
+
+    /// Brings the session to a stand.
+    pub(crate) fn park(&mut self, patience: Duration) -> io::Result<Parked> {
+        self.parker.park(patience)?;
+        let session = self.session.take().expect("it runs").join().expect("the session does not panic");
+        Ok(session?.expect("it is parked"))
+    }
+
+    /// Goes on with it, as another process would: nothing is left but a descriptor and bytes.
+    pub(crate) fn resume(&mut self, parked: Parked) -> io::Result<()> {
+        let (device, bytes) = (parked.device().try_clone()?, parked.encode());
+        drop(parked);
+        let session = Session::resume(Parked::decode(device, &bytes)?, self.service.clone(), &self.settings)?;
+        (self.notifier, self.unmounter, self.parker) = (session.notifier(), session.unmounter(), session.parker());
+        let run = std::thread::Builder::new().name("session".to_owned()).spawn(move || session.run())?;
+        self.session = Some(run);
+        Ok(())
     }
 
     /// A path in the mount.
@@ -72,7 +93,7 @@ impl Stage {
 
     /// Waits until the session has ended.
     pub(crate) fn join(&mut self) -> io::Result<()> {
-        self.session.take().expect("joined once").join().expect("the session does not panic")
+        self.session.take().expect("joined once").join().expect("the session does not panic").map(drop)
     }
 }
 
@@ -89,7 +110,7 @@ impl Drop for Stage {
     }
 }
 
-fn start(directory: &Path, transport: Transport) -> io::Result<(Arc<Memory>, Session)> {
+fn start(directory: &Path, transport: Transport) -> io::Result<(Arc<Memory>, Settings, Session)> {
     let options = MountOptions { source: "a source".to_owned(), allow_other: true, ..Default::default() };
     let mount = fuse::mount(directory, &options)?;
     let service = Memory::new(false);
@@ -98,7 +119,7 @@ fn start(directory: &Path, transport: Transport) -> io::Result<(Arc<Memory>, Ses
     settings.grace = Duration::from_millis(200);
     let session = Session::start(mount, service.clone(), &settings)?;
     assert_eq!(session.negotiated().transport, transport);
-    Ok((service, session))
+    Ok((service, settings, session))
 }
 
 fn watch(unmounter: Unmounter, silence: mpsc::Receiver<()>) -> io::Result<()> {

@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::daemon;
 use crate::failure::Failure;
+use crate::life;
 use crate::mounts;
 use crate::node_folder::NodeFolder;
 use crate::start::{self, MountOptions};
@@ -43,7 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let folder = NodeFolder::open(&arguments.node)?;
     let point = mount_point(&arguments.mountpoint, &folder)?;
     if arguments.foreground {
-        start::run(&folder, Some((&point, options)))?;
+        life::run(&folder, Some((&point, options)))?;
         return Ok(ExitCode::SUCCESS);
     }
     // Bad settings and a second daemon are cheap to find here, in the user's own terminal.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::life;
 use crate::node_folder::NodeFolder;
-use crate::start;
 
 /// Run a node's daemon without a mount; stays in the foreground until it is stopped.
 #[derive(Args, Debug)]
@@ -19,6 +19,6 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    start::run(&NodeFolder::open(&arguments.node)?, None)?;
+    life::run(&NodeFolder::open(&arguments.node)?, None)?;
     Ok(ExitCode::SUCCESS)
 }

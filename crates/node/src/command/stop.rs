@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use base::units::Bytes;
 use clap::Args;
+use serde_json::Value;
 
+use super::number;
 use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
@@ -24,6 +27,16 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let folder = NodeFolder::open(&arguments.node)?;
-    Daemon::find(&folder.path)?.stop(arguments.lazy, super::remark)?;
+    say_flushed(&Daemon::find(&folder.path)?.stop(arguments.lazy, super::remark)?);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What there was to do at the end.
+pub(super) fn say_flushed(outcome: &Value) {
+    let seconds = outcome.pointer("/seconds").and_then(Value::as_f64).unwrap_or_default();
+    super::say(format!(
+        "flushed {} of {} files in {seconds:.1} s; everything is on the disks",
+        Bytes(number(outcome, "/flushed_bytes")),
+        number(outcome, "/flushed_files"),
+    ));
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::mount::is_abandoned;
+use super::stop::say_flushed;
 use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::{mounts, start};
@@ -40,7 +41,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     match Daemon::reach(&mount.source)? {
         Some(daemon) => {
-            daemon.stop(arguments.lazy, super::remark)?;
+            say_flushed(&daemon.stop(arguments.lazy, super::remark)?);
         }
         None => {
             // Who still uses a dead mount gets errors either way.

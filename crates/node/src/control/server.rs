@@ -4,7 +4,7 @@
 //! careless chmod opens nothing. A conversation is one bounded request; who sends nothing is dropped after a while.
 
 use std::io::{self, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub trait Handler: Send + Sync + 'static {
 /// The socket, while somebody answers on it.
 pub struct Server {
     folder: PathBuf,
+    /// Device and number of the socket's file.
+    file: (u64, u64),
     conversations: Arc<Conversations>,
 }
 
@@ -45,22 +47,44 @@ impl Server {
     /// Takes the socket away and waits, not for ever, until those who asked have their answers.
     pub fn close(self, patience: Duration) {
         remove(&self.folder);
+        self.leave(patience);
+    }
+
+    /// Waits, not for ever, until those who asked have their answers. The socket is somebody else's by now.
+    pub fn leave(self, patience: Duration) {
         let mut count = self.conversations.count.lock();
         self.conversations.ended.wait_while_for(&mut count, |count| *count > 0, patience);
     }
+
+    /// Whether those who ask still find us.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        identity(&self.folder.join(SOCKET_NAME)).is_ok_and(|file| file == self.file)
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 /// Listens in the folder and answers until the process ends. The caller holds the folder's lock, so a socket that is
-/// already there was left behind by a daemon that died.
+/// already there was left behind by a daemon that died, or is that of the process whose work we go on with: ours takes its place in
+/// one step, so that there is always one.
 pub fn serve(folder: &Path, handler: Arc<dyn Handler>) -> Result<Server, Failure> {
     let path = folder.join(SOCKET_NAME);
     let cannot = |error: io::Error| Failure::new("cannot listen on the control socket", error).at(&path);
-    remove(folder);
     let (_folder, short) = short_path(folder).map_err(cannot)?;
-    let listener = UnixListener::bind(&short).map_err(cannot)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(cannot)?;
+    let aside = short.with_added_extension("new");
+    match std::fs::remove_file(&aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&aside).map_err(cannot)?;
+    std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o600)).map_err(cannot)?;
+    std::fs::rename(&aside, &short).map_err(cannot)?;
+    let file = identity(&short).map_err(cannot)?;
     let conversations = Arc::new(Conversations::default());
-    let server = Server { folder: folder.to_owned(), conversations: Arc::clone(&conversations) };
+    let server = Server { folder: folder.to_owned(), file, conversations: Arc::clone(&conversations) };
     let accept = move || accept_all(&listener, &handler, &conversations);
     std::thread::Builder::new().name("control".to_owned()).spawn(accept).map_err(cannot)?;
     Ok(server)

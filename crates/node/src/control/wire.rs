@@ -65,6 +65,12 @@ pub enum Request {
         /// Take the mount away even if it is in use.
         detach: bool,
     },
+    /// Goes on in a new process: a newer program, or changed settings. Who uses the mount sees a pause.
+    Restart {
+        /// The program, an absolute path; none: the one that was started.
+        #[serde(default)]
+        program: Option<std::path::PathBuf>,
+    },
 }
 
 /// A line of the answer.
@@ -122,6 +128,7 @@ mod tests {
             Request::Info { inode: u64::MAX },
             Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
             Request::Stop { detach: true },
+            Request::Restart { program: Some("/a b".into()) },
         ] {
             let mut line = Vec::new();
             write_line(&mut line, &message).expect("memory");

@@ -12,7 +12,6 @@ pub(crate) use measure::descriptions;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,30 +28,20 @@ use crate::control::server::Handler;
 use crate::control::wire::Request;
 use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
-use crate::{exposition, moment, opening, scrape};
-
-/// Somebody asks the daemon to end.
-pub(crate) struct Stop {
-    /// Even while the mount is in use.
-    pub(crate) detach: bool,
-    /// Where the outcome goes, once there is one.
-    pub(crate) answer: SyncSender<Result<Value, Failure>>,
-}
+use crate::scrape::{self, Scraper};
+use crate::{exposition, moment, opening};
 
 /// What requests are answered from.
 pub(crate) struct Control {
+    /// Where metrics are published, or why they are not. First, so that nobody listens any more when the file system is released.
+    published: OnceLock<Result<Scraper, Failure>>,
     folder: NodeFolder,
     platform: Platform,
     system: Arc<FileSystem>,
     started: Duration,
     mount: Option<Mounted>,
-    stop: Option<TellStop>,
-    /// Where metrics are published, or why they are not.
-    published: OnceLock<Result<SocketAddr, Failure>>,
+    is_daemon: bool,
 }
-
-/// Tells the daemon's main thread; false if it does not listen any more.
-pub(crate) type TellStop = Box<dyn Fn(Stop) -> bool + Send + Sync>;
 
 /// The mount of this node.
 pub(crate) struct Mounted {
@@ -75,26 +64,28 @@ impl Control {
             system,
             started,
             mount: None,
-            stop: None,
+            is_daemon: false,
             published: OnceLock::new(),
         }
     }
 
-    /// For a daemon: its mount, and who ends it.
-    pub(crate) fn of_daemon(self, mount: Option<Mounted>, stop: TellStop) -> Control {
-        Control { mount, stop: Some(stop), ..self }
+    /// For a daemon: its mount.
+    pub(crate) fn of_daemon(self, mount: Option<Mounted>) -> Control {
+        Control { mount, is_daemon: true, ..self }
     }
 
-    /// Lets metrics be fetched at this address. Files matter more than metrics: where that fails, the log and `status` say so.
+    /// Lets metrics be fetched at this address, until the control is dropped. Files matter more than metrics: where that fails, the
+    /// log and `status` say so.
     pub(crate) fn publish_metrics(self: &Arc<Self>, address: SocketAddr) {
-        let control = Arc::clone(self);
-        let text = move || exposition::prometheus(&control.metrics());
+        // A client must not keep the file system open.
+        let control = Arc::downgrade(self);
+        let text = move || control.upgrade().map(|control| exposition::prometheus(&control.metrics()));
         let served = scrape::serve(address, Arc::clone(&self.platform.clock), text);
         match &served {
-            Ok(address) => tracing::info!("metrics are at http://{address}/metrics"),
+            Ok(scraper) => tracing::info!("metrics are at http://{}/metrics", scraper.address),
             Err(failure) => tracing::error!("{failure}"),
         }
-        // Called once, when the daemon starts.
+        // Called once, when the desk opens.
         let _ = self.published.set(served);
     }
 
@@ -174,16 +165,6 @@ impl Control {
         .map(|(files, chunks)| report::check(deep, &files, &chunks))
         .map_err(cannot)
     }
-
-    fn stop(&self, detach: bool) -> Result<Value, Failure> {
-        let gone =
-            || Failure::new("cannot stop the daemon", "none runs, or it is ending already").at(&self.folder.path);
-        let (answer, outcome) = sync_channel(1);
-        if !self.stop.as_ref().is_some_and(|tell| tell(Stop { detach, answer })) {
-            return Err(gone());
-        }
-        outcome.recv().unwrap_or_else(|_| Err(gone()))
-    }
 }
 
 impl Handler for Control {
@@ -206,7 +187,9 @@ impl Handler for Control {
             }
             Request::SnapshotDelete { name } => self.delete_snapshot(&name),
             Request::Fsck { deep } => self.check(deep, progress),
-            Request::Stop { detach } => self.stop(detach),
+            Request::Stop { .. } | Request::Restart { .. } => {
+                Err(Failure::new("cannot reach the daemon", "none runs").at(&self.folder.path))
+            }
         }
     }
 }

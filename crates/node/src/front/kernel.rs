@@ -96,16 +96,22 @@ fn is_synchronous(flags: u32) -> bool {
 }
 
 impl Kernel {
-    pub(crate) fn new(system: Arc<FileSystem>, platform: &Platform, valid: Duration) -> Kernel {
+    /// `nodes`: those of snapshots that the kernel knows from a process before.
+    pub(crate) fn new(system: Arc<FileSystem>, platform: &Platform, valid: Duration, nodes: Nodes) -> Kernel {
         Kernel {
             system,
             platform: platform.clone(),
-            nodes: Nodes::new(),
+            nodes,
             valid,
             opens_silently: AtomicBool::new(true),
             failures: Failures::default(),
             errands: Errands::new(platform.tasks.clone()),
         }
+    }
+
+    /// The kernel's numbers, for who goes on in another process.
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     /// The node with this inode number, if the kernel knows it.

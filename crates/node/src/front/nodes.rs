@@ -34,6 +34,20 @@ impl Nodes {
         Nodes { known: Mutex::default(), next: AtomicU64::new(SNAPSHOT_BIT) }
     }
 
+    /// As another process left off: the next number, and each number with its node and how often the kernel was given it.
+    pub(crate) fn resume(next: u64, known: &[(u64, Node, u64)]) -> Nodes {
+        let numbers = known.iter().map(|(number, node, _)| (*node, *number)).collect();
+        let nodes = known.iter().map(|(number, node, held)| (*number, (*node, *held))).collect();
+        Nodes { known: Mutex::new(Known { numbers, nodes }), next: AtomicU64::new(next.max(SNAPSHOT_BIT)) }
+    }
+
+    /// What [`Nodes::resume`] takes.
+    pub(crate) fn known(&self) -> (u64, Vec<(u64, Node, u64)>) {
+        let known = self.known.lock();
+        let list = known.nodes.iter().map(|(number, (node, held))| (*number, *node, *held)).collect();
+        (self.next.load(Ordering::Relaxed), list)
+    }
+
     /// The node with this number; `None` for a number that the kernel no longer holds.
     pub(crate) fn find(&self, number: u64) -> Option<Node> {
         if number & SNAPSHOT_BIT == 0 {
@@ -103,6 +117,9 @@ mod tests {
         assert_eq!(nodes.find_inode(inode_number(old)), Some(old));
         nodes.take_back(number, 1);
         assert_eq!(nodes.find(number), Some(old));
+        let (next, known) = nodes.known();
+        let nodes = Nodes::resume(next, &known);
+        assert_eq!((nodes.find(number), nodes.find_inode(inode_number(old))), (Some(old), Some(old)));
         nodes.take_back(number, 1);
         assert_eq!(nodes.find(number), None);
         assert_ne!(nodes.give(old), number, "a number is never given again");

@@ -4,6 +4,7 @@
 //! - `copy`: `hydrafs cp` from folder to folder.
 //! - `metrics`: what is measured of a mount, over HTTP and by `stats` and `profile`; hostile clients.
 //! - `mount`: a mount over each transport, all operations, persistence, crashes.
+//! - `restart`: daemons that go on in new processes, under load; new processes that cannot.
 //!
 //! Mounts need root (or fusermount3) and /dev/fuse: without them those tests say so and pass.
 #![expect(clippy::disallowed_methods, reason = "the outside is what is tested")]
@@ -12,4 +13,5 @@ mod cli;
 mod copy;
 mod metrics;
 mod mount;
+mod restart;
 mod support;

@@ -17,10 +17,15 @@ use rustix::io::Errno;
 use crate::copy::{fill, likeness};
 use crate::support::{Folder, Mounted, content, hydrafs, succeed};
 
-const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
+pub(crate) const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
 
 /// Runs a test over each transport that this machine has.
 fn over_each_transport(name: &str, test: impl Fn(&Mounted)) {
+    over_each_transport_mut(name, |mounted| test(mounted));
+}
+
+/// The same, of a test that restarts the daemon.
+pub(crate) fn over_each_transport_mut(name: &str, test: impl Fn(&mut Mounted)) {
     for transport in ["device", "ring"] {
         if transport == "ring"
             && !fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|on| on.starts_with(b"Y"))
@@ -30,11 +35,10 @@ fn over_each_transport(name: &str, test: impl Fn(&Mounted)) {
         }
         let folder = Folder::new(name);
         let (node, point) = (folder.node("n"), folder.make("m"));
-        let Some(mounted) = Mounted::start(&node, &point, &[SMALL, ("HYDRAFS_MOUNT_TRANSPORT", transport)]) else {
-            return;
-        };
+        let settings = [SMALL, ("HYDRAFS_MOUNT_TRANSPORT", transport)];
+        let Some(mut mounted) = Mounted::start(&node, &point, &settings) else { return };
         eprintln!("{name} over {transport}");
-        test(&mounted);
+        test(&mut mounted);
         let cached = [OsStr::new("fsck"), OsStr::new("--deep"), node.as_os_str()];
         assert!(succeed(&cached).contains("all is well"), "while mounted");
         mounted.umount();

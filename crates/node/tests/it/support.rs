@@ -125,13 +125,18 @@ impl Mounted {
         command.arg("mount").arg(node).arg(point).envs(settings.iter().copied());
         let output = command.output().expect("the program starts");
         assert!(output.status.success(), "mount: {}", String::from_utf8_lossy(&output.stderr));
-        let status: serde_json::Value =
-            serde_json::from_str(&succeed(&[OsStr::new("status"), OsStr::new("--json"), node.as_os_str()]))
-                .expect("JSON");
-        let pid = i32::try_from(status["process"].as_i64().expect("a number")).expect("a process id");
-        let daemon = rustix::process::pidfd_open(Pid::from_raw(pid).expect("not 0"), PidfdFlags::empty());
+        let (pid, daemon) = daemon_of(node);
         let (node, point) = (node.to_owned(), point.to_owned());
-        Some(Mounted { node, point, pid, daemon: daemon.expect("it runs") })
+        Some(Mounted { node, point, pid, daemon })
+    }
+
+    /// Has the daemon go on in a new process; returns when the former has ended.
+    pub(crate) fn restart(&mut self) {
+        succeed(&[OsStr::new("restart"), self.node.as_os_str()]);
+        self.wait();
+        let former = self.pid;
+        (self.pid, self.daemon) = daemon_of(&self.node);
+        assert_ne!(self.pid, former);
     }
 
     /// Ends it as a user would.
@@ -156,6 +161,15 @@ impl Mounted {
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut waited, Some(&now)).expect("a pidfd can be asked") == 1
     }
+}
+
+/// The process of a node's daemon.
+fn daemon_of(node: &Path) -> (i32, OwnedFd) {
+    let status = succeed(&[OsStr::new("status"), OsStr::new("--json"), node.as_os_str()]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let pid = i32::try_from(status["process"].as_i64().expect("a number")).expect("a process id");
+    let daemon = rustix::process::pidfd_open(Pid::from_raw(pid).expect("not 0"), PidfdFlags::empty());
+    (pid, daemon.expect("it runs"))
 }
 
 impl Drop for Mounted {

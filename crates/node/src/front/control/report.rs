@@ -1,7 +1,5 @@
 //! The answers of the control socket, as JSON. Names and units are an interface: programs read them (`--json`).
 
-use std::net::SocketAddr;
-
 use base::metric::{self, Metric, Unit};
 use file::{CheckReport, Description, FilesReport, Kind, Node, Problem, StoreStatus, View};
 use serde_json::{Map, Value, json};
@@ -29,7 +27,7 @@ impl Control {
                 "number": self.folder.identity.number,
                 "uuid": self.folder.identity.uuid,
             },
-            "running": self.stop.is_some(),
+            "running": self.is_daemon,
             "process": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_seconds": uptime.as_secs(),
@@ -55,8 +53,8 @@ impl Control {
             "commit": { "generation": store.generation, "covered": store.covered },
             "cache_bytes": store.cache_bytes,
             "disks": disks(store),
-            "metrics": self.published.get().and_then(|served| served.as_ref().ok()).map(ToString::to_string),
-            "failures": failures(&status, self.published.get()),
+            "metrics": self.published.get().and_then(|served| served.as_ref().ok()).map(|served| served.address.to_string()),
+            "failures": failures(&status, self.published.get().and_then(|served| served.as_ref().err())),
         })
     }
 
@@ -114,7 +112,7 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
 }
 
 /// What somebody has to look at.
-fn failures(status: &file::Status, published: Option<&Result<SocketAddr, Failure>>) -> Vec<String> {
+fn failures(status: &file::Status, unpublished: Option<&Failure>) -> Vec<String> {
     let layers = [
         ("the journal takes no more frames", &status.journal_failure),
         ("the last flush failed", &status.flush_failure),
@@ -124,7 +122,7 @@ fn failures(status: &file::Status, published: Option<&Result<SocketAddr, Failure
         layers.iter().filter_map(|(what, why)| why.as_ref().map(|why| format!("{what}: {why}"))).collect();
     let disks = status.store.disks.iter().filter(|disk| !disk.is_good);
     failures.extend(disks.map(|disk| format!("disk {} is out: {}", disk.path, disk.health)));
-    failures.extend(published.and_then(|served| served.as_ref().err()).map(Failure::to_string));
+    failures.extend(unpublished.map(Failure::to_string));
     failures
 }
 

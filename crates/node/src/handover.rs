@@ -1,0 +1,284 @@
+//! The hand-over: what one process of a daemon gives to the next, over a socket that is the next one's standard input.
+//!
+//! ```text
+//! former                                         next (`hydrafs take-over NODE`, started by the former)
+//!   mark, version, length; lock and /dev/fuse →
+//!   body                                       →   opens the node, prepares to serve
+//!                                              ←   "ready", or what went wrong (a line of JSON)
+//!   ends                                           serves
+//! ```
+//!
+//! The kernel's numbers for files are the files' own ids, its open files need no handle here, and locks are its own business. So
+//! the body is short: how often the kernel was given each file, its numbers for files of snapshots, and the session
+//! (`fuse::Parked`). Whatever else a process knows is on the disks.
+//!
+//! H-4  One process at a time has the node's store open; the lock of its folder is never free in between.
+//! H-5  The next process answers nothing before the former has heard that it is ready; after that the former answers nothing more.
+//! H-6  What is handed over is of the moment at which no request was under way.
+//!
+//! Not here: when it happens, and what becomes of a failure (`start`).
+
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::id::FileId;
+use file::{Node, View};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+use crate::daemon::Verdict;
+use crate::failure::Failure;
+use crate::node_folder::NodeFolder;
+
+/// First bytes of a hand-over.
+const MARK: [u8; 8] = *b"HydraFSh";
+/// Version of the body. Whoever changes what a byte of it means raises this.
+const VERSION: u32 = 1;
+/// Mark, version, descriptors, length.
+const HEAD_BYTES: usize = 8 + 4 + 4 + 8;
+/// Longest body: a hundred million references.
+const BODY_BYTES_MAX: u64 = 4 << 30;
+/// How long the next process may take until it is ready: to open the node, mostly.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What a socket says that nobody wrote a verdict into.
+const ENDED: &str = "the new process ended before it was ready";
+/// Longest verdict.
+const VERDICT_BYTES_MAX: u64 = 64 << 10;
+
+/// What the next process needs, beside the disks.
+pub(crate) struct Handover {
+    /// The lock on the node's folder.
+    pub(crate) lock: OwnedFd,
+    /// How often the kernel was given each file and has not taken it back.
+    pub(crate) references: Vec<(FileId, u32)>,
+    /// The next number for a file of a snapshot, and those that the kernel has.
+    pub(crate) numbers: (u64, Vec<(u64, Node, u64)>),
+    /// The open connection and the session's own bytes, of a daemon that has a mount.
+    pub(crate) session: Option<(OwnedFd, Vec<u8>)>,
+}
+
+impl Handover {
+    /// Gives it to the process at the other end.
+    pub(crate) fn send(&self, socket: &UnixStream) -> io::Result<()> {
+        let body = self.encode();
+        let descriptors: Vec<_> =
+            std::iter::once(&self.lock).chain(self.session.iter().map(|(device, _)| device)).map(AsFd::as_fd).collect();
+        let mut head = Writer::with_capacity(HEAD_BYTES);
+        head.put(&MARK).u32(VERSION).u32(descriptors.len() as u32).u64(body.len() as u64);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for two");
+        let sent = rustix::net::sendmsg(socket, &[IoSlice::new(head.bytes())], &mut control, SendFlags::NOSIGNAL)?;
+        (&mut &*socket).write_all(&head.bytes()[sent..])?;
+        (&mut &*socket).write_all(&body)
+    }
+
+    /// Takes it from the process at the other end.
+    pub(crate) fn receive(socket: &UnixStream) -> Result<Handover, Failure> {
+        let cannot = |why: &dyn std::fmt::Display| {
+            Failure::new("cannot take the daemon over", why).mend("`hydrafs restart` starts this; nothing was changed")
+        };
+        let mut head = [0; HEAD_BYTES];
+        let mut descriptors = Vec::new();
+        let mut filled = 0;
+        while filled < HEAD_BYTES {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let parts = &mut [IoSliceMut::new(&mut head[filled..])];
+            let received = rustix::net::recvmsg(socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+            let received = received.map_err(|error| cannot(&error))?;
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(sent) = message {
+                    descriptors.extend(sent);
+                }
+            }
+            filled += match received.bytes {
+                0 => return Err(cannot(&"nothing was handed over")),
+                bytes => bytes,
+            };
+        }
+        let wrong = |error: DecodeError| cannot(&error);
+        let mut reader = Reader::new(&head);
+        if reader.array::<8>("the mark").map_err(wrong)? != MARK {
+            return Err(cannot(&"what came is no hand-over"));
+        }
+        let version = reader.u32("the version").map_err(wrong)?;
+        if version != VERSION {
+            let why = format!("it hands over in version {version}, this program knows version {VERSION}");
+            return Err(cannot(&why).mend("end the daemon with `hydrafs stop` and mount again with this program"));
+        }
+        let (count, length) = (reader.u32("descriptors"), reader.u64("a length"));
+        if count.map_err(wrong)? as usize != descriptors.len() {
+            return Err(cannot(&"descriptors are missing"));
+        }
+        let length = length.map_err(wrong)?;
+        if length > BODY_BYTES_MAX {
+            return Err(cannot(&format!("{length} bytes are too many")));
+        }
+        let mut body = Vec::new();
+        let bytes = socket.take(length).read_to_end(&mut body).map_err(|error| cannot(&error))?;
+        if bytes as u64 != length {
+            return Err(cannot(&format!("expected {length} bytes, found {bytes}")));
+        }
+        Handover::decode(&body, descriptors.into_iter()).map_err(wrong)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(64 + self.references.len() * 12);
+        writer.u64(self.references.len() as u64);
+        for (file, count) in &self.references {
+            writer.file(*file).u32(*count);
+        }
+        let (next, known) = &self.numbers;
+        writer.u64(*next).u64(known.len() as u64);
+        for (number, node, held) in known {
+            writer.u64(*number).u32(node.view.0).file(node.file).u64(*held);
+        }
+        if let Some((_, session)) = &self.session {
+            writer.put(session);
+        }
+        writer.into_bytes()
+    }
+
+    fn decode(body: &[u8], mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<Handover, DecodeError> {
+        let mut reader = Reader::new(body);
+        let node = |reader: &mut Reader<'_>| -> Result<Node, DecodeError> {
+            Ok(Node { view: View(reader.u32("a view")?), file: FileId(reader.u64("a file")?) })
+        };
+        let mut references = Vec::new();
+        for _ in 0..reader.u64("the number of references")? {
+            references.push((FileId(reader.u64("a file")?), reader.u32("a count")?));
+        }
+        let next = reader.u64("the next number")?;
+        let mut known = Vec::new();
+        for _ in 0..reader.u64("the number of numbers")? {
+            known.push((reader.u64("a number")?, node(&mut reader)?, reader.u64("a count")?));
+        }
+        let lock = descriptors.next().ok_or_else(|| reader.refuse("the lock"))?;
+        let rest = reader.remaining();
+        let session = reader.take("the session", rest)?.to_vec();
+        let session = descriptors.next().map(|device| (device, session));
+        Ok(Handover { lock, references, numbers: (next, known), session })
+    }
+}
+
+/// Says how it went, to the process that handed over.
+pub(crate) fn tell(socket: &UnixStream, verdict: &Verdict) {
+    let line = serde_json::to_string(verdict).expect("a verdict is plain text");
+    // Nobody there: then there is nobody to go on, either, and we do.
+    let _ = writeln!(&mut &*socket, "{line}");
+}
+
+/// Waits for how it went, at most so long.
+pub(crate) fn hear(socket: &UnixStream, patience: Duration) -> Result<String, Failure> {
+    let failed = |why: String| Failure::new("cannot restart", why);
+    socket.set_read_timeout(Some(patience)).map_err(|error| failed(error.to_string()))?;
+    let mut line = String::new();
+    let result = BufReader::new(socket.take(VERDICT_BYTES_MAX)).read_line(&mut line);
+    result.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => failed(format!("the new process was not ready within {} s", patience.as_secs())),
+        // It ended with bytes of ours unread.
+        io::ErrorKind::ConnectionReset => failed(ENDED.to_owned()),
+        _ => failed(error.to_string()),
+    })?;
+    match serde_json::from_str(&line) {
+        Ok(Verdict::Ready(words)) => Ok(words),
+        Ok(Verdict::Failed(failure)) => Err(failure),
+        Err(_) => Err(failed(ENDED.to_owned())),
+    }
+}
+
+/// Starts the next process and hands over to it. Gives its number and words once it is ready; else it has ended.
+pub(crate) fn pass_on(program: &Path, folder: &NodeFolder, handover: &Handover) -> Result<(u32, String), Failure> {
+    let cannot = |error: io::Error| {
+        Failure::new("cannot restart", format!("the program {} cannot be started: {error}", program.display()))
+    };
+    let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
+    let mut command = Command::new(program);
+    // A watchdog that the service manager asked of this process, by its number.
+    command.arg0("hydrafs").arg("take-over").arg(&folder.path).env_remove("WATCHDOG_PID");
+    let mut child = command.stdin(OwnedFd::from(theirs)).spawn().map_err(cannot)?;
+    // The command keeps its end of the socket open, and a process that ended would go unnoticed.
+    drop(command);
+    // One that ends early breaks the sending; what it said first is the better reason.
+    let sent = ours.set_write_timeout(Some(PATIENCE)).and_then(|()| handover.send(&ours));
+    match hear(&ours, PATIENCE) {
+        Ok(words) if sent.is_ok() => Ok((child.id(), words)),
+        heard => {
+            // It has not answered a request yet (H-5), and shall not.
+            let _ = child.kill();
+            let ended = child.wait();
+            let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            let failure = heard.err().unwrap_or_else(|| Failure::new("cannot restart", "the hand-over was cut short"));
+            Err(if failure.place.is_empty() {
+                failure.place(format!("{} ({how})", program.display()))
+            } else {
+                failure
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use base::id::FileId;
+    use file::{Node, View};
+
+    use super::{HEAD_BYTES, Handover, MARK};
+
+    fn handover() -> Handover {
+        let descriptor = || OwnedFd::from(std::io::pipe().expect("a pipe").0);
+        let old = Node { view: View(3), file: FileId(9) };
+        Handover {
+            lock: descriptor(),
+            references: (0..100_000).map(|count| (FileId(u64::from(count)), count + 1)).collect(),
+            numbers: (1 << 63 | 5, vec![(1 << 63 | 4, old, 2)]),
+            session: Some((descriptor(), b"session".to_vec())),
+        }
+    }
+
+    #[test]
+    fn what_is_given_arrives() {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let sent = handover();
+        let received = std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| Handover::receive(&theirs));
+            sent.send(&ours).expect("they listen");
+            receiver.join().expect("no panic").expect("whole")
+        });
+        assert!(received.references == sent.references && received.numbers == sent.numbers);
+        assert_eq!(received.session.expect("one").1, b"session");
+    }
+
+    #[test]
+    fn what_is_no_hand_over_is_refused() {
+        let refusal = |bytes: &[u8]| {
+            let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
+            std::io::Write::write_all(&mut ours, bytes).expect("it fits the socket");
+            drop(ours);
+            Handover::receive(&theirs).err().expect("it is refused").to_string()
+        };
+        assert!(refusal(b"").contains("nothing was handed over"));
+        assert!(refusal(&[7; HEAD_BYTES]).contains("no hand-over"));
+        let newer = [&MARK[..], &9_u32.to_le_bytes(), &[0; 12]].concat();
+        assert!(refusal(&newer).contains("in version 9, this program knows version 1"), "{}", refusal(&newer));
+        let without = [&MARK[..], &1_u32.to_le_bytes(), &1_u32.to_le_bytes(), &[0; 8]].concat();
+        assert!(refusal(&without).contains("descriptors are missing"));
+        let body = handover().encode();
+        for length in 0..40 {
+            let descriptors = std::iter::once(OwnedFd::from(std::io::pipe().expect("a pipe").0));
+            assert!(Handover::decode(&body[..length], descriptors).is_err());
+        }
+    }
+}

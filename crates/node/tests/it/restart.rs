@@ -1,0 +1,295 @@
+//! A daemon that goes on in a new process while programs use its mount: nobody sees an error, and nothing is other than before.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::mount::{SMALL, over_each_transport_mut};
+use crate::support::{Folder, Mounted, hydrafs, succeed};
+
+/// Restarts in a row.
+const RESTARTS: usize = 12;
+
+fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at.wrapping_mul(seed * 2 + 1) >> 3) as u8).collect()
+}
+
+/// Writes, syncs, renames, reads and lists until told to stop; the error of the first call that failed. Gives its rounds.
+fn work(directory: &Path, is_over: &AtomicBool) -> io::Result<usize> {
+    fs::create_dir(directory)?;
+    let mut log = OpenOptions::new().read(true).append(true).create(true).open(directory.join("log"))?;
+    let mut round = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let bytes = pattern(round, 1 + round * 7919 % 300_000);
+        let (new, old) = (directory.join("new"), directory.join("old"));
+        let mut file = File::create(&new)?;
+        file.write_all(&bytes)?;
+        if round.is_multiple_of(3) {
+            file.sync_all()?;
+        }
+        fs::rename(&new, &old)?;
+        assert!(fs::read(&old)? == bytes, "round {round}");
+        log.write_all(&(round as u64).to_le_bytes())?;
+        assert_eq!(log.metadata()?.len(), 8 * (round as u64 + 1));
+        assert_eq!(fs::read_dir(directory)?.count(), 2);
+        round += 1;
+    }
+    let mut written = Vec::new();
+    log.rewind()?;
+    log.read_to_end(&mut written)?;
+    let expected: Vec<u8> = (0..round as u64).flat_map(u64::to_le_bytes).collect();
+    assert!(written == expected);
+    Ok(round)
+}
+
+/// A program of somebody else's.
+const PROGRAM: &str = "set -e; mkdir p; cd p; while [ ! -e ../over ]; do
+    head -c 300000 /dev/urandom > a; cp a b; cmp a b; mv b c; sync c; ln c d; rm d; stat c > /dev/null; ls > /dev/null; done";
+
+/// Whether another process can have the lock.
+fn is_free(path: &Path) -> bool {
+    let locked = Command::new("flock").arg("-n").arg(path).arg("true").status();
+    locked.expect("util-linux has flock").success()
+}
+
+/// A shared mapping of a file's first page.
+struct Mapping(*mut u8);
+
+#[expect(unsafe_code, reason = "mmap(2)")]
+impl Mapping {
+    const BYTES: usize = 4096;
+
+    fn new(file: &File) -> Mapping {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let file = std::os::fd::AsRawFd::as_raw_fd(file);
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::BYTES, protection, libc::MAP_SHARED, file, 0) };
+        assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        Mapping(at.cast())
+    }
+
+    fn write(&self, at: usize, byte: u8) {
+        assert!(at < Self::BYTES);
+        // SAFETY: within the mapping, which lives as long as `self`.
+        unsafe { self.0.add(at).write_volatile(byte) };
+    }
+
+    fn read(&self, at: usize) -> u8 {
+        assert!(at < Self::BYTES);
+        // SAFETY: as above.
+        unsafe { self.0.add(at).read_volatile() }
+    }
+}
+
+#[expect(unsafe_code, reason = "munmap(2)")]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and nothing borrows from it.
+        unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
+    }
+}
+
+/// What a program may have open, from before the restarts.
+struct Held {
+    unlinked: File,
+    no_directory: File,
+    locked: File,
+    listing: fs::ReadDir,
+    listed: BTreeSet<PathBuf>,
+    mapping: Mapping,
+    mapped: File,
+    old: File,
+}
+
+impl Held {
+    fn new(mounted: &Mounted) -> Held {
+        let m = |name: &str| mounted.point.join(name);
+        let open = |name: &str| {
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(m(name)).expect("room")
+        };
+        let mut unlinked = open("unlinked");
+        unlinked.write_all(&pattern(5, 400_000)).expect("room");
+        fs::remove_file(m("unlinked")).expect("there");
+        fs::create_dir(m("gone")).expect("room");
+        let no_directory = File::open(m("gone")).expect("there");
+        fs::remove_dir(m("gone")).expect("empty");
+        let locked = open("locked");
+        rustix::fs::flock(&locked, FlockOperation::LockExclusive).expect("free");
+        fs::create_dir(m("many")).expect("room");
+        for number in 0..3000 {
+            fs::write(m(&format!("many/{number:04}-{}", "n".repeat(40))), "").expect("room");
+        }
+        let mut listing = fs::read_dir(m("many")).expect("there");
+        let listed = listing.by_ref().take(100).map(|entry| entry.expect("an entry").path()).collect();
+        let mapped = open("mapped");
+        mapped.set_len(Mapping::BYTES as u64).expect("room");
+        let mapping = Mapping::new(&mapped);
+        mapping.write(0, 1);
+        fs::write(m("snapped"), "before").expect("room");
+        succeed(&[OsStr::new("snapshot"), OsStr::new("create"), mounted.node.as_os_str(), OsStr::new("s")]);
+        fs::write(m("snapped"), "after").expect("room");
+        let old = File::open(m(".snapshots/s/snapped")).expect("there");
+        Held { unlinked, no_directory, locked, listing, listed, mapping, mapped, old }
+    }
+
+    fn check(&mut self, mounted: &Mounted, turn: usize) {
+        let mut bytes = vec![0; 400_000];
+        self.unlinked.read_exact_at(&mut bytes, 0).expect("its user is still there");
+        bytes[..8].copy_from_slice(&pattern(5, 8));
+        assert!(bytes == pattern(5, 400_000));
+        self.unlinked.write_all_at(&turn.to_le_bytes(), 0).expect("room");
+        assert_eq!(self.unlinked.metadata().expect("open").nlink(), 0);
+        assert_eq!(self.no_directory.metadata().expect("open").nlink(), 0);
+        let path = mounted.point.join("locked");
+        assert!(!is_free(&path), "the lock is held");
+        let other = File::open(&path).expect("there");
+        assert_eq!(rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
+        self.listed.extend(self.listing.by_ref().take(100).map(|entry| entry.expect("an entry").path()));
+        assert_eq!(self.mapping.read(turn), turn as u8 + 1);
+        self.mapping.write(turn + 1, turn as u8 + 2);
+        let mut old = [0; 6];
+        self.old.read_exact_at(&mut old, 0).expect("the snapshot is still there");
+        assert_eq!(&old, b"before");
+    }
+
+    fn end(mut self, mounted: &Mounted) {
+        self.listed.extend(self.listing.by_ref().map(|entry| entry.expect("an entry").path()));
+        assert_eq!(self.listed.len(), 3000, "each once");
+        drop(self.mapping);
+        self.mapped.sync_all().expect("a disk");
+        let bytes = fs::read(mounted.point.join("mapped")).expect("there");
+        assert!((0..=RESTARTS).all(|turn| bytes[turn] == turn as u8 + 1), "{:?}", &bytes[..=RESTARTS]);
+        drop(self.locked);
+        assert!(is_free(&mounted.point.join("locked")));
+    }
+}
+
+#[test]
+fn programs_see_no_error_while_the_daemon_restarts() {
+    over_each_transport_mut("restart", |mounted| {
+        let mut held = Held::new(mounted);
+        let is_over = AtomicBool::new(false);
+        let shell =
+            Command::new("sh").arg("-c").arg(PROGRAM).current_dir(&mounted.point).stderr(Stdio::piped()).spawn();
+        let shell = shell.expect("sh");
+        let directories: Vec<PathBuf> = (0..4).map(|number| mounted.point.join(format!("w{number}"))).collect();
+        std::thread::scope(|scope| {
+            let workers: Vec<_> =
+                directories.iter().map(|directory| scope.spawn(|| work(directory, &is_over))).collect();
+            // Whatever fails, the others end.
+            let over = Over(&is_over);
+            for turn in 0..RESTARTS {
+                held.check(mounted, turn);
+                mounted.restart();
+            }
+            drop(over);
+            for worker in workers {
+                assert!(worker.join().expect("nothing wrong is read").expect("no error") > 0);
+            }
+        });
+        fs::write(mounted.point.join("over"), "").expect("room");
+        let shell = shell.wait_with_output().expect("our child");
+        assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
+        held.end(mounted);
+        let log = fs::read_to_string(mounted.node.join("hydrafs.log")).expect("a log");
+        assert_eq!(log.matches("goes on").count(), RESTARTS, "{log}");
+    });
+}
+
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A program that is no daemon.
+fn script(folder: &Folder, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("room");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
+    path
+}
+
+#[test]
+fn a_program_that_cannot_go_on_changes_nothing() {
+    let folder = Folder::new("refused");
+    let ends = script(&folder, "ends", "exit 1");
+    // What another version of ours would say, read by the one that hands over.
+    let verdict = r#"{"Failed":{"what":"cannot take the daemon over","place":"","why":"version 1, not 0","mend":""}}"#;
+    let refuses = script(&folder, "refuses", &format!("cat > /dev/null & echo '{verdict}' >&0; wait"));
+    let none = folder.join("none");
+    let plain = folder.join("plain");
+    fs::write(&plain, "no program").expect("room");
+    over_each_transport_mut("goes-on", |mounted| {
+        let held = File::create_new(mounted.point.join("f")).expect("room");
+        fs::remove_file(mounted.point.join("f")).expect("there");
+        let is_over = AtomicBool::new(false);
+        let directory = mounted.point.join("w");
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| work(&directory, &is_over));
+            let over = Over(&is_over);
+            for turn in 0..2 {
+                for (program, words) in [
+                    (&ends, "the new process ended before it was ready"),
+                    (&refuses, "version 1, not 0"),
+                    (&none, "No such file"),
+                    (&plain, "cannot be run"),
+                ] {
+                    held.write_all_at(words.as_bytes(), turn).expect("room");
+                    let binary = [OsStr::new("restart"), OsStr::new("--binary"), program.as_os_str()];
+                    let output = hydrafs(&[&binary[..], &[mounted.node.as_os_str()]].concat());
+                    let message = String::from_utf8_lossy(&output.stderr);
+                    assert!(output.status.code() == Some(1) && message.contains(words), "{message}");
+                    let mut found = vec![0; words.len()];
+                    held.read_exact_at(&mut found, turn).expect("its user is still there");
+                    assert_eq!(found, words.as_bytes());
+                }
+                // And back to one that can.
+                mounted.restart();
+            }
+            drop(over);
+            assert!(worker.join().expect("nothing wrong is read").expect("no error") > 0);
+        });
+    });
+}
+
+#[test]
+fn settings_change_and_a_daemon_without_a_mount_goes_on_too() {
+    let folder = Folder::new("settings");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mut mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    fs::write(node.join("hydrafs.toml"), "[log]\nlevel = \"nothing\"\n").expect("room");
+    let output = hydrafs(&[OsStr::new("restart"), node.as_os_str()]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && message.contains("hydrafs.toml line 2"), "{message}");
+    fs::write(node.join("hydrafs.toml"), "[log]\nlevel = \"debug\"\n").expect("room");
+    mounted.restart();
+    fs::write(point.join("f"), "f").expect("it goes on");
+    succeed(&[OsStr::new("sync"), point.as_os_str()]);
+    let log = fs::read_to_string(node.join("hydrafs.log")).expect("a log");
+    assert!(log.contains("DEBUG"), "{log}");
+    mounted.umount();
+
+    let serve = Command::new(env!("CARGO_BIN_EXE_hydrafs")).arg("serve").arg(&node).stderr(Stdio::piped()).spawn();
+    let mut serve = serve.expect("it starts");
+    let mut log = io::BufReader::new(serve.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.contains("without a mount") {
+        line.clear();
+        assert!(io::BufRead::read_line(&mut log, &mut line).expect("a log") > 0, "it ended");
+    }
+    succeed(&[OsStr::new("restart"), node.as_os_str()]);
+    assert!(serve.wait().expect("our child").success(), "the former has ended");
+    let stopped = succeed(&[OsStr::new("stop"), node.as_os_str()]);
+    assert!(stopped.contains("everything is on the disks"), "{stopped}");
+}
