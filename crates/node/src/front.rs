@@ -12,6 +12,7 @@
 mod errands;
 mod failures;
 mod nodes;
+mod room;
 mod translate;
 
 mod control;

@@ -113,13 +113,13 @@ pub fn covering<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     above.max_by_key(|mount| mount.point.as_os_str().len())
 }
 
-/// The absolute path of something that may be a dead mount: its parent is resolved, its own name is kept.
+/// The absolute path of something that may be in a dead mount: what is above it is resolved, the names in it are kept.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if is_dead(&error) => match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => {
                 let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-                Ok(parent.canonicalize()?.join(name))
+                Ok(absolute(parent)?.join(name))
             }
             _ => Err(error),
         },

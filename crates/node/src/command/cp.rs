@@ -24,7 +24,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 
 use self::content::Copier;
+use super::mount::{dead, is_abandoned};
 use crate::failure::Failure;
+use crate::mounts;
 
 /// Files that wait for a worker.
 const QUEUE_COUNT_MAX: usize = 256;
@@ -57,6 +59,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let (target, sources) = arguments.paths.split_last().expect("clap asks for two at least");
+    sources.iter().chain([target]).try_for_each(|path| refuse_dead(path))?;
     let into = fs::metadata(target).is_ok_and(|metadata| metadata.is_dir());
     if sources.len() > 1 && !into {
         return Err(Failure::new("cannot copy", "several things are copied into a directory, and this is none")
@@ -67,6 +70,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let run = Run::new(arguments);
     run.all(plan, arguments.jobs);
     run.finish()
+}
+
+/// What lies in a mount whose daemon has died would only say ENOTCONN.
+fn refuse_dead(path: &Path) -> Result<(), Failure> {
+    let above = path.ancestors().find_map(|path| mounts::absolute(path).ok());
+    match above.as_deref().and_then(|above| mounts::covering(&mounts::read().ok()?, above).cloned()) {
+        Some(mount) if is_abandoned(&mount) => Err(dead("cannot copy", &mount)),
+        _ => Ok(()),
+    }
 }
 
 /// Something to copy: from, to, and what `from` is.

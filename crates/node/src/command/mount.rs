@@ -169,6 +169,12 @@ pub(super) fn is_abandoned(mount: &mounts::Mount) -> bool {
     mount.is_hydrafs() && NodeFolder::open(&mount.source).is_ok_and(|folder| folder.lock().is_ok())
 }
 
+/// What to say of such a mount.
+pub(super) fn dead(what: &str, mount: &mounts::Mount) -> Failure {
+    let mend = format!("mend it with `hydrafs mount {} {}`", mount.source.display(), mount.point.display());
+    Failure::new(what, "the daemon of this mount has died").at(&mount.point).mend(mend)
+}
+
 /// Detaches a mount whose daemon is gone, if it is one of ours.
 fn take_dead_mount_away(point: &Path) -> Result<(), Failure> {
     let dead = |why: &str| Failure::new("cannot mount", why).at(point);

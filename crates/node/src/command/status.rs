@@ -7,11 +7,13 @@ use base::units::Bytes;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::mount::is_abandoned;
 use super::{number, text};
 use crate::control::client::Daemon;
 use crate::control::wire::Request;
 use crate::failure::Failure;
 use crate::moment;
+use crate::mounts;
 use crate::node_folder::NodeFolder;
 
 /// Show what a node stores and how its daemon is.
@@ -48,6 +50,13 @@ fn asleep(folder: &NodeFolder) -> Value {
         let health = if present { "present" } else { "there is no such directory" };
         json!({ "path": path.display().to_string(), "good": present, "health": health })
     };
+    let is_dead = |mount: &mounts::Mount| mount.source == folder.path && is_abandoned(mount);
+    let dead: Vec<String> = mounts::read()
+        .unwrap_or_default()
+        .iter()
+        .filter(|mount| is_dead(mount))
+        .map(|mount| mount.point.display().to_string())
+        .collect();
     let disks: Vec<Value> = folder.disk_paths().into_iter().map(disk).collect();
     json!({
         "node": {
@@ -56,6 +65,7 @@ fn asleep(folder: &NodeFolder) -> Value {
             "uuid": folder.identity.uuid,
         },
         "running": false,
+        "dead_mounts": dead,
         "disks": disks,
     })
 }
@@ -73,6 +83,12 @@ fn lines(status: &Value) -> Vec<String> {
         lines.extend(stored(status));
     } else {
         lines.push("daemon    none runs: `hydrafs mount` or `hydrafs serve` starts one".to_owned());
+    }
+    for point in status["dead_mounts"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let node = text(status, "/node/folder");
+        lines.push(format!(
+            "mount     {point} is dead: its daemon has died; mend it with `hydrafs mount {node} {point}`"
+        ));
     }
     for disk in status["disks"].as_array().into_iter().flatten() {
         let packs = match number(disk, "/packs") {

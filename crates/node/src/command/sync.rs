@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::mount::{dead, is_abandoned};
 use crate::control::client::Daemon;
 use crate::control::wire::Request;
 use crate::failure::Failure;
@@ -44,6 +45,7 @@ pub(super) fn mount_of(path: &Path) -> Result<mounts::Mount, Failure> {
     let cannot = |why: String| Failure::new("cannot find the file system", why).at(path);
     let absolute = mounts::absolute(path).map_err(|error| cannot(error.to_string()))?;
     match mounts::covering(&mounts::read()?, &absolute) {
+        Some(mount) if is_abandoned(mount) => Err(dead("cannot use the file system", mount)),
         Some(mount) if mount.is_hydrafs() => Ok(mount.clone()),
         Some(mount) => Err(cannot(format!("it lies on {} ({}), not on HydraFS", mount.point.display(), mount.kind))
             .mend("name a path below a mount of HydraFS; `findmnt -t fuse.hydrafs` lists them")),

@@ -3,6 +3,7 @@
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags};
 use serde_json::Value;
@@ -11,10 +12,15 @@ use super::wire::{ANSWER_BYTES_MAX, Answer, Request, read_line, write_line};
 use super::{SOCKET_NAME, short_path};
 use crate::failure::Failure;
 
+/// How long an answer from memory may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A daemon that answers.
 pub struct Daemon {
     stream: UnixStream,
     socket: std::path::PathBuf,
+    /// How long a quick answer may take.
+    patience: Duration,
 }
 
 impl Daemon {
@@ -23,7 +29,7 @@ impl Daemon {
         let socket = folder.join(SOCKET_NAME);
         let connected = short_path(folder).and_then(|(_folder, short)| UnixStream::connect(short));
         match connected {
-            Ok(stream) => Ok(Some(Daemon { stream, socket })),
+            Ok(stream) => Ok(Some(Daemon { stream, socket, patience: PATIENCE })),
             // Refused: the socket of a daemon that died.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
@@ -55,6 +61,9 @@ impl Daemon {
                 .at(&self.socket)
                 .mend("it may have ended: see its log (hydrafs.log in the node's folder, or the journal)")
         };
+        if request.is_quick() {
+            self.stream.set_read_timeout(Some(self.patience)).map_err(|error| broken(error.to_string()))?;
+        }
         write_line(&mut &self.stream, request).map_err(|error| broken(error.to_string()))?;
         let mut reader = BufReader::new(&self.stream);
         loop {
@@ -63,6 +72,12 @@ impl Daemon {
                 Ok(Some(Answer::Done(value))) => return Ok(value),
                 Ok(Some(Answer::Failed(failure))) => return Err(failure),
                 Ok(None) => return Err(broken("it hung up without an answer".to_owned())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let why = format!("it has not answered for {} s", self.patience.as_secs());
+                    return Err(Failure::new("cannot ask the daemon", why)
+                        .at(&self.socket)
+                        .mend("it waits for something, a disk mostly: see dmesg and its log"));
+                }
                 Err(error) => return Err(broken(error.to_string())),
             }
         }
@@ -94,6 +109,23 @@ fn wait_readable(process: &impl std::os::fd::AsFd) {
 #[expect(clippy::disallowed_methods, reason = "a command that waits for another process")]
 fn wait_gone(pid: Pid) {
     while rustix::process::test_kill_process(pid).is_ok() {
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::{Daemon, Request};
+
+    #[test]
+    fn a_daemon_that_hangs_hangs_nobody() {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let daemon = Daemon { stream: ours, socket: "/n/control.sock".into(), patience: Duration::from_millis(1) };
+        let failure = daemon.ask(&Request::Status {}, |_| {}).expect_err("nobody answers");
+        assert!(failure.to_string().contains("has not answered"), "{failure}");
+        drop(theirs);
     }
 }

@@ -73,6 +73,14 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether it is answered from memory, or by reading a little.
+    #[must_use]
+    pub fn is_quick(&self) -> bool {
+        matches!(self, Request::Status {} | Request::Counters {} | Request::Info { .. } | Request::SnapshotList {})
+    }
+}
+
 /// A line of the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -29,6 +29,7 @@ use platform::Platform;
 use self::reply::{Answer, Refusal, Reply};
 use super::errands::Errands;
 use super::nodes::Nodes;
+use super::room::Room;
 use super::translate;
 use crate::front::failures::Failures;
 
@@ -44,6 +45,7 @@ pub(crate) struct Kernel {
     system: Arc<FileSystem>,
     platform: Platform,
     nodes: Nodes,
+    room: Room,
     /// How long the kernel may keep what it is told.
     valid: Duration,
     opens_silently: AtomicBool,
@@ -99,6 +101,7 @@ impl Kernel {
     /// `nodes`: those of snapshots that the kernel knows from a process before.
     pub(crate) fn new(system: Arc<FileSystem>, platform: &Platform, valid: Duration, nodes: Nodes) -> Kernel {
         Kernel {
+            room: Room::new(system.space()),
             system,
             platform: platform.clone(),
             nodes,
@@ -246,7 +249,7 @@ impl Kernel {
                 done(self.system.set_xattr(writable(node)?, name, value, mode, clears_set_gid).await)
             }
             Request::RemoveXattr { name } => done(self.system.remove_xattr(writable(node)?, name).await),
-            Request::StatFs => Ok(Reply::StatFs(self.statfs())),
+            Request::StatFs => Ok(Reply::StatFs(self.statfs().await)),
             Request::Ioctl { .. } => Err(Errno::ENOTTY.into()),
             // CREATE becomes MKNOD; FLUSH, ACCESS, POLL, BMAP, locks: the kernel does them itself once it has heard this.
             _ => Err(Errno::ENOSYS.into()),
@@ -336,8 +339,9 @@ impl Kernel {
         Ok(Reply::Xattr(list))
     }
 
-    fn statfs(&self) -> StatFs {
-        let space = self.system.space();
+    async fn statfs(&self) -> StatFs {
+        let system = Arc::clone(&self.system);
+        let space = self.room.space(&self.platform, async move { system.space() }).await;
         let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
         StatFs {
             blocks: blocks(space.total),

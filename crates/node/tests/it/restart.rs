@@ -5,9 +5,11 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -292,4 +294,102 @@ fn settings_change_and_a_daemon_without_a_mount_goes_on_too() {
     assert!(serve.wait().expect("our child").success(), "the former has ended");
     let stopped = succeed(&[OsStr::new("stop"), node.as_os_str()]);
     assert!(stopped.contains("everything is on the disks"), "{stopped}");
+}
+
+#[test]
+fn the_service_manager_hears_of_everything() {
+    let folder = Folder::new("notify");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
+        return eprintln!("skipped: /dev/fuse cannot be opened here");
+    }
+    let manager = UnixDatagram::bind(folder.join("notify")).expect("room");
+    // A message that never comes fails the test instead of hanging it.
+    manager.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+    let hear = |wanted: &str| {
+        let mut buffer = [0; 4096];
+        loop {
+            let bytes = manager.recv(&mut buffer).unwrap_or_else(|error| panic!("no {wanted}: {error}"));
+            let text = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
+            if text.lines().any(|line| line.starts_with(wanted)) {
+                return text;
+            }
+        }
+    };
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+    daemon.args(["mount", "--foreground"]).arg(&node).arg(&point).env("NOTIFY_SOCKET", folder.join("notify"));
+    let mut daemon = daemon.stderr(Stdio::null()).spawn().expect("it starts");
+    let ready = hear("READY=1");
+    assert!(ready.contains("STATUS=") && ready.contains("is mounted at"), "{ready}");
+    fs::write(point.join("f"), "f").expect("it is ready");
+    succeed(&[OsStr::new("restart"), node.as_os_str()]);
+    let process = hear("MAINPID=");
+    let process: i32 = process.trim().trim_start_matches("MAINPID=").parse().expect("a number");
+    assert!(daemon.wait().expect("our child").success());
+    assert_eq!(fs::read(point.join("f")).expect("it goes on"), b"f");
+    let process = rustix::process::Pid::from_raw(process).expect("not 0");
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).expect("the next one");
+    hear("STOPPING=1");
+    // The last it does is to take its socket away; who asks it to stop meanwhile hears that it is ending, and waits for that.
+    let _ = hydrafs(&[OsStr::new("stop"), node.as_os_str()]);
+    assert!(!point.join("f").exists(), "unmounted");
+}
+
+#[test]
+fn systemd_understands_the_unit() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/hydrafs@.service");
+    let text = fs::read_to_string(unit).expect("it is part of the project");
+    // The program need not be installed here.
+    let folder = Folder::new("unit");
+    let copy = folder.join("hydrafs@.service");
+    fs::write(&copy, text.replace("/usr/bin/hydrafs", env!("CARGO_BIN_EXE_hydrafs"))).expect("room");
+    let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(&copy).output() else {
+        return eprintln!("skipped: there is no systemd-analyze here");
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    let about_us: Vec<&str> = said.lines().filter(|line| line.contains("hydrafs")).collect();
+    assert!(about_us.is_empty(), "{said}");
+    // Anything that gives the service a mount name space of its own would hide the mount from everybody else.
+    for option in ["PrivateTmp=", "ProtectSystem=", "ProtectHome=", "PrivateDevices=", "PrivateMounts=", "MountFlags="]
+    {
+        assert!(!text.lines().any(|line| line.starts_with(option)), "{option}");
+    }
+}
+
+#[test]
+fn a_mount_whose_daemon_died_says_so_and_is_mended() {
+    over_each_transport_mut("dead", |mounted| {
+        let (node, point) = (mounted.node.clone(), mounted.point.clone());
+        let file = point.join("d/f");
+        fs::create_dir(point.join("d")).expect("room");
+        fs::write(&file, "synced").expect("room");
+        succeed(&[OsStr::new("sync"), point.as_os_str()]);
+        mounted.kill();
+        let mend = format!("`hydrafs mount {} {}`", node.display(), point.display());
+        let status = succeed(&[OsStr::new("status"), node.as_os_str()]);
+        assert!(status.contains("is dead: its daemon has died") && status.contains(&mend), "{status}");
+        let outside = node.join("copy");
+        let cases: [&[&OsStr]; 6] = [
+            &[OsStr::new("info"), file.as_os_str()],
+            &[OsStr::new("info"), point.as_os_str()],
+            &[OsStr::new("sync"), file.as_os_str()],
+            &[OsStr::new("cp"), file.as_os_str(), outside.as_os_str()],
+            &[OsStr::new("cp"), OsStr::new("/etc/passwd"), file.as_os_str()],
+            &[OsStr::new("cp"), OsStr::new("/etc/passwd"), point.as_os_str()],
+        ];
+        for arguments in cases {
+            let output = hydrafs(arguments);
+            let message = String::from_utf8_lossy(&output.stderr);
+            let is_clear = message.contains("the daemon of this mount has died") && message.contains(&mend);
+            assert!(output.status.code() == Some(1) && is_clear, "{arguments:?}: {message}");
+        }
+        // Mended, and used like any other.
+        mounted.mend();
+        assert_eq!(fs::read(&file).expect("it was synced"), b"synced");
+        let status = succeed(&[OsStr::new("status"), node.as_os_str()]);
+        assert!(!status.contains("is dead"), "{status}");
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
+        let count = table.lines().filter(|line| line.contains(point.to_str().expect("UTF-8"))).count();
+        assert_eq!(count, 1, "the dead mount is not below the new one");
+    });
 }

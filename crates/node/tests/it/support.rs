@@ -139,6 +139,12 @@ impl Mounted {
         assert_ne!(self.pid, former);
     }
 
+    /// Mounts again where the daemon died.
+    pub(crate) fn mend(&mut self) {
+        succeed(&[OsStr::new("mount"), self.node.as_os_str(), self.point.as_os_str()]);
+        (self.pid, self.daemon) = daemon_of(&self.node);
+    }
+
     /// Ends it as a user would.
     pub(crate) fn umount(self) {
         succeed(&[OsStr::new("umount"), self.point.as_os_str()]);
