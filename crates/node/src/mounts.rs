@@ -130,8 +130,9 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
 /// Whether this is how a mount answers whose daemon is gone.
 #[must_use]
 pub fn is_dead(error: &io::Error) -> bool {
-    // ECONNABORTED: the connection was aborted through /sys/fs/fuse/connections.
-    matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::ConnectionAborted)
+    // ECONNABORTED: the connection was aborted through /sys/fs/fuse/connections. ECANCELED: the call was on its way to an io_uring
+    // queue when the daemon died (Linux 6.18).
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }
 
 /// Processes that hold something open below `point`, as "pid (name)", at most `limit`. Only links of /proc are read, so a

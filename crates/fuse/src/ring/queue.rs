@@ -193,7 +193,7 @@ impl Queue {
     /// queue is to end.
     ///
     /// A slot that the kernel holds cannot be asked back, and one that is given up with its ring may have a request on its way,
-    /// which nobody would ever answer (`fuse_uring_send_in_task` with `IO_URING_F_TASK_DEAD`). So we make as many requests on this
+    /// which would fail (`fuse_uring_send_in_task` with `IO_URING_F_TASK_DEAD`). So we make as many requests on this
     /// CPU as there are slots. What else comes waits in the kernel's queue until a COMMIT takes it, which may be of another
     /// process: the kernel finds an entry by its queue and the request's number, whoever commits it (`fuse_uring_commit_fetch`).
     fn park(&mut self) -> bool {
