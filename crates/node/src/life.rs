@@ -481,10 +481,12 @@ impl<'a> Life<'a> {
         Ok(Passed::Back { failure, next: Box::new(next) })
     }
 
-    /// Waits until nobody has the file system any more, so that its disks are free: tasks that end by themselves.
+    /// Waits until nobody has the file system any more and its disks are free: for tasks that end by themselves.
     fn wait_released(&self, system: &Weak<FileSystem>) -> Result<(), Failure> {
         let end = self.platform.clock.elapsed() + RELEASE_PATIENCE;
-        while system.strong_count() > 0 {
+        let disks = self.folder.disks()?;
+        // Whoever had it last may still be at dropping it.
+        while system.strong_count() > 0 || !file::are_free(&disks) {
             if self.platform.clock.elapsed() > end {
                 return Err(Failure::new("cannot restart", "something still uses the file system that was closed"));
             }

@@ -135,6 +135,12 @@ pub(crate) async fn open(disks: &[Disk]) -> Result<(Vec<(Disk, Identity)>, Locks
     Ok((known, locks))
 }
 
+/// Whether nobody has a store open on one of these disks, nor is about to give it up: the locks are the last that goes.
+pub fn are_free(disks: &[Disk]) -> bool {
+    let is_held = |disk: &Disk| disk.lock(LOCK_FILE).is_err_and(|error| error.kind == DiskErrorKind::Locked);
+    !disks.iter().any(is_held)
+}
+
 // Tells at once what the first commit would meet.
 fn refuse_read_only(known: &[(Disk, Identity)]) -> Result<(), StoreError> {
     for (disk, _) in known {

@@ -46,6 +46,7 @@ pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cu
 pub use counters::Counters;
 pub use failure::StoreError;
 pub use format::{Class, DISKS_MAX, ROOTS_BYTES_MAX};
+pub use identity::are_free;
 pub use options::Options;
 pub use platform::disk::Space;
 pub use pool::Health;

@@ -2,7 +2,7 @@
 //!
 //! The same for a running daemon and for a command that has opened the node itself (`opening::ask`), so that both say the same.
 //!
-//! Not here: how the daemon ends (`start`); how answers are shown (`command`).
+//! Not here: how the daemon ends (`desk`, `life`); how answers are shown (`command`).
 
 mod measure;
 mod report;

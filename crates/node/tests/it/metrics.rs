@@ -8,6 +8,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use serde_json::Value;
 
+use crate::mount::over_each_transport_mut;
 use crate::support::{Folder, Mounted, hydrafs, succeed};
 
 /// A mount with metrics on any free port. `None` where this machine cannot mount.
@@ -199,6 +200,41 @@ fn an_address_in_use_stops_nothing_but_metrics() {
     let failure = status["failures"][0].as_str().expect("a failure");
     assert!(failure.starts_with(&format!("cannot publish metrics: {address}; ")), "{failure}");
     mounted.umount();
+}
+
+#[test]
+fn a_restart_serves_metrics_on() {
+    over_each_transport_mut("metrics-on", |mounted| {
+        let file = mounted.node.join("hydrafs.toml");
+        let listen = |address: &str| fs::write(&file, format!("[metrics]\nlisten = \"{address}\"\n")).expect("room");
+        let fsyncs = |address: &str| parse(&fetch(address)).get("hydrafs_fuse_requests_total{op=\"fsync\"}").copied();
+        let address = |mounted: &Mounted| status(mounted)["metrics"].as_str().map(str::to_owned);
+        assert_eq!(address(mounted), None);
+        listen("127.0.0.1:0");
+        mounted.restart();
+        let place = address(mounted).expect("settings are read anew");
+        work(mounted, 1);
+        work(mounted, 2);
+        assert_eq!(fsyncs(&place), Some(2.0));
+
+        // The next process at the same place, though a client of the former has not finished its request.
+        listen(&place);
+        let mut slow = TcpStream::connect(&place).expect("it listens");
+        slow.write_all(b"GET /metrics HTTP/1.1\r\n").expect("it reads");
+        mounted.restart();
+        assert_eq!(address(mounted).as_ref(), Some(&place), "{}", status(mounted)["failures"]);
+        assert_eq!(fsyncs(&place), None, "counted by another process");
+        work(mounted, 3);
+        assert_eq!(fsyncs(&place), Some(1.0));
+
+        // And this one again, when the next is not ready.
+        let arguments = ["restart", "--binary", "/bin/false"].map(OsStr::new);
+        let refused = hydrafs(&[&arguments[..], &[mounted.node.as_os_str()]].concat());
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert_eq!(address(mounted).as_ref(), Some(&place), "{}", status(mounted)["failures"]);
+        work(mounted, 4);
+        assert_eq!(fsyncs(&place), Some(1.0));
+    });
 }
 
 #[test]

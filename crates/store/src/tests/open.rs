@@ -133,7 +133,9 @@ fn a_second_daemon_and_a_read_only_disk_are_refused() {
     let (machine, _) = node(6, 2);
     let (store, _) = machine.open();
     refuses(&machine, &machine.handles(), &["/d0: it is in use by another HydraFS process"]);
+    assert!(!crate::are_free(&machine.handles()));
     drop(store);
+    assert!(crate::are_free(&machine.handles()));
     machine.disks[1].set_faults(Faults { is_read_only: true, ..Faults::default() });
     refuses(&machine, &machine.handles(), &["/d1: expected a disk that can be written", "Mount it for writing"]);
     machine.disks[1].set_faults(Faults::default());
