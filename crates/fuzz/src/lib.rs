@@ -42,13 +42,13 @@ pub struct Target {
     /// Sound inputs.
     pub samples: fn() -> Vec<Vec<u8>>,
     /// Makes checksums right again after damage.
-    pub repair: fn(&mut Vec<u8>),
+    pub repair: fn(&mut [u8]),
     /// Decodes. `Err` has the words of the refusal. Panics where a promise is broken.
     pub check: fn(&[u8]) -> Result<(), String>,
 }
 
 /// For formats without a checksum.
-pub fn no_repair(_: &mut Vec<u8>) {}
+pub fn no_repair(_: &mut [u8]) {}
 
 /// Puts the checksum of all before it into the last eight bytes.
 pub fn repair_tail(bytes: &mut [u8], seed: u64) {

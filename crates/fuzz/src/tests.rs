@@ -12,7 +12,7 @@ fn samples() -> Vec<Vec<u8>> {
     vec![sample]
 }
 
-fn repair(bytes: &mut Vec<u8>) {
+fn repair(bytes: &mut [u8]) {
     repair_tail(bytes, 7);
 }
 

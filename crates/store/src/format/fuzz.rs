@@ -143,7 +143,7 @@ const TARGETS: &[Target] = &[
             vec![Place::of(PACK, &entry).encode(&ADDRESS).to_vec()]
         },
         repair: |bytes| {
-            if let Ok(place) = <&mut [u8; Place::BYTES]>::try_from(bytes.as_mut_slice()) {
+            if let Ok(place) = <&mut [u8; Place::BYTES]>::try_from(bytes) {
                 let sum = Place::sum(&ADDRESS, place);
                 place[22..].copy_from_slice(&sum);
             }

@@ -131,7 +131,7 @@ fn splice(path: &str, range: std::ops::Range<usize>, bytes: &[u8]) -> Vec<u8> {
     file
 }
 
-fn repair_chunks(bytes: &mut Vec<u8>) {
+fn repair_chunks(bytes: &mut [u8]) {
     let tail = |bytes: &mut [u8], range: std::ops::Range<usize>, seed| {
         if let Some(header) = bytes.get_mut(range) {
             repair_tail(header, seed);
@@ -144,7 +144,7 @@ fn repair_chunks(bytes: &mut Vec<u8>) {
     }
 }
 
-fn repair_frames(bytes: &mut Vec<u8>) {
+fn repair_frames(bytes: &mut [u8]) {
     if let Some(header) = bytes.get_mut(..SegmentHeader::BYTES) {
         repair_tail(header, SEGMENT);
     }
