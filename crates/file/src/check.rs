@@ -5,9 +5,11 @@
 //!
 //! Each kind of problem has a number that is never given to another kind (docs/format.md, "Problems").
 //!
+//! A file is told by its path where it has one: after a walk the names that lead to those with problems are looked up.
+//!
 //! Not here: packs, index and journal (`store`); repair.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::codec::Reader;
 use base::id::FileId;
@@ -54,6 +56,16 @@ impl Default for Seen {
     }
 }
 
+/// What a check has found so far.
+#[derive(Default)]
+struct Findings {
+    report: FilesReport,
+    /// Problems of the catalog that is walked, by their place in the report, and the files that have them.
+    blamed: Vec<(usize, FileId)>,
+    /// The path of the root of that catalog: nothing, or the snapshot's.
+    view: String,
+}
+
 impl FileSystem {
     /// Checks the trees of the present and of every snapshot. `progress` hears of the files looked at.
     ///
@@ -67,187 +79,153 @@ impl FileSystem {
         let _use = self.grace.enter(0);
         let roots = self.roots.lock().clone();
         let snapshots = self.snapshots.lock().clone();
-        let mut report = FilesReport::default();
-        self.check_catalog("", &roots.catalog, Some(&roots.orphans), &mut report, progress).await?;
+        let mut found = Findings::default();
+        self.check_catalog(String::new(), &roots.catalog, Some(&roots.orphans), &mut found, progress).await?;
         for snapshot in snapshots.values() {
-            let name = format!(".snapshots/{}: ", snapshot.name);
-            self.check_catalog(&name, &snapshot.catalog, None, &mut report, progress).await?;
+            let name = format!("/.snapshots/{}", snapshot.name);
+            self.check_catalog(name, &snapshot.catalog, None, &mut found, progress).await?;
         }
-        Ok(report)
+        Ok(found.report)
     }
 
     async fn check_catalog(
         &self,
-        view: &str,
+        view: String,
         catalog: &Root,
         orphans: Option<&Root>,
-        report: &mut FilesReport,
+        found: &mut Findings,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
+        found.view = view;
         let mut seen: BTreeMap<FileId, Seen> = BTreeMap::new();
         let mut from = Some(0);
         while let Some(at) = from {
             let (inodes, next) = match self.trees.scan(catalog, at, 256).await {
-                Ok(found) => found,
+                Ok(scanned) => scanned,
                 Err(error) => {
-                    report.note("HF1001", "catalog", format!("{view}from file {at} on"), 0, "a readable tree", &error);
+                    let place = format!("{}/ from file {at} on", found.view);
+                    found.note_at("HF1001", "catalog", place, 0, "a readable tree", &error);
                     break;
                 }
             };
             for (file, bytes) in inodes {
                 let file = FileId(file);
                 match InodeValue::decode(file, &bytes) {
-                    Ok(value) => self.check_inode(view, file, &value, &mut seen, report).await?,
+                    Ok(value) => self.check_inode(file, &value, &mut seen, found).await?,
                     Err(error) => {
-                        let place = format!("{view}{file}");
-                        report.note(
-                            "HF1002",
-                            "inode",
-                            place,
-                            error.offset as u64,
-                            error.what,
-                            &"bytes of another form",
-                        );
+                        found.note("HF1002", "inode", file, error.offset as u64, error.what, &"bytes of another form");
                     }
                 }
-                report.files += 1;
-                if report.files.is_multiple_of(1024) {
-                    progress(report.files);
+                found.report.files += 1;
+                if found.report.files.is_multiple_of(1024) {
+                    progress(found.report.files);
                 }
             }
             from = next;
         }
-        check_links(view, &seen, report);
+        check_links(&seen, found);
         if let Some(orphans) = orphans {
-            self.check_orphans(orphans, &seen, report).await?;
+            self.check_orphans(orphans, &seen, found).await?;
         }
+        self.name_blamed(catalog, &seen, found).await;
         Ok(())
     }
 
     async fn check_inode(
         &self,
-        view: &str,
         file: FileId,
         value: &InodeValue,
         seen: &mut BTreeMap<FileId, Seen>,
-        report: &mut FilesReport,
+        found: &mut Findings,
     ) -> Result<(), FileError> {
-        let place = format!("{view}{file}");
         let attributes = &value.attributes;
         let entry = seen.entry(file).or_default();
         (entry.kind, entry.links, entry.parent) = (Some(attributes.kind), attributes.links, attributes.parent);
         if file.node() == self.store.node() && file.counter() >= self.roots.lock().next_counter {
-            report.note("HF1003", "file counter", place.clone(), 0, "a counter above every file", &file);
+            found.note("HF1003", "file counter", file, 0, "a counter above every file", &file);
         }
         if let XattrPlace::Chunk(address) = &value.base.xattrs {
             match self.store.get(store::Class::Metadata, address).await {
                 Ok(bytes) if decode_xattrs(&bytes).is_ok() => {}
-                Ok(_) => report.note("HF1004", "extended attributes", place.clone(), 0, "a list", &"other bytes"),
-                Err(error) => report.note("HF1004", "extended attributes", place.clone(), 0, "a chunk", &error),
+                Ok(_) => found.note("HF1004", "extended attributes", file, 0, "a list", &"other bytes"),
+                Err(error) => found.note("HF1004", "extended attributes", file, 0, "a chunk", &error),
             }
         }
         match attributes.kind {
-            Kind::Regular => self.check_extents(place, value, report).await,
+            Kind::Regular => self.check_extents(file, value, found).await,
             Kind::Directory => {
-                report.directories += 1;
-                self.check_entries(place, file, value, seen, report).await
+                found.report.directories += 1;
+                self.check_entries(file, value, seen, found).await
             }
             _ => Ok(()),
         }
     }
 
-    async fn check_extents(
-        &self,
-        place: String,
-        value: &InodeValue,
-        report: &mut FilesReport,
-    ) -> Result<(), FileError> {
+    async fn check_extents(&self, file: FileId, value: &InodeValue, found: &mut Findings) -> Result<(), FileError> {
         let (mut end, mut allocated, mut from) = (0, 0, Some(0));
         while let Some(at) = from {
             let (extents, next) = match self.trees.scan(&value.base.tree, at, 1024).await {
-                Ok(found) => found,
+                Ok(scanned) => scanned,
                 Err(error) => {
-                    report.note("HF1005", "extent tree", place, at, "a readable tree", &error);
+                    found.note("HF1005", "extent tree", file, at, "a readable tree", &error);
                     return Ok(());
                 }
             };
             for (offset, bytes) in extents {
-                report.extents += 1;
+                found.report.extents += 1;
                 let Ok((length, extent)) = decode_extent(&mut Reader::new(&bytes)) else {
-                    report.note("HF1006", "extent", place.clone(), offset, "an extent", &"bytes of another form");
+                    found.note("HF1006", "extent", file, offset, "an extent", &"bytes of another form");
                     continue;
                 };
                 if offset < end || length == 0 || offset.checked_add(length).is_none() {
-                    report.note(
-                        "HF1007",
-                        "extent",
-                        place.clone(),
-                        offset,
-                        "one after the last",
-                        &format!("{length} bytes"),
-                    );
+                    found.note("HF1007", "extent", file, offset, "one after the last", &format!("{length} bytes"));
                 }
                 end = offset.saturating_add(length);
                 allocated += length;
                 if let Extent::Chunk { address, .. } = extent
                     && !self.store.contains(&address)
                 {
-                    report.note(
-                        "HF1008",
-                        "extent",
-                        place.clone(),
-                        offset,
-                        "a chunk of this node",
-                        &format!("{address}, absent"),
-                    );
+                    found.note("HF1008", "extent", file, offset, "a chunk of this node", &format!("{address}, absent"));
                 }
             }
             from = next;
         }
         if allocated != value.attributes.allocated {
             let expected = format!("{allocated} bytes allocated");
-            report.note("HF1009", "inode", place, 0, &expected, &value.attributes.allocated);
+            found.note("HF1009", "inode", file, 0, &expected, &value.attributes.allocated);
         }
         Ok(())
     }
 
     async fn check_entries(
         &self,
-        place: String,
-        directory: FileId,
+        file: FileId,
         value: &InodeValue,
         seen: &mut BTreeMap<FileId, Seen>,
-        report: &mut FilesReport,
+        found: &mut Findings,
     ) -> Result<(), FileError> {
         let (mut count, mut subdirectories, mut from) = (0, 0, Some(0));
         while let Some(at) = from {
             let (entries, next) = match self.trees.scan(&value.base.tree, at, 1024).await {
-                Ok(found) => found,
+                Ok(scanned) => scanned,
                 Err(error) => {
-                    report.note("HF1010", "directory tree", place, at, "a readable tree", &error);
+                    found.note("HF1010", "directory tree", file, at, "a readable tree", &error);
                     return Ok(());
                 }
             };
             for (cookie, bytes) in entries {
                 count += 1;
                 let Some(entry) = decoded_entry(&bytes) else {
-                    report.note(
-                        "HF1011",
-                        "directory entry",
-                        place.clone(),
-                        cookie,
-                        "an entry",
-                        &"bytes of another form",
-                    );
+                    found.note("HF1011", "directory entry", file, cookie, "an entry", &"bytes of another form");
                     continue;
                 };
                 if !self.cookies(&entry.name).contains(&cookie) {
                     let name = String::from_utf8_lossy(&entry.name).into_owned();
-                    report.note("HF1012", "directory entry", place.clone(), cookie, "the cookie of its name", &name);
+                    found.note("HF1012", "directory entry", file, cookie, "the cookie of its name", &name);
                 }
                 let target = seen.entry(entry.file).or_default();
                 target.names += 1;
-                target.named_in = directory;
+                target.named_in = file;
                 // The file may come later in the catalog: kinds are compared at the end by what is known of them.
                 target.kind.get_or_insert(entry.kind);
                 if entry.kind == Kind::Directory {
@@ -256,10 +234,10 @@ impl FileSystem {
             }
             from = next;
         }
-        report.entries += count;
-        seen.entry(directory).or_default().subdirectories = subdirectories;
+        found.report.entries += count;
+        seen.entry(file).or_default().subdirectories = subdirectories;
         if count != value.attributes.size {
-            report.note("HF1013", "directory", place, 0, &format!("size {count}"), &value.attributes.size);
+            found.note("HF1013", "directory", file, 0, &format!("size {count}"), &value.attributes.size);
         }
         Ok(())
     }
@@ -268,7 +246,7 @@ impl FileSystem {
         &self,
         orphans: &Root,
         seen: &BTreeMap<FileId, Seen>,
-        report: &mut FilesReport,
+        found: &mut Findings,
     ) -> Result<(), FileError> {
         let mut listed = Vec::new();
         let mut from = Some(0);
@@ -281,10 +259,64 @@ impl FileSystem {
             seen.iter().filter(|(_, seen)| seen.links == 0 && seen.names == 0).map(|(file, _)| *file).collect();
         if listed != unlinked {
             let expected = format!("{} unlinked files", unlinked.len());
-            report.note("HF1014", "list of unlinked files", "superblock".to_owned(), 0, &expected, &listed.len());
+            found.note_at("HF1014", "list of unlinked files", "superblock".to_owned(), 0, &expected, &listed.len());
         }
         Ok(())
     }
+}
+
+impl FileSystem {
+    /// Puts paths in the place of numbers, as far as names lead there.
+    async fn name_blamed(&self, catalog: &Root, seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
+        let blamed = std::mem::take(&mut found.blamed);
+        let mut wanted: BTreeSet<FileId> = BTreeSet::new();
+        for (_, file) in &blamed {
+            // Up to the root, or to where it has been.
+            let mut at = *file;
+            while wanted.insert(at) {
+                at = seen.get(&at).map_or(FileId(0), |seen| seen.named_in);
+            }
+        }
+        let directories: BTreeSet<FileId> =
+            wanted.iter().filter_map(|file| seen.get(file)).map(|seen| seen.named_in).collect();
+        let mut names: BTreeMap<FileId, String> = BTreeMap::new();
+        for directory in directories {
+            // What cannot be read is told already.
+            let Ok(Some(value)) = self.load(catalog, directory).await else { continue };
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let Ok((entries, next)) = self.trees.scan(&value.base.tree, at, 1024).await else { break };
+                for entry in entries.iter().filter_map(|(_, bytes)| decoded_entry(bytes)) {
+                    if wanted.contains(&entry.file)
+                        && seen.get(&entry.file).is_some_and(|seen| seen.named_in == directory)
+                    {
+                        names.insert(entry.file, String::from_utf8_lossy(&entry.name).into_owned());
+                    }
+                }
+                from = next;
+            }
+        }
+        for (problem, file) in blamed {
+            let Some(problem) = found.report.problems.get_mut(problem) else { continue };
+            if let Some(path) = path_of(file, seen, &names) {
+                problem.path = format!("{}{path} ({file})", found.view);
+            }
+        }
+    }
+}
+
+/// The path of a file, if names lead there from the root.
+fn path_of(file: FileId, seen: &BTreeMap<FileId, Seen>, names: &BTreeMap<FileId, String>) -> Option<String> {
+    let (mut path, mut at) = (String::new(), file);
+    // A directory that says it lies in itself is no reason to go round for ever.
+    for _ in 0..=names.len() {
+        if at == FileId::ROOT {
+            return Some(if path.is_empty() { "/".to_owned() } else { path });
+        }
+        path = format!("/{}{path}", names.get(&at)?);
+        at = seen.get(&at)?.named_in;
+    }
+    None
 }
 
 fn decoded_entry(bytes: &Bytes) -> Option<Entry> {
@@ -292,16 +324,15 @@ fn decoded_entry(bytes: &Bytes) -> Option<Entry> {
 }
 
 /// Compares what inodes say of themselves with the names that lead to them.
-fn check_links(view: &str, seen: &BTreeMap<FileId, Seen>, report: &mut FilesReport) {
-    for (file, seen) in seen {
-        let place = format!("{view}{file}");
+fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
+    for (&file, seen) in seen {
         let Some(kind) = seen.kind else { continue };
         if seen.links == 0 {
             if seen.names > 0 {
-                report.note(
+                found.note(
                     "HF1015",
                     "directory entry",
-                    place,
+                    file,
                     0,
                     "a file that exists",
                     &format!("{} names", seen.names),
@@ -310,28 +341,35 @@ fn check_links(view: &str, seen: &BTreeMap<FileId, Seen>, report: &mut FilesRepo
             // Without names it was open and unlinked; in a snapshot it takes room and harms nothing.
             continue;
         }
-        let is_root = *file == FileId::ROOT;
+        let is_root = file == FileId::ROOT;
         let names = if is_root { 1 } else { seen.names };
         let expected = if kind == Kind::Directory { 2 + seen.subdirectories } else { names };
         if seen.links != expected || names == 0 || (kind == Kind::Directory && names != 1) {
             let expected = format!("{expected} links, {} names", if kind == Kind::Directory { 1 } else { expected });
-            report.note(
-                "HF1016",
-                "inode",
-                place.clone(),
-                0,
-                &expected,
-                &format!("{} links, {names} names", seen.links),
-            );
+            found.note("HF1016", "inode", file, 0, &expected, &format!("{} links, {names} names", seen.links));
         }
         if kind == Kind::Directory && !is_root && seen.parent != seen.named_in {
-            report.note("HF1017", "inode", place, 0, &format!("parent {}", seen.named_in), &seen.parent);
+            found.note("HF1017", "inode", file, 0, &format!("parent {}", seen.named_in), &seen.parent);
         }
     }
 }
 
-impl FilesReport {
+impl Findings {
+    /// Notes what is wrong with a file.
     fn note(
+        &mut self,
+        code: &'static str,
+        what: &'static str,
+        file: FileId,
+        offset: u64,
+        expected: &str,
+        found: &dyn std::fmt::Display,
+    ) {
+        self.blamed.push((self.report.problems.len(), file));
+        self.note_at(code, what, format!("{}/ {file}", self.view), offset, expected, found);
+    }
+
+    fn note_at(
         &mut self,
         code: &'static str,
         what: &'static str,
@@ -342,9 +380,9 @@ impl FilesReport {
     ) {
         /// Beyond this many a list helps nobody.
         const PROBLEMS_MAX: usize = 10_000;
-        if self.problems.len() < PROBLEMS_MAX {
+        if self.report.problems.len() < PROBLEMS_MAX {
             let (expected, found) = (expected.to_owned(), found.to_string());
-            self.problems.push(Problem { code, what, path, offset, expected, found, is_repairable: false });
+            self.report.problems.push(Problem { code, what, path, offset, expected, found, remedy: None });
         }
     }
 }

@@ -71,7 +71,7 @@ pub use status::{Description, Space, Status, metrics};
 pub use store::Options as StoreOptions;
 pub use store::{
     CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Health, Problem, ReclaimReport, RecoveryReport,
-    StoreError, StoreStatus, are_free,
+    Remedy, StoreError, StoreStatus, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use write::Allocate;

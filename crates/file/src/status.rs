@@ -110,6 +110,17 @@ impl FileSystem {
         self.store.check(depth, progress).await
     }
 
+    /// Carries out a remedy that the check of the store proposed; tells in words what came of it.
+    ///
+    /// # Errors
+    /// Why it could not be done; nothing is lost then.
+    pub async fn repair_store(&self, remedy: store::Remedy) -> Result<String, FileError> {
+        if remedy == store::Remedy::Commit {
+            self.commit().await?;
+        }
+        Ok(self.store.repair(remedy).await?)
+    }
+
     /// Files that were ever made on this node: an upper bound of those that exist.
     #[must_use]
     pub fn files_made(&self) -> u64 {

@@ -23,7 +23,7 @@ use crate::control::wire::Request;
 use crate::daemon;
 use crate::failure::Failure;
 use crate::front::{Control, Kernel, Nodes};
-use crate::node_folder::NodeFolder;
+use crate::node_folder::{Lock, NodeFolder};
 use crate::{mounts, opening};
 
 /// Processes that a message names when a mount is in use.
@@ -41,21 +41,47 @@ pub(crate) struct MountOptions {
 }
 
 /// Asks the node's daemon; where none runs, opens the node, does what is asked, and closes it.
-pub(crate) fn ask(folder: &NodeFolder, request: Request, mut progress: impl FnMut(&str)) -> Result<Value, Failure> {
-    if let Some(daemon) = Daemon::reach(&folder.path)? {
-        return daemon.ask(&request, progress);
-    }
-    daemon::log_of_tool();
-    let config = folder.config()?;
-    let mut lock = folder.lock()?;
-    lock.describe(&format!("a command (process {})", std::process::id()));
-    let platform = platform::real::platform();
-    let (system, report) = opening::open(folder, &config, &platform, &[])?;
-    opening::log(&report);
-    let control = Control::new(folder, &platform, &system);
-    let answer = control.handle(request, &mut progress);
-    let closed = block_on(system.close()).map_err(|error| opening::explain("cannot close the node", folder, &error));
+pub(crate) fn ask(folder: &NodeFolder, request: Request, progress: impl FnMut(&str)) -> Result<Value, Failure> {
+    let access = Access::open(folder)?;
+    let answer = access.ask(request, progress);
+    let closed = access.close();
     answer.and_then(|answer| closed.map(|()| answer))
+}
+
+/// Somebody who answers for a node: its daemon, or this process, which has opened it.
+pub(crate) struct Access<'a> {
+    folder: &'a NodeFolder,
+    own: Option<(Control, Arc<FileSystem>, Lock)>,
+}
+
+impl<'a> Access<'a> {
+    /// Reaches the daemon, or opens the node.
+    pub(crate) fn open(folder: &'a NodeFolder) -> Result<Access<'a>, Failure> {
+        if Daemon::reach(&folder.path)?.is_some() {
+            return Ok(Access { folder, own: None });
+        }
+        daemon::log_of_tool();
+        let config = folder.config()?;
+        let mut lock = folder.lock()?;
+        lock.describe(&format!("a command (process {})", std::process::id()));
+        let platform = platform::real::platform();
+        let (system, report) = opening::open(folder, &config, &platform, &[])?;
+        opening::log(&report);
+        Ok(Access { folder, own: Some((Control::new(folder, &platform, &system), system, lock)) })
+    }
+
+    pub(crate) fn ask(&self, request: Request, mut progress: impl FnMut(&str)) -> Result<Value, Failure> {
+        match &self.own {
+            Some((control, ..)) => control.handle(request, &mut progress),
+            None => Daemon::find(&self.folder.path)?.ask(&request, progress),
+        }
+    }
+
+    /// Closes what was opened.
+    pub(crate) fn close(self) -> Result<(), Failure> {
+        let Some((_, system, _lock)) = &self.own else { return Ok(()) };
+        block_on(system.close()).map_err(|error| opening::explain("cannot close the node", self.folder, &error))
+    }
 }
 
 /// Takes a mount away whose daemon is gone. Of ours only: the caller looked.

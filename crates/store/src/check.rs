@@ -21,10 +21,11 @@
 //! | HF0014 | a chunk is missing in the index |
 //! | HF0015 | the journal lacks frames that were durable |
 //! | HF0016 | a disk, or a file on it, cannot be read |
-//! | HF0017 | a pack was set aside because nothing good was found in it |
+//! | HF0017 | a pack was set aside: nothing good was found in it, or the rest of it was saved |
+//! | HF0018 | the copy of a disk's identity is missing or damaged |
 //!
-//! Not here: mending. The store mends itself: superblocks by the next commit, open packs and the index by the next open, a
-//! chunk by being put again.
+//! Not here: mending (`repair`). Much mends itself, too: superblocks by the next commit, open packs and the index by the next
+//! open, a chunk by being put again.
 
 mod index;
 mod packs;
@@ -35,8 +36,9 @@ use base::id::ChunkAddress;
 use platform::disk::DiskErrorKind;
 
 use crate::failure::StoreError;
-use crate::format::{IDENTITY_FILE, Identity, JOURNAL, Place, SUPERBLOCK_FILE, Unfit};
+use crate::format::{IDENTITY_COPY, IDENTITY_FILE, Identity, JOURNAL, Place, SUPERBLOCK_FILE, Unfit};
 use crate::journal::replay;
+use crate::remedy::Remedy;
 use crate::store::Store;
 use crate::superblock::{self, Slot};
 
@@ -67,8 +69,8 @@ pub struct Problem {
     pub expected: String,
     /// What is there.
     pub found: String,
-    /// Whether the store mends it by itself, or can do without it; else something was lost.
-    pub is_repairable: bool,
+    /// What can be done about it; `None`: somebody has to look at it.
+    pub remedy: Option<Remedy>,
 }
 
 /// What a check came to.
@@ -140,20 +142,20 @@ impl Check<'_> {
         what: &'static str,
         at: (String, u64),
         (expected, found): (impl ToString, impl ToString),
-        is_repairable: bool,
+        remedy: Option<Remedy>,
     ) {
         let (path, offset) = at;
         let (expected, found) = (expected.to_string(), found.to_string());
-        self.report.problems.push(Problem { code, what, path, offset, expected, found, is_repairable });
+        self.report.problems.push(Problem { code, what, path, offset, expected, found, remedy });
     }
 
     /// An error as a problem of its own: damage keeps `code`, a disk that does not answer is HF0016.
-    fn failed(&mut self, code: &'static str, path: String, error: StoreError, is_repairable: bool) {
+    fn failed(&mut self, code: &'static str, path: String, error: StoreError, remedy: Option<Remedy>) {
         match error {
             StoreError::Corrupt { what, path, offset, expected, found } => {
-                self.problem(code, what, (path.into(), offset), (expected, found), is_repairable);
+                self.problem(code, what, (path.into(), offset), (expected, found), remedy);
             }
-            error => self.problem("HF0016", "a file", (path, 0), ("to read it", error), false),
+            error => self.problem("HF0016", "a file", (path, 0), ("to read it", error), None),
         }
     }
 
@@ -162,29 +164,40 @@ impl Check<'_> {
         // No commit meanwhile: both slots of every disk rest.
         let _root = store.root.lock().await;
         let (newest, _) = store.newest_superblock();
-        for disk in &store.pool.disks {
+        for (number, disk) in store.pool.disks.iter().enumerate() {
             let path = |file: &str| format!("{}/{file}", disk.disk.path());
-            match disk.disk.read(IDENTITY_FILE).await {
-                Ok(bytes) => match Identity::decode(&bytes) {
-                    Ok(found) if found.disk_uuid == disk.uuid => {}
+            let written_again = |remedy| disk.is_good().then_some(remedy);
+            let remedy = written_again(Remedy::Identity { disk: number });
+            for (code, file) in [("HF0003", IDENTITY_FILE), ("HF0018", IDENTITY_COPY)] {
+                let bytes = match disk.disk.read(file).await {
+                    Err(error) if error.kind == DiskErrorKind::Absent => Vec::new(),
+                    Err(error) => {
+                        self.failed(code, path(file), error.into(), None);
+                        continue;
+                    }
+                    Ok(bytes) => bytes,
+                };
+                match Identity::decode(&bytes) {
+                    Ok(found) if found == disk.identity => {}
                     Ok(found) => {
+                        // Another disk, mounted in its place: nothing may be written there.
                         let words = (crate::identity::hex(&disk.uuid), crate::identity::hex(&found.disk_uuid));
-                        self.problem("HF0003", "the identity", (path(IDENTITY_FILE), 0), words, false);
+                        self.problem(code, "the identity", (path(file), 0), words, None);
                     }
                     Err(Unfit { expected, found, .. }) => {
-                        self.problem("HF0003", "the identity", (path(IDENTITY_FILE), 0), (expected, found), false);
+                        self.problem(code, "the identity", (path(file), 0), (expected, found), remedy);
                     }
-                },
-                Err(error) => self.failed("HF0003", path(IDENTITY_FILE), error.into(), false),
+                }
             }
+            let remedy = written_again(Remedy::Superblock);
             match superblock::read_slots(&disk.disk, &disk.uuid).await {
-                Ok(slots) => self.slots(&slots, newest, path(SUPERBLOCK_FILE)),
-                Err(error) => self.failed("HF0001", path(SUPERBLOCK_FILE), error, true),
+                Ok(slots) => self.slots(&slots, newest, path(SUPERBLOCK_FILE), remedy),
+                Err(error) => self.failed("HF0001", path(SUPERBLOCK_FILE), error, remedy),
             }
         }
     }
 
-    fn slots(&mut self, slots: &[Slot], newest: u64, path: String) {
+    fn slots(&mut self, slots: &[Slot], newest: u64, path: String, remedy: Option<Remedy>) {
         let generations = slots.iter().filter_map(|slot| slot.content.as_ref().ok()).map(|found| found.generation);
         let best = generations.max();
         for Slot { offset, content } in slots {
@@ -194,14 +207,14 @@ impl Check<'_> {
                 Err(_) if newest == 1 && *offset != crate::format::Superblock::offset(1) => {}
                 Err(unfit) => {
                     let words = (&unfit.expected, &unfit.found);
-                    self.problem("HF0001", "a superblock", (path.clone(), *offset), words, best.is_some());
+                    self.problem("HF0001", "a superblock", (path.clone(), *offset), words, remedy);
                 }
                 Ok(_) => {}
             }
         }
         if let Some(best) = best.filter(|best| *best < newest) {
             let words = (format!("generation {newest}"), best);
-            self.problem("HF0002", "the newest superblock", (path, 0), words, true);
+            self.problem("HF0002", "the newest superblock", (path, 0), words, remedy);
         }
     }
 
@@ -212,6 +225,7 @@ impl Check<'_> {
         // No commit meanwhile: no segment goes away.
         let _root = store.root.lock().await;
         let durable = store.last_durable();
+        let remedy = Some(Remedy::Commit);
         for is_last in (0..JOURNAL_TRIES).map(|attempt| attempt + 1 == JOURNAL_TRIES) {
             let newest = superblock::open_one(&store.pool).await;
             let superblock = match newest {
@@ -226,10 +240,10 @@ impl Check<'_> {
                 }
                 Ok(replayed) if is_last => {
                     let words = (format!("frames up to {}", durable.0), format!("up to {}", replayed.resume.last.0));
-                    self.problem("HF0015", "the journal", (path.clone(), 0), words, false);
+                    self.problem("HF0015", "the journal", (path.clone(), 0), words, remedy);
                 }
                 Err(StoreError::Disk(error)) if is_last && error.kind == DiskErrorKind::Absent => {}
-                Err(error) if is_last => self.failed("HF0015", path.clone(), error, false),
+                Err(error) if is_last => self.failed("HF0015", path.clone(), error, remedy),
                 _ => {}
             }
         }

@@ -732,6 +732,8 @@ const _: () = assert!(SegmentHeader::BYTES.is_multiple_of(FrameHeader::ALIGN));
 // Names.
 
 pub(crate) const IDENTITY_FILE: &str = "disk";
+/// The same bytes once more.
+pub(crate) const IDENTITY_COPY: &str = "disk.copy";
 pub(crate) const LOCK_FILE: &str = "lock";
 pub(crate) const SUPERBLOCK_FILE: &str = "superblock";
 pub(crate) const INDEX_FILE: &str = "index";

@@ -2,17 +2,19 @@
 //!
 //! D-1   A refused open or create has changed nothing: all checks come before the first write.
 //! D-2   The identity file of a disk is written last, of disk 0 last of all: a node that was formatted halfway is no node.
+//!       The copy of the identity stands in for one that is damaged, never for one that is not there. Who writes both (a newer
+//!       format, one day) writes the copy first.
 //! D-3   All disks are locked while the store is open.
 
 use base::hash::DomainKey;
 use base::id::{NodeNumber, Position};
 use platform::Platform;
-use platform::disk::{Disk, DiskErrorKind, Open};
+use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    DISKS_MAX, IDENTITY_FILE, INDEX_FILE, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX, SUPERBLOCK_FILE,
-    Superblock, Unfit,
+    DISKS_MAX, IDENTITY_COPY, IDENTITY_FILE, INDEX_FILE, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX,
+    SUPERBLOCK_FILE, Superblock, Unfit,
 };
 
 /// Held while the store is open.
@@ -81,7 +83,7 @@ pub(crate) async fn create(
             created: platform.clock.now(),
             key: DomainKey(key),
         };
-        disk.write_durably(IDENTITY_FILE, &identity.encode()).await?;
+        write_again(disk, &identity).await?;
     }
     Ok(())
 }
@@ -112,11 +114,22 @@ fn refuse_used(disk: &Disk) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Reads who the disks are, checks that they are one whole node, and locks them. Returns them by number.
-pub(crate) async fn open(disks: &[Disk]) -> Result<(Vec<(Disk, Identity)>, Locks), StoreError> {
-    let mut known = Vec::new();
+/// The disks of a node, checked and locked.
+pub(crate) struct Opened {
+    /// By number.
+    pub(crate) disks: Vec<(Disk, Identity)>,
+    pub(crate) locks: Locks,
+    /// Those where a file is to be written again, with what is wrong with it unless it was never there.
+    pub(crate) damaged: Vec<(usize, Option<String>)>,
+}
+
+/// Reads who the disks are, checks that they are one whole node, and locks them.
+pub(crate) async fn open(disks: &[Disk]) -> Result<Opened, StoreError> {
+    let (mut known, mut damaged) = (Vec::new(), Vec::new());
     for disk in disks {
-        known.push((disk.clone(), read(disk).await?));
+        let (identity, damage) = read(disk).await?;
+        damaged.extend(damage.map(|what| (usize::from(identity.disk), what)));
+        known.push((disk.clone(), identity));
     }
     known.sort_by_key(|(_, identity)| identity.disk);
     check_whole(&known)?;
@@ -132,7 +145,7 @@ pub(crate) async fn open(disks: &[Disk]) -> Result<(Vec<(Disk, Identity)>, Locks
             Err(error) => return Err(error.into()),
         }
     }
-    Ok((known, locks))
+    Ok(Opened { disks: known, locks, damaged })
 }
 
 /// Whether nobody has a store open on one of these disks, nor is about to give it up: the locks are the last that goes.
@@ -154,7 +167,17 @@ fn refuse_read_only(known: &[(Disk, Identity)]) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn read(disk: &Disk) -> Result<Identity, StoreError> {
+/// Writes an identity and its copy. One of them is whole at any moment.
+pub(crate) async fn write_again(disk: &Disk, identity: &Identity) -> Result<(), DiskError> {
+    disk.write_durably(IDENTITY_COPY, &identity.encode()).await?;
+    disk.write_durably(IDENTITY_FILE, &identity.encode()).await
+}
+
+/// What is wrong with a file of an identity, unless it was never there.
+type Damage = Option<String>;
+
+// Who the disk is, and whether its identity is to be written again.
+async fn read(disk: &Disk) -> Result<(Identity, Option<Damage>), StoreError> {
     let bytes = match disk.read(IDENTITY_FILE).await {
         Ok(bytes) => bytes,
         Err(error) if error.kind == DiskErrorKind::Absent => {
@@ -163,7 +186,24 @@ async fn read(disk: &Disk) -> Result<Identity, StoreError> {
         }
         Err(error) => return Err(error.into()),
     };
-    Identity::decode(&bytes).map_err(|unfit| unfit_error("the identity", disk.path(), IDENTITY_FILE, 0, unfit))
+    let first = Identity::decode(&bytes).map_err(|unfit| damaged(disk, IDENTITY_FILE, unfit));
+    let copy = match disk.read(IDENTITY_COPY).await {
+        Ok(bytes) => Identity::decode(&bytes).map_err(|unfit| damaged(disk, IDENTITY_COPY, unfit)),
+        // A node that was made before there were copies.
+        Err(error) if error.kind == DiskErrorKind::Absent => return first.map(|identity| (identity, Some(None))),
+        Err(error) => Err(error.into()),
+    };
+    match (first, copy) {
+        (Ok(first), Ok(copy)) if first == copy => Ok((first, None)),
+        (Ok(first), Ok(_)) => Ok((first, Some(Some(format!("{}/{IDENTITY_COPY} is another's", disk.path()))))),
+        (Ok(first), Err(error)) => Ok((first, Some(Some(error.to_string())))),
+        (Err(error), Ok(copy)) => Ok((copy, Some(Some(error.to_string())))),
+        (Err(error), Err(_)) => Err(error),
+    }
+}
+
+fn damaged(disk: &Disk, file: &str, unfit: Unfit) -> StoreError {
+    unfit_error("the identity", disk.path(), file, 0, unfit)
 }
 
 /// A newer format is refused, anything else is damage.

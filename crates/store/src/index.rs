@@ -121,6 +121,11 @@ impl Index {
         self.shard(&address).lock().insert(address, place);
     }
 
+    /// Drops what lies in a pack that is gone.
+    pub(crate) fn forget_recent(&self, pack: u64) {
+        self.recent.iter().for_each(|shard| shard.lock().retain(|_, place| place.pack != pack));
+    }
+
     /// Where a chunk lies.
     pub(crate) fn lookup(&self, address: &ChunkAddress, counters: &Counters) -> Result<Option<Place>, StoreError> {
         if let Some(place) = self.recent(address) {

@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `format` and `failure`;
-//! `identity`, `pool`, `superblock`; `chunk`, `index`, `pack`; `journal`; `recover`, `store`, `check`, `reclaim`. Every byte on disk:
+//! `identity`, `pool`, `superblock`; `chunk`, `index`, `pack`; `journal`; `recover`, `store`, `check`, `reclaim`, `repair`. Every byte on disk:
 //! docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -37,8 +37,11 @@ mod store;
 
 mod recover;
 
+mod remedy;
+
 mod check;
 mod reclaim;
+mod repair;
 mod status;
 
 pub use check::{CheckReport, Depth, Problem};
@@ -52,6 +55,7 @@ pub use platform::disk::Space;
 pub use pool::Health;
 pub use reclaim::ReclaimReport;
 pub use recover::{Recovered, RecoveryReport};
+pub use remedy::Remedy;
 pub use status::{ClassStatus, DiskStatus, StoreStatus};
 pub use store::Store;
 

@@ -474,6 +474,20 @@ impl Packs {
         self.sealed.lock().retain(|sealed| taken.iter().all(|other| other.pack != sealed.pack));
     }
 
+    /// Takes a pack out whose file is gone.
+    pub(crate) fn forget(&self, pack: u64) {
+        self.drop_pack(pack);
+        self.index.forget_recent(pack);
+        self.sealed.lock().retain(|sealed| sealed.pack != pack);
+    }
+
+    /// Takes in a pack that was found while the store works.
+    pub(crate) fn adopt(&self, sealed: SealedPack, disk: usize) {
+        self.next.fetch_max(sealed.pack + 1, Ordering::SeqCst);
+        self.set_sealed(sealed.pack, disk, sealed.summary);
+        self.note_found(vec![sealed]);
+    }
+
     /// Packs found sealed on open that the index file does not cover yet.
     pub(crate) fn note_found(&self, sealed: Vec<SealedPack>) {
         for pack in &sealed {

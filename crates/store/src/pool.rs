@@ -33,6 +33,8 @@ pub enum Health {
 pub(crate) struct PoolDisk {
     pub(crate) disk: Disk,
     pub(crate) uuid: [u8; 16],
+    /// As it was read, or as its copy says.
+    pub(crate) identity: Identity,
     health: Mutex<Health>,
     /// Free bytes at the last look, less what was given out since.
     free: AtomicU64,
@@ -106,6 +108,7 @@ impl Pool {
             Ok(PoolDisk {
                 disk,
                 uuid: identity.disk_uuid,
+                identity,
                 health: Mutex::new(Health::Good),
                 free: AtomicU64::new(space.free),
                 promised: AtomicU64::new(0),

@@ -82,7 +82,7 @@ impl Store {
     ) -> Result<(Arc<Store>, Recovered), StoreError> {
         let counters = Arc::new(Counters::default());
         let mut report = RecoveryReport::default();
-        let (disks, locks) = identity::open(disks).await?;
+        let identity::Opened { disks, locks, damaged } = identity::open(disks).await?;
         let identity = disks[0].1.clone();
         let (mut superblock, is_slot_damaged) = superblock::open(&disks).await?;
         let pool = Arc::new(Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?);
@@ -93,6 +93,7 @@ impl Store {
         let (found, number_max) = recovery.list_packs()?;
         let opened = recovery.open_index(&options, &found).await?;
         // Nothing is refused from here on.
+        recovery.mend_identities(damaged).await;
         replay::make_durable(&pool.disks[0].disk, &replayed).await?;
         superblock.is_closed = false;
         superblock::write(&pool, &superblock, &counters).await?;
@@ -126,6 +127,20 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
+    /// Writes identities again that are damaged, or have no copy.
+    async fn mend_identities(&mut self, damaged: Vec<(usize, Option<String>)>) {
+        for (number, what) in damaged {
+            let on = &self.pool.disks[number];
+            self.report.problems.extend(what.map(|what| format!("{what}; it is written again")));
+            if let Err(error) = identity::write_again(&on.disk, &on.identity).await {
+                let failure = self.pool.failed(number, error, self.counters);
+                self.report
+                    .problems
+                    .push(format!("the identity of disk {number} could not be written again: {failure}"));
+            }
+        }
+    }
+
     /// Pack numbers with their disks, and the highest number in use.
     fn list_packs(&mut self) -> Result<(BTreeMap<u64, usize>, u64), StoreError> {
         let (mut found, mut max) = (BTreeMap::new(), 0);

@@ -265,17 +265,34 @@ impl Store {
         if self.packs.index.was_made_again() || !self.pool.disks[0].is_good() {
             return;
         }
+        // What fails is tried again by the next opening.
+        let _ = self.make_index().await;
+        self.packs.index.note_made_again();
+    }
+
+    /// Makes the index again whatever was made before.
+    pub(crate) async fn remake_index(&self) -> Result<(), StoreError> {
+        let _no_reclaim = self.reclaim_work.lock().await;
+        let _work = self.index_work.lock().await;
+        if !self.pool.disks[0].is_good() {
+            return Err(StoreError::ReadOnly { cause: "disk 0, which holds the index, failed".into() });
+        }
+        self.make_index().await?;
+        self.packs.index.note_made_again();
+        Ok(())
+    }
+
+    /// The caller keeps reclaim and changes of the index away.
+    async fn make_index(&self) -> Result<(), StoreError> {
         // Should this be dropped halfway, the file is in doubt, and the next who asks makes it again.
         self.doubt_index();
-        match reindex::index_of_packs(&self.packs).await {
-            Ok(file) => {
-                self.counters.index_made_again.add(1);
-                self.packs.index.replace_file(file);
-            }
-            Err(StoreError::Disk(error)) => drop(self.pool.failed(0, error, &self.counters)),
-            Err(_) => {}
-        }
-        self.packs.index.note_made_again();
+        let file = reindex::index_of_packs(&self.packs).await.map_err(|error| match error {
+            StoreError::Disk(error) => self.pool.failed(0, error, &self.counters),
+            error => error,
+        })?;
+        self.counters.index_made_again.add(1);
+        self.packs.index.replace_file(file);
+        Ok(())
     }
 
     /// Whether a chunk can be relied upon to be here.

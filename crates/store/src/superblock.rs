@@ -11,7 +11,7 @@
 //!       begins behind it (`journal/replay`). The opening writes it again without, before a frame is taken; a disk that lost
 //!       that write is still found out, because the first frame of an opening begins a segment.
 
-use platform::disk::Disk;
+use platform::disk::{Disk, DiskError, DiskErrorKind};
 
 use crate::counters::Counters;
 use crate::failure::{StoreError, corrupt, refused};
@@ -27,7 +27,11 @@ pub(crate) struct Slot {
 
 /// Reads both slots of a disk.
 pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>, StoreError> {
-    let bytes = disk.read(SUPERBLOCK_FILE).await?;
+    let bytes = match disk.read(SUPERBLOCK_FILE).await {
+        // Others have it too.
+        Err(error) if error.kind == DiskErrorKind::Absent => Vec::new(),
+        read => read?,
+    };
     Ok((0..Superblock::SLOTS)
         .map(|slot| {
             let offset = Superblock::offset(slot);
@@ -121,10 +125,21 @@ pub(crate) async fn write(pool: &Pool, superblock: &Superblock, counters: &Count
         if !disk.is_good() {
             continue;
         }
-        match pool.write_block(number, SUPERBLOCK_FILE, offset, &superblock.encode(&disk.uuid)).await {
+        match write_slot(pool, number, offset, &superblock.encode(&disk.uuid)).await {
             Ok(()) => held = true,
             Err(error) => failure = Some(pool.failed(number, error, counters)),
         }
     }
     if held { Ok(()) } else { Err(failure.unwrap_or_else(|| pool.full("a superblock", 0))) }
+}
+
+async fn write_slot(pool: &Pool, disk: usize, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+    match pool.write_block(disk, SUPERBLOCK_FILE, offset, bytes).await {
+        // Somebody removed it.
+        Err(error) if error.kind == DiskErrorKind::Absent => {
+            pool.disks[disk].disk.write_durably(SUPERBLOCK_FILE, &[0; Superblock::BYTES * 2]).await?;
+            pool.write_block(disk, SUPERBLOCK_FILE, offset, bytes).await
+        }
+        written => written,
+    }
 }

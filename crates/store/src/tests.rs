@@ -9,6 +9,7 @@
 //! - `hostile`: a structure lies, with a checksum that is right
 //! - `reclaim`: what nobody needs goes, what somebody needs stays
 //! - `reindex`: an index that is damaged while the store works
+//! - `repair`: what is found is mended, also when the power goes meanwhile
 
 mod check;
 mod crash;
@@ -19,6 +20,7 @@ mod life;
 mod open;
 mod reclaim;
 mod reindex;
+mod repair;
 
 use std::sync::Arc;
 

@@ -59,6 +59,11 @@ pub enum Request {
         /// Read the content of every chunk too.
         deep: bool,
     },
+    /// Carries out what the last check proposed, step by step, and checks again; tells how far it is.
+    Repair {
+        /// As for the check.
+        deep: bool,
+    },
     /// Unmounts, makes everything local, commits, and ends the daemon. Fails and changes nothing while the mount is in use,
     /// unless it is to be detached.
     Stop {

@@ -10,6 +10,7 @@ mod report;
 #[cfg(test)]
 pub(crate) use measure::descriptions;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -17,12 +18,14 @@ use std::time::Duration;
 
 use base::id::FileId;
 use base::units::Bytes;
-use file::{Depth, FileError, FileSystem, Node, SNAPSHOTS};
+use file::{Depth, FileError, FileSystem, Node, Remedy, SNAPSHOTS};
 use fuse::{Meter, Notice, Notifier};
+use parking_lot::Mutex;
 use platform::Platform;
 use platform::real::block_on;
 use serde_json::{Value, json};
 
+use self::report::Checked;
 use super::kernel::Kernel;
 use crate::control::server::Handler;
 use crate::control::wire::Request;
@@ -30,6 +33,9 @@ use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
 use crate::scrape::{self, Scraper};
 use crate::{exposition, moment, opening};
+
+/// Steps of one repair. What is not mended then keeps coming back, and somebody has to look at it.
+const REPAIR_STEPS_MAX: usize = 1000;
 
 /// What requests are answered from.
 pub(crate) struct Control {
@@ -41,6 +47,8 @@ pub(crate) struct Control {
     started: Duration,
     mount: Option<Mounted>,
     is_daemon: bool,
+    /// What the last check proposed.
+    plan: Mutex<BTreeSet<Remedy>>,
 }
 
 /// The mount of this node.
@@ -65,6 +73,7 @@ impl Control {
             started,
             mount: None,
             is_daemon: false,
+            plan: Mutex::default(),
             published: OnceLock::new(),
         }
     }
@@ -144,26 +153,48 @@ impl Control {
         Ok(report::description(node, &description))
     }
 
-    fn check(&self, deep: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+    fn check(&self, deep: bool, progress: &mut dyn FnMut(&str)) -> Result<Checked, Failure> {
         let cannot = self.explain("cannot check the node");
         let (send, receive) = std::sync::mpsc::channel::<String>();
         let check = || {
-            let send = parking_lot::Mutex::new(send);
+            let send = Mutex::new(send);
             let tell = |text: String| drop(send.lock().send(text));
             let depth = if deep { Depth::Deep } else { Depth::Shallow };
-            let files = block_on(self.system.check_files(&|count| tell(format!("looked at {count} files"))))?;
-            let chunks = block_on(self.system.check_store(depth, &|done, total| {
+            // The store first: which files need the chunks that are damaged is seen after it.
+            let store = block_on(self.system.check_store(depth, &|done, total| {
                 tell(format!("looked at {} of {}", Bytes(done), Bytes(total)));
             }));
-            Ok((files, chunks))
+            let files = block_on(self.system.check_files(&|count| tell(format!("looked at {count} files"))))?;
+            Ok(Checked { deep, files, store })
         };
-        std::thread::scope(|scope| {
+        let checked = std::thread::scope(|scope| {
             let worker = scope.spawn(check);
             receive.iter().for_each(|text| progress(&text));
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-        .map(|(files, chunks)| report::check(deep, &files, &chunks))
-        .map_err(cannot)
+        });
+        let checked = checked.map_err(cannot)?;
+        *self.plan.lock() = checked.plan();
+        Ok(checked)
+    }
+
+    /// Does what is planned, looks again, and goes on while there is something new to do.
+    fn repair(&self, deep: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+        let (mut steps, mut failed) = (Vec::new(), BTreeSet::new());
+        loop {
+            let plan: Vec<Remedy> = self.plan.lock().difference(&failed).copied().collect();
+            for (number, remedy) in plan.iter().enumerate() {
+                progress(&format!("step {} of {}: {remedy}", number + 1, plan.len()));
+                let outcome = block_on(self.system.repair_store(*remedy));
+                if outcome.is_err() {
+                    failed.insert(*remedy);
+                }
+                steps.push((*remedy, outcome.map_err(|error| error.to_string())));
+            }
+            let checked = self.check(deep, progress)?;
+            if steps.len() >= REPAIR_STEPS_MAX || self.plan.lock().is_subset(&failed) {
+                return Ok(checked.after(&steps));
+            }
+        }
     }
 }
 
@@ -186,7 +217,8 @@ impl Handler for Control {
                 Ok(json!({ "snapshots": list }))
             }
             Request::SnapshotDelete { name } => self.delete_snapshot(&name),
-            Request::Fsck { deep } => self.check(deep, progress),
+            Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
+            Request::Repair { deep } => self.repair(deep, progress),
             Request::Stop { .. } | Request::Restart { .. } => {
                 Err(Failure::new("cannot reach the daemon", "none runs").at(&self.folder.path))
             }

@@ -433,6 +433,34 @@ fn a_damaged_pack_is_an_error_and_never_wrong_data() {
     assert_eq!(fs::read(point.join("f")).expect_err("half of it is lost").raw_os_error(), Some(libc::EIO));
     assert!(fs::read_to_string(node.join("hydrafs.log")).expect("a log").contains("the store failed"));
     mounted.umount();
+
+    // A plan changes nothing, a repair loses no more, and says by name what is lost.
+    let repair = ["fsck", "--deep", "--repair"].map(OsStr::new);
+    let dry = hydrafs(&[&repair[..], &[OsStr::new("--dry-run"), node.as_os_str()]].concat());
+    let text = String::from_utf8_lossy(&dry.stdout);
+    assert!(
+        dry.status.code() == Some(1) && text.contains("the plan, in 1 steps:\n  1. copy the good chunks"),
+        "{text}"
+    );
+    assert!(largest.exists());
+    let repaired = hydrafs(&[&repair[..], &[node.as_os_str()]].concat());
+    let text = String::from_utf8_lossy(&repaired.stdout);
+    assert_eq!(repaired.status.code(), Some(1), "{text}");
+    assert!(text.contains("done: copy the good chunks") && text.contains("after the repair:"), "{text}");
+    assert!(text.contains("HF1008 extent: /f (") && text.contains("backup"), "{text}");
+    assert!(!largest.exists() && largest.with_extension("pack.damaged").exists());
+
+    // The same content, brought back under any name, mends every file that has it.
+    let mounted = Mounted::start(&node, &point, &[SMALL]).expect("as before");
+    assert_eq!(fs::read(point.join("f")).expect_err("half of it is lost").raw_os_error(), Some(libc::EIO));
+    fs::write(point.join("backup"), &bytes).expect("room");
+    succeed(&[OsStr::new("sync"), point.as_os_str()]);
+    assert!(fs::read(point.join("f")).expect("it is whole again") == bytes);
+    fs::remove_file(largest.with_extension("pack.damaged")).expect("looked at");
+    let output = hydrafs(&[&repair[..], &[OsStr::new("--json"), node.as_os_str()]].concat());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(output.status.success() && report["clean"] == true && report["plan"] == serde_json::json!([]), "{report}");
+    mounted.umount();
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! The index file against the packs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::id::ChunkAddress;
 
 use super::{Check, Fingerprint};
 use crate::format::{INDEX_FILE, Place};
+use crate::remedy::Remedy;
+
+const REMEDY: Option<Remedy> = Some(Remedy::Index);
 
 /// What one walk over the index file finds.
 #[derive(Default)]
@@ -19,6 +22,7 @@ impl Check<'_> {
     pub(super) async fn index(&mut self) {
         let store = self.store;
         let path = format!("{}/{INDEX_FILE}", store.pool.disks[0].disk.path());
+        let missing = self.missing().await;
         let mut walk = Walk::default();
         let walked = store.packs.index.file().walk(&mut |address, place| {
             walk.entries += 1;
@@ -29,17 +33,32 @@ impl Check<'_> {
         });
         self.report.index_entries = walk.entries;
         if let Err(error) = walked {
-            return self.failed("HF0010", path, error, true);
+            return self.failed("HF0010", path, error, REMEDY);
         }
         for address in walk.rotten {
             let words = (format!("an entry for {address}"), "one whose check does not match");
-            self.problem("HF0011", "the index", (path.clone(), 0), words, true);
+            self.problem("HF0011", "the index", (path.clone(), 0), words, REMEDY);
         }
         for (pack, fingerprint) in walk.by_pack {
-            if self.named.get(&pack) != Some(&fingerprint) {
+            if !missing.contains(&pack) && self.named.get(&pack) != Some(&fingerprint) {
                 self.look_again(pack, &path).await;
             }
         }
+    }
+
+    /// Packs that the index covers and no disk had when the store was opened. A damaged index is told of by the walk.
+    async fn missing(&mut self) -> BTreeSet<u64> {
+        let store = self.store;
+        let _rest = store.index_work.lock().await;
+        let Ok(mut packs) = store.packs.index.file().packs() else { return BTreeSet::new() };
+        let known = store.packs.known();
+        packs.retain(|pack, _| !known.contains_key(pack));
+        for (pack, summary) in &packs {
+            let words = (format!("a pack with {} chunks", summary.count), "no such file on any disk");
+            let remedy = Some(Remedy::Forget { pack: *pack });
+            self.problem("HF0009", "a pack", (crate::format::pack_path(*pack), 0), words, remedy);
+        }
+        packs.into_keys().collect()
     }
 
     /// The sums of a pack differ: the store moved meanwhile, or the two do not agree. With the index at rest it shows.
@@ -56,7 +75,7 @@ impl Check<'_> {
         let at = (path.to_owned(), 0);
         let Some(known) = store.packs.known().remove(&pack) else {
             let words = (format!("pack {pack:016x}"), format!("{} entries of a pack that is not there", indexed.len()));
-            return self.problem("HF0012", "the index", at, words, true);
+            return self.problem("HF0012", "the index", at, words, REMEDY);
         };
         // Without its directory there is nothing to compare with, and that was told already.
         let Some(named) = self.directory(pack, known.disk).await else { return };
@@ -64,7 +83,7 @@ impl Check<'_> {
         if let Some((address, place)) = strange {
             let expected = format!("the directory of pack {pack:016x}");
             let found = format!("{address} at byte {}, which that does not name", place.offset);
-            self.problem("HF0013", "the index", at, (expected, found), true);
+            self.problem("HF0013", "the index", at, (expected, found), REMEDY);
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::format::{
 };
 use crate::pack::scan::{read_directory, read_footer};
 use crate::pack::{OpenPack, PackKnown, PackState};
+use crate::remedy::Remedy;
 
 /// Bytes read and verified in one step.
 const STEP_BYTES: u64 = 8 << 20;
@@ -44,6 +45,11 @@ impl Check<'_> {
         }
     }
 
+    /// A disk that takes no writes keeps its packs until it is well again.
+    fn remedy(&self, pack: u64, disk: usize) -> Option<Remedy> {
+        self.store.pool.disks[disk].is_good().then_some(Remedy::Pack { pack })
+    }
+
     fn cost(&self, known: &PackKnown) -> u64 {
         match self.depth {
             Depth::Deep => u64::from(known.summary.data_bytes),
@@ -53,34 +59,35 @@ impl Check<'_> {
 
     async fn sealed(&mut self, pack: u64, known: &PackKnown) {
         let path = self.store.packs.path_of(pack);
+        let remedy = self.remedy(pack, known.disk);
         let file = match self.store.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read) {
             Ok(file) => file,
             Err(error) if error.kind == DiskErrorKind::Absent => {
                 let words = (format!("a pack with {} chunks", known.summary.count), "no such file");
-                return self.problem("HF0009", "a pack", (path, 0), words, false);
+                return self.problem("HF0009", "a pack", (path, 0), words, Some(Remedy::Forget { pack }));
             }
-            Err(error) => return self.failed("HF0009", path, error.into(), false),
+            Err(error) => return self.failed("HF0009", path, error.into(), None),
         };
         if let Err(error) = self.header(&file, pack, known.disk).await {
-            self.failed("HF0004", path.clone(), error, true);
+            self.failed("HF0004", path.clone(), error, remedy);
         }
         let footer = match read_footer(&file, pack).await {
             Ok(Ok(footer)) => footer,
             Ok(Err(Unfit { expected, found, .. })) => {
                 let at = (path, file.length().unwrap_or(0));
-                return self.problem("HF0005", "the footer of a pack", at, (expected, found), true);
+                return self.problem("HF0005", "the footer of a pack", at, (expected, found), remedy);
             }
-            Err(error) => return self.failed("HF0005", path, error, true),
+            Err(error) => return self.failed("HF0005", path, error, remedy),
         };
         let entries = match read_directory(&file, &footer).await {
             Ok(entries) => entries,
-            Err(error) => return self.failed("HF0006", path, error, true),
+            Err(error) => return self.failed("HF0006", path, error, remedy),
         };
         self.report.chunks += entries.len() as u64;
         self.report.bytes += footer.directory_bytes();
         self.compare(pack, &path, &entries);
         if self.depth == Depth::Deep {
-            self.contents(&file, pack, &entries).await;
+            self.contents(&file, pack, &entries, remedy).await;
         }
     }
 
@@ -115,14 +122,14 @@ impl Check<'_> {
                 Ok(None) => {
                     let at = (path.to_owned(), u64::from(entry.offset));
                     let words = (format!("an index entry for {address}"), "none");
-                    self.problem("HF0014", "the index", at, words, true);
+                    self.problem("HF0014", "the index", at, words, Some(Remedy::Index));
                 }
-                Err(error) => return self.failed("HF0010", path.to_owned(), error, true),
+                Err(error) => return self.failed("HF0010", path.to_owned(), error, Some(Remedy::Index)),
             }
         }
     }
 
-    async fn contents(&mut self, file: &File, pack: u64, entries: &[Entry]) {
+    async fn contents(&mut self, file: &File, pack: u64, entries: &[Entry], remedy: Option<Remedy>) {
         let mut rest = entries;
         while let Some(first) = rest.first() {
             let start = u64::from(first.offset);
@@ -132,23 +139,23 @@ impl Check<'_> {
             let end = step[count - 1].end();
             let mut bytes = vec![0; usize::try_from(end - start).expect("a step fits in memory")];
             match file.read_exact_at(start, &mut bytes).await {
-                Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes)),
+                Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes), remedy),
                 // A sector that cannot be read must not hide what lies beside it.
                 Err(_) if count > 1 => {
                     for entry in step {
-                        Box::pin(self.contents(file, pack, std::slice::from_ref(entry))).await;
+                        Box::pin(self.contents(file, pack, std::slice::from_ref(entry), remedy)).await;
                     }
                 }
                 Err(error) => {
                     let at = (file.path().to_owned(), start);
-                    self.problem("HF0007", "a chunk", at, (first.header.address, error), false);
+                    self.problem("HF0007", "a chunk", at, (first.header.address, error), remedy);
                     self.store.packs.doubt(first.header.address);
                 }
             }
         }
     }
 
-    fn step(&mut self, path: &str, pack: u64, entries: &[Entry], bytes: &Bytes) {
+    fn step(&mut self, path: &str, pack: u64, entries: &[Entry], bytes: &Bytes, remedy: Option<Remedy>) {
         let (store, start) = (self.store, entries[0].offset);
         let verified = parallel(&store.platform.tasks, entries.to_vec(), |entry| {
             let from = (entry.offset - start) as usize;
@@ -165,7 +172,7 @@ impl Check<'_> {
             if let Err(found) = result {
                 let address = entry.header.address;
                 let at = (path.to_owned(), u64::from(entry.offset));
-                self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), false);
+                self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), remedy);
                 store.packs.doubt(address);
             }
         }
@@ -176,8 +183,9 @@ impl Check<'_> {
         let Some(written) = open.written() else { return };
         let mut bytes = vec![0; usize::try_from(written).expect("packs fit in memory")];
         let path = open.path().to_owned();
+        let remedy = self.remedy(open.number, open.disk);
         if let Err(error) = open.file().read_exact_at(0, &mut bytes).await {
-            return self.failed("HF0007", path, error.into(), false);
+            return self.failed("HF0007", path, error.into(), remedy);
         }
         let bytes = Bytes::from(bytes);
         let scanned = crate::pack::scan::scan(self.store.key(), open.number, &bytes);
@@ -186,7 +194,7 @@ impl Check<'_> {
         self.report.bytes += bytes.len() as u64;
         if scanned.bad_bytes > 0 {
             let words = ("chunks without gaps", format!("{} bytes that are none", scanned.bad_bytes));
-            self.problem("HF0007", "an open pack", (path, 0), words, false);
+            self.problem("HF0007", "an open pack", (path, 0), words, remedy);
         }
     }
 
@@ -198,7 +206,7 @@ impl Check<'_> {
             let names = match disk.disk.list(PACKS) {
                 Ok(names) => names,
                 Err(error) => {
-                    self.failed("HF0016", format!("{}/{PACKS}", disk.disk.path()), error.into(), false);
+                    self.failed("HF0016", format!("{}/{PACKS}", disk.disk.path()), error.into(), None);
                     continue;
                 }
             };
@@ -222,12 +230,15 @@ impl Check<'_> {
             let path = format!("{}/{PACKS}/{name}", disk.path());
             match pack {
                 None => {
-                    let words = ("no such file", "a pack without a good chunk; remove it when you have looked at it");
-                    self.problem("HF0017", "a pack that was set aside", (path, 0), words, true);
+                    let words =
+                        ("no such file", "what could not be saved of a pack; remove it when you have looked at it");
+                    self.problem("HF0017", "a pack that was set aside", (path, 0), words, None);
                 }
                 Some(pack) if !store.packs.is_on(pack, number) && disk.open(&pack_path(pack), Open::Read).is_ok() => {
                     let words = ("a pack that the store knows", "one that was left alone when the store was opened");
-                    self.problem("HF0008", "a pack", (path, 0), words, false);
+                    // Two of one number: only a person knows which is the copy.
+                    let remedy = (!store.packs.has(pack)).then_some(Remedy::Adopt { disk: number, pack });
+                    self.problem("HF0008", "a pack", (path, 0), words, remedy);
                 }
                 Some(_) => {}
             }

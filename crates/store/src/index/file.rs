@@ -87,14 +87,8 @@ impl IndexFile {
         };
         let database = file.open_database(disk, Open::Write)?;
         let packs = file.guarded("packs", || {
-            let read = database.begin_read().map_err(words)?;
-            file.check_about(&read.open_table(ABOUT).map_err(words)?)?;
-            let mut packs = BTreeMap::new();
-            for entry in read.open_table(PACKS).map_err(words)?.iter().map_err(words)? {
-                let (pack, summary) = entry.map_err(words)?;
-                packs.insert(pack.value(), Summary::decode(summary.value()));
-            }
-            Ok(packs)
+            file.check_about(&database.begin_read().map_err(words)?.open_table(ABOUT).map_err(words)?)?;
+            read_packs(&database)
         })?;
         file.publish(database)?;
         Ok(Opened { file, packs })
@@ -183,6 +177,15 @@ impl IndexFile {
         })
     }
 
+    /// The packs that the file covers.
+    pub(crate) fn packs(&self) -> Result<BTreeMap<u64, Summary>, StoreError> {
+        let slot = self.database.lock();
+        let Some(database) = slot.as_ref() else {
+            return Err(corrupt("the chunk index", &self.path, 0, "an open index", "one that failed before"));
+        };
+        self.guarded("packs", || read_packs(database))
+    }
+
     /// Chunks in the file.
     pub(crate) fn count(&self) -> u64 {
         let table = self.chunks.read().clone();
@@ -246,6 +249,16 @@ impl IndexFile {
             None => corrupt("the chunk index", &self.path, 0, what, found),
         })
     }
+}
+
+fn read_packs(database: &Database) -> Result<BTreeMap<u64, Summary>, String> {
+    let mut packs = BTreeMap::new();
+    let table = database.begin_read().map_err(words)?.open_table(PACKS).map_err(words)?;
+    for entry in table.iter().map_err(words)? {
+        let (pack, summary) = entry.map_err(words)?;
+        packs.insert(pack.value(), Summary::decode(summary.value()));
+    }
+    Ok(packs)
 }
 
 fn words(error: impl std::fmt::Display) -> String {

@@ -9,7 +9,7 @@ use platform::sim::SimDisk;
 use super::{Machine, content};
 use crate::{Class, Depth, Store};
 
-fn codes(machine: &Machine, store: &Store, depth: Depth) -> Vec<&'static str> {
+pub(super) fn codes(machine: &Machine, store: &Store, depth: Depth) -> Vec<&'static str> {
     let report = machine.run(store.check(depth, &|_, _| {}));
     let mut codes: Vec<_> = report.problems.iter().map(|problem| problem.code).collect();
     codes.dedup();
@@ -17,8 +17,13 @@ fn codes(machine: &Machine, store: &Store, depth: Depth) -> Vec<&'static str> {
 }
 
 fn node(seed: u64) -> (Machine, Vec<Bytes>) {
+    node_of(seed, 60, 30_000)
+}
+
+/// A node with so many chunks of so many bytes.
+pub(super) fn node_of(seed: u64, count: u64, bytes: usize) -> (Machine, Vec<Bytes>) {
     let machine = Machine::new(seed, 1, 64 << 20);
-    let contents: Vec<Bytes> = (0..60).map(|number| content(number, 30_000)).collect();
+    let contents: Vec<Bytes> = (0..count).map(|number| content(number, bytes)).collect();
     let (store, _) = machine.open();
     machine.run(async {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
@@ -32,7 +37,7 @@ fn node(seed: u64) -> (Machine, Vec<Bytes>) {
     (machine, contents)
 }
 
-fn pack(disk: &SimDisk) -> (String, Vec<u8>) {
+pub(super) fn pack(disk: &SimDisk) -> (String, Vec<u8>) {
     disk.snapshot_files().into_iter().find(|(path, _)| path.starts_with("packs/")).unwrap()
 }
 
@@ -63,7 +68,7 @@ fn a_sound_store_has_no_problems_and_progress_ends() {
 #[test]
 fn each_damage_has_its_number() {
     type Spoil<'a> = &'a dyn Fn(&SimDisk);
-    let damage: [(&str, Depth, Spoil<'_>); 9] = [
+    let damage: [(&str, Depth, Spoil<'_>); 10] = [
         ("HF0001", Depth::Shallow, &|disk| disk.flip_bit("superblock", 4096 + 50, 1)),
         ("HF0003", Depth::Shallow, &|disk| disk.flip_bit("disk", 60, 0)),
         ("HF0004", Depth::Shallow, &|disk| disk.flip_bit(&pack(disk).0, 20, 0)),
@@ -72,6 +77,7 @@ fn each_damage_has_its_number() {
         ("HF0007", Depth::Deep, &|disk| disk.flip_bit(&pack(disk).0, 5000, 7)),
         ("HF0008", Depth::Shallow, &|disk| disk.install("packs/00000000000000aa.pack", b"what is this")),
         ("HF0009", Depth::Shallow, &|disk| assert!(disk.remove(&pack(disk).0))),
+        ("HF0018", Depth::Shallow, &|disk| assert!(disk.remove("disk.copy"))),
         ("HF0017", Depth::Shallow, &|disk| disk.install("packs/00000000000000aa.pack.damaged", b"rot")),
     ];
     for (code, depth, spoil) in damage {

@@ -101,7 +101,10 @@ fn only_file(disk: &SimDisk, directory: &str) -> (String, u64) {
 #[test]
 fn a_newer_format_is_refused_wherever_it_is_met() {
     let (machine, _) = node(3, 1);
-    machine.disks[0].corrupt("disk", 8, &2_u32.to_le_bytes());
+    // Whoever writes a newer one writes the copy first.
+    for file in ["disk.copy", "disk"] {
+        machine.disks[0].corrupt(file, 8, &2_u32.to_le_bytes());
+    }
     refuses(&machine, &machine.handles(), &["newer HydraFS", "expected format version 1", "found version 2", "disk"]);
     for slot in [0, 4096] {
         let (machine, _) = node(3, 1);
@@ -336,4 +339,40 @@ fn an_old_word_of_a_clean_end_is_not_believed() {
         let frames: Vec<_> = recovered.frames.iter().map(|(at, frame)| (at.0, &frame[..])).collect();
         assert_eq!(frames, [(2, &b"two"[..])]);
     }
+}
+
+/// A bit that flips in either file of an identity costs nothing, in both at once the node.
+#[test]
+fn an_identity_survives_the_loss_of_one_of_its_files() {
+    let spoils: [&dyn Fn(&SimDisk, &str); 4] = [
+        &|disk, file| disk.flip_bit(file, 70, 3),
+        &|disk, file| disk.corrupt(file, 8, &2_u32.to_le_bytes()),
+        &|disk, file| disk.truncate(file, 100),
+        &|disk, file| disk.install(file, &[]),
+    ];
+    for (file, spoil) in ["disk", "disk.copy"].into_iter().flat_map(|file| spoils.map(|spoil| (file, spoil))) {
+        let (machine, _) = node(6, 2);
+        let whole = machine.disks[1].snapshot_files();
+        spoil(&machine.disks[1], file);
+        let (store, recovered) = machine.open();
+        let [problem] = &recovered.report.problems[..] else { panic!("{:?}", recovered.report.problems) };
+        assert!(problem.contains(file) && problem.contains("written again"), "{problem}");
+        let now = machine.disks[1].snapshot_files();
+        assert!(["disk", "disk.copy"].iter().all(|file| now[*file] == whole[*file]), "{file}");
+        drop(store);
+        machine.world.restart();
+        assert_eq!(machine.open().1.report.problems, Vec::<String>::new());
+        machine.world.restart();
+
+        for file in ["disk", "disk.copy"] {
+            spoil(&machine.disks[1], file);
+        }
+        assert!(machine.try_open().is_err());
+        assert_ne!(machine.disks[1].snapshot_files()["disk"], whole["disk"], "a refused opening changes nothing");
+    }
+    // A node of a time when there were no copies.
+    let (machine, _) = node(6, 1);
+    machine.disks[0].remove("disk.copy");
+    assert_eq!(machine.open().1.report.problems, Vec::<String>::new());
+    assert!(machine.disks[0].snapshot_files().contains_key("disk.copy"));
 }

@@ -1,7 +1,9 @@
 //! The answers of the control socket, as JSON. Names and units are an interface: programs read them (`--json`).
 
+use std::collections::BTreeSet;
+
 use base::metric::{self, Metric, Unit};
-use file::{CheckReport, Description, FilesReport, Kind, Node, Problem, StoreStatus, View};
+use file::{CheckReport, Description, FilesReport, Kind, Node, Problem, Remedy, StoreStatus, View};
 use serde_json::{Map, Value, json};
 
 use super::Control;
@@ -164,30 +166,81 @@ pub(super) fn description(node: Node, from: &Description) -> Value {
     })
 }
 
-pub(super) fn check(deep: bool, files: &FilesReport, store: &CheckReport) -> Value {
-    let problem = |problem: &Problem| {
+/// What a check came to.
+pub(super) struct Checked {
+    pub(super) deep: bool,
+    pub(super) files: FilesReport,
+    pub(super) store: CheckReport,
+}
+
+impl Checked {
+    fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.store.problems.iter().chain(&self.files.problems)
+    }
+
+    /// What there is to do, in order.
+    pub(super) fn plan(&self) -> BTreeSet<Remedy> {
+        self.problems().filter_map(|problem| problem.remedy).collect()
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let problems: Vec<Value> = self.problems().map(problem).collect();
+        let plan: Vec<String> = self.plan().iter().map(ToString::to_string).collect();
         json!({
-            "code": problem.code,
-            "what": problem.what,
-            "place": problem.path,
-            "offset": problem.offset,
-            "expected": problem.expected,
-            "found": problem.found,
-            "repairable": problem.is_repairable,
+            "clean": problems.is_empty(),
+            "deep": self.deep,
+            "files": self.files.files,
+            "directories": self.files.directories,
+            "entries": self.files.entries,
+            "extents": self.files.extents,
+            "packs": self.store.packs,
+            "chunks": self.store.chunks,
+            "bytes_read": self.store.bytes,
+            "frames": self.store.frames,
+            "problems": problems,
+            "plan": plan,
         })
-    };
-    let problems: Vec<Value> = store.problems.iter().chain(&files.problems).map(problem).collect();
+    }
+
+    /// The same after these steps of a repair.
+    pub(super) fn after(&self, steps: &[(Remedy, Result<String, String>)]) -> Value {
+        let step = |(remedy, outcome): &(Remedy, Result<String, String>)| {
+            let (Ok(words) | Err(words)) = outcome;
+            json!({ "remedy": remedy.to_string(), "done": outcome.is_ok(), "outcome": words })
+        };
+        let mut report = self.to_json();
+        report["steps"] = steps.iter().map(step).collect();
+        report
+    }
+}
+
+fn problem(problem: &Problem) -> Value {
     json!({
-        "clean": problems.is_empty(),
-        "deep": deep,
-        "files": files.files,
-        "directories": files.directories,
-        "entries": files.entries,
-        "extents": files.extents,
-        "packs": store.packs,
-        "chunks": store.chunks,
-        "bytes_read": store.bytes,
-        "frames": store.frames,
-        "problems": problems,
+        "code": problem.code,
+        "what": problem.what,
+        "place": problem.path,
+        "offset": problem.offset,
+        "expected": problem.expected,
+        "found": problem.found,
+        "repairable": problem.remedy.is_some(),
+        "remedy": problem.remedy.map(|remedy| remedy.to_string()),
+        "advice": problem.remedy.is_none().then(|| advice(problem.code)),
     })
+}
+
+/// What a person can do about that for which there is no remedy.
+fn advice(code: &str) -> &'static str {
+    match code {
+        "HF0003" | "HF0018" => "another disk lies there, or one that takes no writes: mount the right one",
+        "HF0008" => "another pack has its number: remove the one that is the copy",
+        "HF0017" => "look at the file, and remove it when you need it no more",
+        "HF0001" | "HF0002" | "HF0004" | "HF0005" | "HF0006" | "HF0007" => {
+            "its disk takes no writes: mend the disk, start again, and repair then"
+        }
+        "HF0009" | "HF0016" => "check the disk and its connection, and check again",
+        "HF1005" | "HF1006" | "HF1007" | "HF1008" => {
+            "content is lost: reading it is an error; bring the file back from a backup, which mends every file with the same content"
+        }
+        _ => "bring it back from a backup",
+    }
 }

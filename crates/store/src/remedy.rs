@@ -1,0 +1,60 @@
+//! Remedies: what can be done about what a check finds.
+//!
+//! Not here: what is wrong (`check`), doing it (`repair`, and the layer above).
+
+use std::fmt;
+
+/// What mends a problem. The order is that in which they are carried out: what comes later rests on what came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Remedy {
+    /// The identity of a disk, and its copy, are written again from memory.
+    Identity {
+        /// Its number.
+        disk: usize,
+    },
+    /// The newest roots are written into both slots of every disk.
+    Superblock,
+    /// Everything that the journal should have is in memory: after a commit nobody needs the journal.
+    Commit,
+    /// The index is made again from the packs. Before the packs, whose repair rests on what it says.
+    Index,
+    /// A pack file that was left alone when the store was opened is read again and taken in.
+    Adopt {
+        /// The disk it lies on.
+        disk: usize,
+        /// Its number.
+        pack: u64,
+    },
+    /// The good chunks of a pack are copied to other packs, and its file goes.
+    Pack {
+        /// Its number.
+        pack: u64,
+    },
+    /// A pack that is gone is forgotten.
+    Forget {
+        /// Its number.
+        pack: u64,
+    },
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remedy::Identity { disk } => write!(f, "write the identity of disk {disk} again, from memory"),
+            Remedy::Superblock => f.write_str("write the newest superblock into both slots of every disk"),
+            Remedy::Commit => f.write_str("commit what is in memory, so that the journal is not needed any more"),
+            Remedy::Index => f.write_str("make the index again from the packs; reads the directory of each"),
+            Remedy::Adopt { disk, pack } => write!(f, "read pack {pack:016x} on disk {disk} again and take it in"),
+            Remedy::Pack { pack } => write!(
+                f,
+                "copy the good chunks of pack {pack:016x} to other packs and take it out of use; reads it once and needs room for \
+                 what is good; its file is set aside if something in it is lost, and removed if not"
+            ),
+            Remedy::Forget { pack } => write!(
+                f,
+                "forget pack {pack:016x}, so that its content is stored anew when it is written again; should its file come \
+                 back, it is taken in by the next start"
+            ),
+        }
+    }
+}

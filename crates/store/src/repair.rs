@@ -1,0 +1,246 @@
+//! Repair: carrying out what a check proposes, one remedy at a time, beside everything else that goes on.
+//!
+//! Each remedy may be carried out again, and a crash at any point of it leaves a store that opens and has no less than before.
+//!
+//! F-1   A pack goes only after every good chunk in it is durable in another pack, and the index knows it there. Its file goes before
+//!       the index forgets it: a crash in between leaves names of what was lost, and not a pack whose rotten chunks hide better ones.
+//! F-2   A pack that is repaired is condemned first: from then on a put stores anew what lies there (L-1).
+//! F-3   What is adopted never takes the place of what the index names already.
+//!
+//! Not here: what is wrong (`check`), what is lost (nothing of it is made up); reclaim, which waits meanwhile.
+
+use std::collections::BTreeSet;
+
+use base::id::ChunkAddress;
+use platform::disk::{DiskErrorKind, Open};
+
+use crate::chunk::{Packed, unpack};
+use crate::failure::{StoreError, corrupt};
+use crate::format::{DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
+use crate::identity;
+use crate::index::Change;
+use crate::pack::scan::{self, Found, Recovered};
+use crate::pack::{PackKnown, PackState};
+use crate::remedy::Remedy;
+use crate::store::Store;
+
+/// Bytes of chunks that are copied in one step.
+const STEP_BYTES: usize = 8 << 20;
+
+/// What there is to save in a pack.
+struct Contents {
+    entries: Vec<Entry>,
+    /// The pack's own directory told them, so there can be no others.
+    is_complete: bool,
+}
+
+/// Lets a pack go that was condemned in vain.
+struct Condemned<'a>(&'a Store, u64);
+
+impl Drop for Condemned<'_> {
+    fn drop(&mut self) {
+        self.0.packs.condemned.write().remove(&self.1);
+    }
+}
+
+impl Store {
+    /// Carries out a remedy; tells in words what came of it. For [`Remedy::Commit`] the caller commits first: here the other slot
+    /// follows.
+    ///
+    /// # Errors
+    /// Why it could not be done. Nothing is lost then, and another try is welcome.
+    pub async fn repair(&self, remedy: Remedy) -> Result<String, StoreError> {
+        match remedy {
+            Remedy::Identity { disk } => {
+                let on = &self.pool.disks[disk];
+                let written = identity::write_again(&on.disk, &on.identity).await;
+                written.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
+                Ok("written".to_owned())
+            }
+            Remedy::Superblock => {
+                self.renew_root().await?;
+                self.renew_root().await?;
+                Ok("written".to_owned())
+            }
+            Remedy::Commit => {
+                self.renew_root().await?;
+                Ok("committed".to_owned())
+            }
+            Remedy::Index => {
+                self.remake_index().await?;
+                Ok("made again".to_owned())
+            }
+            Remedy::Adopt { disk, pack } => self.adopt(disk, pack).await,
+            Remedy::Pack { pack } => self.replace_pack(pack).await,
+            Remedy::Forget { pack } => self.forget_pack(pack).await,
+        }
+    }
+
+    async fn adopt(&self, disk: usize, pack: u64) -> Result<String, StoreError> {
+        let _no_reclaim = self.reclaim_work.lock().await;
+        if self.packs.has(pack) {
+            return Ok("it is known already".to_owned());
+        }
+        let on = &self.pool.disks[disk];
+        scan::refuse_newer(on, pack).await?;
+        let found = scan::read(on, self.key(), pack).await?;
+        let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
+        let recovered = recovered.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
+        let mut sealed = match recovered {
+            Recovered::Sealed(sealed) | Recovered::Cut { sealed, .. } | Recovered::Unsealed { sealed } => sealed,
+            Recovered::Removed { .. } => return Ok("there was no chunk in it".to_owned()),
+        };
+        let count = sealed.entries.len();
+        // F-3.
+        let is_named = |entry: &Entry| matches!(self.packs.index.lookup(&entry.header.address, &self.counters), Ok(Some(place)) if place.pack != pack);
+        sealed.entries.retain(|entry| !is_named(entry));
+        let new = sealed.entries.len();
+        self.packs.adopt(sealed, disk);
+        self.keep_index().await;
+        Ok(format!("{count} chunks, {new} of them known nowhere else"))
+    }
+
+    /// F-1, step by step.
+    async fn replace_pack(&self, pack: u64) -> Result<String, StoreError> {
+        let _no_reclaim = self.reclaim_work.lock().await;
+        self.settle_into_index().await?;
+        let Some(known) = self.packs.known().remove(&pack) else { return Ok("it is gone already".to_owned()) };
+        let is_waiting = self.packs.sealed_waiting().iter().any(|sealed| sealed.pack == pack);
+        if is_waiting || matches!(known.state, PackState::Open(_)) {
+            let cause = format!("{} cannot be sealed, or the index does not take it", self.packs.path_of(pack));
+            return Err(StoreError::ReadOnly { cause: cause.into() });
+        }
+        self.packs.condemned.write().insert(pack);
+        let _condemned = Condemned(self, pack);
+        let contents = self.contents(pack, &known).await?;
+        let (copied, lost) = self.save(pack, &contents.entries).await?;
+        self.settle_into_index().await?;
+        self.take_away(pack, known.disk, lost == 0 && contents.is_complete)?;
+        let addresses = contents.entries.iter().map(|entry| entry.header.address).collect();
+        self.forget(pack, addresses).await?;
+        Ok(match lost {
+            0 => format!("{copied} chunks copied, none lost"),
+            _ => format!(
+                "{copied} chunks copied, {lost} lost: their files read as errors until a backup brings them back"
+            ),
+        })
+    }
+
+    /// Everything that was put lies in sealed packs, and the index knows them.
+    async fn settle_into_index(&self) -> Result<(), StoreError> {
+        self.settle().await?;
+        self.packs.seal_all().await;
+        self.keep_index().await;
+        Ok(())
+    }
+
+    /// What a pack should hold: its directory says it, or else a scan and the index.
+    async fn contents(&self, pack: u64, known: &PackKnown) -> Result<Contents, StoreError> {
+        let mut entries = match scan::read(&self.pool.disks[known.disk], self.key(), pack).await {
+            Ok(Found::Sealed(sealed)) => return Ok(Contents { entries: sealed.entries, is_complete: true }),
+            Ok(Found::Open { scanned, .. }) => scanned.entries,
+            // What can be read of it is read chunk by chunk.
+            Err(_) => Vec::new(),
+        };
+        let scanned: BTreeSet<u32> = entries.iter().map(|entry| entry.offset).collect();
+        let indexed = self.indexed(pack)?;
+        let others = indexed.into_iter().filter(|(_, place)| !scanned.contains(&place.offset));
+        entries.extend(others.map(|(address, place)| Entry { offset: place.offset, header: place.header(address) }));
+        Ok(Contents { entries, is_complete: false })
+    }
+
+    /// What the index file names in a pack.
+    fn indexed(&self, pack: u64) -> Result<Vec<(ChunkAddress, Place)>, StoreError> {
+        let mut indexed = Vec::new();
+        self.packs.index.file().walk(&mut |address, place| {
+            indexed.extend(place.filter(|place| place.pack == pack).map(|place| (address, place)));
+        })?;
+        Ok(indexed)
+    }
+
+    /// Copies good chunks to other packs, in steps: how many were copied, and how many are good nowhere.
+    async fn save(&self, pack: u64, entries: &[Entry]) -> Result<(u64, u64), StoreError> {
+        let (mut copied, mut lost) = (0, 0);
+        let (mut step, mut bytes) = (Vec::new(), 0);
+        for entry in entries {
+            if self.is_good_elsewhere(pack, &entry.header.address).await {
+                continue;
+            }
+            match self.good_copy(pack, entry).await {
+                Ok(copy) => {
+                    bytes += copy.payload.len();
+                    step.push(copy);
+                }
+                Err(_) => lost += 1,
+            }
+            if bytes >= STEP_BYTES {
+                bytes = 0;
+                copied += self.append_copies(std::mem::take(&mut step)).await?;
+            }
+        }
+        copied += self.append_copies(step).await?;
+        Ok((copied, lost))
+    }
+
+    async fn is_good_elsewhere(&self, pack: u64, address: &ChunkAddress) -> bool {
+        match self.packs.index.lookup(address, &self.counters) {
+            Ok(Some(place)) if place.pack != pack => self.packs.read(address, &place).await.is_ok(),
+            _ => false,
+        }
+    }
+
+    async fn good_copy(&self, pack: u64, entry: &Entry) -> Result<Packed, StoreError> {
+        let (address, header) = (entry.header.address, entry.header);
+        let read = async || {
+            let payload = self.packs.read_payload(&address, &Place::of(pack, entry)).await?;
+            unpack(self.key(), &header, payload.clone()).map_err(|found| {
+                corrupt("a chunk", &self.packs.path_of(pack), u64::from(entry.offset), address, found)
+            })?;
+            Ok(Packed { header, payload })
+        };
+        match read().await {
+            Ok(copy) => Ok(copy),
+            // A bit that flipped on its way here may be right the next time.
+            Err(_) => read().await,
+        }
+    }
+
+    async fn append_copies(&self, copies: Vec<Packed>) -> Result<u64, StoreError> {
+        let count = copies.len() as u64;
+        if let Some(class) = copies.first().map(|copy| copy.header.class) {
+            self.packs.append_to_any(class, crate::format::Class::Metadata, copies, true).await?;
+        }
+        Ok(count)
+    }
+
+    /// Removes the file of a pack, or sets it aside for a person.
+    fn take_away(&self, pack: u64, disk: usize, is_saved: bool) -> Result<(), StoreError> {
+        let on = &self.pool.disks[disk].disk;
+        let path = pack_path(pack);
+        let gone =
+            if is_saved { on.remove(&path) } else { on.rename(&path, &format!("{PACKS}/{pack:016x}{DAMAGED_SUFFIX}")) };
+        let gone = gone.and_then(|()| on.sync_directory(PACKS));
+        gone.map_err(|error| self.pool.failed(disk, error, &self.counters))
+    }
+
+    async fn forget_pack(&self, pack: u64) -> Result<String, StoreError> {
+        let _no_reclaim = self.reclaim_work.lock().await;
+        if let Some(known) = self.packs.known().get(&pack)
+            && !matches!(self.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read),
+                Err(error) if error.kind == DiskErrorKind::Absent)
+        {
+            return Ok("it is there again".to_owned());
+        }
+        let addresses: Vec<ChunkAddress> = self.indexed(pack)?.into_iter().map(|(address, _)| address).collect();
+        let count = addresses.len();
+        self.forget(pack, addresses).await?;
+        Ok(format!("{count} chunks are known to be lost now"))
+    }
+
+    /// Takes a pack whose file is gone out of catalog and index.
+    async fn forget(&self, pack: u64, addresses: Vec<ChunkAddress>) -> Result<(), StoreError> {
+        let _work = self.index_work.lock().await;
+        self.packs.forget(pack);
+        self.change_index(&Change { added: Vec::new(), removed: vec![(pack, addresses)] })
+    }
+}

@@ -1,0 +1,270 @@
+//! Repair: what a check finds is mended, what is good stays, and the power may go at any moment.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::id::Position;
+use bytes::Bytes;
+use platform::sim::SimDisk;
+
+use super::Machine;
+use super::check::{node_of, pack};
+use crate::{CheckReport, Class, Depth, Remedy, Store, StoreError};
+
+type Spoil<'a> = (&'a str, &'a dyn Fn(&SimDisk));
+
+/// Everything that can be mended, and how it is spoilt while the store is open or before it is opened.
+const SPOILS: [Spoil<'_>; 13] = [
+    ("HF0001", &|disk| disk.flip_bit("superblock", 4096 + 50, 1)),
+    ("HF0001", &|disk| disk.truncate("superblock", 5000)),
+    ("HF0001", &|disk| assert!(disk.remove("superblock"))),
+    ("HF0003", &|disk| disk.flip_bit("disk", 60, 0)),
+    ("HF0003", &|disk| disk.truncate("disk", 0)),
+    ("HF0018", &|disk| disk.flip_bit("disk.copy", 9, 0)),
+    ("HF0004", &|disk| disk.flip_bit(&pack(disk).0, 20, 0)),
+    ("HF0005", &|disk| disk.flip_bit(&pack(disk).0, pack(disk).1.len() as u64 - 9, 0)),
+    ("HF0006", &|disk| disk.flip_bit(&pack(disk).0, pack(disk).1.len() as u64 - 100, 0)),
+    ("HF0007", &|disk| disk.flip_bit(&pack(disk).0, 5000, 7)),
+    ("HF0005", &|disk| disk.truncate(&pack(disk).0, pack(disk).1.len() as u64 / 2)),
+    ("HF0008", &|disk| disk.install("packs/00000000000000aa.pack", &[7; 5000])),
+    ("HF0009", &|disk| assert!(disk.remove(&pack(disk).0))),
+];
+
+fn node(seed: u64) -> (Machine, Vec<Bytes>) {
+    node_of(seed, 20, 6000)
+}
+
+fn check(machine: &Machine, store: &Store) -> CheckReport {
+    machine.run(store.check(Depth::Deep, &|_, _| {}))
+}
+
+fn plan(report: &CheckReport) -> BTreeSet<Remedy> {
+    report.problems.iter().filter_map(|problem| problem.remedy).collect()
+}
+
+/// Repairs until there is nothing left to do. Tells what was done.
+fn repair(machine: &Machine, store: &Store) -> Result<Vec<Remedy>, StoreError> {
+    let mut done = Vec::new();
+    for _ in 0..4 {
+        let remedies = plan(&check(machine, store));
+        for remedy in &remedies {
+            machine.run(store.repair(*remedy))?;
+        }
+        if remedies.is_empty() {
+            return Ok(done);
+        }
+        done.extend(remedies);
+    }
+    panic!("there is no end to it: {:?}", check(machine, store).problems);
+}
+
+/// How many of the chunks can be read. None of them is wrong.
+fn readable(machine: &Machine, store: &Store, contents: &[Bytes]) -> usize {
+    let read = async |content: &Bytes| match store.read(&store.key().address(content)).await {
+        Ok(found) => {
+            assert_eq!(&found, content);
+            true
+        }
+        Err(_) => false,
+    };
+    machine.run(async {
+        let mut count = 0;
+        for content in contents {
+            count += usize::from(read(content).await);
+        }
+        count
+    })
+}
+
+fn put_again(machine: &Machine, store: &Arc<Store>, contents: &[Bytes]) {
+    machine.run(async {
+        store.put_many(Class::Data, contents.to_vec()).await.unwrap();
+        store.settle().await.unwrap();
+    });
+    assert_eq!(readable(machine, store, contents), contents.len(), "a backup brings everything back");
+}
+
+#[test]
+fn what_is_found_is_mended_and_what_is_good_stays() {
+    for (number, (code, spoil)) in SPOILS.iter().enumerate() {
+        let (machine, contents) = node(2);
+        let (store, recovered) = machine.open();
+        assert!(recovered.report.problems.is_empty());
+        spoil(&machine.disks[0]);
+        let found = check(&machine, &store);
+        assert!(found.problems.iter().any(|problem| problem.code == *code), "{number}: {:?}", found.problems);
+        let before = readable(&machine, &store, &contents);
+        assert_ne!(repair(&machine, &store).unwrap(), [], "{number}, {code}");
+        let left = check(&machine, &store).problems;
+        assert!(left.iter().all(|problem| problem.code == "HF0017"), "{number}: {left:?}");
+        assert_eq!(readable(&machine, &store, &contents), before, "{number}, {code}");
+        put_again(&machine, &store, &contents);
+        drop(store);
+        machine.world.restart();
+        let (store, recovered) = machine.open();
+        assert_eq!(recovered.report.problems, Vec::<String>::new(), "{number}, {code}");
+        assert_eq!(recovered.frames.len(), 1);
+        assert_eq!(readable(&machine, &store, &contents), contents.len());
+        let left = check(&machine, &store).problems;
+        assert!(left.iter().all(|problem| problem.code == "HF0017"), "{number}: {left:?}");
+    }
+}
+
+/// What is lost is exactly what was damaged, and a pack of which nothing is lost leaves no file behind.
+#[test]
+fn a_pack_loses_no_more_than_what_is_damaged() {
+    for (spoilt, lost, left) in [(20, 0, 0), (5000, 1, 1)] {
+        let (machine, contents) = node(5);
+        let (store, _) = machine.open();
+        let (path, _) = pack(&machine.disks[0]);
+        machine.disks[0].flip_bit(&path, spoilt, 3);
+        let done = repair(&machine, &store).unwrap();
+        assert!(matches!(done[..], [Remedy::Pack { .. }]), "{done:?}");
+        assert_eq!(readable(&machine, &store, &contents), contents.len() - lost);
+        let files = machine.disks[0].snapshot_files();
+        assert!(!files.contains_key(&path));
+        assert_eq!(files.keys().filter(|path| path.ends_with(".damaged")).count(), left);
+    }
+}
+
+/// Whatever page of the index is damaged: what the check sees of it is gone when the index was made again.
+#[test]
+fn a_damaged_index_is_made_again() {
+    let (machine, contents) = node_of(8, 500, 600);
+    let index = machine.disks[0].snapshot_files()["index"].clone();
+    let mut made_again = 0;
+    for page in 1..index.len() / 4096 {
+        machine.disks[0].install("index", &index);
+        machine.disks[0].corrupt("index", page as u64 * 4096 + 1000, &[0xa5; 700]);
+        let (store, _) = machine.open();
+        let done = repair(&machine, &store).unwrap();
+        assert!(done.iter().all(|remedy| *remedy == Remedy::Index), "{done:?}");
+        made_again += done.len();
+        assert_eq!(check(&machine, &store).problems, []);
+        assert_eq!(readable(&machine, &store, &contents), contents.len());
+        drop(store);
+        machine.world.restart();
+    }
+    assert!(made_again > 3, "{made_again}");
+}
+
+/// A write of what lies in a pack that is gone must not be taken for a duplicate for ever.
+#[test]
+fn a_forgotten_pack_is_no_duplicate_and_comes_back_as_a_stranger() {
+    let (machine, contents) = node(6);
+    let (store, _) = machine.open();
+    let (path, bytes) = pack(&machine.disks[0]);
+    assert!(machine.disks[0].remove(&path));
+    let address = store.key().address(&contents[0]);
+    assert!(store.contains(&address), "nobody knows yet");
+    repair(&machine, &store).unwrap();
+    assert!(contents.iter().any(|content| !store.contains(&store.key().address(content))));
+    let held = readable(&machine, &store, &contents);
+    assert!(held < contents.len());
+    machine.disks[0].install(&path, &bytes);
+    let done = repair(&machine, &store).unwrap();
+    assert!(matches!(done[..], [Remedy::Adopt { disk: 0, .. }]), "{done:?}");
+    assert_eq!(readable(&machine, &store, &contents), contents.len());
+}
+
+/// Frames that vanished from the disk are in memory: a commit makes them unnecessary.
+#[test]
+fn a_journal_that_lost_frames_is_covered() {
+    let (machine, _) = node(7);
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.log(b"three");
+        store.sync_log(store.last_logged()).await.unwrap();
+    });
+    let files = machine.disks[0].snapshot_files();
+    let at = |bytes: &[u8]| bytes.windows(5).position(|window| window == b"three");
+    let (path, at) = files.iter().find_map(|(path, bytes)| Some((path, at(bytes)?))).unwrap();
+    machine.disks[0].flip_bit(path, at as u64, 0);
+    assert_eq!(plan(&check(&machine, &store)).into_iter().collect::<Vec<_>>(), [Remedy::Commit]);
+    machine.run(async {
+        store.commit(b"third", store.last_logged()).await.unwrap();
+        store.repair(Remedy::Commit).await.unwrap();
+    });
+    assert_eq!(check(&machine, &store).problems, []);
+    drop(store);
+    machine.world.restart();
+    let (_, recovered) = machine.open();
+    assert_eq!((recovered.roots, recovered.covered), (b"third".to_vec(), Position(3)));
+}
+
+/// The power goes at every operation of every repair: the store opens, has no less than before, and can be repaired then.
+#[test]
+fn a_power_cut_in_the_middle_of_a_repair_costs_nothing() {
+    // Without any superblock there is nothing to open: that one has to be repaired before the power goes.
+    let mut spoils: Vec<_> = SPOILS.iter().enumerate().filter(|(number, _)| *number != 2).collect();
+    spoils.dedup_by_key(|(_, (code, _))| *code);
+    for (number, (code, spoil)) in spoils {
+        let mut step = 1;
+        loop {
+            let (machine, contents) = node(100 + step);
+            let (store, _) = machine.open();
+            spoil(&machine.disks[0]);
+            let before = readable(&machine, &store, &contents);
+            let remedies = plan(&check(&machine, &store));
+            machine.world.cut_power_at(machine.world.operations() + step);
+            let repaired = machine.world.run_until(async {
+                for remedy in &remedies {
+                    store.repair(*remedy).await?;
+                }
+                Ok::<(), StoreError>(())
+            });
+            let is_whole = machine.world.is_powered();
+            assert!(!is_whole || repaired.unwrap().is_ok(), "{number}, {code}, cut at {step}");
+            drop(store);
+            machine.world.restart();
+            let (store, _) = machine.open();
+            assert!(readable(&machine, &store, &contents) >= before, "{number}, {code}, cut at {step}");
+            repair(&machine, &store).unwrap();
+            assert!(readable(&machine, &store, &contents) >= before, "{number}, {code}, cut at {step}, repaired");
+            if step % 5 == 0 {
+                put_again(&machine, &store, &contents);
+            }
+            if is_whole {
+                assert!(step > 2, "{number}, {code}: a repair takes more than {step} operations");
+                break;
+            }
+            // Every operation of the short ones, and many of the long ones.
+            step += 1 + step / 24;
+        }
+    }
+}
+
+/// Packs are replaced while others put what lies in them.
+#[test]
+fn puts_of_the_same_content_meanwhile_are_not_lost() {
+    for seed in 0..20 {
+        let (machine, contents) = node(200 + seed);
+        let (store, _) = machine.open();
+        let (path, _) = pack(&machine.disks[0]);
+        machine.disks[0].flip_bit(&path, 20, 0);
+        machine.disks[0].flip_bit(&path, 5000, 0);
+        let remedies = plan(&check(&machine, &store));
+        let (other, again) = (store.clone(), contents.clone());
+        let tasks = machine.world.platform().tasks;
+        tasks.spawn(
+            "puts",
+            Box::pin(async move {
+                for content in again {
+                    other.put(Class::Data, &content).await.unwrap();
+                    other.settle().await.unwrap();
+                }
+            }),
+        );
+        machine.run(async {
+            for remedy in remedies {
+                store.repair(remedy).await.unwrap();
+            }
+        });
+        machine.world.run_for(std::time::Duration::from_secs(60)).unwrap();
+        assert_eq!(readable(&machine, &store, &contents), contents.len());
+        drop(store);
+        machine.world.restart();
+        let (store, _) = machine.open();
+        assert_eq!(readable(&machine, &store, &contents), contents.len(), "seed {seed}");
+    }
+}
