@@ -3,17 +3,19 @@
 //!
 //! Q-9  What is not as it was is reported: by the opening, by the read, or by the check, and nothing panics. A superblock, an index
 //!      or a journal that another copy stands in for makes no difference, and then nothing has to be said.
+//! Q-10 After a repair, and after the next opening, everything that could be read can be read and is the same, and nothing is left for
+//!      which there is a remedy.
 //!
 //! What is read must follow Q-8, too.
 //!
 //! Not here: damage while the file system works (plan "rot").
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use file::{Depth, FileError, FileSystem, View};
+use file::{Depth, FileError, FileSystem, Remedy, View};
 use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 
@@ -29,7 +31,9 @@ const PER_IMAGE: u64 = 50;
 /// Directories of a disk, which an image does not have while they are empty.
 const DIRECTORIES: [&str; 2] = ["packs", "journal"];
 /// Steps of a world in which everything is read.
-const STEPS_MAX: u64 = 5_000_000;
+const STEPS_MAX: u64 = 20_000_000;
+/// Rounds of checking and repairing after which there must be nothing left to do.
+const REPAIR_ROUNDS_MAX: usize = 4;
 
 /// What became of the damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +48,8 @@ pub struct Findings {
     pub mended: u64,
     /// Everything is there, and nothing was said: bytes that nobody needs.
     pub harmless: u64,
+    /// Of all these, how many there was something to repair of.
+    pub repaired: u64,
     /// By kind of file.
     pub by_place: BTreeMap<String, u64>,
     /// What went against Q-8 or Q-9.
@@ -58,6 +64,7 @@ impl Findings {
         self.lost += other.lost;
         self.mended += other.mended;
         self.harmless += other.harmless;
+        self.repaired += other.repaired;
         for (place, count) in other.by_place {
             *self.by_place.entry(place).or_default() += count;
         }
@@ -67,12 +74,12 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Findings { damaged, refused, lost, mended, harmless, by_place, failures } = self;
+        let Findings { damaged, refused, lost, mended, harmless, repaired, by_place, failures } = self;
         let places: Vec<String> = by_place.iter().map(|(place, count)| format!("{place} {count}")).collect();
         write!(
             f,
             "{damaged} damaged ({}): {refused} refused, {lost} with a reported loss, {mended} reported and whole, {harmless} without \
-             effect; {} failed",
+             effect; {repaired} repaired; {} failed",
             places.join(", "),
             failures.len()
         )
@@ -109,14 +116,20 @@ impl fmt::Display for Damage {
     }
 }
 
+/// By snapshot (the present has no name) and client.
+type Trees = BTreeMap<(String, usize), Result<Tree, FileError>>;
+
 /// What a fresh machine finds.
 struct Found {
-    /// By snapshot (the present has no name) and client.
-    trees: BTreeMap<(String, usize), Result<Tree, FileError>>,
+    trees: Trees,
     /// What opening and reading had to say.
     told: Vec<String>,
     /// What the check had to say.
     checked: Vec<String>,
+    /// What a repair did.
+    remedies: Vec<Remedy>,
+    /// After the repair, and after another opening: what can be read, and what should have been mended.
+    later: Vec<(&'static str, Trees, Vec<String>)>,
 }
 
 /// Damages the image of a seed, one thing at a time.
@@ -192,14 +205,46 @@ fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Foun
         }
         let check = system.check_store(Depth::Deep, &|_, _| {}).await;
         checked.extend(check.problems.iter().map(|problem| format!("{problem:?}")));
+        let (remedies, mut left) = repair(&system).await;
+        let mut later = vec![("after the repair", read_all(&system, image.histories.len()).await, left)];
         // Whatever it says: it must come to an end.
         let _ = system.close().await;
-        Ok(Found { trees, told, checked })
+        drop(system);
+        let (system, _) = FileSystem::open(&platform, &handles, image.options.clone()).await?;
+        left = open_remedies(&system).await.iter().map(|remedy| format!("still to do: {remedy}")).collect();
+        later.push(("opened after the repair", read_all(&system, image.histories.len()).await, left));
+        let _ = system.close().await;
+        Ok(Found { trees, told, checked, remedies, later })
     });
     outcome.map_err(|halt| halt.to_string())
 }
 
-async fn read_all(system: &Arc<FileSystem>, clients: usize) -> BTreeMap<(String, usize), Result<Tree, FileError>> {
+/// What a check proposes.
+async fn open_remedies(system: &Arc<FileSystem>) -> BTreeSet<Remedy> {
+    let check = system.check_store(Depth::Deep, &|_, _| {}).await;
+    check.problems.iter().filter_map(|problem| problem.remedy).collect()
+}
+
+/// Repairs until there is nothing left to do. Gives what was done, and what did not work.
+async fn repair(system: &Arc<FileSystem>) -> (Vec<Remedy>, Vec<String>) {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for _ in 0..REPAIR_ROUNDS_MAX {
+        let remedies = open_remedies(system).await;
+        if remedies.is_empty() {
+            return (done, failed);
+        }
+        for remedy in remedies {
+            if let Err(error) = system.repair_store(remedy).await {
+                failed.push(format!("cannot {remedy}: {error}"));
+            }
+            done.push(remedy);
+        }
+    }
+    failed.push(format!("there is no end to it: {done:?}"));
+    (done, failed)
+}
+
+async fn read_all(system: &Arc<FileSystem>, clients: usize) -> Trees {
     let snapshots = system.snapshots().into_iter().map(|snapshot| {
         let view = system.find_snapshot(snapshot.name.as_bytes()).map_or(View::LIVE, |node| node.view);
         (snapshot.name, view)
@@ -251,14 +296,41 @@ fn judge(
         None if found.told.is_empty() && found.checked.is_empty() => findings.harmless += 1,
         None => findings.mended += 1,
     }
+    findings.repaired += u64::from(!found.remedies.is_empty());
+    found.later.iter().try_for_each(|(when, trees, left)| {
+        judge_repaired(image, &found.trees, trees, left)
+            .map_err(|what| format!("{when} ({:?}): {what}", found.remedies))
+    })
+}
+
+/// Q-10.
+fn judge_repaired(image: &Image, before: &Trees, after: &Trees, left: &[String]) -> Result<(), String> {
+    if let Some(left) = left.first() {
+        return Err(left.clone());
+    }
+    for ((snapshot, client), before) in before {
+        let Ok(before) = before else { continue };
+        let what = format!("snapshot \"{snapshot}\", client {client}");
+        let after = match after.get(&(snapshot.clone(), *client)) {
+            Some(Ok(after)) => after,
+            Some(Err(error)) => return Err(format!("{what}: {error}")),
+            None => return Err(format!("{what} is gone")),
+        };
+        if let Some((file, _)) = before.nodes.iter().find(|(file, seen)| after.nodes.get(file) != Some(*seen)) {
+            return Err(format!("{what}: {file} is not what it was"));
+        }
+        if snapshot.is_empty() {
+            verify_damaged(&image.histories[*client], after)?;
+        }
+    }
     Ok(())
 }
 
 impl Damage {
-    /// Whether the store must do without what was damaged: the index is made again from the packs, and each superblock is there
-    /// twice on every disk.
+    /// Whether the store must do without what was damaged: the index is made again from the packs, each superblock is there twice
+    /// on every disk, and so is its identity.
     fn has_a_stand_in(&self) -> bool {
-        matches!((place(&self.path), &self.how), ("index", _) | ("superblock", How::Flip { .. }))
+        matches!((place(&self.path), &self.how), ("index", _) | ("superblock" | "disk", How::Flip { .. }))
     }
 }
 
@@ -302,7 +374,7 @@ fn choose(image: &Image, random: &mut Random) -> Option<Damage> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Findings, Found, Run, judge, look};
+    use super::{Findings, Found, Run, Trees, judge, look};
     use crate::plan::Plan;
 
     /// The judge is no rubber stamp: what is gone without a word, and bytes that were never written, are found out.
@@ -330,6 +402,11 @@ mod tests {
                 .map_err(|what| what.split(' ').next().unwrap().to_owned())
         };
         assert_eq!(judge(&without_a_node(), false, &mut findings), Err("nobody".to_owned()));
+        let repaired = |later: (&'static str, Trees, Vec<String>)| Found { later: vec![later], ..copy() };
+        let undone = repaired(("then", copy().trees, vec!["still to do: all".to_owned()]));
+        assert_eq!(judge(&undone, false, &mut Findings::default()), Err("then".to_owned()));
+        let lost = repaired(("then", without_a_node().trees, Vec::new()));
+        assert_eq!(judge(&lost, false, &mut Findings::default()), Err("then".to_owned()));
         let told = || Found { told: vec!["a file is damaged".to_owned()], ..without_a_node() };
         assert_eq!(judge(&told(), true, &mut findings), Err("something".to_owned()));
         assert_eq!(judge(&told(), false, &mut findings), Ok(()));
