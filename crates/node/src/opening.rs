@@ -31,6 +31,25 @@ pub(crate) fn open(
         .map_err(|error| explain("cannot open the node", folder, &error))
 }
 
+/// The same for a repair: opens although frames of the journal are lost, and tells which.
+pub(crate) fn open_with_loss(
+    folder: &NodeFolder,
+    config: &Config,
+    platform: &Platform,
+) -> Result<(Arc<FileSystem>, OpenReport, Option<String>), Failure> {
+    let disks = folder.disks()?;
+    let mut options = options(config, ram_bytes());
+    let cannot = |error| explain("cannot open the node", folder, &error);
+    match block_on(FileSystem::open(platform, &disks, options.clone())) {
+        Err(error @ FileError::Store(StoreError::FramesLost { .. })) => {
+            options.store.gives_up_frames = true;
+            let (system, report) = block_on(FileSystem::open(platform, &disks, options)).map_err(cannot)?;
+            Ok((system, report, Some(error.to_string())))
+        }
+        opened => opened.map(|(system, report)| (system, report, None)).map_err(cannot),
+    }
+}
+
 /// Says in the log what opening had to mend.
 pub(crate) fn log(report: &OpenReport) {
     let store = &report.store;
@@ -100,6 +119,15 @@ pub(crate) fn explain(what: &str, folder: &NodeFolder, error: &FileError) -> Fai
         )
         .place(&**path)
         .mend("check the disk; `hydrafs fsck` lists all damage; bring the file back from a backup if you have one"),
+        FileError::Store(StoreError::FramesLost { path, offset, first, last, behind, witness }) => Failure::new(
+            what,
+            format!(
+                "the journal is damaged at byte {offset}: the changes of frames {first} to {last} are lost ({witness} knew them to be \
+                 durable; {behind} of them can be read and make no sense without the first)"
+            ),
+        )
+        .place(&**path)
+        .mend("check the disk; `hydrafs fsck --repair --accept-loss` goes on with what was before them; nothing was changed"),
         FileError::Store(StoreError::Disk(error)) => explain_disk(what, error),
         error => at_node(error.to_string()),
     }

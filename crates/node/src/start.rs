@@ -42,7 +42,7 @@ pub(crate) struct MountOptions {
 
 /// Asks the node's daemon; where none runs, opens the node, does what is asked, and closes it.
 pub(crate) fn ask(folder: &NodeFolder, request: Request, progress: impl FnMut(&str)) -> Result<Value, Failure> {
-    let access = Access::open(folder)?;
+    let access = Access::open(folder, false)?;
     let answer = access.ask(request, progress);
     let closed = access.close();
     answer.and_then(|answer| closed.map(|()| answer))
@@ -52,22 +52,28 @@ pub(crate) fn ask(folder: &NodeFolder, request: Request, progress: impl FnMut(&s
 pub(crate) struct Access<'a> {
     folder: &'a NodeFolder,
     own: Option<(Control, Arc<FileSystem>, Lock)>,
+    /// What was given up to open the node.
+    pub(crate) given_up: Option<String>,
 }
 
 impl<'a> Access<'a> {
-    /// Reaches the daemon, or opens the node.
-    pub(crate) fn open(folder: &'a NodeFolder) -> Result<Access<'a>, Failure> {
+    /// Reaches the daemon, or opens the node; with `accepts_loss` also one whose journal lost what was durable.
+    pub(crate) fn open(folder: &'a NodeFolder, accepts_loss: bool) -> Result<Access<'a>, Failure> {
         if Daemon::reach(&folder.path)?.is_some() {
-            return Ok(Access { folder, own: None });
+            return Ok(Access { folder, own: None, given_up: None });
         }
         daemon::log_of_tool();
         let config = folder.config()?;
         let mut lock = folder.lock()?;
         lock.describe(&format!("a command (process {})", std::process::id()));
         let platform = platform::real::platform();
-        let (system, report) = opening::open(folder, &config, &platform, &[])?;
+        let (system, report, given_up) = if accepts_loss {
+            opening::open_with_loss(folder, &config, &platform)?
+        } else {
+            opening::open(folder, &config, &platform, &[]).map(|(system, report)| (system, report, None))?
+        };
         opening::log(&report);
-        Ok(Access { folder, own: Some((Control::new(folder, &platform, &system), system, lock)) })
+        Ok(Access { folder, own: Some((Control::new(folder, &platform, &system), system, lock)), given_up })
     }
 
     pub(crate) fn ask(&self, request: Request, mut progress: impl FnMut(&str)) -> Result<Value, Failure> {

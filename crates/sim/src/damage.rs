@@ -6,7 +6,7 @@
 //! Q-10 After a repair, and after the next opening, everything that could be read can be read and is the same, and nothing is left for
 //!      which there is a remedy.
 //!
-//! What is read must follow Q-8, too.
+//! What is read must follow Q-8, too, also after frames of the journal were given up.
 //!
 //! Not here: damage while the file system works (plan "rot").
 
@@ -15,7 +15,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use file::{Depth, FileError, FileSystem, Remedy, View};
+use file::{Depth, FileError, FileSystem, Remedy, StoreError, View};
 use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 
@@ -132,6 +132,19 @@ struct Found {
     later: Vec<(&'static str, Trees, Vec<String>)>,
 }
 
+/// An opening that was refused.
+struct Refused {
+    error: FileError,
+    /// What was there after frames of the journal were given up, and after the next opening.
+    later: Vec<Trees>,
+}
+
+impl From<FileError> for Refused {
+    fn from(error: FileError) -> Refused {
+        Refused { error, later: Vec::new() }
+    }
+}
+
 /// Damages the image of a seed, one thing at a time.
 ///
 /// # Errors
@@ -139,7 +152,8 @@ struct Found {
 pub fn damage(seed: u64) -> Result<Findings, String> {
     let plan = Plan { operations: 80, lives: 1, ..Plan::find("calm").expect("it is the base of all") };
     let image = Run::new(seed, plan, false).image()?;
-    let whole = look(&image, seed, None)?.map_err(|error| format!("the whole image was refused: {error}"))?;
+    let whole = look(&image, seed, None)?;
+    let whole = whole.map_err(|refused| format!("the whole image was refused: {}", refused.error))?;
     if !whole.told.is_empty() || !whole.checked.is_empty() {
         return Err(format!("the whole image has problems: {:?}, {:?}", whole.told, whole.checked));
     }
@@ -153,9 +167,13 @@ pub fn damage(seed: u64) -> Result<Findings, String> {
         let failure = match looked {
             Err(panic) => Some(format!("panic: {}", crate::words(panic.as_ref()))),
             Ok(Err(what)) => Some(what),
-            Ok(Ok(Err(error))) => {
+            Ok(Ok(Err(Refused { error, later }))) => {
                 findings.refused += 1;
-                damage.has_a_stand_in().then(|| format!("refused, but something else stands in for it: {error}"))
+                findings.repaired += u64::from(!later.is_empty());
+                let judged = later.iter().try_for_each(|trees| judge_damaged(&image, trees));
+                let stood_in = damage.has_a_stand_in();
+                let stood_in = stood_in.then(|| format!("refused, but something else stands in for it: {error}"));
+                stood_in.or(judged.err().map(|what| format!("after frames were given up: {what}")))
             }
             Ok(Ok(Ok(found))) => judge(&image, &whole, &found, damage.has_a_stand_in(), &mut findings).err(),
         };
@@ -165,7 +183,7 @@ pub fn damage(seed: u64) -> Result<Findings, String> {
 }
 
 /// Opens a copy, reads everything and checks it.
-fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Found, FileError>, String> {
+fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Found, Refused>, String> {
     let world = World::new(seed);
     world.set_step_limit(STEPS_MAX);
     let disks: Vec<SimDisk> = image.disks.iter().map(|(name, _)| world.disk(name, 4 << 30)).collect();
@@ -187,10 +205,23 @@ fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Foun
     }
     let platform = world.platform();
     let outcome = world.run_until(async {
-        let (system, report) = FileSystem::open(&platform, &handles, image.options.clone()).await?;
+        let clients = image.histories.len();
+        let opened = FileSystem::open(&platform, &handles, image.options.clone()).await;
+        if let Err(error @ FileError::Store(StoreError::FramesLost { .. })) = opened {
+            let mut later = Vec::new();
+            for gives_up_frames in [true, false] {
+                let mut options = image.options.clone();
+                options.store.gives_up_frames = gives_up_frames;
+                let (system, _) = FileSystem::open(&platform, &handles, options).await?;
+                later.push(read_all(&system, clients).await);
+                let _ = system.close().await;
+            }
+            return Err(Refused { error, later });
+        }
+        let (system, report) = opened?;
         let mut told: Vec<String> = report.store.problems.iter().map(ToString::to_string).collect();
         told.extend(report.store.index_made_again.map(|why| format!("index made again: {why}")));
-        let trees = read_all(&system, image.histories.len()).await;
+        let trees = read_all(&system, clients).await;
         for tree in trees.values() {
             match tree {
                 Ok(tree) => told.extend(tree.damage.iter().cloned()),
@@ -206,13 +237,13 @@ fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Foun
         let check = system.check_store(Depth::Deep, &|_, _| {}).await;
         checked.extend(check.problems.iter().map(|problem| format!("{problem:?}")));
         let (remedies, mut left) = repair(&system).await;
-        let mut later = vec![("after the repair", read_all(&system, image.histories.len()).await, left)];
+        let mut later = vec![("after the repair", read_all(&system, clients).await, left)];
         // Whatever it says: it must come to an end.
         let _ = system.close().await;
         drop(system);
         let (system, _) = FileSystem::open(&platform, &handles, image.options.clone()).await?;
         left = open_remedies(&system).await.iter().map(|remedy| format!("still to do: {remedy}")).collect();
-        later.push(("opened after the repair", read_all(&system, image.histories.len()).await, left));
+        later.push(("opened after the repair", read_all(&system, clients).await, left));
         let _ = system.close().await;
         Ok(Found { trees, told, checked, remedies, later })
     });
@@ -303,6 +334,18 @@ fn judge(
     })
 }
 
+/// Q-8 for the present.
+fn judge_damaged(image: &Image, trees: &Trees) -> Result<(), String> {
+    for ((_, client), tree) in trees.iter().filter(|((snapshot, _), _)| snapshot.is_empty()) {
+        match tree {
+            Ok(tree) => verify_damaged(&image.histories[*client], tree)?,
+            Err(FileError::NoEntry) => {}
+            Err(error) => return Err(format!("client {client}: {error}")),
+        }
+    }
+    Ok(())
+}
+
 ///
 fn judge_repaired(image: &Image, before: &Trees, after: &Trees, left: &[String]) -> Result<(), String> {
     if let Some(left) = left.first() {
@@ -311,19 +354,16 @@ fn judge_repaired(image: &Image, before: &Trees, after: &Trees, left: &[String])
     for ((snapshot, client), before) in before {
         let Ok(before) = before else { continue };
         let what = format!("snapshot \"{snapshot}\", client {client}");
-        let after = match after.get(&(snapshot.clone(), *client)) {
-            Some(Ok(after)) => after,
+        let tree = match after.get(&(snapshot.clone(), *client)) {
+            Some(Ok(tree)) => tree,
             Some(Err(error)) => return Err(format!("{what}: {error}")),
             None => return Err(format!("{what} is gone")),
         };
-        if let Some((file, _)) = before.nodes.iter().find(|(file, seen)| after.nodes.get(file) != Some(*seen)) {
+        if let Some((file, _)) = before.nodes.iter().find(|(file, seen)| tree.nodes.get(file) != Some(*seen)) {
             return Err(format!("{what}: {file} is not what it was"));
         }
-        if snapshot.is_empty() {
-            verify_damaged(&image.histories[*client], after)?;
-        }
     }
-    Ok(())
+    judge_damaged(image, after)
 }
 
 impl Damage {
@@ -382,7 +422,7 @@ mod tests {
     fn silence_and_wrong_bytes_are_found_out() {
         let plan = Plan { operations: 80, ..Plan::find("calm").expect("it is the base of all") };
         let image = Run::new(3, plan, false).image().unwrap();
-        let copy = || look(&image, 3, None).unwrap().unwrap();
+        let copy = || look(&image, 3, None).unwrap().unwrap_or_else(|refused| panic!("{}", refused.error));
         let whole = copy();
         let mut findings = Findings::default();
         assert_eq!(judge(&image, &whole, &copy(), true, &mut findings), Ok(()));

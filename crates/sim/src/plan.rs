@@ -191,6 +191,7 @@ impl Plan {
                 segment_bytes: random.pick(&[0, 0, 6 << 20]),
                 compression: random.pick(&[Compression::Zstd(1), Compression::None]),
                 reserve_bytes: random.pick(&[1 << 20, 4 << 20]),
+                ..StoreOptions::default()
             },
         };
         if options.inodes_max == 1 {

@@ -233,7 +233,7 @@ impl Check<'_> {
                 // Told by `disks` already.
                 Err(_) => return,
             };
-            match replay::replay(disk, &superblock, &|_| false).await {
+            match replay::replay(disk, &superblock, &|_| false, false).await {
                 Ok(replayed) if replayed.resume.last >= durable => {
                     self.report.frames = replayed.frames.len() as u64;
                     return;
@@ -243,6 +243,11 @@ impl Check<'_> {
                     self.problem("HF0015", "the journal", (path.clone(), 0), words, remedy);
                 }
                 Err(StoreError::Disk(error)) if is_last && error.kind == DiskErrorKind::Absent => {}
+                Err(StoreError::FramesLost { path, offset, first, last, witness, .. }) if is_last => {
+                    let words =
+                        (format!("frames {first} to {last}, of which {witness} knows"), "none that can be read");
+                    self.problem("HF0015", "the journal", (path.into(), offset), words, remedy);
+                }
                 Err(error) if is_last => self.failed("HF0015", path.clone(), error, remedy),
                 _ => {}
             }

@@ -29,6 +29,21 @@ pub enum StoreError {
         /// What is there.
         found: Box<str>,
     },
+    /// The journal lacks frames that were durable. Nothing was changed; [`crate::Options::gives_up_frames`] opens without them.
+    FramesLost {
+        /// The segment where the first of them should be.
+        path: Box<str>,
+        /// Where it should begin, in bytes.
+        offset: u64,
+        /// The first of them.
+        first: u64,
+        /// The last that is known of.
+        last: u64,
+        /// Of them, those that are still there and of no use without the first.
+        behind: u64,
+        /// Who knew of them.
+        witness: Box<str>,
+    },
     /// No healthy disk has room. Nothing was lost; deleting, and a commit afterwards, make room.
     Full {
         /// What needed room.
@@ -75,6 +90,12 @@ impl fmt::Display for StoreError {
                 f,
                 "{what} in {path} at byte {offset} is damaged: expected {expected}, found {found}; nothing of it was \
                  used. Run `hydrafs fsck`, and check the disk"
+            ),
+            StoreError::FramesLost { path, offset, first, last, behind, witness } => write!(
+                f,
+                "the journal is damaged in {path} at byte {offset}: frame {first} is missing, and {witness} knew it to be durable; \
+                 lost are the changes of frames {first} to {last} ({behind} of them can be read, and make no sense without the first). \
+                 Check the disk; `hydrafs fsck --repair --accept-loss` goes on with what was before them"
             ),
             StoreError::Full { what, needed, free } => write!(
                 f,

@@ -18,6 +18,8 @@ pub struct Options {
     /// Room on each disk that content of files never takes (at most an eighth of the disk), so that deleting and
     /// committing work on a full disk.
     pub reserve_bytes: u64,
+    /// Opens although frames are lost that were durable ([`crate::StoreError::FramesLost`]): what they changed is given up.
+    pub gives_up_frames: bool,
 }
 
 impl Default for Options {
@@ -29,6 +31,7 @@ impl Default for Options {
             segment_bytes: 16 << 20,
             compression: Compression::Zstd(1),
             reserve_bytes: 512 << 20,
+            gives_up_frames: false,
         }
     }
 }

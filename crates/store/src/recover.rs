@@ -87,7 +87,7 @@ impl Store {
         let (mut superblock, is_slot_damaged) = superblock::open(&disks).await?;
         let pool = Arc::new(Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?);
         let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
-        let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare).await?;
+        let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare, options.gives_up_frames).await?;
 
         let mut recovery = Recovery { pool: &pool, identity: &identity, counters: &counters, report: &mut report };
         let (found, number_max) = recovery.list_packs()?;
@@ -96,12 +96,18 @@ impl Store {
         recovery.mend_identities(damaged).await;
         replay::make_durable(&pool.disks[0].disk, &replayed).await?;
         superblock.is_closed = false;
+        replay::erase_behind(&pool.disks[0].disk, &replayed).await?;
+        if replayed.lost.is_some() {
+            superblock.durable = replayed.resume.last;
+        }
         superblock::write(&pool, &superblock, &counters).await?;
         let next = superblock.pack_next.max(number_max + 1);
         let packs = recovery.recover_packs(opened, found, next, &options).await?;
 
         report.frames = replayed.frames.len() as u64;
         report.frames_cut = replayed.cut_frames;
+        let other_slot_lies = replayed.lost.is_some();
+        report.problems.extend(replayed.lost.map(|lost| format!("given up: {lost}")));
         let tasks = platform.tasks.clone();
         let journal = Journal::new(tasks, pool.clone(), counters.clone(), options.segment_bytes, replayed.resume);
         let journal = Arc::new(journal);
@@ -112,7 +118,9 @@ impl Store {
             Recovered { roots: superblock.roots.clone(), covered: superblock.covered, frames: replayed.frames, report };
         let parts = Parts { platform: platform.clone(), identity, options, pool, counters, packs, journal, superblock };
         let store = Store::assemble(parts);
-        if is_slot_damaged && let Err(error) = store.renew_root().await {
+        if (is_slot_damaged || other_slot_lies)
+            && let Err(error) = store.renew_root().await
+        {
             recovered.report.problems.push(format!("a damaged superblock could not be written again: {error}"));
         }
         Ok((Arc::new(store), recovered))

@@ -28,6 +28,12 @@ pub struct DiskStatus {
     pub packs: u64,
     /// Bytes of headers and chunks in them.
     pub pack_bytes: u64,
+    /// Chunks in them: they lie nowhere else.
+    pub chunks: u64,
+    /// Content of those.
+    pub content_bytes: u64,
+    /// Whether journal and index lie on it.
+    pub has_journal: bool,
 }
 
 /// All packs of one class.
@@ -115,6 +121,8 @@ impl Store {
             let disk = &mut status.disks[known.disk];
             disk.packs += 1;
             disk.pack_bytes += u64::from(summary.data_bytes);
+            disk.chunks += u64::from(summary.count);
+            disk.content_bytes += summary.raw_bytes;
             let class = match summary.class {
                 Class::Metadata => &mut status.metadata,
                 Class::Data => &mut status.data,
@@ -144,8 +152,8 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             },
             total_bytes: space.total,
             free_bytes: space.free,
-            packs: 0,
-            pack_bytes: 0,
+            has_journal: number == 0,
+            ..DiskStatus::default()
         }
     };
     pool.disks.iter().enumerate().map(status).collect()

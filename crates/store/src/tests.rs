@@ -40,6 +40,7 @@ pub(crate) fn options() -> Options {
         segment_bytes: 0,
         compression: Compression::Zstd(1),
         reserve_bytes: 8 << 20,
+        gives_up_frames: false,
     }
 }
 

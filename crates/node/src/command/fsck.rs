@@ -35,6 +35,10 @@ pub(super) struct Arguments {
     /// Print the plan of a repair, carry it out, and check again.
     #[arg(long)]
     repair: bool,
+    /// Go on without changes that are lost for good: a journal whose frames have rotted is cut before them. What is to be given
+    /// up is said without this option. Not beside a daemon.
+    #[arg(long, requires = "repair", conflicts_with = "dry_run")]
+    accept_loss: bool,
     /// Only print the plan.
     #[arg(long, requires = "repair")]
     dry_run: bool,
@@ -57,7 +61,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn check(arguments: &Arguments, folder: &NodeFolder) -> Result<Value, Failure> {
     let say = |lines: Vec<String>| lines.iter().filter(|_| !arguments.json).for_each(super::say);
     let deep = arguments.deep;
-    let access = Access::open(folder)?;
+    let access = Access::open(folder, arguments.accept_loss)?;
+    if let Some(what) = &access.given_up {
+        super::remark(&format!("given up: {what}"));
+    }
     let ask = |request| {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let answer = access.ask(request, |progress| bar.set_message(progress.to_owned()));
@@ -81,7 +88,10 @@ fn check(arguments: &Arguments, folder: &NodeFolder) -> Result<Value, Failure> {
         left["before"] = json!({ "problems": found["problems"], "plan": found["plan"] });
         Ok(left)
     };
-    let report = work();
+    let mut report = work();
+    if let (Ok(report), Some(what)) = (&mut report, &access.given_up) {
+        report["given_up"] = json!(what);
+    }
     let closed = access.close();
     report.and_then(|report| closed.map(|()| report))
 }

@@ -100,11 +100,31 @@ fn lines(status: &Value) -> Vec<String> {
             _ => format!(", {} of {} free", bytes(disk, "/free_bytes"), bytes(disk, "/total_bytes")),
         };
         lines.push(format!("disk      {}: {}{free}{packs}", text(disk, "/path"), text(disk, "/health")));
+        lines.extend(at_risk(&disk["at_risk"]));
     }
     for failure in status["failures"].as_array().into_iter().flatten() {
         lines.push(format!("FAILURE   {}", failure.as_str().unwrap_or_default()));
     }
     lines
+}
+
+/// What a disk that failed means.
+fn at_risk(risk: &Value) -> Vec<String> {
+    if !risk.is_object() {
+        return Vec::new();
+    }
+    let journal = if risk["journal"] == json!(true) { "; journal and index are on it" } else { "" };
+    vec![
+        format!(
+            "  at risk {} packs with {} chunks ({} of content) lie on this disk alone{journal}",
+            number(risk, "/packs"),
+            number(risk, "/chunks"),
+            bytes(risk, "/content_bytes")
+        ),
+        format!("          {} good disks have the superblock", number(risk, "/good_superblocks")),
+        format!("  works   {}", text(risk, "/works")),
+        format!("  to do   {}", text(risk, "/advice")),
+    ]
 }
 
 /// What is stored, and what waits to be.
@@ -139,4 +159,27 @@ fn stored(status: &Value) -> Vec<String> {
 
 fn bytes(value: &Value, pointer: &str) -> Bytes {
     Bytes(number(value, pointer))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::lines;
+
+    #[test]
+    fn a_disk_that_failed_is_explained() {
+        let risk = json!({
+            "packs": 3, "chunks": 41, "content_bytes": 2048, "journal": true, "good_superblocks": 1,
+            "works": "reading", "advice": "copy what you need",
+        });
+        let disks = json!([{ "path": "/a", "health": "good", "at_risk": null }, { "path": "/b", "health": "EIO", "at_risk": risk }]);
+        let text = lines(&json!({ "disks": disks })).join("\n");
+        for part in
+            ["/b: EIO", "3 packs with 41 chunks (", "alone; journal and index", "works   reading", "to do   copy"]
+        {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert_eq!(text.matches("at risk").count(), 1);
+    }
 }

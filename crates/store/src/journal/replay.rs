@@ -6,6 +6,8 @@
 //!       or the superblock saying so, turns it into damage, and the store refuses to open rather than drop what was promised.
 //!       A superblock that says that the store was closed (S-5) saves looking for frames, unless a segment begins behind it.
 //! R-3   Reading changes nothing. [`make_durable`] comes later, when nothing can be refused any more.
+//! R-4   Frames are given up only where somebody said so. What is left of them is erased, and then the superblock's claim: until both
+//!       are done, the next open refuses again. So what remains is a prefix of the history, and stays one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +16,7 @@ use bytes::Bytes;
 use platform::disk::{Disk, Open};
 
 use super::{Live, Resume};
-use crate::failure::{StoreError, corrupt};
+use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
 use crate::identity::unfit_error;
 use crate::pack::scan::read_whole;
@@ -28,6 +30,10 @@ pub(crate) struct Replayed {
     pub(crate) resume: Resume,
     /// Valid frames behind the end that were cut off because one before them is missing.
     pub(crate) cut_frames: u64,
+    /// Durable frames that are lost; set only if they may be.
+    pub(crate) lost: Option<StoreError>,
+    /// Frames behind those, by segment: offset and length.
+    behind: Vec<(u64, usize, usize)>,
     /// What was taken, as stretches of segments.
     used: Vec<Run>,
 }
@@ -67,12 +73,22 @@ pub(crate) async fn replay(
     disk: &Disk,
     superblock: &Superblock,
     is_spare: &dyn Fn(u64) -> bool,
+    gives_up_frames: bool,
 ) -> Result<Replayed, StoreError> {
     let covered = superblock.covered;
     let segments = read_segments(disk, superblock).await?;
     let mut replayed = take_frames(&segments, superblock);
     let missing = Position(replayed.resume.last.0 + 1);
-    refuse_lost(disk, &segments, missing, superblock)?;
+    if let Some(lost) = find_lost(disk, &segments, missing, superblock) {
+        if !gives_up_frames {
+            return Err(lost);
+        }
+        replayed.lost = Some(lost);
+        for segment in &segments {
+            let behind = segment.frames.range(missing..).map(|(_, found)| found);
+            replayed.behind.extend(behind.map(|found| (segment.number, found.offset, found.end() - found.offset)));
+        }
+    }
     let valid_after = |segment: &Segment| segment.frames.range(missing..).count() as u64;
     replayed.cut_frames = segments.iter().map(valid_after).sum();
     replayed.resume.next_segment = segments.iter().map(|segment| segment.number).max().unwrap_or(0) + 1;
@@ -116,6 +132,9 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
         let is_needless = is_closed || number < oldest;
         let bytes = if is_needless { Bytes::new() } else { read_whole(&file, SEGMENT_BYTES_MAX).await? };
         let frames = find_frames(&bytes, FrameHeader::life(number, &superblock.node_identity));
+        // A header that has rotted: the first frame says the same.
+        let opens = |found: &&Found| found.offset == SegmentHeader::BYTES;
+        let first = first.or_else(|| frames.values().find(opens).map(|found| found.header.position));
         segments.push(Segment { number, first, length: file.length()?, bytes, frames });
     }
     Ok(segments)
@@ -153,6 +172,8 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
         frames: Vec::new(),
         resume: Resume { last: covered, next_segment: 0, live: VecDeque::new(), spare: Vec::new(), bytes: 0 },
         cut_frames: 0,
+        lost: None,
+        behind: Vec::new(),
         used: Vec::new(),
     };
     loop {
@@ -179,31 +200,37 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
     }
 }
 
-fn refuse_lost(
-    disk: &Disk,
-    segments: &[Segment],
-    missing: Position,
-    superblock: &Superblock,
-) -> Result<(), StoreError> {
-    let expected = format!("frame {}, which was durable", missing.0);
+fn find_lost(disk: &Disk, segments: &[Segment], missing: Position, superblock: &Superblock) -> Option<StoreError> {
     let place = owner(segments, missing);
     let path = format!("{}/{}", disk.path(), place.map_or_else(|| JOURNAL.to_owned(), |at| segment_path(at.number)));
     // The missing frame should begin where the one before it ends.
     let before = place.and_then(|at| at.frames.range(..missing).next_back());
     let offset = before.map_or(SegmentHeader::BYTES, |(_, found)| found.end()) as u64;
-    for segment in segments {
-        let witness = segment.frames.values().find(|found| found.header.durable >= missing);
-        if let Some(witness) = witness {
-            let found = format!(
-                "none, though frame {} in {} knew of it",
-                witness.header.position.0,
-                segment_path(segment.number)
-            );
-            return Err(corrupt("the journal", &path, offset, expected, found));
-        }
-    }
-    if superblock.durable >= missing {
-        return Err(corrupt("the journal", &path, offset, expected, "none, though the superblock knew of it"));
+    let knew = |segment: &Segment| {
+        let witness = segment.frames.values().find(|found| found.header.durable >= missing)?;
+        Some(format!("frame {} in {}", witness.header.position.0, segment_path(segment.number)))
+    };
+    let superblock_knew = || (superblock.durable >= missing).then(|| "the superblock".to_owned());
+    let witness = segments.iter().find_map(knew).or_else(superblock_knew)?;
+    let headers = segments.iter().flat_map(|segment| segment.frames.values()).map(|found| &found.header);
+    let last = headers.map(|header| header.durable.max(header.position)).max();
+    let behind = segments.iter().map(|segment| segment.frames.range(missing..).count() as u64).sum();
+    Some(StoreError::FramesLost {
+        path: path.into(),
+        offset,
+        first: missing.0,
+        last: last.max(Some(superblock.durable)).map_or(missing.0, |last| last.0),
+        behind,
+        witness: witness.into(),
+    })
+}
+
+/// Erases what is left of the frames that are given up, so that no later open takes it for a witness, or for history.
+pub(crate) async fn erase_behind(disk: &Disk, replayed: &Replayed) -> Result<(), StoreError> {
+    for (segment, offset, length) in &replayed.behind {
+        let file = disk.open(&segment_path(*segment), Open::Write)?;
+        file.write_at(*offset as u64, &vec![0; *length]).await?;
+        file.sync().await?;
     }
     Ok(())
 }

@@ -95,7 +95,11 @@ fn a_dead_disk_costs_nothing_that_was_not_on_it_alone() {
         let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
         machine.disks[1].set_faults(Faults { is_dead: true, ..Faults::default() });
         store.settle().await.unwrap();
-        assert_eq!(store.status().disks.iter().map(|disk| disk.is_good).collect::<Vec<_>>(), [true, false, true]);
+        let status = store.status();
+        assert_eq!(status.disks.iter().map(|disk| disk.is_good).collect::<Vec<_>>(), [true, false, true]);
+        // What is at risk is known: each chunk lies on one disk.
+        assert_eq!(status.disks.iter().map(|disk| disk.chunks).sum::<u64>(), status.chunks());
+        assert_eq!(status.disks.iter().map(|disk| disk.has_journal).collect::<Vec<_>>(), [true, false, false]);
         let frame = store.log(b"frame");
         store.sync_log(frame).await.unwrap();
         store.commit(b"without disk 1", frame).await.unwrap();

@@ -7,9 +7,9 @@ use base::id::Position;
 use bytes::Bytes;
 use platform::sim::SimDisk;
 
-use super::Machine;
 use super::check::{node_of, pack};
-use crate::{CheckReport, Class, Depth, Remedy, Store, StoreError};
+use super::{Machine, options};
+use crate::{CheckReport, Class, Depth, Options, Recovered, Remedy, Store, StoreError};
 
 type Spoil<'a> = (&'a str, &'a dyn Fn(&SimDisk));
 
@@ -267,4 +267,96 @@ fn puts_of_the_same_content_meanwhile_are_not_lost() {
         let (store, _) = machine.open();
         assert_eq!(readable(&machine, &store, &contents), contents.len(), "seed {seed}");
     }
+}
+
+/// A node whose journal lost frame 5 of 10, all of which were synced.
+fn node_without_a_frame(seed: u64) -> Machine {
+    let machine = Machine::new(seed, 2, 64 << 20);
+    let (store, _) = machine.open();
+    machine.run(async {
+        for number in 1..=10 {
+            store.log(format!("frame-{number:02}").as_bytes());
+            store.sync_log(store.last_logged()).await.unwrap();
+        }
+    });
+    drop(store);
+    machine.world.restart();
+    let files = machine.disks[0].snapshot_files();
+    let at = |bytes: &[u8]| bytes.windows(8).position(|window| window == b"frame-05");
+    let (path, at) = files.iter().find_map(|(path, bytes)| Some((path, at(bytes)?))).unwrap();
+    machine.disks[0].flip_bit(path, at as u64, 2);
+    machine
+}
+
+fn open_without(machine: &Machine) -> Result<(Arc<Store>, Recovered), StoreError> {
+    let options = Options { gives_up_frames: true, ..options() };
+    machine.world.run_until(Store::open(&machine.world.platform(), &machine.handles(), options)).unwrap()
+}
+
+fn frames(recovered: &Recovered) -> Vec<String> {
+    recovered.frames.iter().map(|(_, frame)| String::from_utf8_lossy(frame).into_owned()).collect()
+}
+
+/// what is given up never comes back, whatever happens meanwhile.
+#[test]
+fn frames_are_given_up_only_when_told_and_for_good() {
+    let prefix = ["frame-01", "frame-02", "frame-03", "frame-04"];
+    let mut step = 1;
+    loop {
+        let machine = node_without_a_frame(300 + step);
+        let before = machine.disks[0].snapshot_files();
+        match machine.try_open().map(|_| ()) {
+            Err(StoreError::FramesLost { first: 5, last: 10, behind: 5, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(machine.disks[0].snapshot_files() == before, "a refused opening changes nothing");
+        machine.world.cut_power_at(machine.world.operations() + step);
+        let opened = open_without(&machine);
+        let is_whole = machine.world.is_powered();
+        if let Ok((_, recovered)) = &opened {
+            assert_eq!(frames(recovered), prefix);
+            assert!(recovered.report.problems[0].contains("given up"), "{:?}", recovered.report.problems);
+        }
+        drop(opened);
+        machine.world.restart();
+        let (store, recovered) = open_without(&machine).unwrap();
+        assert_eq!(frames(&recovered), prefix, "cut at {step}");
+        machine.run(async {
+            assert_eq!(store.log(b"after"), Position(5));
+            store.sync_log(Position(5)).await.unwrap();
+        });
+        assert_eq!(check(&machine, &store).problems, []);
+        drop(store);
+        machine.world.restart();
+        let (_, recovered) = machine.open();
+        assert_eq!(frames(&recovered), [&prefix[..], &["after"]].concat(), "cut at {step}");
+        assert_eq!(recovered.report.problems, Vec::<String>::new());
+        if is_whole {
+            assert!(step > 5);
+            break;
+        }
+        step += 1;
+    }
+}
+
+/// The header of a segment says nothing that its first frame does not say.
+#[test]
+fn a_segment_whose_header_rots_loses_nothing() {
+    let machine = Machine::new(9, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.log(b"one");
+        store.log(b"two");
+        store.sync_log(Position(2)).await.unwrap();
+    });
+    drop(store);
+    machine.world.restart();
+    let files = machine.disks[0].snapshot_files();
+    let (path, _) = files.iter().find(|(_, bytes)| bytes.windows(3).any(|window| window == b"two")).unwrap();
+    machine.disks[0].flip_bit(path, 41, 1);
+    let (store, recovered) = machine.open();
+    assert_eq!(frames(&recovered), ["one", "two"]);
+    drop(store);
+    machine.world.restart();
+    assert_eq!(frames(&machine.open().1), ["one", "two"]);
 }

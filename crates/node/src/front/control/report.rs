@@ -108,9 +108,36 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
             "free_bytes": disk.free_bytes,
             "packs": disk.packs,
             "pack_bytes": disk.pack_bytes,
+            "at_risk": at_risk(disk, store),
         })
     };
     store.disks.iter().map(disk).collect()
+}
+
+/// Of a disk that failed: what lies there alone, what goes on without it, and what to do.
+fn at_risk(disk: &file::DiskStatus, store: &StoreStatus) -> Value {
+    if disk.is_good {
+        return Value::Null;
+    }
+    let superblocks = store.disks.iter().filter(|disk| disk.is_good).count();
+    let works = match (superblocks, disk.has_journal) {
+        (0, _) => "reading, as far as the disk answers; nothing can be written",
+        (_, true) => "reading, as far as the disk answers; nothing new is accepted, for the journal is on it",
+        (_, false) => "reading, of this disk as far as it answers; writing, to the other disks",
+    };
+    let advice = "copy what you need away first; then check cable, power and `dmesg`; a restart of the daemon tries the disk again, and \
+                  `hydrafs fsck --deep` says what is lost";
+    json!({
+        "packs": disk.packs,
+        "chunks": disk.chunks,
+        "content_bytes": disk.content_bytes,
+        "stored_bytes": disk.pack_bytes,
+        "journal": disk.has_journal,
+        "index": disk.has_journal,
+        "good_superblocks": superblocks,
+        "works": works,
+        "advice": advice,
+    })
 }
 
 /// What somebody has to look at.
