@@ -7,14 +7,14 @@
 //!
 //! A file is told by its path where it has one: after a walk the names that lead to those with problems are looked up.
 //!
-//! Not here: packs, index and journal (`store`); repair.
+//! Not here: packs, index and journal (`store`); mending (`repair`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::codec::Reader;
 use base::id::FileId;
 use bytes::Bytes;
-use store::Problem;
+use store::{Problem, Remedy};
 
 use crate::attributes::Kind;
 use crate::extent::Extent;
@@ -64,6 +64,8 @@ struct Findings {
     blamed: Vec<(usize, FileId)>,
     /// The path of the root of that catalog: nothing, or the snapshot's.
     view: String,
+    /// Whether everything of that catalog and its directories can be read.
+    has_gaps: bool,
 }
 
 impl FileSystem {
@@ -97,15 +99,21 @@ impl FileSystem {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
         found.view = view;
+        found.has_gaps = false;
+        let first = found.report.problems.len();
+        let files = found.report.files;
         let mut seen: BTreeMap<FileId, Seen> = BTreeMap::new();
         let mut from = Some(0);
         while let Some(at) = from {
-            let (inodes, next) = match self.trees.scan(catalog, at, 256).await {
+            let (inodes, next) = match self.trees.scan_past(catalog, at, 256).await {
                 Ok(scanned) => scanned,
-                Err(error) => {
-                    let place = format!("{}/ from file {at} on", found.view);
-                    found.note_at("HF1001", "catalog", place, 0, "a readable tree", &error);
-                    break;
+                Err(gap) => {
+                    let upto = gap.next.map_or_else(|| "on".to_owned(), |next| format!("to before {next}"));
+                    let place = format!("{}/ from file {at} {upto}", found.view);
+                    found.note_at("HF1001", "catalog", place, 0, "a readable tree", &gap.error);
+                    found.has_gaps = true;
+                    from = gap.next;
+                    continue;
                 }
             };
             for (file, bytes) in inodes {
@@ -114,6 +122,7 @@ impl FileSystem {
                     Ok(value) => self.check_inode(file, &value, &mut seen, found).await?,
                     Err(error) => {
                         found.note("HF1002", "inode", file, error.offset as u64, error.what, &"bytes of another form");
+                        found.has_gaps = true;
                     }
                 }
                 found.report.files += 1;
@@ -125,7 +134,11 @@ impl FileSystem {
         }
         check_links(&seen, found);
         if let Some(orphans) = orphans {
-            self.check_orphans(orphans, &seen, found).await?;
+            self.check_orphans(orphans, &seen, found).await;
+        }
+        let is_lost = found.report.files == files;
+        for problem in &mut found.report.problems[first..] {
+            problem.remedy = remedy(problem.code, found.has_gaps, orphans.is_some(), is_lost);
         }
         self.name_blamed(catalog, &seen, found).await;
         Ok(())
@@ -204,19 +217,21 @@ impl FileSystem {
         seen: &mut BTreeMap<FileId, Seen>,
         found: &mut Findings,
     ) -> Result<(), FileError> {
-        let (mut count, mut subdirectories, mut from) = (0, 0, Some(0));
+        let (mut count, mut subdirectories, mut is_whole, mut from) = (0, 0, true, Some(0));
         while let Some(at) = from {
-            let (entries, next) = match self.trees.scan(&value.base.tree, at, 1024).await {
+            let (entries, next) = match self.trees.scan_past(&value.base.tree, at, 1024).await {
                 Ok(scanned) => scanned,
-                Err(error) => {
-                    found.note("HF1010", "directory tree", file, at, "a readable tree", &error);
-                    return Ok(());
+                Err(gap) => {
+                    found.note("HF1010", "directory tree", file, at, "a readable tree", &gap.error);
+                    (found.has_gaps, is_whole, from) = (true, false, gap.next);
+                    continue;
                 }
             };
             for (cookie, bytes) in entries {
                 count += 1;
                 let Some(entry) = decoded_entry(&bytes) else {
                     found.note("HF1011", "directory entry", file, cookie, "an entry", &"bytes of another form");
+                    found.has_gaps = true;
                     continue;
                 };
                 if !self.cookies(&entry.name).contains(&cookie) {
@@ -236,22 +251,23 @@ impl FileSystem {
         }
         found.report.entries += count;
         seen.entry(file).or_default().subdirectories = subdirectories;
-        if count != value.attributes.size {
+        if is_whole && count != value.attributes.size {
             found.note("HF1013", "directory", file, 0, &format!("size {count}"), &value.attributes.size);
         }
         Ok(())
     }
 
-    async fn check_orphans(
-        &self,
-        orphans: &Root,
-        seen: &BTreeMap<FileId, Seen>,
-        found: &mut Findings,
-    ) -> Result<(), FileError> {
+    async fn check_orphans(&self, orphans: &Root, seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
         let mut listed = Vec::new();
         let mut from = Some(0);
         while let Some(at) = from {
-            let (entries, next) = self.trees.scan(orphans, at, 1024).await?;
+            let (entries, next) = match self.trees.scan(orphans, at, 1024).await {
+                Ok(scanned) => scanned,
+                Err(error) => {
+                    let place = "superblock".to_owned();
+                    return found.note_at("HF1014", "list of unlinked files", place, 0, "a readable tree", &error);
+                }
+            };
             listed.extend(entries.into_iter().map(|(file, _)| FileId(file)));
             from = next;
         }
@@ -261,7 +277,18 @@ impl FileSystem {
             let expected = format!("{} unlinked files", unlinked.len());
             found.note_at("HF1014", "list of unlinked files", "superblock".to_owned(), 0, &expected, &listed.len());
         }
-        Ok(())
+    }
+}
+
+/// What can be done about a problem of the present, or of a snapshot, which never changes: it can only go as a whole.
+fn remedy(code: &str, has_gaps: bool, is_live: bool, is_lost: bool) -> Option<Remedy> {
+    match code {
+        _ if !is_live => (code == "HF1001" && is_lost).then_some(Remedy::Trees { gives_up: true }),
+        // Lost content stays lost, and is never made up.
+        "HF1005" | "HF1006" | "HF1007" | "HF1008" => None,
+        "HF1001" | "HF1002" | "HF1004" | "HF1010" | "HF1011" | "HF1015" => Some(Remedy::Trees { gives_up: true }),
+        // A name that was lost may still be found again.
+        _ => Some(Remedy::Trees { gives_up: has_gaps }),
     }
 }
 

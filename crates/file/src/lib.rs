@@ -13,7 +13,7 @@
 //! system                        what operations share: transactions, ids, loading
 //! acl, directory, attribute, read, write, namespace      the operations
 //! flush, commit                 accepted → local → trees, in the background
-//! snapshot, open, status, check, reclaim                 the whole file system
+//! snapshot, open, status, check, repair, reclaim         the whole file system
 //! ```
 //!
 //! Not here: errno, the kernel's protocol and processes (`node`), packs and disks (`store`), other nodes.
@@ -51,6 +51,7 @@ mod reclaim;
 
 mod check;
 mod open;
+mod repair;
 mod snapshot;
 mod status;
 

@@ -8,6 +8,7 @@ mod hostile;
 mod namespace;
 mod races;
 mod reclaim;
+mod repair;
 mod tree;
 
 use std::sync::Arc;

@@ -56,6 +56,13 @@ impl Place {
     }
 }
 
+/// A stretch of keys that cannot be read.
+pub(crate) struct Gap {
+    pub(crate) error: StoreError,
+    /// Where it ends; `None`: with the tree.
+    pub(crate) next: Option<u64>,
+}
+
 /// Trees of one store.
 #[derive(Clone)]
 pub(crate) struct Trees {
@@ -106,10 +113,29 @@ impl Trees {
         from: u64,
         limit: usize,
     ) -> Result<(Vec<(u64, Bytes)>, Option<u64>), StoreError> {
-        let mut found = Vec::new();
-        let mut at = from;
+        let (found, next) = self.scan_past(root, from, limit).await.map_err(|gap| gap.error)?;
+        if let Some(at) = next.filter(|_| found.len() < limit) {
+            // It ended before a gap, whose error this is.
+            self.locate(root, at, 0).await?;
+        }
+        Ok((found, next))
+    }
+
+    /// As [`Trees::scan`], for a tree that may be damaged: a gap ends the entries before it, and then comes as an error of its own.
+    pub(crate) async fn scan_past(
+        &self,
+        root: &Root,
+        from: u64,
+        limit: usize,
+    ) -> Result<(Vec<(u64, Bytes)>, Option<u64>), Gap> {
+        let (mut found, mut at): (Vec<(u64, Bytes)>, u64) = (Vec::new(), from);
         loop {
-            let Some(located) = self.locate(root, at, 0).await? else { return Ok((found, None)) };
+            let located = match self.descend(root, at, 0).await {
+                Ok(Some(located)) => located,
+                Ok(None) => return Ok((found, None)),
+                Err(_) if !found.is_empty() => return Ok((found, Some(at))),
+                Err(gap) => return Err(gap),
+            };
             let first = located.node.find(at).unwrap_or_else(|index| index);
             found.extend(
                 (first..located.node.count()).map(|index| (located.node.key(index), located.node.value(index))),
@@ -263,23 +289,29 @@ impl Trees {
 
     /// The node of `level` whose range holds `key`; `None` for an empty tree.
     async fn locate(&self, root: &Root, key: u64, level: u8) -> Result<Option<Located>, StoreError> {
+        self.descend(root, key, level).await.map_err(|gap| gap.error)
+    }
+
+    /// The same, and what follows behind a node that cannot be read.
+    async fn descend(&self, root: &Root, key: u64, level: u8) -> Result<Option<Located>, Gap> {
         let (address, top) = match root {
             Root::Empty => return Ok(None),
             Root::Inline(bytes) => {
-                let node = Node::decode(bytes.clone(), 0, None)?;
+                let node = Node::decode(bytes.clone(), 0, None).map_err(|error| Gap { error, next: None })?;
                 return Ok(Some(Located { separator: 0, node, next: None }));
             }
             Root::Node { address, level } => (*address, *level),
         };
         let mut place = Place::TOP;
-        let mut node = self.node(&address, top, &place).await?;
+        let mut node = self.node(&address, top, &place).await.map_err(|error| Gap { error, next: None })?;
         let mut current = top;
         while current > level {
             let index = node.find(key).unwrap_or_else(|index| index.saturating_sub(1));
-            let child = node.child(index)?;
-            place = place.of_child(&node, index);
+            let below = place.of_child(&node, index);
             current -= 1;
-            node = self.node(&child.address, current, &place).await?;
+            let child = async { self.node(&node.child(index)?.address, current, &below).await };
+            node = child.await.map_err(|error| Gap { error, next: below.next })?;
+            place = below;
         }
         Ok(Some(Located { separator: place.first.unwrap_or(0), node, next: place.next }))
     }

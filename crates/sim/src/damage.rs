@@ -15,16 +15,18 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use file::{Depth, FileError, FileSystem, Remedy, StoreError, View};
+use base::id::FileId;
+use file::{Depth, FileError, FileSystem, Kind, Remedy, StoreError, View};
 use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 
 use crate::client::Client;
+use crate::model::Name;
 use crate::oracle::verify_damaged;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::run::{Image, Run};
-use crate::tree::{Tree, read_tree};
+use crate::tree::{Seen, Tree, read_tree};
 
 /// Damages of one image.
 const PER_IMAGE: u64 = 50;
@@ -252,8 +254,9 @@ fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Foun
 
 /// What a check proposes.
 async fn open_remedies(system: &Arc<FileSystem>) -> BTreeSet<Remedy> {
-    let check = system.check_store(Depth::Deep, &|_, _| {}).await;
-    check.problems.iter().filter_map(|problem| problem.remedy).collect()
+    let store = system.check_store(Depth::Deep, &|_, _| {}).await.problems;
+    let files = system.check_files(&|_| {}).await.map(|report| report.problems).unwrap_or_default();
+    store.iter().chain(&files).filter_map(|problem| problem.remedy).collect()
 }
 
 /// Repairs until there is nothing left to do. Gives what was done, and what did not work.
@@ -265,7 +268,11 @@ async fn repair(system: &Arc<FileSystem>) -> (Vec<Remedy>, Vec<String>) {
             return (done, failed);
         }
         for remedy in remedies {
-            if let Err(error) = system.repair_store(remedy).await {
+            let outcome = match remedy {
+                Remedy::Trees { .. } => system.repair_files(true).await.map(drop),
+                remedy => system.repair_store(remedy).await.map(drop),
+            };
+            if let Err(error) = outcome {
                 failed.push(format!("cannot {remedy}: {error}"));
             }
             done.push(remedy);
@@ -329,29 +336,25 @@ fn judge(
     }
     findings.repaired += u64::from(!found.remedies.is_empty());
     found.later.iter().try_for_each(|(when, trees, left)| {
-        judge_repaired(image, &found.trees, trees, left)
-            .map_err(|what| format!("{when} ({:?}): {what}", found.remedies))
+        judge_repaired(image, found, trees, left).map_err(|what| format!("{when} ({:?}): {what}", found.remedies))
     })
 }
 
 /// Q-8 for the present.
 fn judge_damaged(image: &Image, trees: &Trees) -> Result<(), String> {
-    for ((_, client), tree) in trees.iter().filter(|((snapshot, _), _)| snapshot.is_empty()) {
-        match tree {
-            Ok(tree) => verify_damaged(&image.histories[*client], tree)?,
-            Err(FileError::NoEntry) => {}
-            Err(error) => return Err(format!("client {client}: {error}")),
-        }
-    }
-    Ok(())
+    let live = trees.iter().filter(|((snapshot, _), _)| snapshot.is_empty());
+    live.filter_map(|((_, client), tree)| Some((client, tree.as_ref().ok()?)))
+        .try_for_each(|(client, tree)| verify_damaged(&image.histories[*client], tree))
 }
 
 ///
-fn judge_repaired(image: &Image, before: &Trees, after: &Trees, left: &[String]) -> Result<(), String> {
+fn judge_repaired(image: &Image, found: &Found, after: &Trees, left: &[String]) -> Result<(), String> {
     if let Some(left) = left.first() {
         return Err(left.clone());
     }
-    for ((snapshot, client), before) in before {
+    // Names that led nowhere are gone then, and with them the sizes and links of before.
+    let lost_names = found.remedies.iter().any(|remedy| matches!(remedy, Remedy::Trees { .. }));
+    for ((snapshot, client), before) in &found.trees {
         let Ok(before) = before else { continue };
         let what = format!("snapshot \"{snapshot}\", client {client}");
         let tree = match after.get(&(snapshot.clone(), *client)) {
@@ -359,11 +362,29 @@ fn judge_repaired(image: &Image, before: &Trees, after: &Trees, left: &[String])
             Some(Err(error)) => return Err(format!("{what}: {error}")),
             None => return Err(format!("{what} is gone")),
         };
-        if let Some((file, _)) = before.nodes.iter().find(|(file, seen)| tree.nodes.get(file) != Some(*seen)) {
+        let is_kept = |file: &FileId, seen: &Seen| match tree.nodes.get(file) {
+            Some(now) if lost_names => {
+                let is_same = |(name, place): (&Name, &(FileId, Kind))| seen.entries.get(name) == Some(place);
+                let has_all = |(name, (file, _)): (&Name, &(FileId, Kind))| {
+                    !before.nodes.contains_key(file) || now.entries.contains_key(name)
+                };
+                now.content.bytes == seen.content.bytes
+                    && (&now.xattrs, &now.target) == (&seen.xattrs, &seen.target)
+                    && now.entries.iter().all(is_same)
+                    && seen.entries.iter().all(has_all)
+            }
+            now => now == Some(seen),
+        };
+        if let Some((file, _)) = before.nodes.iter().find(|(file, seen)| !is_kept(file, seen)) {
             return Err(format!("{what}: {file} is not what it was"));
         }
+        if snapshot.is_empty() {
+            let mut tree = tree.clone();
+            tree.damage.extend(lost_names.then(|| "names were lost".to_owned()));
+            verify_damaged(&image.histories[*client], &tree)?;
+        }
     }
-    judge_damaged(image, after)
+    Ok(())
 }
 
 impl Damage {

@@ -35,6 +35,19 @@ pub enum Remedy {
         /// Its number.
         pack: u64,
     },
+    /// Of the layer above: its trees are written again as what can be read of them says.
+    Trees {
+        /// Without what cannot be read, which is lost then. Only if somebody said so.
+        gives_up: bool,
+    },
+}
+
+impl Remedy {
+    /// Whether something is given up that might be found again some other way.
+    #[must_use]
+    pub fn gives_up(&self) -> bool {
+        matches!(self, Remedy::Trees { gives_up: true })
+    }
 }
 
 impl fmt::Display for Remedy {
@@ -54,6 +67,13 @@ impl fmt::Display for Remedy {
                 f,
                 "forget pack {pack:016x}, so that its content is stored anew when it is written again; should its file come \
                  back, it is taken in by the next start"
+            ),
+            Remedy::Trees { gives_up: false } => {
+                f.write_str("set links, sizes, parents and lists right; files that lost their names go to /lost+found")
+            }
+            Remedy::Trees { gives_up: true } => f.write_str(
+                "write directories and the catalog again without what cannot be read of them, remove the names that lead nowhere, and \
+                 bring files that lost their names to /lost+found (needs --accept-loss)",
             ),
         }
     }

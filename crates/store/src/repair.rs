@@ -45,7 +45,7 @@ impl Drop for Condemned<'_> {
 
 impl Store {
     /// Carries out a remedy; tells in words what came of it. For [`Remedy::Commit`] the caller commits first: here the other slot
-    /// follows.
+    /// follows. [`Remedy::Trees`] is wholly the caller's.
     ///
     /// # Errors
     /// Why it could not be done. Nothing is lost then, and another try is welcome.
@@ -73,6 +73,7 @@ impl Store {
             Remedy::Adopt { disk, pack } => self.adopt(disk, pack).await,
             Remedy::Pack { pack } => self.replace_pack(pack).await,
             Remedy::Forget { pack } => self.forget_pack(pack).await,
+            Remedy::Trees { .. } => Ok("nothing to do in the store".to_owned()),
         }
     }
 

@@ -35,8 +35,8 @@ pub(super) struct Arguments {
     /// Print the plan of a repair, carry it out, and check again.
     #[arg(long)]
     repair: bool,
-    /// Go on without changes that are lost for good: a journal whose frames have rotted is cut before them. What is to be given
-    /// up is said without this option. Not beside a daemon.
+    /// Give up what cannot be read: frames of the journal and what follows them, names and inodes whose trees have rotted. The plan
+    /// says what that is; without this option the rest is repaired. Not beside a daemon.
     #[arg(long, requires = "repair", conflicts_with = "dry_run")]
     accept_loss: bool,
     /// Only print the plan.
@@ -81,7 +81,7 @@ fn check(arguments: &Arguments, folder: &NodeFolder) -> Result<Value, Failure> {
         if arguments.dry_run || list(&found, "plan").is_empty() {
             return Ok(found);
         }
-        let mut left = ask(Request::Repair { deep })?;
+        let mut left = ask(Request::Repair { deep, accept_loss: arguments.accept_loss })?;
         say(list(&left, "steps").iter().map(step).collect());
         say(vec!["after the repair:".to_owned()]);
         say(lines(&left));

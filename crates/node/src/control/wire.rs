@@ -63,6 +63,8 @@ pub enum Request {
     Repair {
         /// As for the check.
         deep: bool,
+        /// Give up what cannot be read of directories and the catalog.
+        accept_loss: bool,
     },
     /// Unmounts, makes everything local, commits, and ends the daemon. Fails and changes nothing while the mount is in use,
     /// unless it is to be detached.

@@ -37,6 +37,8 @@ use crate::{exposition, moment, opening};
 /// Steps of one repair. What is not mended then keeps coming back, and somebody has to look at it.
 const REPAIR_STEPS_MAX: usize = 1000;
 
+/// Names and files that the outcome of a step lists.
+const WORDS_MAX: usize = 1000;
 /// What requests are answered from.
 pub(crate) struct Control {
     /// Where metrics are published, or why they are not. First, so that nobody listens any more when the file system is released.
@@ -178,23 +180,48 @@ impl Control {
     }
 
     /// Does what is planned, looks again, and goes on while there is something new to do.
-    fn repair(&self, deep: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
-        let (mut steps, mut failed) = (Vec::new(), BTreeSet::new());
+    fn repair(&self, deep: bool, accept_loss: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+        let (mut steps, mut tried) = (Vec::new(), BTreeSet::new());
         loop {
-            let plan: Vec<Remedy> = self.plan.lock().difference(&failed).copied().collect();
+            let plan: Vec<Remedy> = self.plan.lock().difference(&tried).copied().collect();
             for (number, remedy) in plan.iter().enumerate() {
                 progress(&format!("step {} of {}: {remedy}", number + 1, plan.len()));
-                let outcome = block_on(self.system.repair_store(*remedy));
-                if outcome.is_err() {
-                    failed.insert(*remedy);
+                let outcome = self.carry_out(*remedy, accept_loss);
+                // Trees are written again once: what is wrong with them then, another time would not mend.
+                if outcome.is_err() || matches!(remedy, Remedy::Trees { .. }) {
+                    tried.insert(*remedy);
                 }
-                steps.push((*remedy, outcome.map_err(|error| error.to_string())));
+                steps.push((*remedy, outcome));
             }
             let checked = self.check(deep, progress)?;
-            if steps.len() >= REPAIR_STEPS_MAX || self.plan.lock().is_subset(&failed) {
+            if steps.len() >= REPAIR_STEPS_MAX || self.plan.lock().is_subset(&tried) {
                 return Ok(checked.after(&steps));
             }
         }
+    }
+
+    fn carry_out(&self, remedy: Remedy, accept_loss: bool) -> Result<String, String> {
+        let words = |error: FileError| error.to_string();
+        let Remedy::Trees { gives_up } = remedy else {
+            return block_on(self.system.repair_store(remedy)).map_err(words);
+        };
+        if self.is_daemon {
+            return Err(
+                "not while a daemon has the node open: end it (`hydrafs umount` or `hydrafs stop`), and repair then"
+                    .into(),
+            );
+        }
+        if gives_up && !accept_loss {
+            return Err("not without --accept-loss, for what cannot be read now is lost then".into());
+        }
+        let done = block_on(self.system.repair_files(accept_loss)).map_err(words)?;
+        let shown = done.iter().take(WORDS_MAX).cloned().collect::<Vec<_>>().join("; ");
+        let more = done.len().saturating_sub(WORDS_MAX);
+        Ok(match (done.is_empty(), more) {
+            (true, _) => "there was nothing to do any more".to_owned(),
+            (_, 0) => shown,
+            _ => format!("{shown}; and {more} more"),
+        })
     }
 }
 
@@ -218,7 +245,7 @@ impl Handler for Control {
             }
             Request::SnapshotDelete { name } => self.delete_snapshot(&name),
             Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
-            Request::Repair { deep } => self.repair(deep, progress),
+            Request::Repair { deep, accept_loss } => self.repair(deep, accept_loss, progress),
             Request::Stop { .. } | Request::Restart { .. } => {
                 Err(Failure::new("cannot reach the daemon", "none runs").at(&self.folder.path))
             }

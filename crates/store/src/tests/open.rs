@@ -344,7 +344,8 @@ fn an_old_word_of_a_clean_end_is_not_believed() {
 /// A bit that flips in either file of an identity costs nothing, in both at once the node.
 #[test]
 fn an_identity_survives_the_loss_of_one_of_its_files() {
-    let spoils: [&dyn Fn(&SimDisk, &str); 4] = [
+    type Spoil<'a> = &'a dyn Fn(&SimDisk, &str);
+    let spoils: [Spoil<'_>; 4] = [
         &|disk, file| disk.flip_bit(file, 70, 3),
         &|disk, file| disk.corrupt(file, 8, &2_u32.to_le_bytes()),
         &|disk, file| disk.truncate(file, 100),

@@ -265,6 +265,12 @@ fn advice(code: &str) -> &'static str {
             "its disk takes no writes: mend the disk, start again, and repair then"
         }
         "HF0009" | "HF0016" => "check the disk and its connection, and check again",
+        "HF1001" | "HF1002" | "HF1003" | "HF1004" => {
+            "it is in a snapshot, which never changes: delete the snapshot when you need it no more"
+        }
+        code if code.starts_with("HF101") => {
+            "it is in a snapshot, which never changes: delete the snapshot when you need it no more"
+        }
         "HF1005" | "HF1006" | "HF1007" | "HF1008" => {
             "content is lost: reading it is an error; bring the file back from a backup, which mends every file with the same content"
         }

@@ -1,0 +1,229 @@
+//! Repair of trees: whatever chunk of them is lost, the rest is there, and says one consistent thing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use base::id::FileId;
+use store::{Depth, Remedy};
+
+use super::{Machine, create, find, list, read_all};
+use crate::{FileError, FileSystem, Kind, Node, XattrMode};
+
+const DIRECTORIES: usize = 4;
+const FILES: usize = 60;
+
+/// What can be read of each file.
+type Contents = BTreeMap<FileId, Vec<u8>>;
+
+/// A node with some directories of files, closed, and all of its files.
+fn node(seed: u64) -> (Machine, Vec<FileId>) {
+    let machine = Machine::new(seed);
+    let system = machine.open();
+    let files = machine.run(async {
+        let mut files = vec![FileId::ROOT];
+        for directory in 0..DIRECTORIES {
+            let top = create(&system, FileId::ROOT, &format!("d{directory}"), Kind::Directory).await.file;
+            let below = create(&system, top, "below", Kind::Directory).await.file;
+            files.extend([top, below]);
+            for number in 0..FILES {
+                let parent = if number % 3 == 0 { below } else { top };
+                let name = format!("file number {number} of directory {directory}");
+                let file = create(&system, parent, &name, Kind::Regular).await.file;
+                system.write(file, 0, format!("content of {file}").as_bytes(), false).await.unwrap();
+                files.push(file);
+            }
+            let large = vec![7; 3000 + directory];
+            system.set_xattr(top, b"user.large", &large, XattrMode::Set, false).await.unwrap();
+        }
+        system.commit().await.unwrap();
+        system.close().await.unwrap();
+        files
+    });
+    drop(system);
+    machine.world.restart();
+    (machine, files)
+}
+
+/// The chunks of trees: file and offset.
+fn tree_chunks(machine: &Machine) -> Vec<(String, u64)> {
+    let packs = machine.disk.snapshot_files();
+    let packs = packs.iter().filter(|(path, bytes)| path.starts_with("packs/") && bytes[12] == 1);
+    let chunks = packs.flat_map(|(path, bytes)| {
+        let found = bytes.windows(4).enumerate().filter(|(_, window)| window == b"Chnk");
+        found.map(|(at, _)| (path.clone(), at as u64)).collect::<Vec<_>>()
+    });
+    chunks.collect()
+}
+
+fn readable(machine: &Machine, system: &Arc<FileSystem>, files: &[FileId]) -> Contents {
+    machine.run(async {
+        let mut contents = Contents::new();
+        for &file in files {
+            let node = Node::live(file);
+            let Ok(attributes) = system.attributes(node).await else { continue };
+            let mut bytes = vec![0; 100];
+            match attributes.kind {
+                Kind::Regular if system.read(node, 0, &mut bytes).await.is_ok() => contents.insert(file, bytes),
+                Kind::Directory => contents.insert(file, Vec::new()),
+                _ => None,
+            };
+        }
+        contents
+    })
+}
+
+/// Every file that a name leads to.
+fn named(machine: &Machine, system: &Arc<FileSystem>) -> BTreeSet<FileId> {
+    machine.run(async {
+        let (mut found, mut waiting) = (BTreeSet::new(), vec![FileId::ROOT]);
+        while let Some(file) = waiting.pop() {
+            if !found.insert(file) || system.attributes(Node::live(file)).await.unwrap().kind != Kind::Directory {
+                continue;
+            }
+            let mut after = 0;
+            loop {
+                let entries = system.read_directory(Node::live(file), after, 100).await.unwrap();
+                let Some(last) = entries.last() else { break };
+                after = last.cookie;
+                waiting.extend(entries.iter().map(|entry| entry.node.file));
+            }
+        }
+        found
+    })
+}
+
+fn remedies(machine: &Machine, system: &Arc<FileSystem>) -> BTreeSet<Remedy> {
+    machine.run(async {
+        let store = system.check_store(Depth::Deep, &|_, _| {}).await;
+        let files = system.check_files(&|_| {}).await.unwrap();
+        store.problems.iter().chain(&files.problems).filter_map(|problem| problem.remedy).collect()
+    })
+}
+
+/// What the store can do about it.
+fn repair_store(machine: &Machine, system: &Arc<FileSystem>) {
+    for remedy in remedies(machine, system).into_iter().filter(|remedy| !matches!(remedy, Remedy::Trees { .. })) {
+        machine.run(system.repair_store(remedy)).unwrap();
+    }
+}
+
+fn damaged(seed: u64, number: usize) -> Option<(Machine, Vec<FileId>)> {
+    let (machine, files) = node(seed);
+    let (path, at) = tree_chunks(&machine).get(number)?.clone();
+    machine.disk.flip_bit(&path, at + 60, 1);
+    Some((machine, files))
+}
+
+#[test]
+fn whatever_chunk_of_the_trees_is_lost_the_rest_has_names() {
+    let (mut number, mut given_up, mut lost_files, mut homes) = (0, 0, 0, 0);
+    while let Some((machine, files)) = damaged(1, number) {
+        let system = machine.open();
+        let before = readable(&machine, &system, &files);
+        repair_store(&machine, &system);
+        let planned = remedies(&machine, &system);
+        machine.run(system.repair_files(false)).unwrap();
+        assert_eq!(readable(&machine, &system, &files), before, "chunk {number}: nothing is given up yet");
+        let done = machine.run(system.repair_files(true)).unwrap();
+        given_up += usize::from(planned.contains(&Remedy::Trees { gives_up: true }));
+        assert_eq!(planned.is_empty(), done.is_empty(), "chunk {number}: {planned:?}, {done:?}");
+        for life in 0..2 {
+            let system = if life == 0 { system.clone() } else { machine.power_cycle(system.clone()) };
+            let after = readable(&machine, &system, &files);
+            let kept = before.iter().filter(|(file, _)| **file != FileId::ROOT || after.contains_key(*file));
+            assert!(
+                kept.clone().all(|(file, content)| after.get(file) == Some(content)),
+                "chunk {number}, life {life}"
+            );
+            let named = named(&machine, &system);
+            assert!(before.keys().all(|file| named.contains(file)), "chunk {number}, life {life}: all have names");
+            assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}, life {life}");
+            assert_eq!(machine.run(system.repair_files(true)).unwrap(), Vec::<String>::new(), "nothing is left to do");
+            if life == 1 {
+                lost_files += files.len() - before.len();
+                homes += usize::from(machine.run(find(&system, "lost+found")).is_ok());
+                machine.run(async {
+                    create(&system, FileId::ROOT, "after", Kind::Regular).await;
+                    system.close().await.unwrap();
+                });
+            }
+        }
+        number += 1;
+    }
+    assert!(number > 10 && given_up > 4 && lost_files > 20 && homes > 1, "{number} {given_up} {lost_files} {homes}");
+}
+
+/// The power goes at one operation after the other: the trees are those of before, or those of after.
+#[test]
+fn a_power_cut_in_the_middle_leaves_the_old_trees_or_the_new() {
+    let count = tree_chunks(&node(2).0).len();
+    for number in (0..count).step_by(7) {
+        let mut step = 1;
+        loop {
+            let (machine, files) = damaged(2, number).unwrap();
+            let system = machine.open();
+            repair_store(&machine, &system);
+            let before = readable(&machine, &system, &files);
+            machine.world.cut_power_at(machine.world.operations() + step);
+            let repaired = machine.world.run_until(system.repair_files(true));
+            let is_whole = machine.world.is_powered();
+            assert!(!is_whole || repaired.unwrap().is_ok());
+            let system = machine.power_cycle(system);
+            machine.run(system.repair_files(true)).unwrap();
+            let named = named(&machine, &system);
+            assert!(before.keys().all(|file| named.contains(file)), "chunk {number}, cut at {step}");
+            assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}, cut at {step}");
+            if is_whole {
+                break;
+            }
+            step += 1 + step / 4;
+        }
+    }
+}
+
+/// A disk that does not answer is no loss.
+#[test]
+fn a_disk_that_gives_no_answer_costs_no_names() {
+    let (machine, files) = node(3);
+    let system = machine.open();
+    machine.disk.set_faults(platform::sim::Faults { read_error: 1.0, ..platform::sim::Faults::default() });
+    assert!(matches!(machine.run(system.repair_files(true)), Err(FileError::Store(_))));
+    machine.disk.set_faults(platform::sim::Faults::default());
+    let system = machine.power_cycle(system);
+    assert_eq!(named(&machine, &system).len(), files.len());
+    machine.check(&system);
+}
+
+/// Content that is lost stays an error, until the same bytes come again under whatever name.
+#[test]
+fn lost_content_is_mended_by_putting_it_again() {
+    let machine = Machine::new(4);
+    let system = machine.open();
+    let content: Vec<u8> = (0..50_000_u32).flat_map(|number| number.wrapping_mul(number).to_le_bytes()).collect();
+    let file = machine.run(async {
+        let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
+        system.write(file, 0, &content, false).await.unwrap();
+        system.close().await.unwrap();
+        file
+    });
+    let files = machine.disk.snapshot_files();
+    let (data, bytes) = files.iter().find(|(path, bytes)| path.starts_with("packs/") && bytes[12] == 2).unwrap();
+    machine.disk.flip_bit(data, bytes.len() as u64 / 2, 0);
+    let system = machine.power_cycle(system);
+    repair_store(&machine, &system);
+    machine.run(system.repair_files(true)).unwrap();
+    machine.run(async {
+        let report = system.check_files(&|_| {}).await.unwrap();
+        assert!(report.problems.iter().all(|problem| problem.code == "HF1008" && problem.path.starts_with("/file (")));
+        assert!(!report.problems.is_empty());
+        let mut bytes = vec![0; content.len()];
+        assert!(matches!(system.read(Node::live(file), 0, &mut bytes).await, Err(FileError::Store(_))), "no zeroes");
+        let backup = create(&system, FileId::ROOT, "backup", Kind::Regular).await.file;
+        system.write(backup, 0, &content, false).await.unwrap();
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+    });
+    assert_eq!(machine.run(read_all(&system, Node::live(file))), content);
+    machine.check(&system);
+    assert_eq!(machine.run(list(&system, Node::live(FileId::ROOT), 10)).len(), 2);
+}
