@@ -463,6 +463,48 @@ fn a_damaged_pack_is_an_error_and_never_wrong_data() {
     mounted.umount();
 }
 
+/// A journal that lost what was synced: refused, explained, and opened without it only when told to.
+#[test]
+fn a_rotten_journal_is_cut_when_told_to() {
+    let folder = Folder::new("rotten");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    for name in ["first", "second", "third"] {
+        let file = open_new(&point.join(name));
+        file.write_all_at(name.repeat(100).as_bytes(), 0).expect("room");
+        file.sync_all().expect("a disk");
+    }
+    mounted.kill();
+    drop(mounted);
+    let second = b"second".repeat(100);
+    let find = |bytes: &[u8]| bytes.windows(second.len()).position(|window| window == second);
+    let segments = content(&node.join("disk/journal"));
+    let found = segments.iter().find_map(|(path, (_, _, bytes))| Some((path, find(bytes)?)));
+    let (segment, at) = found.expect("an fsync of little data goes into the journal");
+    let file = File::options().write(true).open(segment).expect("our own disk");
+    file.write_all_at(b"rotten", at as u64).expect("room");
+
+    let fsck = |options: &[&str]| {
+        let options = options.iter().map(OsStr::new);
+        let output =
+            hydrafs(&[OsStr::new("fsck")].into_iter().chain(options).chain([node.as_os_str()]).collect::<Vec<_>>());
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    for options in [&[][..], &["--repair"], &["--repair", "--dry-run"]] {
+        let (code, text) = fsck(options);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains("the changes of frames") && text.contains("--repair --accept-loss"), "{text}");
+    }
+    let (code, text) = fsck(&["--deep", "--repair", "--accept-loss"]);
+    assert!(code == Some(0) && text.contains("given up: the journal is damaged"), "{text}");
+    let mounted = Mounted::start(&node, &point, &[SMALL]).expect("as before");
+    assert_eq!(fs::read(point.join("first")).expect("before the loss"), b"first".repeat(100));
+    assert!(!point.join("third").exists(), "what comes after the loss is lost");
+    mounted.umount();
+    assert_eq!(fsck(&["--deep"]).0, Some(0));
+}
+
 #[test]
 fn mount_8_finds_its_helpers() {
     use std::os::unix::process::CommandExt;
