@@ -229,8 +229,9 @@ impl FileSystem {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// `NoAttribute`, or the store's.
+    /// `NoAttribute`, `NotSupported` for an unknown name space, `Invalid` for a name space alone, or the store's.
     pub async fn xattr(&self, node: Node, name: &[u8]) -> Result<Bytes, FileError> {
+        check_xattr_name(name)?;
         if node == Node::live(SNAPSHOTS) {
             return Err(FileError::NoAttribute);
         }
@@ -277,13 +278,16 @@ impl FileSystem {
         self.change_xattr(file, name, Some(value), mode, clears_set_gid).await
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. An access list that is not there is removed already, as Linux has it.
     ///
     /// # Errors
-    /// `NoAttribute`, or the store's.
+    /// `NoAttribute`, `NotSupported` for an unknown name space, `Invalid` for a name space alone, or the store's.
     pub async fn remove_xattr(&self, file: base::id::FileId, name: &[u8]) -> Result<(), FileError> {
         check_xattr_name(name)?;
-        self.change_xattr(file, name, None, XattrMode::Replace, false).await
+        match self.change_xattr(file, name, None, XattrMode::Replace, false).await {
+            Err(FileError::NoAttribute) if name == acl::ACCESS || name == acl::DEFAULT => Ok(()),
+            removed => removed,
+        }
     }
 
     async fn change_xattr(
@@ -346,7 +350,10 @@ fn check_xattr_name(name: &[u8]) -> Result<(), FileError> {
     if name.len() > XATTR_NAME_BYTES_MAX {
         return Err(FileError::Invalid("an attribute name over 255 bytes"));
     }
-    let is_known = spaces.iter().any(|space| name.starts_with(space) && name.len() > space.len());
+    if spaces.contains(&name) {
+        return Err(FileError::Invalid("an attribute's name space without a name"));
+    }
+    let is_known = spaces.iter().any(|space| name.starts_with(space));
     if is_known || name == acl::ACCESS || name == acl::DEFAULT {
         Ok(())
     } else {

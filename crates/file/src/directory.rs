@@ -181,6 +181,8 @@ impl FileSystem {
         after: u64,
         limit: usize,
     ) -> Result<(BTreeMap<u64, Entry>, u64), FileError> {
+        // No entry of ours has the last cookie, but one in a damaged tree may: it is not listed for ever.
+        let Some(first) = after.checked_add(1) else { return Ok((BTreeMap::new(), u64::MAX)) };
         let _use = self.grace.enter(directory.file.0);
         // Tree and decisions of one moment: a commit in between moves entries from one to the other.
         let (tree, decided, mut end) = {
@@ -192,7 +194,7 @@ impl FileSystem {
             let mut end = u64::MAX;
             let frozen = state.frozen.iter().map(|frozen| &frozen.layer.entries);
             for entries in frozen.chain(std::iter::once(&state.active.entries)) {
-                let mut after_cookie = entries.range(after.saturating_add(1)..);
+                let mut after_cookie = entries.range(first..);
                 for (cookie, entry) in after_cookie.by_ref().take(limit) {
                     decided.insert(*cookie, entry.clone());
                 }
@@ -202,7 +204,7 @@ impl FileSystem {
             }
             (state.base.tree.clone(), decided, end)
         };
-        let (found, next) = self.trees.scan(&tree, after.saturating_add(1), limit).await?;
+        let (found, next) = self.trees.scan(&tree, first, limit).await?;
         end = end.min(next.map_or(u64::MAX, |next| next - 1));
         let mut entries = BTreeMap::new();
         for (cookie, bytes) in found.into_iter().take_while(|(cookie, _)| *cookie <= end) {

@@ -21,7 +21,7 @@ pub(crate) const ROOTS_MAGIC: u32 = u32::from_le_bytes(*b"HFR1");
 pub(crate) const INLINE_BYTES_MAX: usize = 512;
 
 /// Above every counter of files, views and versions that a node comes to: what says more is hostile, and counting on would overflow.
-const FILES_MAX: u64 = 1 << (FileId::COUNTER_BITS - 1);
+pub(crate) const FILES_MAX: u64 = 1 << (FileId::COUNTER_BITS - 1);
 const VIEWS_MAX: u32 = 1 << 31;
 const SEQUENCE_MAX: u64 = 1 << 62;
 

@@ -6,8 +6,10 @@
 //! I-55  A rename over a file logs the new file's accepted data before the rename.
 //! I-56  An unlinked file stays until its last reference goes; then it is `Gone`. After a crash nobody has one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use base::codec::Reader;
 use base::id::FileId;
 use base::limits::{LINK_TARGET_BYTES_MAX, LINKS_MAX};
 use base::time::Timestamp;
@@ -19,7 +21,7 @@ use crate::directory::{check_name, expect_directory};
 use crate::failure::FileError;
 use crate::format::{Change, Entry};
 use crate::inode::{Inode, State};
-use crate::system::{FileSystem, SNAPSHOTS_NAME, Transaction};
+use crate::system::{FileSystem, SNAPSHOTS_NAME, Transaction, corrupt};
 
 /// What a rename does with a target that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -401,7 +403,12 @@ impl FileSystem {
             return Ok(());
         }
         let mut at = into;
+        let mut passed = BTreeSet::new();
         while at != FileId::ROOT {
+            if !passed.insert(at) {
+                let error = Reader::new(&[]).refuse("parents that lead to the root");
+                return Err(corrupt("directory", at.to_string(), error));
+            }
             if at == moved.file {
                 return Err(FileError::Invalid("a directory cannot be moved into itself"));
             }
@@ -485,16 +492,20 @@ fn change_directory(
     directories: i64,
 ) {
     let mut attributes = state.attributes.clone();
-    attributes.size = attributes.size.checked_add_signed(entries).expect("a directory counts its entries (I-51)");
-    attributes.links = u32::try_from(i64::from(attributes.links) + directories)
-        .expect("a directory counts its subdirectories; LINKS_MAX is far below 2^32");
+    attributes.size = attributes.size.saturating_add_signed(entries);
+    attributes.links = counted(attributes.links, directories);
     (attributes.modified, attributes.changed) = (transaction.now, transaction.now);
     transaction.record(directory, state, Change::Attributes(attributes));
 }
 
+/// Links after a change. What a damaged tree counts wrong (I-51) stays wrong, and the check tells of it.
+fn counted(links: u32, change: i64) -> u32 {
+    u32::try_from(i64::from(links).saturating_add(change).max(0)).unwrap_or(u32::MAX)
+}
+
 fn change_links(transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State, links: i64) {
     let mut attributes = state.attributes.clone();
-    attributes.links = u32::try_from(i64::from(attributes.links) + links).expect("links are counted");
+    attributes.links = counted(attributes.links, links);
     attributes.changed = transaction.now;
     transaction.record(inode, state, Change::Attributes(attributes));
 }

@@ -19,7 +19,7 @@ use store::{RecoveryReport, Store};
 
 use crate::attributes::{Attributes, Kind, Node};
 use crate::failure::FileError;
-use crate::format::{Change, Record, Root, Roots, SnapshotValue, decode_record};
+use crate::format::{Change, FILES_MAX, Record, Root, Roots, SnapshotValue, decode_record};
 use crate::inode::Inode;
 use crate::system::{FileSystem, Options, Transaction, corrupt};
 
@@ -111,6 +111,7 @@ impl FileSystem {
             .map_err(|error| corrupt("the file layer's roots", "superblock".to_owned(), error))?;
         let system = Arc::new(FileSystem::new(platform, store, options, roots));
         system.load_snapshots().await?;
+        system.count_beyond_catalog().await?;
         let mut report =
             OpenReport { frames: recovered.frames.len() as u64, records: 0, orphans: 0, store: recovered.report };
         for (position, frame) in recovered.frames {
@@ -152,6 +153,25 @@ impl FileSystem {
             }
             from = next;
         }
+        Ok(())
+    }
+
+    /// Sees to it that no file gets the id of one that is there, whatever the roots say. A catalog that cannot be read is left to who
+    /// needs it.
+    async fn count_beyond_catalog(&self) -> Result<(), FileError> {
+        let node = self.store.node();
+        let last = FileId::new(node, (1 << FileId::COUNTER_BITS) - 1).expect("the last of them");
+        let catalog = self.roots.lock().catalog.clone();
+        let Ok(Some((greatest, _))) = self.trees.floor(&catalog, last.0).await else { return Ok(()) };
+        let greatest = FileId(greatest);
+        if greatest.node() != node {
+            return Ok(());
+        }
+        if greatest.counter() >= FILES_MAX {
+            let error = Reader::new(&[]).refuse("a file that a node can have made");
+            return Err(corrupt("catalog", greatest.to_string(), error));
+        }
+        self.next_counter.fetch_max(greatest.counter() + 1, Ordering::SeqCst);
         Ok(())
     }
 

@@ -5,6 +5,7 @@ mod content;
 mod format;
 mod fuzz;
 mod hostile;
+mod limits;
 mod namespace;
 mod races;
 mod reclaim;

@@ -13,11 +13,11 @@ use store::{Class, Depth, Store};
 
 use super::{Machine, create, new};
 use crate::attributes::View;
-use crate::format::{InodeValue, Root, Roots, XattrPlace, decode_record};
+use crate::format::{Entry, InodeValue, Root, Roots, XattrPlace, decode_record};
 use crate::tree::{Edits, Trees};
 use crate::{
-    Allocate, AttributeChange, FileError, FileSystem, Kind, Node, Options, RenameMode, Seek, StoreOptions, TimeChange,
-    XattrMode,
+    Allocate, AttributeChange, FileError, FileSystem, Kind, Node, Options, RenameMode, Seek, StoreError, StoreOptions,
+    TimeChange, XattrMode,
 };
 
 const CAPACITY: u64 = 64 << 20;
@@ -441,6 +441,34 @@ async fn change(system: &FileSystem, file: FileId) {
         let _ = system.remove_file(file, name).await;
         let _ = system.remove_directory(file, name).await;
     }
+}
+
+/// Directories whose parents go in a circle: moving something there is refused. It went round for ever, and no other rename came through.
+#[test]
+fn parents_in_a_circle_are_not_followed_for_ever() {
+    let file_of = |name: &str, inside: u64| {
+        let (_, entries) = IMAGE.values.iter().find(|(owner, _)| *owner == inside).unwrap();
+        let entries = entries.iter().map(|(_, bytes)| Entry::decode(&mut Reader::new(bytes)).unwrap());
+        entries.into_iter().find(|entry| &*entry.name == name.as_bytes()).unwrap().file
+    };
+    let directory = file_of("dir", FileId::ROOT.0);
+    let inner = file_of("inner", directory.0);
+    let mut lie = inode(inner.0).unwrap();
+    lie.attributes.parent = inner;
+    let world = World::new(1);
+    world.set_step_limit(STEPS_MAX);
+    let disk = world.disk("disk", CAPACITY);
+    IMAGE.files.iter().for_each(|(path, bytes)| disk.install(path, bytes));
+    world.run_until(tell(&world, &disk, Lie::Inode(inner.0, lie.encode().into()))).unwrap().unwrap();
+    world.restart();
+    let ended = world.run_until(async {
+        let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await.unwrap();
+        let moved = system.rename(FileId::ROOT, b"many", inner, b"many", RenameMode::Replace).await;
+        assert!(matches!(moved, Err(FileError::Store(StoreError::Corrupt { .. }))), "{moved:?}");
+        system.rename(FileId::ROOT, b"many", directory, b"many", RenameMode::Replace).await.unwrap();
+        system.close().await.unwrap();
+    });
+    ended.expect("an end");
 }
 
 #[test]
