@@ -2,6 +2,8 @@
 //!
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
 //! - `copy`: `hydrafs cp` from folder to folder.
+//! - `limits`: names, attributes and open files at and over their limits.
+//! - `lists`: lists of system calls beside a local folder.
 //! - `metrics`: what is measured of a mount, over HTTP and by `stats` and `profile`; hostile clients.
 //! - `mount`: a mount over each transport, all operations, persistence, crashes.
 //! - `restart`: daemons that go on in new processes, under load; new processes that cannot.
@@ -11,6 +13,8 @@
 
 mod cli;
 mod copy;
+mod limits;
+mod lists;
 mod metrics;
 mod mount;
 mod restart;

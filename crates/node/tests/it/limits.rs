@@ -1,0 +1,82 @@
+//! At and over every limit, through the mount: what the kernel and we say, and that others are not harmed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::mount::SMALL;
+use crate::support::{Folder, Mounted};
+
+#[test]
+fn names_paths_attributes_and_open_files_at_and_over_their_limits() {
+    let folder = Folder::new("limits");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    let errno = |error: std::io::Error| error.raw_os_error();
+
+    // A component of 255 bytes, whatever bytes, at any depth; and the longest path.
+    let longest = "\u{fe}".repeat(127) + "x";
+    let deep = point.join(&longest).join(&longest).join(&longest);
+    fs::create_dir_all(&deep).expect("255 bytes each");
+    fs::write(deep.join(&longest), "deep").expect("room");
+    let over = longest.clone() + "x";
+    for result in [fs::write(deep.join(&over), ""), fs::create_dir(deep.join(&over)), fs::remove_file(deep.join(&over))]
+    {
+        assert_eq!(result.map_err(errno), Err(Some(libc::ENAMETOOLONG)));
+    }
+    assert_eq!(fs::metadata(deep.join(&over)).map(|_| ()).map_err(errno), Err(Some(libc::ENAMETOOLONG)));
+    let path = format!("{}{}", point.display(), "/.".repeat(2100));
+    assert_eq!(fs::metadata(path).map(|_| ()).map_err(errno), Err(Some(libc::ENAMETOOLONG)));
+    let targets = ["t".repeat(4095), "t".repeat(4096)];
+    std::os::unix::fs::symlink(&targets[0], point.join("link")).expect("PATH_MAX less one");
+    assert_eq!(fs::read_link(point.join("link")).expect("there").as_os_str().len(), 4095);
+    let too_long = std::os::unix::fs::symlink(&targets[1], point.join("other")).map_err(errno);
+    assert_eq!(too_long, Err(Some(libc::ENAMETOOLONG)));
+
+    // Attributes.
+    let file = point.join("file");
+    fs::write(&file, "content").expect("room");
+    let set = |name: &str, value: &[u8]| rustix::fs::setxattr(&file, name, value, XattrFlags::empty());
+    let name = |bytes: usize| "user.".to_owned() + &"n".repeat(bytes - 5);
+    assert_eq!(set(&name(255), &[1]), Ok(()));
+    assert_eq!(set(&name(256), &[1]), Err(Errno::RANGE));
+    assert_eq!(set("user.large", &vec![2; 65_536]), Ok(()));
+    assert_eq!(set("user.larger", &vec![2; 65_537]), Err(Errno::TOOBIG));
+    let mut value = vec![0; 65_536];
+    assert_eq!(rustix::fs::getxattr(&file, "user.large", &mut value[..]), Ok(65_536));
+    assert!(value.iter().all(|byte| *byte == 2));
+    // Names of more than 64 KiB cannot be listed; each can still be read, and all can go.
+    let many: Vec<String> = (0..300).map(|number| format!("user.{number:0>250}")).collect();
+    many.iter().for_each(|name| set(name, b"value").expect("75 KB of 512"));
+    assert_eq!(rustix::fs::listxattr(&file, &mut value[..]), Err(Errno::TOOBIG));
+    assert_eq!(rustix::fs::getxattr(&file, many[299].as_str(), &mut value[..]), Ok(5));
+    many.iter().for_each(|name| rustix::fs::removexattr(&file, name.as_str()).expect("there"));
+    assert!(rustix::fs::listxattr(&file, &mut value[..]).is_ok());
+
+    // Thousands of open files, without names: all are there, and end with their users.
+    let mut open = Vec::new();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(4000);
+    for number in 0..usize::try_from(limit.min(4000)).expect("few") - 100 {
+        let path = point.join(format!("open {number}"));
+        let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("below the limit");
+        write!(file, "{number}").expect("room");
+        fs::remove_file(path).expect("there");
+        open.push(file);
+    }
+    for (number, file) in open.iter_mut().enumerate() {
+        let mut text = String::new();
+        file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("open");
+        assert_eq!(text, number.to_string());
+    }
+    drop(open);
+    assert_eq!(File::open(point.join("open 1")).map(|_| ()).map_err(errno), Err(Some(libc::ENOENT)));
+
+    // Nothing of this was lost over a new mount.
+    mounted.umount();
+    let mounted = Mounted::start(&node, &point, &[SMALL]).expect("as before");
+    assert_eq!(fs::read(deep.join(&longest)).expect("there"), b"deep");
+    assert_eq!(rustix::fs::getxattr(&file, "user.large", &mut value[..]), Ok(65_536));
+    mounted.umount();
+}
