@@ -3,6 +3,7 @@
 //! ```text
 //! demo, check, soak         what make run, make test and make soak do
 //! posix, kill, bench        the mount under suites, under kill -9, beside ext4
+//! fuzz                      damaged bytes for every decoder, for longer than `cargo test`
 //! tidy                      rules that the compiler does not know, also run by `cargo test`
 //!    │ stand on
 //! volume                    a node with a mount that is taken away again whatever happens
@@ -30,6 +31,7 @@ mod volume;
 
 mod bench;
 mod demo;
+mod fuzz;
 mod kill;
 mod posix;
 mod tidy;
@@ -56,6 +58,7 @@ enum Verb {
     Posix(posix::Arguments),
     Kill(kill::Arguments),
     Soak(soak::Arguments),
+    Fuzz(fuzz::Arguments),
     Bench(bench::Arguments),
     Tidy(tidy::Arguments),
 }
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Verb::Posix(arguments) => posix::run(&arguments),
         Verb::Kill(arguments) => kill::run(&arguments),
         Verb::Soak(arguments) => soak::run(&arguments),
+        Verb::Fuzz(arguments) => fuzz::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Tidy(arguments) => tidy::run(&arguments),
     };

@@ -59,6 +59,9 @@ mod ring;
 
 mod session;
 
+#[cfg(test)]
+mod fuzz;
+
 pub use answer::{Attributes, Entry, StatFs, StatX};
 pub use counters::Meter;
 pub use directory::DirectoryWriter;

@@ -9,7 +9,7 @@
 //! 3. Damaged samples are tried. A failure is shrunk to the least damage, and its bytes are kept as `*.found`.
 //!
 //! Everything follows from the seed. The environment (`cargo xtask fuzz` sets it) asks for more: `FUZZ_TARGET`, `FUZZ_SEED`,
-//! `FUZZ_CASES`, and `FUZZ_KEEP=1` to write the corpus: the samples, and the shortest input for each different refusal.
+//! `FUZZ_TIMES` as many damaged samples, and `FUZZ_KEEP=1` to write the corpus: the samples, and the shortest input for each different refusal.
 //!
 //! Not here: targets; guidance by coverage (the refusals' words stand in for it).
 #![forbid(unsafe_code)]
@@ -28,10 +28,10 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 pub const CASES: u32 = 300;
 /// The same of a target that opens a whole node: milliseconds.
 pub const SLOW_CASES: u32 = 40;
-/// Longest input that is kept in a corpus.
-const KEPT_BYTES_MAX: usize = 4096;
+/// Longest sample and longest refused input that are kept in a corpus.
+const KEPT_BYTES_MAX: [usize; 2] = [4096, 2048];
 /// Refusals of a target of which an input is kept.
-const KEPT_REFUSALS_MAX: usize = 24;
+const KEPT_REFUSALS_MAX: usize = 12;
 
 /// A decoder and what it promises.
 pub struct Target {
@@ -74,19 +74,21 @@ pub fn run(folder: &str, targets: &[Target]) {
     let keeps = std::env::var_os("FUZZ_KEEP").is_some();
     for target in targets.iter().filter(|target| asked.as_deref().is_none_or(|asked| asked == target.name)) {
         let corpus = Path::new(folder).join("fuzz").join(target.name);
+        // Parts of a node mean something in that node only, and it is made anew by whatever the code then does.
+        let keeps = keeps && target.cases >= CASES;
         let samples = (target.samples)();
         assert!(!samples.is_empty(), "{}: samples", target.name);
         for (number, sample) in samples.iter().enumerate() {
             let checked = (target.check)(sample);
             assert_eq!(checked, Ok(()), "{}: sample {number} is refused", target.name);
-            if keeps && sample.len() <= KEPT_BYTES_MAX {
+            if keeps && sample.len() <= KEPT_BYTES_MAX[0] {
                 keep(&corpus, sample, "good");
             }
         }
         let replayed = replay(target, &corpus);
         let refusals = damage_samples(target, &samples, &corpus);
         if keeps {
-            for bytes in refusals.values().filter(|bytes| bytes.len() <= KEPT_BYTES_MAX).take(KEPT_REFUSALS_MAX) {
+            for bytes in refusals.values().filter(|bytes| bytes.len() <= KEPT_BYTES_MAX[1]).take(KEPT_REFUSALS_MAX) {
                 keep(&corpus, bytes, "bad");
             }
         }
@@ -114,7 +116,8 @@ fn replay(target: &Target, corpus: &Path) -> usize {
 fn damage_samples(target: &Target, samples: &[Vec<u8>], corpus: &Path) -> BTreeMap<String, Vec<u8>> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("FUZZ_SEED").unwrap_or(0);
-    let cases = number("FUZZ_CASES").and_then(|cases| u32::try_from(cases).ok()).unwrap_or(target.cases);
+    let times = number("FUZZ_TIMES").and_then(|times| u32::try_from(times).ok()).unwrap_or(1);
+    let cases = target.cases.saturating_mul(times);
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
     let mut state = [0; 32];
     state[..8].copy_from_slice(&seed.to_le_bytes());

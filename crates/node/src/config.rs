@@ -233,7 +233,7 @@ impl Config {
         Ok(config)
     }
 
-    fn apply_file(&mut self, text: &str, path: &Path) -> Result<(), Failure> {
+    pub(crate) fn apply_file(&mut self, text: &str, path: &Path) -> Result<(), Failure> {
         let refuse = |offset: usize, why: String, mend: String| {
             let line = text[..offset.min(text.len())].matches('\n').count() + 1;
             Failure::new("cannot use the configuration", why)

@@ -35,3 +35,6 @@ mod start;
 mod life;
 
 pub mod command;
+
+#[cfg(test)]
+mod fuzz;

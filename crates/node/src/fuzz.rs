@@ -1,0 +1,95 @@
+//! Settings and lines of the control socket that nobody means well with. Targets of the crate `fuzz`.
+
+use std::path::Path;
+
+use fuzz::{CASES, Target, no_repair};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::config::{Config, starter};
+use crate::control::wire::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
+use crate::failure::Failure;
+
+const TARGETS: &[Target] = &[
+    Target { name: "config", cases: CASES, samples: configs, repair: no_repair, check: config },
+    Target { name: "control-request", cases: CASES, samples: requests, repair: no_repair, check: line::<Request> },
+    Target { name: "control-answer", cases: CASES, samples: answers, repair: no_repair, check: line::<Answer> },
+];
+
+fn configs() -> Vec<Vec<u8>> {
+    let bare: String = starter()
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => format!("{rest}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let settings: String = bare.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+    vec![starter().into_bytes(), settings.into_bytes()]
+}
+
+/// In force and within limits, or refused with a line of the file.
+fn config(bytes: &[u8]) -> Result<(), String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
+    let mut config = Config::default();
+    if let Err(failure) = config.apply_file(text, Path::new("hydrafs.toml")) {
+        let lines = text.matches('\n').count() + 1;
+        let line = failure.place.strip_prefix("hydrafs.toml line ").and_then(|line| line.parse::<usize>().ok());
+        assert!(line.is_some_and(|line| (1..=lines).contains(&line)), "{failure} of {lines} lines");
+        assert!(!failure.mend.is_empty(), "{failure}");
+        return Err(failure.why.chars().filter(|c| c.is_ascii_lowercase()).take(20).collect());
+    }
+    assert!(config.memory_bytes.is_none_or(|bytes| (32 << 20..=1 << 44).contains(&bytes)));
+    assert!((4096..=16 << 20).contains(&config.request_bytes) && (1..=256).contains(&config.queue_depth));
+    assert!(config.flush_interval.as_millis() >= 50 && config.commit_interval.as_millis() >= 100);
+    Ok(())
+}
+
+fn lines<T: Serialize>(messages: &[T]) -> Vec<Vec<u8>> {
+    let line = |message| {
+        let mut line = Vec::new();
+        write_line(&mut line, message).expect("memory");
+        line
+    };
+    messages.iter().map(line).collect()
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    lines(&[
+        Request::Status {},
+        Request::Counters {},
+        Request::Info { inode: u64::MAX },
+        Request::Sync {},
+        Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
+        Request::SnapshotList {},
+        Request::SnapshotDelete { name: "monday".to_owned() },
+        Request::Fsck { deep: true },
+        Request::Stop { detach: false },
+    ])
+}
+
+fn answers() -> Vec<Vec<u8>> {
+    lines(&[
+        Answer::Progress("flushing".to_owned()),
+        Answer::Done(serde_json::json!({"a": [1, null, {"b": -1.5e300}], "c": "\u{0}"})),
+        Answer::Failed(Failure::new("cannot open", "why").place("where").mend("how")),
+    ])
+}
+
+/// A line is a message, which is written and read again as the same, or an error; one that is too long is not read to its end.
+fn line<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Result<(), String> {
+    let mut input = bytes;
+    let message = read_line::<T>(&mut input, REQUEST_BYTES_MAX);
+    let read = bytes.len() - input.len();
+    assert!(read as u64 <= REQUEST_BYTES_MAX + 1, "{read} bytes read of a line");
+    let message = message.map_err(|error| error.to_string())?.ok_or("the end")?;
+    let mut again = Vec::new();
+    write_line(&mut again, &message).expect("memory");
+    assert_eq!(read_line::<T>(&mut again.as_slice(), 1 << 20).expect("what was written"), Some(message));
+    Ok(())
+}
+
+#[test]
+fn settings_and_lines_are_in_force_or_refused() {
+    fuzz::run(env!("CARGO_MANIFEST_DIR"), TARGETS);
+}
