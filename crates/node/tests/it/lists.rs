@@ -471,8 +471,9 @@ fn expect_zeroes_outside_data(file: &File) -> Outcome {
 
 /// The mount, made again when a list asks for it.
 struct Stage {
-    folder: Folder,
+    // Dropped in this order: a folder with a mount in it cannot be removed.
     mounted: Option<Mounted>,
+    folder: Folder,
     lists: u32,
 }
 
