@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
 pub(crate) use self::load::Kind;
@@ -158,8 +158,6 @@ impl Torture {
         let outdated = self.outdated(number);
         let is_synced = self.random.one_in(2);
         let killed = self.live(&mut loads, &round, lived, is_synced, outdated.as_deref());
-        // A load that failed before the kill is the news, and not that the kill found nobody.
-        loads.iter().try_for_each(|load| load.failure())?;
         killed?;
 
         let recovery = self.recover()?;
@@ -223,9 +221,8 @@ impl Torture {
     ) -> Result<()> {
         let volume = &mut self.volume;
         std::thread::scope(|scope| -> Result<()> {
-            for load in loads.iter_mut() {
-                scope.spawn(move || load.run());
-            }
+            let run = |load: &mut Box<dyn Load>| load.run().map(|words| format!("{}: {words}", load.name()));
+            let running: Vec<_> = loads.iter_mut().map(|load| scope.spawn(move || run(load))).collect();
             if let Some(path) = outdated {
                 // It ends when the mount dies, if not before; nothing is said about its outcome.
                 scope.spawn(move || Program::new("rm").arg("-rf").arg(path).outcome());
@@ -240,6 +237,12 @@ impl Torture {
             });
             round.killing();
             let killed = volume.kill();
+            // A load that failed before the kill is the news, and not that the kill found nobody.
+            for load in running {
+                if let Some(words) = load.join().expect("it returns what it said") {
+                    bail!(words);
+                }
+            }
             slept.and(killed)
         })?;
         // A program that outlived the mount by a moment may have made folders in its place.

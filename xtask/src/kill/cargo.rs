@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::load::{Load, Round, Verified};
 use crate::program::Program;
@@ -25,13 +25,12 @@ pub(super) struct Cargo {
     attempted: u64,
     synced: u64,
     built: u64,
-    failure: Option<String>,
 }
 
 impl Cargo {
     pub(super) fn new(round: &Round, thread: u64) -> Result<Cargo> {
         let project = round.folder.join(format!("cargo-{thread}"));
-        let made = Cargo { round: round.clone(), thread, project, attempted: 0, synced: 0, built: 0, failure: None };
+        let made = Cargo { round: round.clone(), thread, project, attempted: 0, synced: 0, built: 0 };
         let uses: String =
             (0..CRATES).map(|number| format!("part{number} = {{ path = \"part{number}\" }}\n")).collect();
         let sum: Vec<String> = (0..CRATES).map(|number| format!("part{number}::value()")).collect();
@@ -113,17 +112,9 @@ impl Load for Cargo {
         "cargo"
     }
 
-    fn run(&mut self) {
-        let error = loop {
-            if let Err(error) = self.step() {
-                break error;
-            }
-        };
-        self.failure = self.round.judge(&error);
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.failure.as_ref().map_or(Ok(()), |words| bail!("cargo: {words}"))
+    fn run(&mut self) -> Option<String> {
+        let round = self.round.clone();
+        round.until_killed(|| self.step())
     }
 
     fn done(&self) -> u64 {

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::content::{self, Key};
 use super::load::{Load, Round, Verified};
@@ -25,7 +25,6 @@ pub(super) struct Git {
     repository: PathBuf,
     attempted: u64,
     acknowledged: u64,
-    failure: Option<String>,
 }
 
 impl Git {
@@ -33,7 +32,7 @@ impl Git {
         let repository = round.folder.join(format!("git-{thread}"));
         let log = round.outside.join("git.log");
         git(&log).args(["init", "--quiet", "--initial-branch=main"]).arg(&repository).run()?;
-        let git = Git { round: round.clone(), thread, repository, attempted: 0, acknowledged: 0, failure: None };
+        let git = Git { round: round.clone(), thread, repository, attempted: 0, acknowledged: 0 };
         for (name, value) in [
             ("core.fsync", "all"),
             ("core.fsyncMethod", "fsync"),
@@ -78,17 +77,9 @@ impl Load for Git {
         "git"
     }
 
-    fn run(&mut self) {
-        let error = loop {
-            if let Err(error) = self.commit() {
-                break error;
-            }
-        };
-        self.failure = self.round.judge(&error);
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.failure.as_ref().map_or(Ok(()), |words| bail!("git: {words}"))
+    fn run(&mut self) -> Option<String> {
+        let round = self.round.clone();
+        round.until_killed(|| self.commit())
     }
 
     fn done(&self) -> u64 {

@@ -87,10 +87,8 @@ impl Kind {
 /// One thread of load.
 pub(super) trait Load: Send {
     fn name(&self) -> &str;
-    /// Until the mount dies.
-    fn run(&mut self);
-    /// What went wrong before the mount died.
-    fn failure(&self) -> Result<()>;
+    /// Until the mount dies. What went wrong before that.
+    fn run(&mut self) -> Option<String>;
     /// Operations that returned.
     fn done(&self) -> u64;
     /// Judges what is left of it.
@@ -190,6 +188,15 @@ impl Round {
     /// From now on errors are the kill's.
     pub(super) fn killing(&self) {
         self.is_killing.store(true, Ordering::SeqCst);
+    }
+
+    /// Step after step, until one cannot be done. What went wrong, if the daemon lived.
+    pub(super) fn until_killed(&self, mut step: impl FnMut() -> Result<()>) -> Option<String> {
+        loop {
+            if let Err(error) = step() {
+                return self.judge(&error);
+            }
+        }
     }
 
     /// An error of a call in the mount: none of the load's if the daemon was about to be killed.

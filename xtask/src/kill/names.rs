@@ -64,7 +64,6 @@ pub(super) struct Names {
     name: String,
     folder: PathBuf,
     record: Vec<Operation>,
-    failure: Option<String>,
 }
 
 impl Names {
@@ -72,7 +71,7 @@ impl Names {
         let name = format!("names-{thread}");
         let folder = round.folder.join(&name);
         fs::create_dir(&folder)?;
-        Ok(Names { round: round.clone(), thread, name, folder, record: Vec::new(), failure: None })
+        Ok(Names { round: round.clone(), thread, name, folder, record: Vec::new() })
     }
 
     fn choose(&self, random: &mut Random, names: &Names_) -> (Change, bool) {
@@ -243,7 +242,7 @@ impl Load for Names {
         &self.name
     }
 
-    fn run(&mut self) {
+    fn run(&mut self) -> Option<String> {
         let mut random = self.round.random(self.thread);
         let mut names = Names_::new();
         loop {
@@ -251,17 +250,12 @@ impl Load for Names {
             let began = self.round.now();
             self.record.push(Operation { change: change.clone(), began, ended: None, is_synced });
             if let Err(error) = self.apply(&change, is_synced) {
-                self.failure = self.round.judge(&error).map(|words| format!("{change:?}: {words}"));
-                return;
+                return self.round.judge(&error).map(|words| format!("{change:?}: {words}"));
             }
             replay(&mut names, &change);
             self.record.last_mut().expect("just pushed").ended = Some(self.round.now());
             self.round.done(self.thread, self.record.len() as u64);
         }
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.failure.as_ref().map_or(Ok(()), |words| bail!("{}: {words}", self.name))
     }
 
     fn done(&self) -> u64 {

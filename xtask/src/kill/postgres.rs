@@ -32,7 +32,6 @@ pub(super) struct Postgres {
     /// Transactions that pgbench had done before this round, and that were acknowledged to it in it.
     benched_before: u64,
     benched: u64,
-    failure: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +73,11 @@ impl Postgres {
         ))?;
         let benched_before = cluster.count("SELECT count(*) FROM pgbench_history")?;
         let (counts, server) = (Default::default(), Some(server));
-        Ok(Postgres { round: round.clone(), cluster, server, counts, benched_before, benched: 0, failure: None })
+        Ok(Postgres { round: round.clone(), cluster, server, counts, benched_before, benched: 0 })
+    }
+
+    fn client(&self, number: u64) -> Option<String> {
+        self.round.judge(&self.transactions(number).expect_err("a client ends with an error"))
     }
 
     /// Transactions until the server dies.
@@ -95,7 +98,8 @@ impl Postgres {
         Ok(())
     }
 
-    fn work(&mut self) -> Result<()> {
+    /// Until the server dies; what a client said before the kill. Each is judged when it ends, for the others go on.
+    fn work(&mut self) -> Result<Option<String>> {
         let logs = self.cluster.outside.join(format!("pgbench-{}", self.round.number));
         fs::create_dir(&logs)?;
         own(&logs)?;
@@ -103,8 +107,8 @@ impl Postgres {
         let mut pgbench = pgbench.start(Stdio::null(), Stdio::null(), self.cluster.log()?)?;
         let outcomes = std::thread::scope(|scope| {
             let this = &*self;
-            let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || this.transactions(number))).collect();
-            clients.into_iter().map(|client| client.join().expect("it returns its errors")).collect::<Vec<_>>()
+            let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || this.client(number))).collect();
+            clients.into_iter().map(|client| client.join().expect("it returns what it said")).collect::<Vec<_>>()
         });
         if let Some(server) = &mut self.server {
             server.quit(Duration::from_secs(10));
@@ -120,7 +124,7 @@ impl Postgres {
             self.benched += read_lossy(&logs.join(name)).lines().filter(|line| is_whole(line)).count() as u64;
         }
         fs::remove_dir_all(&logs)?;
-        outcomes.into_iter().collect()
+        Ok(outcomes.into_iter().flatten().next())
     }
 
     /// Everything that can be asked of a server that runs.
@@ -161,13 +165,9 @@ impl Load for Postgres {
         "postgres"
     }
 
-    fn run(&mut self) {
-        let error = self.work().expect_err("a load ends with an error");
-        self.failure = self.round.judge(&error);
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.failure.as_ref().map_or(Ok(()), |words| bail!("postgres: {words}\n{}", self.cluster.last_words()))
+    fn run(&mut self) -> Option<String> {
+        let words = self.work().unwrap_or_else(|error| self.round.judge(&error));
+        words.map(|words| format!("{words}\n{}", self.cluster.last_words()))
     }
 
     fn done(&self) -> u64 {

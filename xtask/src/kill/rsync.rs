@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 
 use super::content::{self, Key};
@@ -25,7 +25,6 @@ pub(super) struct Rsync {
     /// Runs begun and ended; each `PARTS` of them copy everything.
     begun: u64,
     ended: u64,
-    failure: Option<String>,
 }
 
 impl Rsync {
@@ -33,7 +32,7 @@ impl Rsync {
         let source = round.outside.join(format!("rsync-{thread}"));
         let target = round.folder.join(format!("rsync-{thread}"));
         fs::create_dir(&target)?;
-        let made = Rsync { round: round.clone(), thread, source, target, begun: 0, ended: 0, failure: None };
+        let made = Rsync { round: round.clone(), thread, source, target, begun: 0, ended: 0 };
         if made.source.exists() {
             fs::remove_dir_all(&made.source)?;
         }
@@ -104,17 +103,9 @@ impl Load for Rsync {
         "rsync"
     }
 
-    fn run(&mut self) {
-        let error = loop {
-            if let Err(error) = self.step() {
-                break error;
-            }
-        };
-        self.failure = self.round.judge(&error);
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.failure.as_ref().map_or(Ok(()), |words| bail!("rsync: {words}"))
+    fn run(&mut self) -> Option<String> {
+        let round = self.round.clone();
+        round.until_killed(|| self.step())
     }
 
     fn done(&self) -> u64 {

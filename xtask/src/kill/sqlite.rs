@@ -51,7 +51,6 @@ pub(super) struct Sqlite {
     path: PathBuf,
     attempted: u64,
     acknowledged: u64,
-    failure: Option<String>,
 }
 
 impl Sqlite {
@@ -62,7 +61,7 @@ impl Sqlite {
         let make = "CREATE TABLE row (id INTEGER PRIMARY KEY, body BLOB, touched INTEGER);";
         let make = format!("PRAGMA journal_mode={mode}; {make}");
         Program::new("sqlite3").args(["-bail", "-batch"]).arg(&path).arg(make).output()?;
-        Ok(Sqlite { round: round.clone(), thread, journal, name, path, attempted: 0, acknowledged: 0, failure: None })
+        Ok(Sqlite { round: round.clone(), thread, journal, name, path, attempted: 0, acknowledged: 0 })
     }
 
     fn key(&self, id: u64) -> Key {
@@ -111,13 +110,9 @@ impl Load for Sqlite {
         &self.name
     }
 
-    fn run(&mut self) {
+    fn run(&mut self) -> Option<String> {
         let error = self.transactions(u64::MAX).expect_err("a load ends with an error");
-        self.failure = self.round.judge(&error);
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.failure.as_ref().map_or(Ok(()), |words| bail!("{}: {words}", self.name))
+        self.round.judge(&error)
     }
 
     fn done(&self) -> u64 {

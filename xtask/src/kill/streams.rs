@@ -17,25 +17,19 @@ struct Stream {
     thread: u64,
     path: PathBuf,
     operations: u64,
-    failure: Option<String>,
 }
 
 impl Stream {
     fn new(round: &Round, thread: u64, name: &str) -> Stream {
-        Stream { round: round.clone(), thread, path: round.folder.join(name), operations: 0, failure: None }
+        Stream { round: round.clone(), thread, path: round.folder.join(name), operations: 0 }
     }
 
-    fn end(&mut self, outcome: io::Result<()>) {
-        let error = outcome.expect_err("a load ends with an error");
-        self.failure = self.round.judge(&error);
+    fn end(&self, outcome: io::Result<()>) -> Option<String> {
+        self.round.judge(&outcome.expect_err("a load ends with an error"))
     }
 
     fn key(&self, number: u64) -> Key {
         Key::new(self.round.number, self.thread, number)
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.failure.as_ref().map_or(Ok(()), |words| bail!("{}: {words}", self.path.display()))
     }
 
     fn read(&self) -> Result<Vec<u8>> {
@@ -84,13 +78,9 @@ impl Load for Append {
         "append"
     }
 
-    fn run(&mut self) {
+    fn run(&mut self) -> Option<String> {
         let outcome = self.work();
-        self.stream.end(outcome);
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.stream.failure()
+        self.stream.end(outcome)
     }
 
     fn done(&self) -> u64 {
@@ -154,13 +144,9 @@ impl Load for Overwrite {
         "overwrite"
     }
 
-    fn run(&mut self) {
+    fn run(&mut self) -> Option<String> {
         let outcome = self.work();
-        self.stream.end(outcome);
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.stream.failure()
+        self.stream.end(outcome)
     }
 
     fn done(&self) -> u64 {
@@ -240,13 +226,9 @@ impl Load for Replace {
         "replace"
     }
 
-    fn run(&mut self) {
+    fn run(&mut self) -> Option<String> {
         let outcome = self.work();
-        self.stream.end(outcome);
-    }
-
-    fn failure(&self) -> Result<()> {
-        self.stream.failure()
+        self.stream.end(outcome)
     }
 
     fn done(&self) -> u64 {
