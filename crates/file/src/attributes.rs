@@ -95,6 +95,35 @@ pub struct Attributes {
     pub is_preallocated: bool,
 }
 
+impl Attributes {
+    /// Of a directory without entries.
+    pub(crate) fn empty_directory(
+        file: FileId,
+        parent: FileId,
+        mode: u32,
+        (uid, gid): (u32, u32),
+        now: Timestamp,
+    ) -> Self {
+        Attributes {
+            file,
+            kind: Kind::Directory,
+            mode,
+            uid,
+            gid,
+            links: 2,
+            device: 0,
+            size: 0,
+            allocated: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            parent,
+            is_preallocated: false,
+        }
+    }
+}
+
 /// A new value of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeChange {

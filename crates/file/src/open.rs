@@ -17,7 +17,7 @@ use platform::Platform;
 use platform::disk::Disk;
 use store::{RecoveryReport, Store};
 
-use crate::attributes::{Attributes, Kind, Node};
+use crate::attributes::{Attributes, Node};
 use crate::failure::FileError;
 use crate::format::{Change, FILES_MAX, Record, Root, Roots, SnapshotValue, decode_record};
 use crate::inode::Inode;
@@ -51,24 +51,7 @@ pub async fn format_node(
     let options = Options::default();
     let (store, _) = Store::open(platform, disks, options.store.clone()).await?;
     let system = FileSystem::new(platform, store, options, Roots::default());
-    let now = system.now();
-    let attributes = Attributes {
-        file: FileId::ROOT,
-        kind: Kind::Directory,
-        mode: 0o755,
-        uid,
-        gid,
-        links: 2,
-        device: 0,
-        size: 0,
-        allocated: 0,
-        accessed: now,
-        modified: now,
-        changed: now,
-        born: now,
-        parent: FileId::ROOT,
-        is_preallocated: false,
-    };
+    let attributes = Attributes::empty_directory(FileId::ROOT, FileId::ROOT, 0o755, (uid, gid), system.now());
     let root = Arc::new(Inode::unborn(FileId::ROOT));
     system.table.insert(Node::live(FileId::ROOT), root.clone(), || true);
     {

@@ -335,24 +335,8 @@ impl FileSystem {
     }
 
     fn new_directory(&self, file: FileId, parent: FileId) -> InodeValue {
-        let now = self.now();
-        let attributes = Attributes {
-            file,
-            kind: Kind::Directory,
-            mode: if file == FileId::ROOT { 0o755 } else { 0o700 },
-            uid: 0,
-            gid: 0,
-            links: 2,
-            device: 0,
-            size: 0,
-            allocated: 0,
-            accessed: now,
-            modified: now,
-            changed: now,
-            born: now,
-            parent,
-            is_preallocated: false,
-        };
+        let mode = if file == FileId::ROOT { 0o755 } else { 0o700 };
+        let attributes = Attributes::empty_directory(file, parent, mode, (0, 0), self.now());
         let base =
             Base { tree: Root::Empty, target: Bytes::new(), xattrs: XattrPlace::None, allocated: 0, is_orphan: false };
         InodeValue { attributes, version: Version::default(), base }

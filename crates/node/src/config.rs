@@ -389,4 +389,4 @@ fn compression(text: &str) -> Result<Compression, String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -6,6 +6,7 @@ use fuzz::{CASES, Target, no_repair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::config::tests::bare_starter;
 use crate::config::{Config, starter};
 use crate::control::wire::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
 use crate::failure::Failure;
@@ -17,13 +18,7 @@ const TARGETS: &[Target] = &[
 ];
 
 fn configs() -> Vec<Vec<u8>> {
-    let bare: String = starter()
-        .lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => format!("{rest}\n"),
-            _ => format!("{line}\n"),
-        })
-        .collect();
+    let bare = bare_starter();
     let settings: String = bare.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
     vec![starter().into_bytes(), settings.into_bytes()]
 }

@@ -17,16 +17,21 @@ fn environment(variable: &str, value: &str) -> Result<Config, String> {
     config.apply_environment(std::iter::once(pair)).map(|()| config).map_err(|failure| failure.to_string())
 }
 
-#[test]
-fn the_starter_changes_nothing_and_so_does_it_without_its_comments() {
-    assert_eq!(parse(&starter()), Ok(Config::default()));
-    let bare: String = starter()
+/// The starter with its settings in force: the comment signs before them taken away.
+pub(crate) fn bare_starter() -> String {
+    starter()
         .lines()
         .map(|line| match line.strip_prefix('#') {
             Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => format!("{rest}\n"),
             _ => format!("{line}\n"),
         })
-        .collect();
+        .collect()
+}
+
+#[test]
+fn the_starter_changes_nothing_and_so_does_it_without_its_comments() {
+    assert_eq!(parse(&starter()), Ok(Config::default()));
+    let bare = bare_starter();
     assert_ne!(bare, starter());
     assert_eq!(parse(&bare), Ok(Config::default()));
 }
