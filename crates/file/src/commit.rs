@@ -22,7 +22,7 @@ use base::id::FileId;
 use base::interval::IntervalMap;
 use bytes::Bytes;
 use platform::task::first;
-use store::Class;
+use store::{Class, StoreError};
 
 use crate::attributes::{Attributes, Node};
 use crate::directory::encode_entry;
@@ -135,7 +135,8 @@ impl FileSystem {
                 catalog.insert(file.0, None);
             } else {
                 let content = overlays.remove(file);
-                let base = Base { is_orphan, ..self.new_base(&frozen, base, content).await? };
+                let based = self.new_base(&frozen, base, content).await.map_err(|error| of_file(*file, error))?;
+                let base = Base { is_orphan, ..based };
                 let attributes = Attributes { allocated: base.allocated, ..frozen.attributes.clone() };
                 let value = InodeValue { attributes, version: frozen.version, base: base.clone() };
                 catalog.insert(file.0, Some(value.encode()));
@@ -328,11 +329,31 @@ impl FileSystem {
             }
             last = now;
             // A failed flush has been counted and keeps its data; what is recorded can be committed all the same.
-            if self.commit().await.is_err() || self.reclaim_if_worthwhile().await.is_err() {
-                self.platform.tasks.sleep(pause).await;
+            match self.commit().await {
+                Ok(()) if self.is_reclaim_worthwhile() => self.wants_reclaim.notify_one(),
+                Ok(()) => {}
+                Err(_) => self.platform.tasks.sleep(pause).await,
             }
         }
         self.stopped.add_permits(1);
+    }
+}
+
+/// Whose tree it is that cannot be read: an address alone tells nobody which file to remove or to repair.
+fn of_file(file: FileId, error: FileError) -> FileError {
+    match error {
+        FileError::Store(StoreError::Corrupt { what, path, offset, expected, found }) => {
+            let path = format!("{path} (of file {file})").into();
+            FileError::Store(StoreError::Corrupt { what, path, offset, expected, found })
+        }
+        FileError::Store(StoreError::Absent { chunk }) => FileError::Store(StoreError::Corrupt {
+            what: "tree node",
+            path: format!("{chunk} (of file {file})").into(),
+            offset: 0,
+            expected: "a chunk".into(),
+            found: "none on any disk".into(),
+        }),
+        error => error,
     }
 }
 

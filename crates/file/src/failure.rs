@@ -76,6 +76,17 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
+/// I-101: bytes that are damaged or gone are lost, a disk that gives no answer is not.
+pub(crate) fn is_loss(error: &StoreError) -> bool {
+    matches!(error, StoreError::Corrupt { .. } | StoreError::Absent { .. })
+}
+
+impl FileError {
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, FileError::Store(error) if is_loss(error))
+    }
+}
+
 impl From<StoreError> for FileError {
     fn from(error: StoreError) -> FileError {
         match error {

@@ -6,7 +6,10 @@
 //! I-80  Each replayed record continues its file's version: sequence and chain. What does not is damage, and nothing is opened.
 //! I-81  After a crash nobody has a file open: unlinked files end here.
 //! I-82  Who goes on where another process stopped brings its references: what they count does not end.
+//! I-83  What the check can judge and the repair can mend does not keep the file system from being opened; only records that cannot be
+//!       applied do, until somebody gives them up.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,10 +21,14 @@ use platform::disk::Disk;
 use store::{RecoveryReport, Store};
 
 use crate::attributes::{Attributes, Node};
-use crate::failure::FileError;
+use crate::failure::{FileError, is_loss};
 use crate::format::{Change, FILES_MAX, Record, Root, Roots, SnapshotValue, decode_record};
 use crate::inode::Inode;
 use crate::system::{FileSystem, Options, Transaction, corrupt};
+use crate::tree::Gap;
+
+/// Flusher, committer, reclaimer.
+const BACKGROUND_TASKS: u32 = 3;
 
 /// What opening did.
 #[derive(Clone, Debug)]
@@ -32,6 +39,10 @@ pub struct OpenReport {
     pub records: u64,
     /// Unlinked files that nobody has open any more, ended now.
     pub orphans: u64,
+    /// What could not be read, and was done without.
+    pub problems: Vec<String>,
+    /// Files whose records were given up ([`Options::gives_up_records`]).
+    pub given_up: BTreeSet<FileId>,
     /// What the store did.
     pub store: RecoveryReport,
 }
@@ -93,21 +104,28 @@ impl FileSystem {
         let roots = Roots::decode(&recovered.roots)
             .map_err(|error| corrupt("the file layer's roots", "superblock".to_owned(), error))?;
         let system = Arc::new(FileSystem::new(platform, store, options, roots));
-        system.load_snapshots().await?;
+        let mut report = OpenReport {
+            frames: recovered.frames.len() as u64,
+            records: 0,
+            orphans: 0,
+            problems: Vec::new(),
+            given_up: BTreeSet::new(),
+            store: recovered.report,
+        };
+        system.load_snapshots(&mut report).await?;
         system.count_beyond_catalog().await?;
-        let mut report =
-            OpenReport { frames: recovered.frames.len() as u64, records: 0, orphans: 0, store: recovered.report };
         for (position, frame) in recovered.frames {
-            report.records += system.replay(position, &frame).await?;
+            system.replay(position, &frame, &mut report).await?;
         }
         system.references.lock().extend(references.iter().copied());
-        report.orphans = system.end_orphans().await?;
+        system.end_orphans(&mut report).await?;
         platform.tasks.spawn("flusher", Box::pin(system.clone().run_flusher()));
         platform.tasks.spawn("committer", Box::pin(system.clone().run_committer()));
+        platform.tasks.spawn("reclaimer", Box::pin(system.clone().run_reclaimer()));
         Ok((system, report))
     }
 
-    /// Flushes, commits, and ends the background tasks. The disks are free afterwards, also if it fails.
+    /// Ends the background tasks, flushes and commits. Nothing is to be changed afterwards, also if it fails.
     ///
     /// # Errors
     /// Why something accepted could not be made local.
@@ -115,28 +133,51 @@ impl FileSystem {
         self.is_stopping.store(true, Ordering::SeqCst);
         self.wants_flush.notify_one();
         self.wants_commit.notify_one();
-        let both = self.stopped.acquire_many(2).await.expect("never closed");
-        both.forget();
+        self.wants_reclaim.notify_one();
+        let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
+        all.forget();
         let flushed = self.sync_all().await;
         let committed = self.commit().await;
         let closed = self.store.close().await.map_err(FileError::from);
         flushed.and(committed).and(closed)
     }
 
-    async fn load_snapshots(&self) -> Result<(), FileError> {
+    async fn load_snapshots(&self, report: &mut OpenReport) -> Result<(), FileError> {
         let root = self.roots.lock().snapshots.clone();
-        let mut from = Some(0);
-        while let Some(at) = from {
-            let (entries, next) = self.trees.scan(&root, at, 100).await?;
-            for (view, bytes) in entries {
-                let wrong = |error| corrupt("snapshot", format!("view {view}"), error);
-                let value = SnapshotValue::decode(&bytes).map_err(wrong)?;
-                let view = u32::try_from(view).unwrap_or(u32::MAX);
-                self.snapshots.lock().insert(view, value);
+        for (view, bytes) in self.list_past(&root, "the list of snapshots", report).await? {
+            match SnapshotValue::decode(&bytes) {
+                Ok(value) => {
+                    let view = u32::try_from(view).unwrap_or(u32::MAX);
+                    self.snapshots.lock().insert(view, value);
+                }
+                Err(error) => report.problems.push(corrupt("snapshot", format!("view {view}"), error).to_string()),
             }
-            from = next;
         }
         Ok(())
+    }
+
+    /// What can be read of a small tree.
+    async fn list_past(
+        &self,
+        root: &Root,
+        what: &str,
+        report: &mut OpenReport,
+    ) -> Result<Vec<(u64, Bytes)>, FileError> {
+        let (mut found, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = match self.trees.scan_past(root, at, 1000).await {
+                Ok((entries, next)) => {
+                    found.extend(entries);
+                    next
+                }
+                Err(Gap { error, next }) if is_loss(&error) => {
+                    report.problems.push(format!("{what}: {error}"));
+                    next
+                }
+                Err(Gap { error, .. }) => return Err(error.into()),
+            };
+        }
+        Ok(found)
     }
 
     /// Sees to it that no file gets the id of one that is there, whatever the roots say. A catalog that cannot be read is left to who
@@ -158,18 +199,28 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Takes the records of a frame into memory. Gives their number.
-    async fn replay(&self, position: Position, frame: &[u8]) -> Result<u64, FileError> {
+    /// Takes the records of a frame into memory.
+    async fn replay(&self, position: Position, frame: &[u8], report: &mut OpenReport) -> Result<(), FileError> {
         let mut reader = Reader::new(frame);
         let mut count = 0;
         while reader.remaining() > 0 {
+            count += 1;
+            report.records += 1;
             let place = || format!("frame {}, record {count}", position.0);
             let (record, covered) =
                 decode_record(&mut reader).map_err(|error| corrupt("journal record", place(), error))?;
-            let inode = self.replayed_inode(&record).await?;
-            if matches!(record.change, Change::Xattr { .. }) {
-                self.load_xattrs(&inode).await?;
+            if report.given_up.contains(&record.file) {
+                continue;
             }
+            let inode = match self.replayed_inode(&record).await {
+                Ok(inode) => inode,
+                Err(error) if self.options.gives_up_records && error.is_loss() => {
+                    report.problems.push(format!("changes of file {} are given up: {error}", record.file));
+                    report.given_up.insert(record.file);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let mut state = inode.state.lock();
             let expected = base::hash::chain(state.version.chain, covered);
             if record.version.sequence != state.version.sequence + 1 || record.version.chain != expected {
@@ -186,9 +237,8 @@ impl FileSystem {
             if file.node() == self.store.node() {
                 self.next_counter.fetch_max(file.counter() + 1, Ordering::SeqCst);
             }
-            count += 1;
         }
-        Ok(count)
+        Ok(())
     }
 
     async fn replayed_inode(&self, record: &Record) -> Result<Arc<Inode>, FileError> {
@@ -199,30 +249,37 @@ impl FileSystem {
             let unborn = Arc::new(Inode::unborn(record.file));
             return Ok(self.table.insert(node, unborn, || true).expect("nothing else runs"));
         }
-        self.inode(node).await.map_err(|error| match error {
+        let inode = self.inode(node).await.map_err(|error| match error {
             FileError::NoEntry => {
                 let error = Reader::new(&[]).refuse("a file that exists");
                 corrupt("journal record", record.file.to_string(), error)
             }
             error => error,
-        })
+        })?;
+        if matches!(record.change, Change::Xattr { .. }) {
+            self.load_xattrs(&inode).await?;
+        }
+        Ok(inode)
     }
 
     /// Ends files that had lost their last name but not their last user.
-    async fn end_orphans(&self) -> Result<u64, FileError> {
+    async fn end_orphans(&self, report: &mut OpenReport) -> Result<(), FileError> {
         let mut files: Vec<FileId> = self.touched.lock().keys().copied().collect();
         let root: Root = self.roots.lock().orphans.clone();
-        let mut from = Some(0);
-        while let Some(at) = from {
-            let (entries, next) = self.trees.scan(&root, at, 1000).await?;
-            files.extend(entries.into_iter().map(|(file, _)| FileId(file)));
-            from = next;
-        }
+        let listed = self.list_past(&root, "the list of unlinked files", report).await?;
+        files.extend(listed.into_iter().map(|(file, _)| FileId(file)));
         files.sort_unstable();
         files.dedup();
-        let mut ended = 0;
         for file in files {
-            let inode = self.inode(Node::live(file)).await?;
+            let inode = match self.inode(Node::live(file)).await {
+                Ok(inode) => inode,
+                // It takes room until the repair; nothing else.
+                Err(error) if error.is_loss() || matches!(error, FileError::NoEntry) => {
+                    report.problems.push(format!("the unlinked file {file} cannot be ended: {error}"));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let is_orphan = {
                 let state = inode.state.lock();
                 let is_used = || self.references.lock().contains_key(&file);
@@ -230,9 +287,9 @@ impl FileSystem {
             };
             if is_orphan {
                 self.end_if_unused(&inode);
-                ended += 1;
+                report.orphans += 1;
             }
         }
-        Ok(ended)
+        Ok(())
     }
 }

@@ -18,6 +18,7 @@
 //! Not here: how packs are emptied and removed (`store`).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::codec::Reader;
@@ -87,22 +88,22 @@ impl FileSystem {
         self.dropped_since_pass.store(false, Ordering::SeqCst);
         self.store.begin_mark();
         match self.mark().await {
-            Ok(marks) => {
+            Ok(Some(marks)) => {
                 let report = self.store.reclaim(&|address| marks.has(address), is_rehearsal).await;
                 self.measure_space();
                 Ok(report?)
             }
-            Err(error) => {
+            unfinished => {
                 self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
                 self.dropped_since_pass.store(true, Ordering::SeqCst);
                 self.store.end_mark();
-                Err(error)
+                unfinished.map(|_| ReclaimReport::default())
             }
         }
     }
 
-    /// Steps 2 to 5.
-    async fn mark(&self) -> Result<Marks, FileError> {
+    /// Steps 2 to 5. `None`: the file system is closed meanwhile, which waits for nobody's marks.
+    async fn mark(&self) -> Result<Option<Marks>, FileError> {
         self.grace.wait().await;
         let mut marks = Marks::default();
         let roots = {
@@ -120,27 +121,41 @@ impl FileSystem {
         let snapshots = self.snapshots.lock().clone();
         self.grace.wait().await;
         for root in [&roots.snapshots, &roots.orphans] {
-            self.trees.walk(root, &mut |address, _| marks.add_node(address), &mut |_, _| Ok(())).await?;
+            self.trees
+                .walk(root, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |_, _| Ok(()))
+                .await?;
         }
         self.mark_catalog(&roots.catalog, &mut marks).await?;
         for snapshot in snapshots.values() {
             self.mark_catalog(&snapshot.catalog, &mut marks).await?;
         }
         marks.finish();
-        Ok(marks)
+        Ok(self.goes_on().then_some(marks))
     }
 
-    /// Runs a pass if enough was dropped since the last one.
-    pub(crate) async fn reclaim_if_worthwhile(&self) -> Result<(), FileError> {
+    fn goes_on(&self) -> bool {
+        !self.is_stopping.load(Ordering::SeqCst)
+    }
+
+    /// The background task that gives room back, beside the commits. A pass that fails is tried again after the next commit.
+    pub(crate) async fn run_reclaimer(self: Arc<Self>) {
+        while self.goes_on() {
+            self.wants_reclaim.notified().await;
+            if self.goes_on() && self.is_reclaim_worthwhile() {
+                let _ = self.reclaim(false).await;
+            }
+        }
+        self.stopped.add_permits(1);
+    }
+
+    /// Whether enough was dropped since the last pass.
+    pub(crate) fn is_reclaim_worthwhile(&self) -> bool {
         let space = self.store.space();
         let used = space.total.saturating_sub(space.free);
         let is_scarce = space.free < space.total / 5;
         let enough = DROPPED_BYTES_MIN.min(space.total / 16);
         let enough = if is_scarce { enough } else { enough.max(used / 10) };
-        if self.dropped_bytes.load(Ordering::Relaxed) > enough {
-            self.reclaim(false).await?;
-        }
-        Ok(())
+        self.dropped_bytes.load(Ordering::Relaxed) > enough
     }
 
     async fn mark_catalog(&self, catalog: &Root, marks: &mut Marks) -> Result<(), FileError> {
@@ -148,7 +163,7 @@ impl FileSystem {
         let mut trees: Vec<(Kind, Root)> = Vec::new();
         let mut found: Vec<ChunkAddress> = Vec::new();
         self.trees
-            .walk(catalog, &mut |address, _| marks.add_node(address), &mut |file, bytes| {
+            .walk(catalog, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |file, bytes| {
                 let file = FileId(file);
                 let value = InodeValue::decode(file, bytes)
                     .map_err(|error| undecodable("inode", format!("catalog entry of {file}"), error))?;
@@ -161,6 +176,9 @@ impl FileSystem {
             .await?;
         found.iter().for_each(|address| marks.add(address));
         for (kind, tree) in trees {
+            if !self.goes_on() {
+                break;
+            }
             let mut extents: Vec<ChunkAddress> = Vec::new();
             let mut leaf = |offset: u64, bytes: &Bytes| -> Result<(), StoreError> {
                 if kind == Kind::Regular

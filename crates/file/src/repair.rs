@@ -22,7 +22,7 @@ use store::{Class, StoreError};
 
 use crate::attributes::{Attributes, Kind, View};
 use crate::directory::encode_entry;
-use crate::failure::FileError;
+use crate::failure::{FileError, is_loss};
 use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, XattrPlace, decode_extent, decode_xattrs};
 use crate::system::FileSystem;
 use crate::tree::Edits;
@@ -546,10 +546,6 @@ impl Survey {
     }
 }
 
-/// I-101: bytes that are damaged or gone are lost, a disk that gives no answer is not.
 fn lost(error: StoreError) -> Result<(), StoreError> {
-    match error {
-        StoreError::Corrupt { .. } | StoreError::Absent { .. } => Ok(()),
-        error => Err(error),
-    }
+    if is_loss(&error) { Ok(()) } else { Err(error) }
 }

@@ -30,6 +30,8 @@ pub struct Status {
     pub snapshots: u64,
     /// Why the last flush failed, if it did.
     pub flush_failure: Option<String>,
+    /// Why the last commit failed, if it did. When commits have been due for long, nothing new is accepted.
+    pub commit_failure: Option<String>,
     /// Why nothing new is accepted, if so.
     pub journal_failure: Option<String>,
     /// The store.
@@ -90,6 +92,7 @@ impl FileSystem {
             inodes: self.table.count() as u64,
             snapshots: self.snapshots.lock().len() as u64,
             flush_failure: self.flush_failure.lock().as_ref().map(FileError::to_string),
+            commit_failure: self.commit_failure.lock().as_ref().map(FileError::to_string),
             journal_failure: self.journal_failure.lock().as_ref().map(FileError::to_string),
             store: self.store.status(),
             metrics,

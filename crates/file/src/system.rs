@@ -63,6 +63,8 @@ pub struct Options {
     pub inline_bytes_max: u64,
     /// Whether reads update access times (relatime).
     pub access_times: bool,
+    /// Opens without the changes that the journal has of files whose inode or attributes cannot be read: they are lost then.
+    pub gives_up_records: bool,
     /// The store's options.
     pub store: store::Options,
 }
@@ -79,13 +81,16 @@ impl Default for Options {
             inodes_max: 100_000,
             inline_bytes_max: 64 << 10,
             access_times: true,
+            gives_up_records: false,
             store: store::Options::default(),
         }
     }
 }
 
 /// Commits that may be due at once before changes wait.
-const COMMITS_AHEAD: u64 = 2;
+pub(crate) const COMMITS_AHEAD: u64 = 2;
+/// The same for changes that ask for no room, removals among them.
+pub(crate) const COMMITS_AHEAD_OF_REMOVALS: u64 = 4;
 
 /// A file system on the disks of one node. All methods may be called from many threads.
 pub struct FileSystem {
@@ -129,6 +134,7 @@ pub struct FileSystem {
     pub(crate) snapshot_change: tokio::sync::Mutex<()>,
     pub(crate) wants_flush: Notify,
     pub(crate) wants_commit: Notify,
+    pub(crate) wants_reclaim: Notify,
     pub(crate) has_room: Notify,
     pub(crate) commit_ended: Notify,
     /// Why the last commit failed.
@@ -180,6 +186,7 @@ impl FileSystem {
             snapshot_change: tokio::sync::Mutex::new(()),
             wants_flush: Notify::new(),
             wants_commit: Notify::new(),
+            wants_reclaim: Notify::new(),
             has_room: Notify::new(),
             commit_ended: Notify::new(),
             commit_failure: Mutex::new(None),
@@ -271,11 +278,11 @@ impl FileSystem {
             || self.touched_count.load(Ordering::Relaxed) > self.options.uncommitted_files_max
     }
 
-    /// Whether there is so much to commit that changes must wait for it.
-    pub(crate) fn is_commit_late(&self) -> bool {
+    /// Whether so many commits are due that changes must wait for them.
+    pub(crate) fn is_commit_late(&self, commits_ahead: u64) -> bool {
         let files = self.touched_count.load(Ordering::Relaxed) + self.committing_count.load(Ordering::Relaxed);
-        self.journal_ahead() > COMMITS_AHEAD * self.options.commit_journal_bytes
-            || files > COMMITS_AHEAD as usize * self.options.uncommitted_files_max
+        self.journal_ahead() > commits_ahead * self.options.commit_journal_bytes
+            || files as u64 > commits_ahead * self.options.uncommitted_files_max as u64
     }
 
     pub(crate) fn now(&self) -> Timestamp {

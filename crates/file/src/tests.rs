@@ -7,6 +7,7 @@ mod fuzz;
 mod hostile;
 mod limits;
 mod namespace;
+mod open;
 mod races;
 mod reclaim;
 mod repair;
@@ -108,4 +109,15 @@ pub(super) async fn list(system: &FileSystem, node: Node, limit: usize) -> Vec<S
         after = last.cookie;
         names.extend(entries.iter().map(|entry| String::from_utf8(entry.name.to_vec()).unwrap()));
     }
+}
+
+/// The chunks of trees: file and offset.
+pub(super) fn tree_chunks(machine: &Machine) -> Vec<(String, u64)> {
+    let packs = machine.disk.snapshot_files();
+    let packs = packs.iter().filter(|(path, bytes)| path.starts_with("packs/") && bytes[12] == 1);
+    let chunks = packs.flat_map(|(path, bytes)| {
+        let found = bytes.windows(4).enumerate().filter(|(_, window)| window == b"Chnk");
+        found.map(|(at, _)| (path.clone(), at as u64)).collect::<Vec<_>>()
+    });
+    chunks.collect()
 }

@@ -24,7 +24,7 @@ use crate::failure::FileError;
 use crate::format::{Change, Content};
 use crate::inode::{Inode, State, cut};
 use crate::read::{Settled, expect_regular, gather};
-use crate::system::{FileSystem, Transaction};
+use crate::system::{COMMITS_AHEAD, COMMITS_AHEAD_OF_REMOVALS, FileSystem, Transaction};
 
 /// What [`FileSystem::allocate`] does to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,11 +165,20 @@ impl FileSystem {
         if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
-    /// Waits while the commits are far behind: what they have not done takes memory, and room in the reserve.
     async fn admit_records(&self) -> Result<(), FileError> {
         self.refuse_after_failure()?;
+        self.wait_for_commits(COMMITS_AHEAD).await
+    }
+
+    /// Changes that ask for no room wait longer, and go on when commits fail: a removal may be what helps.
+    pub(crate) async fn admit_removal(&self) {
+        let _ = self.wait_for_commits(COMMITS_AHEAD_OF_REMOVALS).await;
+    }
+
+    /// Waits while so many commits are due: what they have not done takes memory, and room in the reserve.
+    async fn wait_for_commits(&self, commits_ahead: u64) -> Result<(), FileError> {
         let mut wait = None;
-        while self.is_commit_late() {
+        while self.is_commit_late(commits_ahead) {
             let ended = self.commit_ended.notified();
             let mut ended = std::pin::pin!(ended);
             ended.as_mut().enable();
@@ -233,6 +242,7 @@ impl FileSystem {
         if length == 0 {
             return Err(FileError::Invalid("an empty range"));
         }
+        self.admit_removal().await;
         let inode = self.live(file).await?;
         let _operation = inode.operation.lock().await;
         expect_regular(&inode.state.lock().attributes)?;

@@ -17,7 +17,10 @@ const INODE_BYTES: u64 = 1024;
 /// The same of a file with changes that no commit covers, and while a commit has it in hand.
 const UNCOMMITTED_BYTES: u64 = 3072;
 /// What the daemon takes whatever it does: code, stacks, buffers of the transport (measured).
-const FIXED_BYTES: u64 = 24 << 20;
+const FIXED_BYTES: u64 = 16 << 20;
+/// Of nine bytes that are resident the parts count five (measured): the others are room to grow of hash tables and vectors, heads of small
+/// things, what a flush or a commit has in hand, what an allocator keeps.
+const COUNTED_PARTS: (u64, u64) = (5, 9);
 
 /// Opens the file system of a node whose lock the caller holds. `references`: what the kernel has of it, from a process before.
 pub(crate) fn open(
@@ -31,7 +34,7 @@ pub(crate) fn open(
         .map_err(|error| explain("cannot open the node", folder, &error))
 }
 
-/// The same for a repair: opens although frames of the journal are lost, and tells which.
+/// The same for a repair: opens although frames of the journal are lost, or cannot be applied, and tells which.
 pub(crate) fn open_with_loss(
     folder: &NodeFolder,
     config: &Config,
@@ -45,6 +48,13 @@ pub(crate) fn open_with_loss(
             options.store.gives_up_frames = true;
             let (system, report) = block_on(FileSystem::open(platform, &disks, options)).map_err(cannot)?;
             Ok((system, report, Some(error.to_string())))
+        }
+        Err(error @ FileError::Store(StoreError::Corrupt { .. } | StoreError::Absent { .. })) => {
+            options.gives_up_records = true;
+            let (system, report) = block_on(FileSystem::open(platform, &disks, options)).map_err(cannot)?;
+            let given_up = report.given_up.iter().map(|file| format!(" {file}")).collect::<String>();
+            let given_up = (!given_up.is_empty()).then(|| format!("{error}. Changes of these files are lost:{given_up}"));
+            Ok((system, report, given_up))
         }
         opened => opened.map(|(system, report)| (system, report, None)).map_err(cannot),
     }
@@ -67,14 +77,16 @@ pub(crate) fn log(report: &OpenReport) {
     if let Some(why) = &store.index_made_again {
         tracing::warn!("the index was made again: {why}");
     }
+    report.problems.iter().for_each(|problem| tracing::warn!("{problem}"));
     store.problems.iter().for_each(|problem| tracing::warn!("{problem}"));
 }
 
-/// The options of the layers below, with the memory budget divided among them: a part of it is for code, stacks, the transport's buffers
-/// and what an allocator keeps; of the rest a third caches chunks.
+/// The options of the layers below, with the memory budget divided among them: a part of it is for code, stacks and the transport's
+/// buffers, a part for what nobody counts; of the rest a third caches chunks.
 fn options(config: &Config, ram_bytes: u64) -> file::Options {
     let memory = config.memory(ram_bytes);
-    let shared = memory.saturating_sub(FIXED_BYTES).max(memory / 4);
+    let (counted, resident) = COUNTED_PARTS;
+    let shared = memory.saturating_sub(FIXED_BYTES).max(memory / 4) / resident * counted;
     let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
     let mut options = file::Options {
         dirty_bytes_max: shared / 6,
@@ -118,7 +130,8 @@ pub(crate) fn explain(what: &str, folder: &NodeFolder, error: &FileError) -> Fai
             format!("{part} at byte {offset} is damaged: expected {expected}, found {found}"),
         )
         .place(&**path)
-        .mend("check the disk; `hydrafs fsck` lists all damage; bring the file back from a backup if you have one"),
+        .mend("check the disk; `hydrafs fsck` lists all damage; `hydrafs fsck --repair --accept-loss` goes on without it; \
+               bring the file back from a backup if you have one"),
         FileError::Store(StoreError::FramesLost { path, offset, first, last, behind, witness }) => Failure::new(
             what,
             format!(

@@ -72,7 +72,13 @@ struct Threads {
 impl Tasks for Threads {
     fn spawn(&self, name: &str, task: Boxed<()>) {
         let builder = std::thread::Builder::new().name(name.to_owned());
-        builder.spawn(move || block_on(task)).expect("the system starts a thread");
+        let run = move || {
+            if catch_unwind(AssertUnwindSafe(|| block_on(task))).is_err() {
+                // Nobody would do its work from now on, and who waits for it would wait for ever. Recovery is sound.
+                std::process::abort();
+            }
+        };
+        builder.spawn(run).expect("the system starts a thread");
     }
 
     fn aside(&self, task: Boxed<()>) {

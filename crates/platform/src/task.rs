@@ -13,7 +13,8 @@ pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Where tasks run.
 pub trait Tasks: Send + Sync {
-    /// Starts a task that runs until it returns. Real: a thread of that name that polls it. Simulated: an entry of the schedule.
+    /// Starts a task that runs until it returns. Real: a thread of that name that polls it; a panic there ends the process, for who waits
+    /// for the task would wait for ever. Simulated: an entry of the schedule.
     fn spawn(&self, name: &str, task: Boxed<()>);
     /// Runs a short task that waits for a disk, beside the caller. Real: on one of some threads that are kept for such; more wait for
     /// their turn. A panic ends the task alone.

@@ -184,6 +184,7 @@ impl Plan {
             inodes_max: random.pick(&[1, 100_000]),
             inline_bytes_max: random.pick(&[0, 4 << 10, 64 << 10]),
             access_times: random.one_in(2),
+            gives_up_records: false,
             store: StoreOptions {
                 cache_bytes: random.pick(&[0, 64 << 10, 16 << 20]),
                 index_cache_bytes: 256 << 10,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::id::FileId;
 use store::{Depth, Remedy};
 
-use super::{Machine, create, find, list, read_all};
+use super::{Machine, create, find, list, read_all, tree_chunks};
 use crate::{FileError, FileSystem, Kind, Node, XattrMode};
 
 const DIRECTORIES: usize = 4;
@@ -42,17 +42,6 @@ fn node(seed: u64) -> (Machine, Vec<FileId>) {
     drop(system);
     machine.world.restart();
     (machine, files)
-}
-
-/// The chunks of trees: file and offset.
-fn tree_chunks(machine: &Machine) -> Vec<(String, u64)> {
-    let packs = machine.disk.snapshot_files();
-    let packs = packs.iter().filter(|(path, bytes)| path.starts_with("packs/") && bytes[12] == 1);
-    let chunks = packs.flat_map(|(path, bytes)| {
-        let found = bytes.windows(4).enumerate().filter(|(_, window)| window == b"Chnk");
-        found.map(|(at, _)| (path.clone(), at as u64)).collect::<Vec<_>>()
-    });
-    chunks.collect()
 }
 
 fn readable(machine: &Machine, system: &Arc<FileSystem>, files: &[FileId]) -> Contents {

@@ -60,6 +60,9 @@ const GAUGES: &[Gauge] = &[
     gauge("file", "flush_failing", Unit::Count, "1 while the last flush failed", |m| {
         one(u64::from(m.status.flush_failure.is_some()))
     }),
+    gauge("file", "commit_failing", Unit::Count, "1 while the last commit failed", |m| {
+        one(u64::from(m.status.commit_failure.is_some()))
+    }),
     gauge(
         "store",
         "journal_bytes",

@@ -145,6 +145,7 @@ fn failures(status: &file::Status, unpublished: Option<&Failure>) -> Vec<String>
     let layers = [
         ("the journal takes no more frames", &status.journal_failure),
         ("the last flush failed", &status.flush_failure),
+        ("the last commit failed", &status.commit_failure),
         ("the journal failed", &status.store.journal_failure),
     ];
     let mut failures: Vec<String> =

@@ -1,0 +1,90 @@
+//! Opening what is damaged: what the check can judge and the repair can mend keeps no node shut (I-83).
+
+use std::collections::BTreeSet;
+
+use base::id::FileId;
+use base::time::Timestamp;
+use platform::sim::Faults;
+
+use super::{Machine, create, tree_chunks};
+use crate::{AttributeChange, FileError, FileSystem, Kind, Node, OpenReport, TimeChange};
+
+/// Whose journal has changes: one file in so many.
+const CHANGED: usize = 20;
+
+/// A node whose power failed. It has snapshots and unlinked files in use, more than fit their roots, and frames behind the last
+/// commit. Gives the files that those change.
+fn node() -> (Machine, BTreeSet<FileId>) {
+    let machine = Machine::new(5);
+    let system = machine.open();
+    let changed = machine.run(async {
+        let mut files = Vec::new();
+        for number in 0..200 {
+            let name = format!("file number {number}");
+            files.push(create(&system, FileId::ROOT, &name, Kind::Regular).await.file);
+        }
+        for number in 0..20 {
+            system.snapshot(&format!("snapshot number {number}")).await.unwrap();
+        }
+        for number in 0..80 {
+            let name = format!("unlinked file number {number}");
+            let file = create(&system, FileId::ROOT, &name, Kind::Regular).await.file;
+            system.retain(Node::live(file));
+            system.remove_file(FileId::ROOT, name.as_bytes()).await.unwrap();
+        }
+        system.commit().await.unwrap();
+        let changed: BTreeSet<FileId> = files.into_iter().step_by(CHANGED).collect();
+        for file in &changed {
+            let time = TimeChange::At(Timestamp::default());
+            let change = AttributeChange { modified: Some(time), ..AttributeChange::default() };
+            system.set_attributes(*file, &change).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        changed
+    });
+    drop(system);
+    machine.world.restart();
+    (machine, changed)
+}
+
+fn open(machine: &Machine, gives_up_records: bool) -> Result<OpenReport, FileError> {
+    let (platform, disks) = (machine.world.platform(), machine.disks());
+    let options = crate::Options { gives_up_records, ..machine.options.clone() };
+    machine.run(async { FileSystem::open(&platform, &disks, options).await }).map(|(_, report)| report)
+}
+
+#[test]
+fn no_lost_tree_node_keeps_it_shut() {
+    let (machine, changed) = node();
+    let whole = open(&machine, false).unwrap();
+    assert_eq!((whole.problems.len(), whole.given_up.len(), whole.orphans), (0, 0, 80));
+    let (mut refused, mut poorer) = (0, 0);
+    for number in 0..tree_chunks(&node().0).len() {
+        let (machine, _) = node();
+        let (path, at) = tree_chunks(&machine)[number].clone();
+        machine.disk.flip_bit(&path, at + 60, 1);
+        let opened = open(&machine, false);
+        let Err(error) = opened else {
+            let report = opened.unwrap();
+            assert_eq!(report.given_up, BTreeSet::new());
+            assert!(report.orphans == 80 || !report.problems.is_empty(), "chunk {number}");
+            poorer += usize::from(!report.problems.is_empty());
+            continue;
+        };
+        refused += 1;
+        assert!(error.is_loss(), "chunk {number}: {error}");
+        machine.world.restart();
+        let report = open(&machine, true).unwrap();
+        assert!(!report.given_up.is_empty() && report.given_up.is_subset(&changed), "chunk {number}: {report:?}");
+        assert!(!report.problems.is_empty(), "chunk {number}");
+    }
+    assert!(refused > 0 && poorer > 2, "{refused} {poorer}");
+}
+
+/// What a disk does not give is not lost: nothing is given up for it.
+#[test]
+fn a_disk_that_gives_no_answer_is_no_loss() {
+    let (machine, _) = node();
+    machine.disk.set_faults(Faults { read_error: 1.0, ..Faults::default() });
+    assert!(!open(&machine, true).expect_err("nothing can be read").is_loss());
+}
