@@ -26,7 +26,7 @@ pub(crate) const ROOM_AT: usize = PAGE;
 pub(crate) const DEVICE_AT: usize = PAGE - 80;
 
 /// Where the next steady area is wished for. 64 TiB: half-way up the user's half of 47 bits of address, where neither programs,
-/// libraries, stacks nor the allocator (mimalloc: 2 to 30 TiB) are put. On machines with less it is only a wish.
+/// libraries, stacks nor allocators are put. On machines with less it is only a wish.
 static STEADY: AtomicUsize = AtomicUsize::new(1 << 46);
 
 /// Pages of our own, zero when new, given back to the system when dropped.
