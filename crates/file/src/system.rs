@@ -90,7 +90,7 @@ impl Default for Options {
 /// Commits that may be due at once before changes wait.
 pub(crate) const COMMITS_AHEAD: u64 = 2;
 /// The same for changes that ask for no room, removals among them.
-pub(crate) const COMMITS_AHEAD_OF_REMOVALS: u64 = 4;
+pub(crate) const COMMITS_AHEAD_OF_REMOVALS: u64 = 3;
 
 /// A file system on the disks of one node. All methods may be called from many threads.
 pub struct FileSystem {

@@ -18,9 +18,9 @@ const INODE_BYTES: u64 = 1024;
 const UNCOMMITTED_BYTES: u64 = 3072;
 /// What the daemon takes whatever it does: code, stacks, buffers of the transport (measured).
 const FIXED_BYTES: u64 = 16 << 20;
-/// Of nine bytes that are resident the parts count five (measured): the others are room to grow of hash tables and vectors, heads of small
-/// things, what a flush or a commit has in hand, what an allocator keeps.
-const COUNTED_PARTS: (u64, u64) = (5, 9);
+/// For each byte that the parts count another is resident (measured): room to grow of hash tables and vectors, heads of small things,
+/// what a flush or a commit has in hand, what an allocator keeps.
+const UNCOUNTED: u64 = 2;
 
 /// Opens the file system of a node whose lock the caller holds. `references`: what the kernel has of it, from a process before.
 pub(crate) fn open(
@@ -85,8 +85,7 @@ pub(crate) fn log(report: &OpenReport) {
 /// buffers, a part for what nobody counts; of the rest a third caches chunks.
 fn options(config: &Config, ram_bytes: u64) -> file::Options {
     let memory = config.memory(ram_bytes);
-    let (counted, resident) = COUNTED_PARTS;
-    let shared = memory.saturating_sub(FIXED_BYTES).max(memory / 4) / resident * counted;
+    let shared = memory.saturating_sub(FIXED_BYTES).max(memory / 4) / UNCOUNTED;
     let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
     let mut options = file::Options {
         dirty_bytes_max: shared / 6,
