@@ -1,7 +1,7 @@
 //! Real `kill -9` of the daemon under load: what was synced is there and right, nothing is read that was not written, the
 //! namespace is a prefix of what was done, and the node checks clean.
 //!
-//! A round: mount, load ([`load`]: calls of our own, databases, or programs), kill at a moment that the seed chooses, mount
+//! A round: mount, load ([`kind`]: calls of our own, databases, or programs), kill at a moment that the seed chooses, mount
 //! again (and at times be killed in the middle of that), judge each thread's outcome against its own record, check the node. The
 //! node lives on through all rounds; what a round left is compared once more after the next one's crash.
 //!
@@ -16,6 +16,7 @@ mod cargo;
 mod client;
 mod content;
 mod git;
+mod kind;
 mod load;
 mod names;
 mod postgres;
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
-pub(crate) use self::load::Kind;
+pub(crate) use self::kind::Kind;
 use self::load::{Load, Round, Verified};
 use crate::random::Random;
 use crate::text::{count, span};
@@ -151,7 +152,7 @@ impl Torture {
         let outside = self.root.join("outside");
         std::fs::create_dir_all(&outside)?;
         let round = Round::new(u64::from(number), folder.clone(), outside, self.random.next());
-        let mut loads = load::all(self.kind, &round)?;
+        let mut loads = kind::all(self.kind, &round)?;
         self.volume.sync().context("cannot sync before the load")?;
         let (least, most) = self.kind.milliseconds();
         let lived = Duration::from_millis(self.random.between(least, most));

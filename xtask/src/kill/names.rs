@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::content::{self, Key};
-use super::load::{Load, Round, Verified};
+use super::load::{Cut, Load, Round, Verified};
 use crate::random::Random;
 
 /// Names at a time; more are removed.
@@ -45,13 +45,6 @@ struct Operation {
     ended: Option<Duration>,
     /// It fsynced the file that it made, or the folder.
     is_synced: bool,
-}
-
-/// Which operations of a thread are there, for the order among threads. Where several prefixes look alike, the kinder one counts.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
-    pub(super) first_lost_ended: Option<Duration>,
-    pub(super) last_kept_began: Option<Duration>,
 }
 
 type Names_ = BTreeMap<String, Entry>;

@@ -6,11 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::super::git::Git;
-use super::super::rsync::Rsync;
-use super::super::sqlite::{Journal, Sqlite};
-use super::super::streams::{Append, Overwrite, Replace};
-use super::{Load, Names, Round, one_order};
+use super::super::load::one_order;
+use super::{Append, Git, Journal, Load, Names, Overwrite, Replace, Round, Rsync, Sqlite};
 use crate::program::Program;
 
 struct World {
