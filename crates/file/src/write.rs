@@ -120,7 +120,8 @@ impl FileSystem {
         (8 << 20).min(self.options.dirty_bytes_max / 4).max(store::CUT_BYTES_MAX as u64)
     }
 
-    /// Waits for room in the write buffer and checks that the disks could take what it holds.
+    /// Waits for room in the write buffer and checks that the disks could take what it holds. What is rare in it is boxed, or every request
+    /// would carry the state of a commit.
     async fn admit(&self, bytes: u64) -> Result<(), FileError> {
         self.admit_records().await?;
         let mut wait = None;
@@ -131,8 +132,8 @@ impl FileSystem {
             let dirty = self.dirty_bytes.load(Ordering::Relaxed);
             let failure = self.flush_failure.lock().clone();
             match failure {
-                Some(FileError::NoSpace) if dirty > 0 && self.make_room().await? => {
-                    self.sync_all().await?;
+                Some(FileError::NoSpace) if dirty > 0 && Box::pin(self.make_room()).await? => {
+                    Box::pin(self.sync_all()).await?;
                     continue;
                 }
                 Some(failure) if dirty > 0 => return Err(failure),
@@ -157,11 +158,11 @@ impl FileSystem {
             return Ok(());
         }
         // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
-        self.sync_all().await?;
+        Box::pin(self.sync_all()).await?;
         if self.measure_space() > needed() {
             return Ok(());
         }
-        self.make_room().await?;
+        Box::pin(self.make_room()).await?;
         if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 

@@ -60,7 +60,7 @@ impl Service for Kernel {
         }
         // Whoever waits for a disk must not keep the transport's thread from other requests.
         let kernel = Arc::clone(&self);
-        self.errands.run(async move { kernel.answer(exchange).await }).await
+        self.errands.run(Box::pin(async move { kernel.answer(exchange).await })).await
     }
 
     fn forget(&self, number: u64, count: u64) {
