@@ -10,17 +10,22 @@
 //!
 //! Not here: whether the mount point makes sense (`node`), who serves it (`session`).
 
-#![expect(unsafe_code, reason = "mount(2), statfs(2), ioctl(2) and recvmsg(2) have no safe wrapper in std")]
+#![expect(
+    unsafe_code,
+    reason = "mount(2), statfs(2), ioctl(2), close_range(2) and recvmsg(2) have no safe wrapper in std"
+)]
 
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
 
 #[cfg(test)]
 mod tests;
@@ -182,14 +187,34 @@ impl Unmounter {
         self.remove(libc::MNT_FORCE | libc::MNT_DETACH, &["-u", "-z"])
     }
 
-    /// Makes the kernel send us a request (STATFS, which it never answers from memory), and waits for its answer.
-    pub(crate) fn provoke(&self) {
-        let Ok(path) = c_string(self.place.mountpoint.as_os_str()) else { return };
-        // SAFETY: a zero-terminated path and room for the answer, both alive during the call.
-        unsafe {
-            let mut answer: libc::statfs = std::mem::zeroed();
-            libc::statfs(path.as_ptr(), &raw mut answer);
+    /// Whether an absolute path leads into the file system that is mounted, or through it.
+    pub fn has(&self, path: &Path) -> io::Result<bool> {
+        for path in path.ancestors() {
+            let device = std::fs::metadata(path)?.dev();
+            if format!("{}:{}", libc::major(device), libc::minor(device)) == self.place.device {
+                return Ok(true);
+            }
         }
+        Ok(false)
+    }
+
+    /// Makes the kernel send us a request (STATFS, which it never answers from memory), from a thread on this CPU, which waits for the
+    /// answer.
+    ///
+    /// The thread has none of our descriptors. Once its request is with us it waits even when it is killed: it would keep /dev/fuse
+    /// open, and so the connection alive that nobody serves any more, and itself waiting.
+    pub(crate) fn provoke(&self) -> io::Result<JoinHandle<()>> {
+        let path = c_string(self.place.mountpoint.as_os_str())?;
+        Builder::new().name("fuse-provoke".to_owned()).spawn(move || {
+            // Before Linux 5.9 it fails; there is no io_uring for FUSE there, and a request is with us only while it is served.
+            // SAFETY: this thread alone goes on with a table of its own, of 0, 1 and 2, and owns no descriptor.
+            unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+            // SAFETY: a zero-terminated path and room for the answer, both alive during the call.
+            unsafe {
+                let mut answer: libc::statfs = std::mem::zeroed();
+                libc::statfs(path.as_ptr(), &raw mut answer);
+            }
+        })
     }
 
     fn remove(&self, flags: i32, helper_flags: &[&str]) -> io::Result<()> {

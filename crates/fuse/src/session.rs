@@ -214,10 +214,7 @@ impl Parker {
         match &self.bell {
             Some((_, bell)) => (&**bell).write_all(&[1]),
             // A reader that sleeps in read(2) is woken by a request: each stops after one.
-            None => (0..self.readers).try_for_each(|_| {
-                let unmounter = self.unmounter.clone();
-                Builder::new().name("fuse-park".to_owned()).spawn(move || unmounter.provoke()).map(drop)
-            }),
+            None => (0..self.readers).try_for_each(|_| self.unmounter.provoke().map(drop)),
         }
     }
 }

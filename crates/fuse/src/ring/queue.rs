@@ -205,9 +205,8 @@ impl Queue {
         }
         if !std::mem::replace(&mut self.has_called, true) && self.is_here {
             for _ in 0..self.alive {
-                let unmounter = self.plan.unmounter.clone();
-                // Without the thread the slot stays with the kernel, and the attempt ends in time. Threads stay on our CPU.
-                let _ = Builder::new().name("fuse-park".to_owned()).spawn(move || unmounter.provoke());
+                // Without its thread the slot stays with the kernel, and the attempt ends in time.
+                let _ = self.plan.unmounter.provoke();
             }
         }
         // A CPU that is off keeps its slots, and calls nobody.
@@ -250,7 +249,7 @@ impl Queue {
             }
         }
         for nudge in self.nudges.drain(..) {
-            // It only makes a system call.
+            // It only waits for a system call.
             let _ = nudge.join();
         }
     }
@@ -448,8 +447,10 @@ impl Queue {
         let (index, mailbox) = (self.index, self.mailbox.clone());
         let unmounter = self.plan.unmounter.clone();
         let nudge = Builder::new().name(format!("fuse-nudge-{index}")).spawn(move || {
-            if pin_thread(index) {
-                unmounter.provoke();
+            if pin_thread(index)
+                && let Ok(answered) = unmounter.provoke()
+            {
+                let _ = answered.join();
             }
             // The queue looks again.
             mailbox.nudged();
