@@ -1,7 +1,8 @@
 //! Metrics over HTTP, for Prometheus: `GET /metrics` and nothing else.
 //!
 //! A client costs a thread for some seconds and a few KiB, whatever it does: connections are few, the head of a request is
-//! short, and the whole conversation has one deadline. The parser is httparse (hyper's; no dependencies). A server crate would
+//! short, and the whole conversation has one deadline. So it has while a disk hangs that the text tells of: the text is made on a thread of
+//! its own, which keeps the conversation's place for as long as it takes. The parser is httparse (hyper's; no dependencies). A server crate would
 //! bring an executor, or, as tiny_http, no deadlines, for one answer per connection.
 //!
 //! Not here: what the text says (`exposition`), who may reach the address (the one who sets it decides).
@@ -10,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ use crate::failure::Failure;
 const CONVERSATIONS_MAX: usize = 8;
 /// How long a conversation may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long of that the text may take.
+const TEXT_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Most headers in it.
@@ -29,6 +33,10 @@ const HEADERS_MAX: usize = 64;
 
 /// Gives the text, or nothing from the moment on at which there is nothing to measure.
 type Text = dyn Fn() -> Option<String> + Send + Sync;
+
+/// Why there is no text now.
+const RESTARTING: &str = "the daemon is restarting\n";
+const LATE: &str = "a disk does not answer\n";
 
 /// Somebody who answers. Dropped, nobody listens at the address any more: another process may.
 pub(crate) struct Scraper {
@@ -95,11 +103,13 @@ fn accept_all(listener: &TcpListener, clock: &Arc<dyn Clock>, text: &Arc<Text>, 
         let talk = move || {
             let deadline = clock.elapsed() + PATIENCE;
             let mut stream = Timed { stream, clock, deadline };
-            if let Err(error) = converse(&mut stream, text.as_ref()) {
+            let mut place = Some(conversation);
+            let made = || place.take().map_or(Err(LATE), |own| in_time(&text, TEXT_PATIENCE, own, &mut place));
+            if let Err(error) = converse(&mut stream, made) {
                 tracing::debug!("a request for metrics ended: {error}");
             }
             // Before the stream: whoever sees it closed finds the place free.
-            drop(conversation);
+            drop(place);
             drop(stream);
         };
         if let Err(error) = std::thread::Builder::new().name("metrics-client".to_owned()).spawn(talk) {
@@ -140,7 +150,23 @@ impl Write for Timed {
     }
 }
 
-fn converse(stream: &mut Timed, text: &Text) -> io::Result<()> {
+/// The text, if it comes in time; with it the conversation gets its place back.
+fn in_time(
+    text: &Arc<Text>,
+    patience: Duration,
+    place: Arc<()>,
+    back: &mut Option<Arc<()>>,
+) -> Result<String, &'static str> {
+    let (send, receive) = channel();
+    let text = Arc::clone(text);
+    let make = move || drop(send.send((text(), place)));
+    std::thread::Builder::new().name("metrics-text".to_owned()).spawn(make).map_err(|_| LATE)?;
+    let (made, place) = receive.recv_timeout(patience).map_err(|_| LATE)?;
+    *back = Some(place);
+    made.ok_or(RESTARTING)
+}
+
+fn converse(stream: &mut Timed, text: impl FnOnce() -> Result<String, &'static str>) -> io::Result<()> {
     let answer = answer(stream, text)?;
     stream.write_all(&answer)?;
     stream.stream.shutdown(Shutdown::Write)?;
@@ -149,7 +175,7 @@ fn converse(stream: &mut Timed, text: &Text) -> io::Result<()> {
 }
 
 /// Reads the head of a request and answers it.
-fn answer(stream: &mut impl Read, text: &Text) -> io::Result<Vec<u8>> {
+fn answer(stream: &mut impl Read, text: impl FnOnce() -> Result<String, &'static str>) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut room = [0; 1024];
     loop {
@@ -173,13 +199,13 @@ fn answer(stream: &mut impl Read, text: &Text) -> io::Result<Vec<u8>> {
     }
 }
 
-fn respond(method: &str, path: &str, text: &Text) -> Vec<u8> {
+fn respond(method: &str, path: &str, text: impl FnOnce() -> Result<String, &'static str>) -> Vec<u8> {
     let has_body = method != "HEAD";
     let is_metrics = path.split('?').next() == Some("/metrics");
     match (method, is_metrics) {
         ("GET" | "HEAD", true) => match text() {
-            Some(text) => response("200 OK", "", &text, has_body),
-            None => response("503 Service Unavailable", "Retry-After: 1\r\n", "the daemon is restarting\n", has_body),
+            Ok(text) => response("200 OK", "", &text, has_body),
+            Err(why) => response("503 Service Unavailable", "Retry-After: 1\r\n", why, has_body),
         },
         ("GET" | "HEAD", false) => response("404 Not Found", "", "metrics are at /metrics\n", has_body),
         _ => response("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "metrics can only be read\n", true),
@@ -198,12 +224,14 @@ mod tests {
     use std::net::{Shutdown, TcpStream};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::channel;
     use std::time::Duration;
 
     use base::time::Timestamp;
+    use parking_lot::Mutex;
     use platform::Clock;
 
-    use super::{HEAD_BYTES_MAX, PATIENCE, answer, serve};
+    use super::{HEAD_BYTES_MAX, LATE, PATIENCE, Text, answer, in_time, respond, serve};
 
     /// Goes a step further each time somebody looks.
     struct Steps(AtomicU64, Duration);
@@ -260,6 +288,24 @@ mod tests {
         drop(stream);
     }
 
+    #[test]
+    fn a_disk_that_hangs_hangs_no_client() {
+        let (disk, hung) = channel::<()>();
+        let hung = Mutex::new(hung);
+        let text: Arc<Text> = Arc::new(move || hung.lock().recv().ok().map(|()| "up 1\n".to_owned()));
+        let places = Arc::new(());
+        let mut place = None;
+        let made = in_time(&text, Duration::ZERO, Arc::clone(&places), &mut place);
+        assert_eq!(made, Err(LATE));
+        assert!(place.is_none() && Arc::strong_count(&places) == 2, "it is still being made");
+        let said = String::from_utf8(respond("GET", "/metrics", || made)).expect("text");
+        assert!(said.starts_with("HTTP/1.1 503 ") && said.ends_with(LATE), "{said}");
+        // The one that hung takes the first answer, ours the second.
+        disk.send(()).and_then(|()| disk.send(())).expect("it waits");
+        let made = in_time(&text, PATIENCE, Arc::clone(&places), &mut place);
+        assert!(made.as_deref() == Ok("up 1\n") && place.is_some());
+    }
+
     /// Gives its bytes one at a time, as a slow client does.
     struct Slow<'a>(&'a [u8]);
 
@@ -273,8 +319,8 @@ mod tests {
     }
 
     fn status(request: &[u8]) -> String {
-        let text = || Some("up 1\n".to_owned());
-        let (whole, slow) = (answer(&mut &*request, &text), answer(&mut Slow(request), &text));
+        let text = || Ok("up 1\n".to_owned());
+        let (whole, slow) = (answer(&mut &*request, text), answer(&mut Slow(request), text));
         let words = |answer: io::Result<Vec<u8>>| {
             answer.map_or_else(|error| error.kind().to_string(), |answer| String::from_utf8(answer).expect("text"))
         };
@@ -315,6 +361,6 @@ mod tests {
             assert!(status(&long).starts_with("HTTP/1.1 431 "), "{} bytes", long.len());
         }
         // Whatever comes first, nobody reads on for ever.
-        assert!(answer(&mut io::repeat(b'a'), &|| None).is_ok());
+        assert!(answer(&mut io::repeat(b'a'), || Err(LATE)).is_ok());
     }
 }

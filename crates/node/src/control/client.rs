@@ -122,10 +122,12 @@ mod tests {
 
     #[test]
     fn a_daemon_that_hangs_hangs_nobody() {
-        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-        let daemon = Daemon { stream: ours, socket: "/n/control.sock".into(), patience: Duration::from_millis(1) };
-        let failure = daemon.ask(&Request::Status {}, |_| {}).expect_err("nobody answers");
-        assert!(failure.to_string().contains("has not answered"), "{failure}");
-        drop(theirs);
+        for request in [Request::Status {}, Request::Counters {}, Request::Metrics {}] {
+            let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+            let daemon = Daemon { stream: ours, socket: "/n/control.sock".into(), patience: Duration::from_millis(1) };
+            let failure = daemon.ask(&request, |_| {}).expect_err("nobody answers");
+            assert!(failure.to_string().contains("has not answered"), "{failure}");
+            drop(theirs);
+        }
     }
 }

@@ -84,7 +84,13 @@ impl Request {
     /// Whether it is answered from memory, or by reading a little.
     #[must_use]
     pub fn is_quick(&self) -> bool {
-        matches!(self, Request::Status {} | Request::Counters {} | Request::Info { .. } | Request::SnapshotList {})
+        match self {
+            Request::Status {} | Request::Counters {} | Request::Metrics {} => true,
+            Request::Info { .. } | Request::SnapshotList {} => true,
+            Request::Sync {} | Request::Fsck { .. } | Request::Repair { .. } => false,
+            Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } => false,
+            Request::Stop { .. } | Request::Restart { .. } => false,
+        }
     }
 }
 
