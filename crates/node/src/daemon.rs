@@ -94,9 +94,15 @@ pub fn stopping() {
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
 }
 
-/// Tells the service manager that another process goes on as this daemon.
-pub fn main_process_is(process: u32) {
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::MainPid(process)]);
+/// Tells the service manager that another process goes on as this daemon, and in its words how: it listens to one process alone.
+pub fn main_process_is(process: u32, words: &str) {
+    use sd_notify::NotifyState::{MainPid, Status};
+    let _ = sd_notify::notify(&[MainPid(process), Status(words)]);
+}
+
+/// Tells the service manager how it is.
+pub fn status(words: &str) {
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(words)]);
 }
 
 /// Tells the service manager what goes on, and that it shall wait for so many microseconds more.

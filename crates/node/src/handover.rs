@@ -5,18 +5,23 @@
 //!   mark, version, length; lock and /dev/fuse →
 //!   body                                       →   opens the node, prepares to serve
 //!                                              ←   "ready", or what went wrong (a line of JSON)
-//!   ends                                           serves
+//!   a byte, "go"                               →
+//!   ends                                           serves; also where the former died before "go"
 //! ```
+//!
+//! Somebody always goes on, and never both: a former that does not hear "ready" in time ends the next, and then serves itself; a next
+//! that has said it serves when it is told to, or when nobody is there any more to tell it, or to serve.
 //!
 //! The kernel's numbers for files are the files' own ids, its open files need no handle here, and locks are its own business. So
 //! the body is short: how often the kernel was given each file, its numbers for files of snapshots, and the session
 //! (`fuse::Parked`). Whatever else a process knows is on the disks.
 //!
 //! H-4  One process at a time has the node's store open; the lock of its folder is never free in between.
-//! H-5  The next process answers nothing before the former has heard that it is ready; after that the former answers nothing more.
+//! H-5  The next process answers nothing before the former has heard that it is ready and said "go", or has died; after that the
+//!      former answers nothing more.
 //! H-6  What is handed over is of the moment at which no request was under way.
 //!
-//! Not here: when it happens, and what becomes of a failure (`start`).
+//! Not here: when it happens, and what becomes of a failure (`life`).
 
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -36,12 +41,11 @@ use rustix::net::{
 
 use crate::daemon::Verdict;
 use crate::failure::Failure;
-use crate::node_folder::NodeFolder;
 
 /// First bytes of a hand-over.
 const MARK: [u8; 8] = *b"HydraFSh";
-/// Version of the body. Whoever changes what a byte of it means raises this.
-const VERSION: u32 = 1;
+/// Version of the body and of what is said after it. Whoever changes what a byte of it means raises this. 2: "go".
+const VERSION: u32 = 2;
 /// Mark, version, descriptors, length.
 const HEAD_BYTES: usize = 8 + 4 + 4 + 8;
 /// Longest body: a hundred million references.
@@ -177,6 +181,12 @@ pub(crate) fn tell(socket: &UnixStream, verdict: &Verdict) {
     let _ = writeln!(&mut &*socket, "{line}");
 }
 
+/// Waits until it is our turn: the process that handed over says so, or has died (H-5).
+pub(crate) fn wait_for_go(socket: &UnixStream) {
+    let mut go = [0];
+    let _ = (&mut &*socket).read_exact(&mut go);
+}
+
 /// Waits for how it went, at most so long.
 pub(crate) fn hear(socket: &UnixStream, patience: Duration) -> Result<String, Failure> {
     let failed = |why: String| Failure::new("cannot restart", why);
@@ -197,34 +207,32 @@ pub(crate) fn hear(socket: &UnixStream, patience: Duration) -> Result<String, Fa
 }
 
 /// Starts the next process and hands over to it. Gives its number and words once it is ready; else it has ended.
-pub(crate) fn pass_on(program: &Path, folder: &NodeFolder, handover: &Handover) -> Result<(u32, String), Failure> {
+pub(crate) fn pass_on(program: &Path, folder: &Path, handover: &Handover) -> Result<(u32, String), Failure> {
     let cannot = |error: io::Error| {
         Failure::new("cannot restart", format!("the program {} cannot be started: {error}", program.display()))
     };
     let (ours, theirs) = UnixStream::pair().map_err(cannot)?;
     let mut command = Command::new(program);
     // A watchdog that the service manager asked of this process, by its number.
-    command.arg0("hydrafs").arg("take-over").arg(&folder.path).env_remove("WATCHDOG_PID");
+    command.arg0("hydrafs").arg("take-over").arg(folder).env_remove("WATCHDOG_PID");
     let mut child = command.stdin(OwnedFd::from(theirs)).spawn().map_err(cannot)?;
     // The command keeps its end of the socket open, and a process that ended would go unnoticed.
     drop(command);
     // One that ends early breaks the sending; what it said first is the better reason.
     let sent = ours.set_write_timeout(Some(PATIENCE)).and_then(|()| handover.send(&ours));
-    match hear(&ours, PATIENCE) {
-        Ok(words) if sent.is_ok() => Ok((child.id(), words)),
-        heard => {
-            // It has not answered a request yet (H-5), and shall not.
-            let _ = child.kill();
-            let ended = child.wait();
-            let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-            let failure = heard.err().unwrap_or_else(|| Failure::new("cannot restart", "the hand-over was cut short"));
-            Err(if failure.place.is_empty() {
-                failure.place(format!("{} ({how})", program.display()))
-            } else {
-                failure
-            })
-        }
-    }
+    let passed = hear(&ours, PATIENCE).and_then(|words| {
+        sent.map_err(|error| Failure::new("cannot restart", format!("the hand-over was cut short: {error}")))?;
+        (&ours).write_all(b"g").map_err(|_| Failure::new("cannot restart", ENDED))?;
+        Ok((child.id(), words))
+    });
+    passed.map_err(|failure| {
+        // It has not answered a request yet (H-5), and shall not.
+        let _ = child.kill();
+        let ended = child.wait();
+        let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let is_placed = !failure.place.is_empty();
+        if is_placed { failure } else { failure.place(format!("{} ({how})", program.display())) }
+    })
 }
 
 #[cfg(test)]
@@ -235,7 +243,7 @@ mod tests {
     use base::id::FileId;
     use file::{Node, View};
 
-    use super::{HEAD_BYTES, Handover, MARK};
+    use super::{HEAD_BYTES, Handover, MARK, VERSION, pass_on, wait_for_go};
 
     fn handover() -> Handover {
         let descriptor = || OwnedFd::from(std::io::pipe().expect("a pipe").0);
@@ -262,6 +270,32 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a program of another kind is the outside")]
+    fn the_next_goes_when_told_to_or_when_nobody_is_left() {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        std::io::Write::write_all(&mut &ours, b"g").expect("room");
+        wait_for_go(&theirs);
+        drop(ours);
+        wait_for_go(&theirs);
+        // What a process gets that says it is ready: the hand-over, and "go".
+        let folder = std::env::temp_dir().join(format!("hydrafs-handover-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("room");
+        let (program, heard) = (folder.join("next"), folder.join("heard"));
+        let text =
+            format!("#!/bin/sh\necho '{{\"Ready\":\"words\"}}' >&0; cat > {0}.new; mv {0}.new {0}\n", heard.display());
+        std::fs::write(&program, text).expect("room");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).expect("ours");
+        let (process, words) = pass_on(&program, &folder, &handover()).expect("it says so");
+        assert_eq!(words, "words");
+        let process = rustix::process::Pid::from_raw(i32::try_from(process).expect("small"));
+        rustix::process::waitpid(process, rustix::process::WaitOptions::empty()).expect("our child");
+        let heard = std::fs::read(heard).expect("it has ended");
+        assert!(heard.starts_with(&MARK) && heard.ends_with(b"sessiong"), "{} bytes", heard.len());
+        std::fs::remove_dir_all(folder).expect("ours");
+    }
+
+    #[test]
     fn what_is_no_hand_over_is_refused() {
         let refusal = |bytes: &[u8]| {
             let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
@@ -272,8 +306,8 @@ mod tests {
         assert!(refusal(b"").contains("nothing was handed over"));
         assert!(refusal(&[7; HEAD_BYTES]).contains("no hand-over"));
         let newer = [&MARK[..], &9_u32.to_le_bytes(), &[0; 12]].concat();
-        assert!(refusal(&newer).contains("in version 9, this program knows version 1"), "{}", refusal(&newer));
-        let without = [&MARK[..], &1_u32.to_le_bytes(), &1_u32.to_le_bytes(), &[0; 8]].concat();
+        assert!(refusal(&newer).contains("in version 9, this program knows version 2"), "{}", refusal(&newer));
+        let without = [&MARK[..], &VERSION.to_le_bytes(), &1_u32.to_le_bytes(), &[0; 8]].concat();
         assert!(refusal(&without).contains("descriptors are missing"));
         let body = handover().encode();
         for length in 0..40 {

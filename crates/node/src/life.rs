@@ -3,16 +3,18 @@
 //! ```text
 //! lock → open → mount → control socket → ready   ...   unmount → answer what is left → flush, commit, close → unlock
 //!                                                \
-//!                                                 park → flush, commit, close → hand over → end
-//!                                                  ↑                               | the new process is not ready
-//!                                                  '---- open, resume, serve  <----'
+//!                                                 flush → park → flush → commit, close → hand over → go, end
+//!                                                           ↑      | no room       | the new process is not ready
+//!                                                           |<-----'               |
+//!                                                           '--- open, resume  <---'
 //! ```
 //!
 //! It ends when it is told to (a signal, or `stop` on the control socket) or when its mount is taken away by somebody else.
 //! Whoever asked it to end hears of it after everything is on the disks.
 //!
 //! A restart may fail at every step up to the last, and the daemon goes on where it stopped: it takes its own hand-over back. From
-//! the moment at which the session is parked until somebody serves it, programs that use the mount wait.
+//! the moment at which the session is parked until somebody serves it, programs that use the mount wait. What was accepted is given up
+//! by no step: until all of it is local the file system stays open.
 //!
 //! Not here: what goes from process to process (`handover`), what is answered (`front`), going to the background (`daemon`).
 
@@ -27,7 +29,7 @@ use std::time::Duration;
 
 use base::id::FileId;
 use base::units::Bytes;
-use file::{FileSystem, Node};
+use file::{FileError, FileSystem, Node};
 use fuse::{Parked, Parker, Session, Unmounter};
 use platform::Platform;
 use platform::real::block_on;
@@ -43,12 +45,17 @@ use crate::node_folder::{Lock, NodeFolder};
 use crate::opening;
 use crate::start::{self, MountOptions, take_away};
 
+#[cfg(test)]
+mod tests;
+
 /// How long those who asked something may take to read their answers when the daemon ends, and to be answered before it restarts.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long requests may take that are under way when the daemon is to restart. Others wait meanwhile.
 const PARK_PATIENCE: Duration = Duration::from_secs(20);
 /// How long background tasks may still use a file system that was closed.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(10);
+/// Why it is waited for.
+const IN_USE: &str = "something still uses the file system that was closed";
 /// How often somebody who waits for the end hears how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// What the service manager is asked for at each such step (microseconds): a flush that goes on is no daemon that hangs.
@@ -69,11 +76,13 @@ pub(crate) fn run(folder: &NodeFolder, mount: Option<(&Path, MountOptions)>) -> 
     });
     let begun = serving.transpose().and_then(|serving| {
         let mut house = House { system: Arc::clone(&system), serving };
-        let server = life.begin(&mut house)?;
-        Ok((house, server))
+        // A mount that nobody could end is worse than none: a session that is dropped ends by force.
+        let (server, ready) = life.begin(&mut house).inspect_err(|_| house.serving = None)?;
+        Ok((house, server, ready))
     });
     match begun {
-        Ok((house, server)) => {
+        Ok((house, server, ready)) => {
+            ready.go();
             tracing::info!("{}", life.words(&house));
             daemon::ready(&life.words(&house));
             drop(system);
@@ -98,18 +107,19 @@ pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), 
         let parked = parked.transpose().map_err(|error| Failure::new("cannot take the mount over", error))?;
         let system = life.open(&references)?;
         let mut house = life.resume(system, parked, numbers)?;
-        let server = server::serve(&folder.path, life.desk.clone())?;
-        life.open_desk(&mut house);
-        Ok((life, inbox, house, server))
+        let (server, ready) = life.begin(&mut house)?;
+        Ok((life, inbox, house, server, ready))
     };
-    let (mut life, inbox, mut house, server) = prepare().inspect_err(|failure| {
+    let (mut life, inbox, house, server, ready) = prepare().inspect_err(|failure| {
         handover::tell(socket, &Verdict::Failed(failure.clone()));
     })?;
+    // From now on signals are ours.
     let words = life.words(&house);
     handover::tell(socket, &Verdict::Ready(words.clone()));
+    handover::wait_for_go(socket);
+    ready.go();
     life.lock.describe(&format!("its daemon (process {}{})", std::process::id(), house.at()));
     tracing::info!("{words}, taken over");
-    life.serve(&mut house)?;
     life.live(house, server, &inbox)
 }
 
@@ -117,6 +127,8 @@ pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), 
 enum Event {
     Signal(i32),
     Asked(Asked),
+    /// What was accepted before a restart was asked for is local, or cannot be.
+    Flushed(Result<(), FileError>),
     /// The mount has gone and its last request is answered; or its session is parked.
     Ended(io::Result<Option<Parked>>),
 }
@@ -141,12 +153,23 @@ struct House {
 
 /// A mount.
 struct Serving {
-    /// Until it runs.
+    /// Until a thread has it.
     session: Option<Session>,
     kernel: Arc<Kernel>,
     parker: Parker,
     unmounter: Unmounter,
     transport: &'static str,
+}
+
+/// The session's thread, which waits. Dropped, it never serves.
+struct Ready(Sender<()>);
+
+impl Ready {
+    /// Lets it serve.
+    fn go(self) {
+        // Without a mount there is no thread.
+        let _ = self.0.send(());
+    }
 }
 
 /// Why the daemon stops serving.
@@ -192,15 +215,14 @@ impl<'a> Life<'a> {
         Ok(system)
     }
 
-    /// Lets the first house serve and be asked.
-    fn begin(&self, house: &mut House) -> Result<Server, Failure> {
-        let result = server::serve(&self.folder.path, self.desk.clone()).and_then(|server| {
-            self.open_desk(house);
-            self.serve(house)?;
-            Ok(server)
-        });
-        // A mount that nobody could end is worse than none: a session that is dropped ends by force.
-        result.inspect_err(|_| house.serving = None)
+    /// Lets a new process's house be asked, and hears signals. What can be refused by this machine has been when it returns; a session
+    /// that was resumed takes no request before `go`.
+    fn begin(&self, house: &mut House) -> Result<(Server, Ready), Failure> {
+        let server = server::serve(&self.folder.path, self.desk.clone())?;
+        self.open_desk(house);
+        let signals = self.send.clone();
+        daemon::watch_signals(move |signal| signals.send(Event::Signal(signal)).is_ok())?;
+        Ok((server, self.ready(house)?))
     }
 
     /// The session of another process, or of our own past, on a file system that was opened for it.
@@ -210,16 +232,22 @@ impl<'a> Life<'a> {
         parked: Option<Parked>,
         (next, known): (u64, Vec<(u64, Node, u64)>),
     ) -> Result<House, Failure> {
-        let Some(parked) = parked else { return Ok(House { system, serving: None }) };
         let nodes = Nodes::resume(next, &known);
         let kernel = Arc::new(Kernel::new(Arc::clone(&system), &self.platform, self.config.cache_time, nodes));
-        let session = Session::resume(parked, Arc::clone(&kernel), &start::settings(&self.config))
-            .map_err(|error| Failure::new("cannot go on with the mount", error))?;
-        Ok(House { system, serving: Some(Serving::new(session, kernel)) })
+        self.house(system, parked.map(|parked| (parked, kernel)))
+    }
+
+    fn house(&self, system: Arc<FileSystem>, parked: Option<(Parked, Arc<Kernel>)>) -> Result<House, Failure> {
+        let serving = parked.map(|(parked, kernel)| {
+            let session = Session::resume(parked, Arc::clone(&kernel), &start::settings(&self.config))
+                .map_err(|error| Failure::new("cannot go on with the mount", error))?;
+            Ok(Serving::new(session, kernel))
+        });
+        Ok(House { system, serving: serving.transpose()? })
     }
 
     /// Whoever asks is answered from this house.
-    fn open_desk(&self, house: &mut House) {
+    fn open_desk(&self, house: &House) {
         let mounted = house.serving.as_ref().and_then(|serving| {
             let session = serving.session.as_ref()?;
             Some(Mounted {
@@ -237,23 +265,22 @@ impl<'a> Life<'a> {
         self.desk.open(control);
     }
 
-    /// From now on requests are served, and signals heard.
-    fn serve(&self, house: &mut House) -> Result<(), Failure> {
-        let signals = self.send.clone();
-        daemon::watch_signals(move |signal| signals.send(Event::Signal(signal)).is_ok())?;
-        self.run_session(house)
-    }
-
-    fn run_session(&self, house: &mut House) -> Result<(), Failure> {
-        let Some(session) = house.serving.as_mut().and_then(|serving| serving.session.take()) else { return Ok(()) };
+    /// Makes the thread that will serve the house's session.
+    fn ready(&self, house: &mut House) -> Result<Ready, Failure> {
+        let (go, start) = channel();
+        let Some(session) = house.serving.as_mut().and_then(|serving| serving.session.take()) else {
+            return Ok(Ready(go));
+        };
         let send = self.send.clone();
         let wait = move || {
-            let result = session.run();
-            // Nobody listens any more if the daemon ended for another reason.
-            let _ = send.send(Event::Ended(result));
+            if start.recv().is_ok() {
+                let result = session.run();
+                // Nobody listens any more if the daemon ended for another reason.
+                let _ = send.send(Event::Ended(result));
+            }
         };
         let started = std::thread::Builder::new().name("session".to_owned()).spawn(wait);
-        started.map(drop).map_err(|error| Failure::new("cannot serve the mount", error))
+        started.map(|_| Ready(go)).map_err(|error| Failure::new("cannot serve the mount", error))
     }
 
     fn words(&self, house: &House) -> String {
@@ -268,27 +295,42 @@ impl<'a> Life<'a> {
 
     fn live(mut self, mut house: House, mut server: Server, inbox: &Receiver<Event>) -> Result<(), Failure> {
         let mut later = VecDeque::new();
+        let mut failed = Ok(());
         loop {
             match self.until_end(&house, inbox, later) {
-                End::Stop(answers) => return self.end(house, server, &answers),
+                End::Stop(answers) => return self.end(house, server, &answers).and(failed),
                 End::Restart { program, answer, parked, later: waiting } => {
-                    match self.pass_on(house, parked, &program, &answer)? {
-                        Passed::On { process, words } => {
-                            daemon::main_process_is(process);
+                    match self.pass_on(house, parked, &program, &answer) {
+                        Ok(Passed::On { process, words }) => {
+                            daemon::main_process_is(process, &words);
                             forward(process, waiting, inbox);
                             answer.done(Ok(json!({ "process": process, "words": words })));
                             server.leave(PATIENCE);
+                            // Also what came until now.
+                            forward(process, VecDeque::new(), inbox);
                             tracing::info!("ended: process {process} goes on");
                             return Ok(());
                         }
-                        Passed::Back { failure, next } => {
-                            house = *next;
+                        Ok(Passed::Back { failure, next }) => {
+                            (house, later) = (*next, waiting);
+                            daemon::status(&self.words(&house));
                             tracing::error!("{failure}");
                             answer.done(Err(failure));
                             if !server.is_in_place() {
-                                server = server::serve(&self.folder.path, self.desk.clone())?;
+                                match server::serve(&self.folder.path, self.desk.clone()) {
+                                    Ok(anew) => server = anew,
+                                    // A mount that nobody could end is worse than none.
+                                    Err(failure) => {
+                                        failed = Err(failure);
+                                        later.push_front(Event::Signal(libc::SIGTERM));
+                                    }
+                                }
                             }
-                            later = waiting;
+                        }
+                        Err(failure) => {
+                            answer.done(Err(failure.clone()));
+                            server.close(PATIENCE);
+                            return Err(failure);
                         }
                     }
                 }
@@ -301,6 +343,9 @@ impl<'a> Life<'a> {
         let unmounter = house.unmounter();
         let mut stops = Vec::new();
         let mut is_unmounting = false;
+        // A restart that waits for its flush.
+        let mut restart: Option<(PathBuf, Answer)> = None;
+        let ending = || Failure::new("cannot restart", "the daemon is ending");
         while let Some(event) = later.pop_front().or_else(|| inbox.recv().ok()) {
             match event {
                 Event::Ended(result) => {
@@ -310,12 +355,27 @@ impl<'a> Life<'a> {
                     return End::Stop(stops);
                 }
                 Event::Asked(Asked { wish: Wish::Restart { .. }, answer }) if is_unmounting => {
-                    answer.done(Err(Failure::new("cannot restart", "the daemon is ending")));
+                    answer.done(Err(ending()));
+                }
+                Event::Asked(Asked { wish: Wish::Restart { .. }, answer }) if restart.is_some() => {
+                    answer.done(Err(Failure::new("cannot restart", "a restart is under way")));
                 }
                 Event::Asked(Asked { wish: Wish::Restart { program }, answer }) => {
-                    match self.prepare_restart(house, program, &answer, inbox) {
-                        Ok((program, parked, later)) => return End::Restart { program, answer, parked, later },
+                    match self.prepare_restart(house, program, &answer) {
+                        Ok(program) => restart = Some((program, answer)),
                         Err(failure) => answer.done(Err(failure)),
+                    }
+                }
+                Event::Flushed(flushed) => {
+                    // One whose restart was given up concerns nobody.
+                    let Some((program, answer)) = restart.take() else { continue };
+                    let flushed = flushed.map_err(|error| opening::explain("cannot restart", self.folder, &error));
+                    match flushed.and_then(|()| self.park(house, inbox, &mut later)) {
+                        Ok(parked) => return End::Restart { program, answer, parked, later },
+                        Err(failure) => {
+                            daemon::status(&self.words(house));
+                            answer.done(Err(failure));
+                        }
                     }
                 }
                 Event::Asked(Asked { wish: Wish::Stop { .. }, answer }) if is_unmounting => stops.push(answer),
@@ -343,6 +403,9 @@ impl<'a> Life<'a> {
                     is_unmounting = true;
                 }
             }
+            if let Some((_, answer)) = restart.take_if(|_| is_unmounting) {
+                answer.done(Err(ending()));
+            }
             if is_unmounting && unmounter.is_none() {
                 return End::Stop(stops);
             }
@@ -368,23 +431,8 @@ impl<'a> Life<'a> {
     /// Makes everything local and closes the file system. Gives what there was to do.
     fn close(&self, house: &House, answers: &[Answer]) -> Result<Value, Failure> {
         let before = house.system.status();
-        let dirty = Bytes(before.dirty_bytes);
         let begin = self.platform.clock.elapsed();
-        let (ended, end) = channel::<()>();
-        let (system, answers) = (&house.system, answers.to_vec());
-        let closed = std::thread::scope(|scope| {
-            scope.spawn(move || {
-                while end.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                    let left = Bytes(system.status().dirty_bytes);
-                    let text = format!("flushing: {left} of {dirty} left");
-                    daemon::busy(&text, EXTENSION_US);
-                    answers.iter().for_each(|answer| answer.progress(text.as_str()));
-                }
-            });
-            let closed = block_on(system.close());
-            drop(ended);
-            closed
-        });
+        let closed = flush(&house.system, answers, house.system.close());
         let seconds = self.platform.clock.elapsed().saturating_sub(begin).as_secs_f64();
         closed.map_err(|error| opening::explain("cannot make everything local", self.folder, &error))?;
         let (bytes, files) = (before.dirty_bytes, before.unlogged_files);
@@ -400,51 +448,67 @@ impl<'a> Life<'a> {
 
     // ---- Restart ----
 
-    /// Everything that can be refused while the daemon still serves; then brings it to a stand.
-    fn prepare_restart(
+    /// What can be refused at once; then has what was accepted flushed, beside the daemon's life: what is flushed now is not waited for
+    /// later. `Flushed` says that it was. Gives the program.
+    fn prepare_restart(&self, house: &House, program: Option<PathBuf>, answer: &Answer) -> Result<PathBuf, Failure> {
+        let program = program.or_else(|| self.program.clone()).ok_or_else(|| self.cannot("/proc is not mounted"))?;
+        let cannot_run =
+            |error: io::Error| self.cannot(format!("the program {} cannot be run: {error}", program.display()));
+        let program = program.canonicalize().map_err(cannot_run)?;
+        rustix::fs::access(&program, rustix::fs::Access::EXEC_OK).map_err(|error| cannot_run(error.into()))?;
+        // Who starts it would wait for the mount, which waits for it.
+        if house.unmounter().map_or(Ok(false), |unmounter| unmounter.has(&program)).map_err(cannot_run)? {
+            let why = format!("the program {} lies on the mount itself", program.display());
+            return Err(self.cannot(why).mend("copy it elsewhere; the daemon goes on as before"));
+        }
+        answer.progress("flushing");
+        let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());
+        let work = move || {
+            let flushed = flush(&system, &[answer], system.sync_all());
+            // Before the file system is closed.
+            drop(system);
+            let _ = send.send(Event::Flushed(flushed));
+        };
+        let started = std::thread::Builder::new().name("flush".to_owned()).spawn(work);
+        started.map(|_| program).map_err(|error| self.cannot(error))
+    }
+
+    /// Brings the daemon to a stand. `later`: what comes for it meanwhile.
+    fn park(
         &self,
         house: &House,
-        program: Option<PathBuf>,
-        answer: &Answer,
         inbox: &Receiver<Event>,
-    ) -> Result<(PathBuf, Option<Parked>, VecDeque<Event>), Failure> {
-        let cannot = |why: &dyn std::fmt::Display| {
-            Failure::new("cannot restart", why).at(&self.folder.path).mend("the daemon goes on as before")
-        };
-        let program = program.or_else(|| self.program.clone()).ok_or_else(|| cannot(&"/proc is not mounted"))?;
-        if let Err(error) = rustix::fs::access(&program, rustix::fs::Access::EXEC_OK) {
-            return Err(cannot(&format!("the program {} cannot be run: {error}", program.display())));
-        }
-        // What is flushed now is not waited for later.
-        answer.progress("flushing");
-        let synced = block_on(house.system.sync_all());
-        synced.map_err(|error| opening::explain("cannot restart", self.folder, &error))?;
+        later: &mut VecDeque<Event>,
+    ) -> Result<Option<Parked>, Failure> {
         let Some(control) = self.desk.close(PATIENCE) else {
-            return Err(
-                cannot(&"somebody else's request (a check, mostly) is under way").mend("wait for it, or end it")
-            );
+            let busy = self.cannot("somebody else's request (a check, mostly) is under way");
+            return Err(busy.mend("wait for it, or end it"));
         };
-        let Some(serving) = &house.serving else { return Ok((program, None, VecDeque::new())) };
+        let Some(serving) = &house.serving else { return Ok(None) };
         if let Err(error) = serving.parker.park(PARK_PATIENCE) {
             self.desk.open(control);
-            return Err(cannot(&error));
+            return Err(self.cannot(error));
         }
-        let mut later = VecDeque::new();
         loop {
             match inbox.recv() {
-                Ok(Event::Ended(Ok(Some(parked)))) => return Ok((program, Some(parked), later)),
+                Ok(Event::Ended(Ok(Some(parked)))) => return Ok(Some(parked)),
                 Ok(Event::Ended(result)) => {
                     // It ended after all: the end is for who asks next.
                     let _ = self.send.send(Event::Ended(result));
-                    return Err(cannot(&"the mount has gone"));
+                    return Err(self.cannot("the mount has gone"));
                 }
                 Ok(other) => later.push_back(other),
-                Err(_) => return Err(cannot(&"the daemon is ending")),
+                Err(_) => return Err(self.cannot("the daemon is ending")),
             }
         }
     }
 
-    /// Closes the house and gives what it stood for to a new process; takes it back if that one is not ready.
+    fn cannot(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new("cannot restart", why).at(&self.folder.path).mend("the daemon goes on as before")
+    }
+
+    /// Closes the house and gives what it stood for to a new process; takes it back if that one is not ready. An error: nobody can go
+    /// on, and the mount is dead.
     fn pass_on(
         &mut self,
         house: House,
@@ -453,13 +517,21 @@ impl<'a> Life<'a> {
         answer: &Answer,
     ) -> Result<Passed, Failure> {
         answer.progress("the mount waits; flushing the rest");
+        // What cannot be made local only an open file system has; once all is, closing can lose no more than a commit.
+        if let Err(error) = flush(&house.system, std::slice::from_ref(answer), house.system.sync_all()) {
+            let failure = opening::explain("cannot restart", self.folder, &error);
+            let next = Box::new(self.stay(house, parked)?);
+            return Ok(Passed::Back { failure: failure.mend("the daemon goes on as before"), next });
+        }
         let numbers = house.serving.as_ref().map(|serving| serving.kernel.nodes().known()).unwrap_or_default();
         let references = house.system.references();
         let closed = self.close(&house, std::slice::from_ref(answer));
         let system = Arc::downgrade(&house.system);
         drop(house);
         let passed = closed.and_then(|_| {
-            self.wait_released(&system)?;
+            if !self.wait_released(&system)? {
+                return Err(Failure::new("cannot restart", IN_USE));
+            }
             answer.progress("starting the new process");
             let lock = self.lock.descriptor().map_err(|error| Failure::new("cannot restart", error))?;
             let duplicate =
@@ -467,33 +539,75 @@ impl<'a> Life<'a> {
             let session = parked.as_ref().map(duplicate).transpose();
             let session = session.map_err(|error| Failure::new("cannot restart", error))?;
             let handover = Handover { lock, references: references.clone(), numbers: numbers.clone(), session };
-            handover::pass_on(program, self.folder, &handover)
+            handover::pass_on(program, &self.folder.path, &handover)
         });
         let failure = match passed {
             Ok((process, words)) => return Ok(Passed::On { process, words }),
             Err(failure) => failure.mend("the daemon goes on as before"),
         };
-        // Also after a failure to close: what was local is there, and somebody has to tell the programs about the rest.
-        self.wait_released(&system)?;
-        let mut next = self.resume(self.open(&references)?, parked, numbers)?;
-        self.open_desk(&mut next);
-        self.run_session(&mut next)?;
-        Ok(Passed::Back { failure, next: Box::new(next) })
+        // Also after a failure to close: all that was accepted is local, and what no commit has the journal has.
+        while !self.wait_released(&system)? {
+            tracing::warn!("{IN_USE}; the mount waits for it");
+            daemon::busy(IN_USE, EXTENSION_US);
+        }
+        let next = self.resume(self.open(&references)?, parked, numbers)?;
+        Ok(Passed::Back { failure, next: Box::new(self.reopen(next)?) })
     }
 
-    /// Waits until nobody has the file system any more and its disks are free: for tasks that end by themselves.
-    fn wait_released(&self, system: &Weak<FileSystem>) -> Result<(), Failure> {
+    /// Goes on with a house that was not closed.
+    fn stay(&self, house: House, parked: Option<Parked>) -> Result<House, Failure> {
+        let House { system, serving } = house;
+        let kernel = serving.map(|serving| serving.kernel);
+        let next = self.house(Arc::clone(&system), parked.zip(kernel)).and_then(|next| self.reopen(next));
+        next.inspect_err(|_| {
+            // As much as can be.
+            let house = House { system, serving: None };
+            if let Err(failure) = self.close(&house, &[]) {
+                tracing::error!("{failure}");
+            }
+        })
+    }
+
+    /// A house that was taken back is asked and serves again.
+    fn reopen(&self, mut house: House) -> Result<House, Failure> {
+        self.open_desk(&house);
+        self.ready(&mut house)?.go();
+        Ok(house)
+    }
+
+    /// Waits until nobody has the file system any more and its disks are free: for tasks that end by themselves. False: they take long.
+    fn wait_released(&self, system: &Weak<FileSystem>) -> Result<bool, Failure> {
         let end = self.platform.clock.elapsed() + RELEASE_PATIENCE;
         let disks = self.folder.disks()?;
         // Whoever had it last may still be at dropping it.
         while system.strong_count() > 0 || !file::are_free(&disks) {
             if self.platform.clock.elapsed() > end {
-                return Err(Failure::new("cannot restart", "something still uses the file system that was closed"));
+                return Ok(false);
             }
             block_on(self.platform.tasks.sleep(Duration::from_millis(1)));
         }
-        Ok(())
+        Ok(true)
     }
+}
+
+/// Waits for work that makes data local. Those who wait with us, and the service manager, hear how far it is.
+fn flush<T>(system: &FileSystem, answers: &[Answer], work: impl Future<Output = T>) -> T {
+    let mut most = system.status().dirty_bytes;
+    let (ended, end) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while end.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                let left = system.status().dirty_bytes;
+                most = most.max(left);
+                let text = format!("flushing: {} of {} left", Bytes(left), Bytes(most));
+                daemon::busy(&text, EXTENSION_US);
+                answers.iter().for_each(|answer| answer.progress(text.as_str()));
+            }
+        });
+        let done = block_on(work);
+        drop(ended);
+        done
+    })
 }
 
 /// What became of a restart.
@@ -517,7 +631,7 @@ fn forward(process: u32, waiting: VecDeque<Event>, inbox: &Receiver<Event>) {
                 let failure = Failure::new("cannot ask the daemon", "it has just restarted").mend("try again");
                 asked.answer.done(Err(failure));
             }
-            Event::Ended(_) => {}
+            Event::Flushed(_) | Event::Ended(_) => {}
         }
     }
 }

@@ -53,6 +53,12 @@ impl Answer {
     pub(crate) fn done(&self, outcome: Result<Value, Failure>) {
         let _ = self.0.send(Update::Done(outcome));
     }
+
+    /// Nobody asked.
+    #[cfg(test)]
+    pub(crate) fn to_nobody() -> Answer {
+        Answer(channel().0)
+    }
 }
 
 /// Tells the daemon's main thread; false if it does not listen any more.

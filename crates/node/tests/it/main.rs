@@ -2,6 +2,7 @@
 //!
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
 //! - `copy`: `hydrafs cp` from folder to folder.
+//! - `handover`: restarts in the middle of which somebody dies, or is told to end.
 //! - `limits`: names, attributes and open files at and over their limits.
 //! - `lists`: lists of system calls beside a local folder.
 //! - `metrics`: what is measured of a mount, over HTTP and by `stats` and `profile`; hostile clients.
@@ -13,6 +14,7 @@
 
 mod cli;
 mod copy;
+mod handover;
 mod limits;
 mod lists;
 mod metrics;

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
+
+/// How long anything may take that a test waits for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder of its own for a test; removed at the end.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -47,6 +51,16 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// A program that is no daemon.
+pub(crate) fn script(folder: &Folder, name: &str, text: &str) -> PathBuf {
+    let (path, aside) = (folder.join(name), folder.join(format!("{name}.text")));
+    fs::write(&aside, format!("#!/bin/sh\n{text}\n")).expect("room");
+    fs::set_permissions(&aside, fs::Permissions::from_mode(0o755)).expect("ours");
+    // Written by another process: nobody who is just being started here has it open for writing, and so it can be run.
+    assert!(Command::new("cp").arg("-p").arg(aside).arg(&path).status().expect("it starts").success());
+    path
 }
 
 /// Runs hydrafs.
@@ -135,13 +149,18 @@ impl Mounted {
         succeed(&[OsStr::new("restart"), self.node.as_os_str()]);
         self.wait();
         let former = self.pid;
-        (self.pid, self.daemon) = daemon_of(&self.node);
+        self.follow();
         assert_ne!(self.pid, former);
     }
 
     /// Mounts again where the daemon died.
     pub(crate) fn mend(&mut self) {
         succeed(&[OsStr::new("mount"), self.node.as_os_str(), self.point.as_os_str()]);
+        self.follow();
+    }
+
+    /// Another process is the daemon now.
+    pub(crate) fn follow(&mut self) {
         (self.pid, self.daemon) = daemon_of(&self.node);
     }
 
@@ -153,20 +172,65 @@ impl Mounted {
 
     /// Ends the daemon without warning, as a crash would, and waits for its end.
     pub(crate) fn kill(&self) {
-        rustix::process::pidfd_send_signal(&self.daemon, Signal::KILL).expect("our own daemon");
+        self.signal(Signal::KILL);
         self.wait();
     }
 
-    fn wait(&self) {
-        let mut waited = [rustix::event::PollFd::new(&self.daemon, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut waited, None).expect("a pidfd can be waited for");
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::pidfd_send_signal(&self.daemon, signal).expect("our own daemon");
+    }
+
+    /// Waits for the daemon's end.
+    #[track_caller]
+    pub(crate) fn wait(&self) {
+        wait_for(&self.daemon, &self.point);
     }
 
     fn has_ended(&self) -> bool {
-        let mut waited = [rustix::event::PollFd::new(&self.daemon, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut waited, Some(&now)).expect("a pidfd can be asked") == 1
+        has_ended(&self.daemon, Duration::ZERO)
     }
+}
+
+/// Waits for the end of a process. One that hangs on a mount fails the test: the mount is ended by force.
+#[track_caller]
+pub(crate) fn wait_for(process: &OwnedFd, point: &Path) {
+    if !has_ended(process, PATIENCE) {
+        let _ = rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        panic!("the process does not end");
+    }
+}
+
+fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
+    let mut waited = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+    let patience = rustix::event::Timespec::try_from(patience).expect("short");
+    rustix::event::poll(&mut waited, Some(&patience)).expect("a pidfd can be waited for") == 1
+}
+
+/// What `work` gives. What never comes fails the test instead of hanging it.
+#[track_caller]
+pub(crate) fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    within_or(what, || {}, work)
+}
+
+/// The same; `rescue` is done before the test fails.
+#[track_caller]
+pub(crate) fn within_or<T: Send + 'static>(
+    what: &str,
+    rescue: impl FnOnce(),
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(work()));
+    receive.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        rescue();
+        panic!("waited in vain: {what}")
+    })
+}
+
+/// Whether something is mounted there, dead or alive.
+pub(crate) fn is_mounted(point: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
+    table.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == point))
 }
 
 /// The process of a node's daemon.
