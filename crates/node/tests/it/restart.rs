@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::mount::{SMALL, over_each_transport_mut};
-use crate::support::{Folder, Mounted, hydrafs, succeed};
+use crate::support::{Folder, Mounted, hydrafs, is_mounted, script, succeed};
 
 /// Restarts in a row.
 const RESTARTS: usize = 12;
@@ -214,14 +214,6 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A program that is no daemon.
-fn script(folder: &Folder, name: &str, text: &str) -> PathBuf {
-    let path = folder.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("room");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("ours");
-    path
-}
-
 #[test]
 fn a_program_that_cannot_go_on_changes_nothing() {
     let folder = Folder::new("refused");
@@ -316,15 +308,24 @@ fn the_service_manager_hears_of_everything() {
             }
         }
     };
+    // As the unit does it, by a link with an escaped name.
+    let link = folder.join(INSTANCE);
+    std::os::unix::fs::symlink(&node, &link).expect("room");
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
-    daemon.args(["mount", "--foreground"]).arg(&node).arg(&point).env("NOTIFY_SOCKET", folder.join("notify"));
+    daemon.args(["mount", "--foreground"]).arg(&link).arg(&point).env("NOTIFY_SOCKET", folder.join("notify"));
     let mut daemon = daemon.stderr(Stdio::null()).spawn().expect("it starts");
     let ready = hear("READY=1");
     assert!(ready.contains("STATUS=") && ready.contains("is mounted at"), "{ready}");
     fs::write(point.join("f"), "f").expect("it is ready");
-    succeed(&[OsStr::new("restart"), node.as_os_str()]);
-    let process = hear("MAINPID=");
-    let process: i32 = process.trim().trim_start_matches("MAINPID=").parse().expect("a number");
+    let refused = hydrafs(&[OsStr::new("restart"), OsStr::new("--binary"), OsStr::new("/bin/false"), link.as_os_str()]);
+    assert_eq!(refused.status.code(), Some(1));
+    let back = hear(&format!("STATUS={}", node.display()));
+    assert!(back.contains("is mounted at"), "{back}");
+    succeed(&[OsStr::new("restart"), link.as_os_str()]);
+    let next = hear("MAINPID=");
+    assert!(next.contains("STATUS=") && next.contains("is mounted at"), "what it says is not that it flushes: {next}");
+    let process = next.lines().find_map(|line| line.strip_prefix("MAINPID=")).expect("heard");
+    let process: i32 = process.parse().expect("a number");
     assert!(daemon.wait().expect("our child").success());
     assert_eq!(fs::read(point.join("f")).expect("it goes on"), b"f");
     let process = rustix::process::Pid::from_raw(process).expect("not 0");
@@ -332,29 +333,81 @@ fn the_service_manager_hears_of_everything() {
     hear("STOPPING=1");
     // The last it does is to take its socket away; who asks it to stop meanwhile hears that it is ending, and waits for that.
     let _ = hydrafs(&[OsStr::new("stop"), node.as_os_str()]);
-    assert!(!point.join("f").exists(), "unmounted");
+    assert!(!is_mounted(&point));
 }
+
+/// `systemd-escape --path /mnt/my-fs`.
+const INSTANCE: &str = "mnt-my\\x2dfs";
 
 #[test]
 fn systemd_understands_the_unit() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/hydrafs@.service");
     let text = fs::read_to_string(unit).expect("it is part of the project");
+    // Anything that gives the service a mount name space of its own would hide the mount from everybody else.
+    for option in APART {
+        assert!(
+            !text.lines().any(|line| line.starts_with(option) && line[option.len()..].starts_with('=')),
+            "{option}"
+        );
+    }
     // The program need not be installed here.
     let folder = Folder::new("unit");
-    let copy = folder.join("hydrafs@.service");
-    fs::write(&copy, text.replace("/usr/bin/hydrafs", env!("CARGO_BIN_EXE_hydrafs"))).expect("room");
-    let Ok(output) = Command::new("systemd-analyze").arg("verify").arg(&copy).output() else {
-        return eprintln!("skipped: there is no systemd-analyze here");
+    let text = text.replace("/usr/bin/hydrafs", env!("CARGO_BIN_EXE_hydrafs"));
+    fs::write(folder.join("hydrafs@.service"), text).expect("room");
+    let verify = |log_level: &str| {
+        let mut verify = Command::new("systemd-analyze");
+        verify.arg("verify").arg(folder.join(format!("hydrafs@{INSTANCE}.service")));
+        let output = verify.env("SYSTEMD_LOG_LEVEL", log_level).output().ok()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{said}");
+        Some(said)
     };
-    let said = String::from_utf8_lossy(&output.stderr);
-    let about_us: Vec<&str> = said.lines().filter(|line| line.contains("hydrafs")).collect();
-    assert!(about_us.is_empty(), "{said}");
-    // Anything that gives the service a mount name space of its own would hide the mount from everybody else.
-    for option in ["PrivateTmp=", "ProtectSystem=", "ProtectHome=", "PrivateDevices=", "PrivateMounts=", "MountFlags="]
+    let Some(said) = verify("warning") else { return eprintln!("skipped: there is no systemd-analyze here") };
+    assert!(!said.contains("hydrafs"), "{said}");
+    // What it would run, with a backslash shown as two.
+    let said = verify("debug").expect("as before");
+    for command in
+        ["mount --foreground \"/etc/hydrafs/mnt-my\\\\x2dfs\" /mnt/my-fs", "restart \"/etc/hydrafs/mnt-my\\\\x2dfs\""]
     {
-        assert!(!text.lines().any(|line| line.starts_with(option)), "{option}");
+        assert!(
+            said.lines().any(|line| line.contains("Command Line:") && line.ends_with(command)),
+            "{command}: {said}"
+        );
     }
 }
+
+/// Options of systemd.exec(5) that give a service a mount name space of its own.
+const APART: [&str; 29] = [
+    "BindPaths",
+    "BindReadOnlyPaths",
+    "DynamicUser",
+    "ExecPaths",
+    "ExtensionDirectories",
+    "ExtensionImages",
+    "InaccessiblePaths",
+    "LogNamespace",
+    "MountAPIVFS",
+    "MountFlags",
+    "MountImages",
+    "NoExecPaths",
+    "PrivateDevices",
+    "PrivateIPC",
+    "PrivateMounts",
+    "PrivateTmp",
+    "ProcSubset",
+    "ProtectControlGroups",
+    "ProtectHome",
+    "ProtectKernelLogs",
+    "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "ProtectProc",
+    "ProtectSystem",
+    "ReadOnlyPaths",
+    "ReadWritePaths",
+    "RootDirectory",
+    "RootImage",
+    "TemporaryFileSystem",
+];
 
 #[test]
 fn a_mount_whose_daemon_died_says_so_and_is_mended() {
