@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::mount::{SMALL, over_each_transport_mut};
-use crate::support::{Folder, Mounted, hydrafs, is_mounted, script, succeed, wait_for, within, within_or};
+use crate::support::{Folder, Mounted, hydrafs, is_mounted, script, spawn, succeed, wait_for, within, within_or};
 
 /// A restart whose new process waits for us.
 struct Restart {
@@ -29,7 +29,7 @@ impl Restart {
         let program = script(folder, "next", &format!("echo $$ > '{}'\n{then}", started.display()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
         command.args(["restart", "--binary"]).arg(&program).arg(node);
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let command = spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).expect("it starts");
         let process = within("the new process starts", move || fs::read_to_string(started).expect("a number"));
         let process = process.trim().parse().expect("a number");
         let next = rustix::process::pidfd_open(Pid::from_raw(process).expect("not 0"), PidfdFlags::empty());
@@ -167,8 +167,8 @@ fn a_daemon_that_flushes_for_a_restart_still_hears_that_it_is_to_end() {
     fs::write(point.join("f"), vec![7; 1 << 20]).expect("room");
     below.signal(Signal::STOP);
     let mut command = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
-    let command = command.arg("restart").arg(&node).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut command = command.expect("it starts");
+    command.arg("restart").arg(&node).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = spawn(&mut command).expect("it starts");
     let mut said = BufReader::new(command.stderr.take().expect("piped"));
     let mut line = String::new();
     said.read_line(&mut line).expect("it says what it does");

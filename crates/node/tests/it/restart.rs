@@ -15,7 +15,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::mount::{SMALL, over_each_transport_mut};
-use crate::support::{Folder, Mounted, hydrafs, is_mounted, script, succeed};
+use crate::support::{Folder, Mounted, hydrafs, is_mounted, run, script, spawn, succeed};
 
 /// Restarts in a row.
 const RESTARTS: usize = 12;
@@ -58,8 +58,7 @@ const PROGRAM: &str = "set -e; mkdir p; cd p; while [ ! -e ../over ]; do
 
 /// Whether another process can have the lock.
 fn is_free(path: &Path) -> bool {
-    let locked = Command::new("flock").arg("-n").arg(path).arg("true").status();
-    locked.expect("util-linux has flock").success()
+    run(Command::new("flock").arg("-n").arg(path).arg("true")).status.success()
 }
 
 /// A shared mapping of a file's first page.
@@ -179,9 +178,9 @@ fn programs_see_no_error_while_the_daemon_restarts() {
     over_each_transport_mut("restart", |mounted| {
         let mut held = Held::new(mounted);
         let is_over = AtomicBool::new(false);
-        let shell =
-            Command::new("sh").arg("-c").arg(PROGRAM).current_dir(&mounted.point).stderr(Stdio::piped()).spawn();
-        let shell = shell.expect("sh");
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(PROGRAM).current_dir(&mounted.point).stderr(Stdio::piped());
+        let shell = spawn(&mut shell).expect("sh");
         let directories: Vec<PathBuf> = (0..4).map(|number| mounted.point.join(format!("w{number}"))).collect();
         std::thread::scope(|scope| {
             let workers: Vec<_> =
@@ -274,8 +273,8 @@ fn settings_change_and_a_daemon_without_a_mount_goes_on_too() {
     assert!(log.contains("DEBUG"), "{log}");
     mounted.umount();
 
-    let serve = Command::new(env!("CARGO_BIN_EXE_hydrafs")).arg("serve").arg(&node).stderr(Stdio::piped()).spawn();
-    let mut serve = serve.expect("it starts");
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+    let mut serve = spawn(serve.arg("serve").arg(&node).stderr(Stdio::piped())).expect("it starts");
     let mut log = io::BufReader::new(serve.stderr.take().expect("piped"));
     let mut line = String::new();
     while !line.contains("without a mount") {
@@ -313,7 +312,7 @@ fn the_service_manager_hears_of_everything() {
     std::os::unix::fs::symlink(&node, &link).expect("room");
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
     daemon.args(["mount", "--foreground"]).arg(&link).arg(&point).env("NOTIFY_SOCKET", folder.join("notify"));
-    let mut daemon = daemon.stderr(Stdio::null()).spawn().expect("it starts");
+    let mut daemon = spawn(daemon.stderr(Stdio::null())).expect("it starts");
     let ready = hear("READY=1");
     assert!(ready.contains("STATUS=") && ready.contains("is mounted at"), "{ready}");
     fs::write(point.join("f"), "f").expect("it is ready");

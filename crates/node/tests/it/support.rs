@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -59,13 +61,29 @@ pub(crate) fn script(folder: &Folder, name: &str, text: &str) -> PathBuf {
     fs::write(&aside, format!("#!/bin/sh\n{text}\n")).expect("room");
     fs::set_permissions(&aside, fs::Permissions::from_mode(0o755)).expect("ours");
     // Written by another process: nobody who is just being started here has it open for writing, and so it can be run.
-    assert!(Command::new("cp").arg("-p").arg(aside).arg(&path).status().expect("it starts").success());
+    assert!(run(Command::new("cp").arg("-p").arg(aside).arg(&path)).status.success());
     path
+}
+
+/// Held by who starts a process. Until that runs its program it has what this one has open: files in other tests' mounts too, which
+/// then cannot be unmounted.
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// Starts a process.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
+    command.spawn()
+}
+
+/// Runs a program to its end.
+pub(crate) fn run(command: &mut Command) -> Output {
+    let child = spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    child.and_then(Child::wait_with_output).expect("the program starts")
 }
 
 /// Runs hydrafs.
 pub(crate) fn hydrafs<A: AsRef<OsStr>>(arguments: &[A]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_hydrafs")).args(arguments).output().expect("the program starts")
+    run(Command::new(env!("CARGO_BIN_EXE_hydrafs")).args(arguments))
 }
 
 /// Runs hydrafs, which must succeed. Gives its output.
@@ -137,7 +155,7 @@ impl Mounted {
         }
         let mut command = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
         command.arg("mount").arg(node).arg(point).envs(settings.iter().copied());
-        let output = command.output().expect("the program starts");
+        let output = run(&mut command);
         assert!(output.status.success(), "mount: {}", String::from_utf8_lossy(&output.stderr));
         let (pid, daemon) = daemon_of(node);
         let (node, point) = (node.to_owned(), point.to_owned());
@@ -166,6 +184,8 @@ impl Mounted {
 
     /// Ends it as a user would.
     pub(crate) fn umount(self) {
+        // Nobody else's process has a file of this mount any more.
+        drop(STARTING.write());
         succeed(&[OsStr::new("umount"), self.point.as_os_str()]);
         assert!(self.has_ended(), "umount returns when the daemon has ended");
     }
