@@ -5,6 +5,7 @@
 //! blocking operation itself takes no time, so that it can be used beneath a library that cannot wait.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +104,15 @@ impl SimDisk {
     /// If there is no such file or the range goes beyond its end.
     pub fn corrupt(&self, path: &str, offset: u64, bytes: &[u8]) {
         self.alter(path, offset, bytes.len(), |at, byte| *byte = bytes[at]);
+    }
+
+    /// Reads that touch these bytes of a file fail from now on, and no others of it: an empty range makes it whole again. What is there
+    /// stays, and takes writes.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn set_unreadable(&self, path: &str, bytes: Range<u64>) {
+        assert!(self.0.files.lock().set_unreadable(&clean(path), bytes), "no file {path} on disk {}", self.0.name);
     }
 
     /// Cuts a file at rest; what was waiting for a sync is first made durable.

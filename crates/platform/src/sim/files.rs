@@ -3,6 +3,7 @@
 //! Everything here is plain state without a lock, a clock or a power supply; `disk` puts those around it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::blocks::{BLOCK_BYTES, Blocks};
 use super::content::{Content, SECTOR_BYTES};
@@ -41,6 +42,8 @@ struct Entry {
     /// Handles of this boot.
     open_count: usize,
     is_named: bool,
+    /// Bytes that the medium gives no more.
+    unreadable: Range<u64>,
 }
 
 impl Files {
@@ -82,6 +85,10 @@ impl Files {
 
     pub(super) fn read(&mut self, number: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, Refusal> {
         self.roll(self.faults.read_error)?;
+        let Range { start, end } = self.entry(number).unreadable;
+        if offset < end && offset.saturating_add(buffer.len() as u64) > start {
+            return Err(FAILED);
+        }
         let count = self.entry(number).content.visible().read(offset, buffer);
         if count > 0 && self.dice.chance(self.faults.flip_read) {
             let at = self.dice.index(count);
@@ -261,6 +268,13 @@ impl Files {
     pub(super) fn content(&mut self, path: &str) -> Option<&mut Content> {
         let number = self.file(path).ok()?;
         Some(&mut self.entry(number).content)
+    }
+
+    /// Makes bytes of a named file unreadable; `false` if there is no such file.
+    pub(super) fn set_unreadable(&mut self, path: &str, bytes: Range<u64>) -> bool {
+        let Ok(number) = self.file(path) else { return false };
+        self.entry(number).unreadable = bytes;
+        true
     }
 
     /// Puts a file there, durable with its name and its directories.
