@@ -6,7 +6,7 @@
 use std::fmt;
 
 use base::id::ChunkAddress;
-use platform::disk::DiskError;
+use platform::disk::{DiskError, DiskErrorKind};
 
 /// Why an operation of the store failed.
 #[derive(Clone, Debug)]
@@ -145,6 +145,12 @@ pub(crate) fn corrupt(
         expected: expected.to_string().into(),
         found: found.to_string().into(),
     }
+}
+
+/// Nobody knows where a chunk is, for what would tell failed. Neither `Absent` nor `Corrupt`, which say that it is lost.
+pub(crate) fn unknown(path: &str, cause: &StoreError) -> StoreError {
+    let (kind, operation) = (DiskErrorKind::Failed, "find a chunk by");
+    StoreError::Disk(DiskError { kind, operation, path: path.to_owned(), detail: cause.to_string() })
 }
 
 /// Shorthand for [`StoreError::Refused`].

@@ -737,6 +737,8 @@ pub(crate) const IDENTITY_COPY: &str = "disk.copy";
 pub(crate) const LOCK_FILE: &str = "lock";
 pub(crate) const SUPERBLOCK_FILE: &str = "superblock";
 pub(crate) const INDEX_FILE: &str = "index";
+/// The index while it is made again.
+pub(crate) const INDEX_NEW: &str = "index.new";
 pub(crate) const PACK_SUFFIX: &str = ".pack";
 /// Added to the name of a pack in which nothing good was found.
 pub(crate) const DAMAGED_SUFFIX: &str = ".pack.damaged";

@@ -22,13 +22,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use base::id::ChunkAddress;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::{Mutex, RwLock};
-use platform::disk::Disk;
+use platform::disk::{Disk, DiskError};
 
 use crate::counters::Counters;
 use crate::failure::StoreError;
-use crate::format::{Entry, Place, Summary};
+use crate::format::{Entry, INDEX_FILE, INDEX_NEW, Place, Summary};
 
 pub(crate) use file::{IndexFile, Opened};
+
+/// Entries that go into the file in one step while it is made from the packs: bounds memory.
+pub(crate) const STEP_ENTRIES: usize = 200_000;
 
 /// A sealed pack on its way into the file.
 #[derive(Clone)]
@@ -83,8 +86,13 @@ pub(crate) struct Index {
     pinned: Mutex<Option<AddressSet>>,
     is_marking: AtomicBool,
     is_doubted: AtomicBool,
-    was_made_again: AtomicBool,
+    /// Held by who gives the file's name on the disk to another, or takes it away.
+    name: Mutex<()>,
+    made_again: Mutex<MadeAgain>,
 }
+
+/// What came of making the file again in this life of the store; `None` where nobody tried.
+pub(crate) type MadeAgain = Option<Result<(), StoreError>>;
 
 impl Index {
     pub(crate) fn new(file: IndexFile) -> Index {
@@ -94,7 +102,8 @@ impl Index {
             pinned: Mutex::new(None),
             is_marking: AtomicBool::new(false),
             is_doubted: AtomicBool::new(false),
-            was_made_again: AtomicBool::new(false),
+            name: Mutex::new(()),
+            made_again: Mutex::new(None),
         }
     }
 
@@ -162,25 +171,38 @@ impl Index {
         self.is_doubted.load(Ordering::SeqCst)
     }
 
-    /// Notes that the file is damaged; `true` the first time.
-    pub(crate) fn doubt(&self) -> bool {
-        !self.is_doubted.swap(true, Ordering::SeqCst)
+    /// Notes that this file is damaged, unless another is in its place by now. It is used as far as it goes, and the next opening
+    /// makes it again from the packs.
+    pub(crate) fn doubt(&self, disk: &Disk, file: &Arc<IndexFile>) {
+        let _name = self.name.lock();
+        if Arc::ptr_eq(file, &self.file()) && !self.is_doubted.swap(true, Ordering::SeqCst) {
+            // Where this fails too the next opening meets the same damage.
+            let _ = disk.remove(INDEX_FILE);
+        }
     }
 
-    /// Puts a file that was made from the packs in the place of a damaged one.
-    pub(crate) fn replace_file(&self, file: IndexFile) {
-        *self.file.write() = Arc::new(file);
-        self.is_doubted.store(false, Ordering::SeqCst);
+    /// Puts a file that was made beside the current one in its place, on the disk too. The caller holds off other changes.
+    pub(crate) fn replace_file(&self, disk: &Disk, file: IndexFile) -> Result<(), DiskError> {
+        {
+            let _name = self.name.lock();
+            disk.rename(INDEX_NEW, INDEX_FILE)?;
+            *self.file.write() = Arc::new(file.in_place(disk));
+            self.is_doubted.store(false, Ordering::SeqCst);
+        }
+        disk.sync_directory("")
     }
 
-    /// Whether making the file again was tried since the store was opened.
-    pub(crate) fn was_made_again(&self) -> bool {
-        self.was_made_again.load(Ordering::SeqCst)
+    /// What came of making the file again, if that was tried.
+    pub(crate) fn made_again(&self) -> MadeAgain {
+        self.made_again.lock().clone()
     }
 
-    /// Notes that it was tried.
-    pub(crate) fn note_made_again(&self) {
-        self.was_made_again.store(true, Ordering::SeqCst);
+    /// Notes what came of making the file again. One that was made stays made.
+    pub(crate) fn note_made_again(&self, made: Result<(), StoreError>) {
+        let mut noted = self.made_again.lock();
+        if !matches!(*noted, Some(Ok(()))) {
+            *noted = Some(made);
+        }
     }
 
     /// From now on every touched address is kept.

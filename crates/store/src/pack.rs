@@ -95,6 +95,8 @@ pub(crate) struct Packs {
     files: quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>,
     /// Packs that reclaim is about to delete: what lies there is no duplicate to rely on.
     pub(crate) condemned: RwLock<BTreeSet<u64>>,
+    /// Packs that could not be read when the store was opened, and why: nobody knows what lies there.
+    unread: Mutex<BTreeMap<u64, StoreError>>,
     /// Chunks whose stored copy turned out to be damaged: putting such content again stores it anew.
     doubted: Mutex<AddressSet>,
 }
@@ -132,6 +134,7 @@ impl Packs {
                 quick_cache::sync::DefaultLifecycle::default(),
             ),
             condemned: RwLock::new(BTreeSet::new()),
+            unread: Mutex::default(),
             doubted: Mutex::default(),
         }
     }
@@ -472,6 +475,21 @@ impl Packs {
     /// Drops packs from that list once the index file has them.
     pub(crate) fn forget_sealed(&self, taken: &[SealedPack]) {
         self.sealed.lock().retain(|sealed| taken.iter().all(|other| other.pack != sealed.pack));
+    }
+
+    /// Why some pack could not be read when the store was opened, if there is one: a chunk that is nowhere else may lie there.
+    pub(crate) fn unread(&self) -> Option<StoreError> {
+        self.unread.lock().values().next().cloned()
+    }
+
+    /// Notes packs that could not be read.
+    pub(crate) fn note_unread(&self, packs: BTreeMap<u64, StoreError>) {
+        *self.unread.lock() = packs;
+    }
+
+    /// Notes that a pack could be read after all.
+    pub(crate) fn note_read(&self, pack: u64) {
+        self.unread.lock().remove(&pack);
     }
 
     /// Takes a pack out whose file is gone.

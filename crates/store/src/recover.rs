@@ -19,9 +19,9 @@ use platform::disk::{Disk, DiskErrorKind};
 
 use crate::counters::Counters;
 use crate::failure::StoreError;
-use crate::format::{DAMAGED_SUFFIX, Identity, PACK_SUFFIX, PACKS, number_of, pack_path};
+use crate::format::{DAMAGED_SUFFIX, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, number_of, pack_path};
 use crate::identity;
-use crate::index::{Change, Index, IndexFile, Opened, SealedPack};
+use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, replay, segment_size};
 use crate::options::Options;
 use crate::pack::scan::{self, Recovered as PackRecovered};
@@ -29,9 +29,6 @@ use crate::pack::{PackKnown, PackState, Packs};
 use crate::pool::Pool;
 use crate::store::{Parts, Store};
 use crate::superblock;
-
-/// Entries that go into the index in one step while it is made again: bounds memory.
-const INDEX_STEP_ENTRIES: usize = 200_000;
 
 /// What an open found.
 #[derive(Clone, Debug)]
@@ -180,6 +177,8 @@ impl Recovery<'_> {
                 return Err(error);
             }
         }
+        // One that was not complete when its maker died.
+        let _ = disk.remove(INDEX_NEW);
         opened.or_else(|error| {
             let is_first =
                 found.is_empty() && matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Absent);
@@ -216,8 +215,19 @@ impl Recovery<'_> {
         let next = next.max(opened.packs.keys().next_back().map_or(0, |last| last + 1));
         let index = Index::new(opened.file);
         let (mut step, mut step_entries, mut loose) = (Vec::new(), 0, Vec::new());
+        let mut unread = BTreeMap::new();
         for (pack, disk) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
-            let Some((sealed, is_sealed)) = self.recover_pack(pack, disk).await else { continue };
+            let (sealed, is_sealed) = match self.recover_pack(pack, disk).await {
+                Ok(Some(recovered)) => recovered,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.report.problems.push(format!("{} was left alone: {error}", pack_path(pack)));
+                    if matches!(&error, StoreError::Disk(error) if error.kind != DiskErrorKind::Absent) {
+                        unread.insert(pack, error);
+                    }
+                    continue;
+                }
+            };
             let summary = sealed.summary;
             known.insert(pack, PackKnown { disk, state: PackState::Sealed, summary });
             if !is_sealed {
@@ -226,7 +236,7 @@ impl Recovery<'_> {
             }
             step_entries += sealed.entries.len();
             step.push(sealed);
-            if step_entries >= INDEX_STEP_ENTRIES {
+            if step_entries >= STEP_ENTRIES {
                 self.index_packs(&index, std::mem::take(&mut step), &mut loose);
                 step_entries = 0;
             }
@@ -235,40 +245,35 @@ impl Recovery<'_> {
         let key = self.identity.key.clone();
         let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, options.pack_bytes, known, next);
         packs.note_found(loose);
+        packs.note_unread(unread);
+        if opened.is_new {
+            packs.index.note_made_again(Ok(()));
+        }
         Ok(packs)
     }
 
-    /// What is good in a pack, and whether it is sealed; `None` if there is nothing, or nothing that can be read now.
-    async fn recover_pack(&mut self, pack: u64, disk: usize) -> Option<(SealedPack, bool)> {
+    /// What is good in a pack, and whether it is sealed; `None` if there is nothing.
+    async fn recover_pack(&mut self, pack: u64, disk: usize) -> Result<Option<(SealedPack, bool)>, StoreError> {
         let on = &self.pool.disks[disk];
-        let recovered = match scan::read(on, &self.identity.key, pack).await {
-            Ok(found) => match scan::put_in_order(on, self.pool.node_identity, pack, found).await {
-                Ok(recovered) => Ok(recovered),
-                Err(error) => Err(self.pool.failed(disk, error, self.counters)),
-            },
-            Err(error) => Err(error),
-        };
-        match recovered {
-            Ok(PackRecovered::Sealed(sealed)) => {
+        let found = scan::read(on, &self.identity.key, pack).await?;
+        let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
+        Ok(match recovered.map_err(|error| self.pool.failed(disk, error, self.counters))? {
+            PackRecovered::Sealed(sealed) => {
                 self.report.packs_found += 1;
                 Some((sealed, true))
             }
-            Ok(PackRecovered::Cut { sealed, bad_bytes }) => {
+            PackRecovered::Cut { sealed, bad_bytes } => {
                 self.report.packs_cut += 1;
                 self.report.bytes_cut += bad_bytes;
                 Some((sealed, true))
             }
-            Ok(PackRecovered::Unsealed { sealed }) => Some((sealed, false)),
-            Ok(PackRecovered::Removed { bad_bytes }) => {
+            PackRecovered::Unsealed { sealed } => Some((sealed, false)),
+            PackRecovered::Removed { bad_bytes } => {
                 self.report.packs_removed += 1;
                 self.report.bytes_cut += bad_bytes;
                 None
             }
-            Err(error) => {
-                self.report.problems.push(format!("{} was left alone: {error}", pack_path(pack)));
-                None
-            }
-        }
+        })
     }
 
     /// Puts packs into the index file; where that fails into `loose`, for memory.

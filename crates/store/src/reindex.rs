@@ -3,46 +3,101 @@
 //! redb checks its pages only when it repairs, and a damaged branch page sends a search astray: it ends at nothing. So neither an error
 //! nor a "none" of an index that was not made in this life is believed when somebody needs the chunk.
 //!
-//! X-4   What the index says of a chunk that is needed is believed when it names a place (X-2 checks that), or when it was made again from
-//!       the packs in this life of the store; before that, it is made again first. At most once: a chunk that is missing then is lost.
+//! X-4   What the index says of a chunk that is needed is believed when it names a place where the chunk is (X-2 checks that), or when it
+//!       was made again from the packs in this life of the store; before that, it is made again first, once. A chunk is lost only
+//!       where that could be done and every pack could be read: otherwise nobody knows, and the disk's error says so.
+//!
+//! The new file is made beside the old one, which serves meanwhile, and takes its place when it is complete.
 //!
 //! Not here: making it again while opening (`recover`).
 
 use std::collections::BTreeSet;
 
+use platform::disk::DiskErrorKind;
+
 use crate::failure::StoreError;
-use crate::index::{Change, IndexFile, SealedPack};
+use crate::format::INDEX_NEW;
+use crate::index::{Change, IndexFile, STEP_ENTRIES, SealedPack};
 use crate::pack::scan::{self, Found};
 use crate::pack::{PackState, Packs};
 
-/// Entries that go into the index in one step: bounds memory.
-const STEP_ENTRIES: usize = 200_000;
+/// A new index file on its way.
+pub(crate) struct NewIndex<'a> {
+    packs: &'a Packs,
+    /// `None` when it is in its place.
+    file: Option<IndexFile>,
+    taken: BTreeSet<u64>,
+}
 
-/// A new index file of all sealed packs but those that wait to be taken in. Neither the index file nor the set of packs changes
-/// meanwhile: the caller sees to that. A pack that cannot be read is left out, as by an opening.
-pub(crate) async fn index_of_packs(packs: &Packs) -> Result<IndexFile, StoreError> {
-    let disk = &packs.pool.disks[0].disk;
-    let file = packs.index.file().made_again(disk)?;
-    let waiting: BTreeSet<u64> = packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
-    let mut change = Change::default();
-    let mut entries = 0;
-    for (pack, known) in packs.known() {
-        if matches!(known.state, PackState::Open(_)) || waiting.contains(&pack) {
-            continue;
+impl NewIndex<'_> {
+    pub(crate) fn begin(packs: &Packs) -> Result<NewIndex<'_>, StoreError> {
+        let mut new = NewIndex { packs, file: None, taken: BTreeSet::new() };
+        let file = packs.index.file().new_beside(&packs.pool.disks[0].disk);
+        new.file = Some(new.told(file)?);
+        Ok(new)
+    }
+
+    /// Takes in all sealed packs that it does not have, but those that wait to be taken in by whichever index there is. The set of packs
+    /// only grows meanwhile: the caller sees to that. A pack that is damaged or gone is left out, as by an opening; a disk that gives no
+    /// answer ends it all, for nobody knows what lies there.
+    pub(crate) async fn take_packs(&mut self, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
+        let waiting: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
+        let mut step = Vec::new();
+        let mut entries = 0;
+        for (pack, known) in self.packs.known() {
+            if matches!(known.state, PackState::Open(_)) || waiting.contains(&pack) || !self.taken.insert(pack) {
+                continue;
+            }
+            if !goes_on() {
+                return Err(StoreError::ReadOnly { cause: "the store is being closed".into() });
+            }
+            let on = &self.packs.pool.disks[known.disk];
+            let sealed = match scan::read(on, &self.packs.key, pack).await {
+                Ok(Found::Sealed(sealed)) => sealed,
+                Ok(Found::Open { scanned, .. }) => {
+                    SealedPack { pack, summary: known.summary, entries: scanned.entries }
+                }
+                Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => return Err(error.into()),
+                Err(_) => continue,
+            };
+            entries += sealed.entries.len();
+            step.push(sealed);
+            if entries >= STEP_ENTRIES {
+                self.write(std::mem::take(&mut step))?;
+                entries = 0;
+            }
         }
-        let on = &packs.pool.disks[known.disk];
-        let sealed = match scan::read(on, &packs.key, pack).await {
-            Ok(Found::Sealed(sealed)) => sealed,
-            Ok(Found::Open { scanned, .. }) => SealedPack { pack, summary: known.summary, entries: scanned.entries },
-            Err(_) => continue,
-        };
-        entries += sealed.entries.len();
-        change.added.push(sealed);
-        if entries >= STEP_ENTRIES {
-            file.commit(disk, &std::mem::take(&mut change))?;
-            entries = 0;
+        self.write(step)
+    }
+
+    fn write(&self, added: Vec<SealedPack>) -> Result<(), StoreError> {
+        let file = self.file.as_ref().expect("not in its place yet");
+        self.told(file.commit(&self.packs.pool.disks[0].disk, &Change { added, removed: Vec::new() }))
+    }
+
+    /// Puts it in the place of the old one. The caller keeps changes of the index away since before the last packs were taken in.
+    pub(crate) fn put_in_place(mut self) -> Result<(), StoreError> {
+        let file = self.file.take().expect("not in its place yet");
+        let disk = &self.packs.pool.disks[0].disk;
+        let placed = self.packs.index.replace_file(disk, file).map_err(StoreError::from);
+        self.told(placed)
+    }
+
+    /// A failure of the disk that the index is on counts.
+    fn told<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        result.map_err(|error| match error {
+            StoreError::Disk(error) => self.packs.pool.failed(0, error, &self.packs.counters),
+            error => error,
+        })
+    }
+}
+
+impl Drop for NewIndex<'_> {
+    fn drop(&mut self) {
+        // One that is not complete is of no use, and its room may be.
+        if let Some(file) = self.file.take() {
+            drop(file);
+            let _ = self.packs.pool.disks[0].disk.remove(INDEX_NEW);
         }
     }
-    file.commit(disk, &change)?;
-    Ok(file)
 }

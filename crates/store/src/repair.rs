@@ -67,7 +67,7 @@ impl Store {
                 Ok("committed".to_owned())
             }
             Remedy::Index => {
-                self.remake_index().await?;
+                self.remake_index(&|| true).await?;
                 Ok("made again".to_owned())
             }
             Remedy::Adopt { disk, pack } => self.adopt(disk, pack).await,
@@ -87,6 +87,7 @@ impl Store {
         let found = scan::read(on, self.key(), pack).await?;
         let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
         let recovered = recovered.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
+        self.packs.note_read(pack);
         let mut sealed = match recovered {
             Recovered::Sealed(sealed) | Recovered::Cut { sealed, .. } | Recovered::Unsealed { sealed } => sealed,
             Recovered::Removed { .. } => return Ok("there was no chunk in it".to_owned()),

@@ -21,15 +21,15 @@ use platform::task::parallel;
 
 use crate::chunk::pack;
 use crate::counters::Counters;
-use crate::failure::StoreError;
-use crate::format::{Class, Identity, Place, ROOTS_BYTES_MAX, Superblock};
+use crate::failure::{StoreError, unknown};
+use crate::format::{Class, INDEX_FILE, Identity, Place, ROOTS_BYTES_MAX, Superblock};
 use crate::identity;
 use crate::index::{AddressHash, AddressSet, Change};
 use crate::journal::Journal;
 use crate::options::Options;
 use crate::pack::Packs;
 use crate::pool::Pool;
-use crate::reindex;
+use crate::reindex::NewIndex;
 use crate::superblock;
 
 /// Sealed packs after which the index takes them without waiting for a commit: bounds what `recent` holds in memory.
@@ -52,6 +52,8 @@ pub struct Store {
     newest: Mutex<(u64, Position)>,
     /// Held by who changes the index file.
     pub(crate) index_work: tokio::sync::Mutex<()>,
+    /// Held by the task that makes the index again because somebody needs a chunk.
+    index_making: Arc<tokio::sync::Mutex<()>>,
     pub(crate) reclaim_work: tokio::sync::Mutex<()>,
 }
 
@@ -121,6 +123,7 @@ impl Store {
             }),
             newest: Mutex::new((superblock.generation, superblock.covered)),
             index_work: tokio::sync::Mutex::new(()),
+            index_making: Arc::default(),
             reclaim_work: tokio::sync::Mutex::new(()),
             options,
         }
@@ -210,8 +213,8 @@ impl Store {
     /// The content of a chunk, verified against its address.
     ///
     /// # Errors
-    /// `Absent`, or `Corrupt`: never wrong bytes.
-    pub async fn get(&self, class: Class, address: &ChunkAddress) -> Result<Bytes, StoreError> {
+    /// `Absent`, or `Corrupt`: never wrong bytes. `Disk` where nobody knows: a disk gave no answer that would tell.
+    pub async fn get(self: &Arc<Store>, class: Class, address: &ChunkAddress) -> Result<Bytes, StoreError> {
         self.counters.chunks_read.add(1);
         let cache = &self.caches[class.index()];
         if let Some(content) = cache.get(address) {
@@ -224,9 +227,9 @@ impl Store {
     }
 
     /// Reads past the cache.
-    pub(crate) async fn read(&self, address: &ChunkAddress) -> Result<Bytes, StoreError> {
+    pub(crate) async fn read(self: &Arc<Store>, address: &ChunkAddress) -> Result<Bytes, StoreError> {
         let _time = self.pool.clock.timer(&self.counters.chunk_read);
-        let mut place = self.place(address).await?;
+        let mut place = self.place(address, None).await?;
         let mut is_second = false;
         loop {
             let error = match self.packs.read(address, &place).await {
@@ -234,13 +237,13 @@ impl Store {
                 Err(error) => error,
             };
             self.counters.verify_failures.add(u64::from(matches!(error, StoreError::Corrupt { .. })));
-            let now = self.place(address).await?;
+            let now = self.place(address, None).await?;
             if now != place {
                 // It was moved meanwhile.
                 place = now;
             } else if is_second {
-                self.packs.doubt(*address);
-                return Err(error);
+                place = self.place_after(address, place, error).await?;
+                is_second = false;
             } else {
                 // A bit that flipped on its way here may be right the next time.
                 is_second = true;
@@ -248,50 +251,92 @@ impl Store {
         }
     }
 
-    async fn place(&self, address: &ChunkAddress) -> Result<Place, StoreError> {
-        let mut found = self.packs.index.lookup(address, &self.counters);
-        if !matches!(found, Ok(Some(_))) && !self.packs.index.was_made_again() {
-            self.make_index_again().await;
-            found = self.packs.index.lookup(address, &self.counters);
-        }
-        found.inspect_err(|_| self.doubt_index())?.ok_or(StoreError::Absent { chunk: *address })
+    /// Another place than the one where the chunk was looked for twice in vain, if there is one: an older version of a page of the index
+    /// names places of old.
+    async fn place_after(
+        self: &Arc<Store>,
+        address: &ChunkAddress,
+        place: Place,
+        error: StoreError,
+    ) -> Result<Place, StoreError> {
+        let other = match &error {
+            StoreError::Corrupt { .. } => match self.packs.is_named_at(address, &place).await {
+                Ok(true) => Err(error.clone()),
+                Ok(false) => self.place(address, Some(place)).await,
+                Err(failure) => Err(failure),
+            },
+            _ => Err(error.clone()),
+        };
+        other.map_err(|other| {
+            self.packs.doubt(*address);
+            // In a pack that is there, it is the chunk that is damaged.
+            if matches!(other, StoreError::Absent { .. }) && self.packs.has(place.pack) { error } else { other }
+        })
     }
 
-    /// Whoever comes second waits for the first.
-    pub(crate) async fn make_index_again(&self) {
-        // No reclaim meanwhile, for it decides by what the index names.
-        let _no_reclaim = self.reclaim_work.lock().await;
-        let _work = self.index_work.lock().await;
-        if self.packs.index.was_made_again() || !self.pool.disks[0].is_good() {
+    /// Where a chunk lies. X-4; `wrong` is a place that counts for none.
+    async fn place(self: &Arc<Store>, address: &ChunkAddress, wrong: Option<Place>) -> Result<Place, StoreError> {
+        let index = &self.packs.index;
+        let look = || {
+            // Before the look-up: what a file says that is replaced meanwhile is not believed for the new one.
+            let (made, file) = (index.made_again(), index.file());
+            let found = index.lookup(address, &self.counters).map(|found| found.filter(|place| Some(*place) != wrong));
+            (found, made, file)
+        };
+        let (mut found, mut made, mut file) = look();
+        if !matches!(found, Ok(Some(_))) && made.is_none() {
+            self.make_index_again().await;
+            (found, made, file) = look();
+        }
+        let disk = &self.pool.disks[0].disk;
+        let cause = match (found, made) {
+            (Ok(Some(place)), _) => return Ok(place),
+            (Err(error), _) => {
+                index.doubt(disk, &file);
+                error
+            }
+            (Ok(None), Some(Ok(()))) => match self.packs.unread() {
+                None => return Err(StoreError::Absent { chunk: *address }),
+                Some(error) => error,
+            },
+            (Ok(None), Some(Err(error))) => error,
+            (Ok(None), None) => StoreError::ReadOnly { cause: "the task that makes the index again ended".into() },
+        };
+        Err(unknown(&format!("{}/{INDEX_FILE}", disk.path()), &cause))
+    }
+
+    /// Returns when the index was made again in this life of the store, or could not be. Whoever comes second waits for the first.
+    async fn make_index_again(self: &Arc<Store>) {
+        let making = self.index_making.clone().lock_owned().await;
+        if self.packs.index.made_again().is_some() {
             return;
         }
-        // What fails is tried again by the next opening.
-        let _ = self.make_index().await;
-        self.packs.index.note_made_again();
+        let store = self.clone();
+        // Beside the caller, whose thread may serve others too: it takes as long as to read every directory.
+        self.platform.tasks.aside(Box::pin(async move {
+            // For nobody it is not made.
+            let made = store.remake_index(&|| Arc::strong_count(&store) > 1).await;
+            store.packs.index.note_made_again(made);
+            drop(making);
+        }));
+        drop(self.index_making.lock().await);
     }
 
-    /// Makes the index again whatever was made before.
-    pub(crate) async fn remake_index(&self) -> Result<(), StoreError> {
+    /// Makes the index again, whatever was made before.
+    pub(crate) async fn remake_index(&self, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
+        // No reclaim meanwhile, for it decides by what the index names.
         let _no_reclaim = self.reclaim_work.lock().await;
-        let _work = self.index_work.lock().await;
         if !self.pool.disks[0].is_good() {
             return Err(StoreError::ReadOnly { cause: "disk 0, which holds the index, failed".into() });
         }
-        self.make_index().await?;
-        self.packs.index.note_made_again();
-        Ok(())
-    }
-
-    /// The caller keeps reclaim and changes of the index away.
-    async fn make_index(&self) -> Result<(), StoreError> {
-        // Should this be dropped halfway, the file is in doubt, and the next who asks makes it again.
-        self.doubt_index();
-        let file = reindex::index_of_packs(&self.packs).await.map_err(|error| match error {
-            StoreError::Disk(error) => self.pool.failed(0, error, &self.counters),
-            error => error,
-        })?;
+        let mut new = NewIndex::begin(&self.packs)?;
+        new.take_packs(goes_on).await?;
+        let _work = self.index_work.lock().await;
+        // Those that the old one took in meanwhile.
+        new.take_packs(goes_on).await?;
+        new.put_in_place()?;
         self.counters.index_made_again.add(1);
-        self.packs.index.replace_file(file);
+        self.packs.index.note_made_again(Ok(()));
         Ok(())
     }
 
@@ -446,24 +491,29 @@ impl Store {
     /// Gives sealed packs to the index file. A failure is no loss: the entries stay in memory, and the packs know them.
     pub(crate) async fn keep_index(&self) {
         let _work = self.index_work.lock().await;
-        let waiting = self.packs.sealed_waiting();
-        if waiting.is_empty() {
+        if self.packs.sealed_waiting_count() == 0 || self.refuse_index().is_err() {
             return;
         }
-        let change = Change { added: waiting, removed: Vec::new() };
+        let change = Change { added: self.packs.sealed_waiting(), removed: Vec::new() };
         if self.change_index(&change).is_ok() {
             self.packs.forget_sealed(&change.added);
         }
     }
 
+    /// Why the index file takes no changes, if it takes none.
+    fn refuse_index(&self) -> Result<(), StoreError> {
+        if self.pool.disks[0].is_good() && !self.packs.index.is_doubted() {
+            return Ok(());
+        }
+        self.counters.index_failures.add(1);
+        let cause = "the disk of the index failed, or the index is damaged";
+        Err(StoreError::ReadOnly { cause: cause.into() })
+    }
+
     /// Changes the index file. The caller holds `index_work`.
     pub(crate) fn change_index(&self, change: &Change) -> Result<(), StoreError> {
+        self.refuse_index()?;
         let disk = &self.pool.disks[0];
-        if !disk.is_good() || self.packs.index.is_doubted() {
-            self.counters.index_failures.add(1);
-            let cause = "the disk of the index failed, or the index is damaged";
-            return Err(StoreError::ReadOnly { cause: cause.into() });
-        }
         match self.packs.index.commit(&disk.disk, change, &self.counters) {
             Err(StoreError::Disk(error)) => {
                 let failure = self.pool.failed(0, error, &self.counters);
@@ -487,12 +537,9 @@ impl Store {
         self.packs.index.is_doubted()
     }
 
-    /// The index is damaged: it is used as far as it goes, and the next open makes it again from the packs.
-    pub(crate) fn doubt_index(&self) {
-        if self.packs.index.doubt() {
-            // Where this fails too the next open meets the same damage.
-            let _ = self.pool.disks[0].disk.remove(crate::format::INDEX_FILE);
-        }
+    /// The caller holds `index_work`: the file that it found damaged is the current one.
+    fn doubt_index(&self) {
+        self.packs.index.doubt(&self.pool.disks[0].disk, &self.packs.index.file());
     }
 
     /// Room on all good disks together, without the reserves.

@@ -19,7 +19,7 @@ use redb::{
 use super::Change;
 use super::backend::{Backend, Failure};
 use crate::failure::{StoreError, corrupt};
-use crate::format::{INDEX_FILE, Place, Summary, VERSION};
+use crate::format::{INDEX_FILE, INDEX_NEW, Place, Summary, VERSION};
 
 type ChunkKey = &'static [u8; ChunkAddress::BYTES];
 type ChunkValue = &'static [u8; Place::BYTES];
@@ -32,6 +32,8 @@ const BATCH_ENTRIES: usize = 100_000;
 
 /// The open database and its newest snapshot for look-ups.
 pub(crate) struct IndexFile {
+    /// On its disk.
+    name: &'static str,
     path: String,
     cache_bytes: usize,
     node_identity: [u8; 16],
@@ -70,6 +72,8 @@ impl<T> Drop for Contained<T> {
 /// What opening found.
 pub(crate) struct Opened {
     pub(crate) file: IndexFile,
+    /// Whether it was made just now, and is empty.
+    pub(crate) is_new: bool,
     /// Packs that the index covers.
     pub(crate) packs: BTreeMap<u64, Summary>,
 }
@@ -77,62 +81,73 @@ pub(crate) struct Opened {
 impl IndexFile {
     /// Opens the index that is there. Anything wrong with it is an error that [`IndexFile::make_again`] cures.
     pub(crate) fn open(disk: &Disk, cache_bytes: u64, node_identity: [u8; 16]) -> Result<Opened, StoreError> {
-        let file = IndexFile {
-            path: format!("{}/{INDEX_FILE}", disk.path()),
-            cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
-            node_identity,
-            database: Mutex::new(None),
-            chunks: RwLock::new(None),
-            failure: Failure::default(),
-        };
+        let file = IndexFile::closed(disk, INDEX_FILE, cache_bytes, node_identity);
         let database = file.open_database(disk, Open::Write)?;
         let packs = file.guarded("packs", || {
             file.check_about(&database.begin_read().map_err(words)?.open_table(ABOUT).map_err(words)?)?;
             read_packs(&database)
         })?;
         file.publish(database)?;
-        Ok(Opened { file, packs })
+        Ok(Opened { file, is_new: false, packs })
     }
 
-    /// Removes what is there and makes an empty index.
-    pub(crate) fn make_again(disk: &Disk, cache_bytes: u64, node_identity: [u8; 16]) -> Result<Opened, StoreError> {
-        match disk.remove(INDEX_FILE) {
-            Err(error) if error.kind != DiskErrorKind::Absent => return Err(error.into()),
-            _ => {}
-        }
-        let file = IndexFile {
-            path: format!("{}/{INDEX_FILE}", disk.path()),
+    fn closed(disk: &Disk, name: &'static str, cache_bytes: u64, node_identity: [u8; 16]) -> IndexFile {
+        IndexFile {
+            name,
+            path: format!("{}/{name}", disk.path()),
             cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
             node_identity,
             database: Mutex::new(None),
             chunks: RwLock::new(None),
             failure: Failure::default(),
-        };
-        let database = file.open_database(disk, Open::Create)?;
+        }
+    }
+
+    /// Removes what is there and makes an empty index.
+    pub(crate) fn make_again(disk: &Disk, cache_bytes: u64, node_identity: [u8; 16]) -> Result<Opened, StoreError> {
+        let file = IndexFile::closed(disk, INDEX_FILE, cache_bytes, node_identity);
+        file.make_empty(disk)?;
+        Ok(Opened { file, is_new: true, packs: BTreeMap::new() })
+    }
+
+    /// An empty index beside this one, for [`Index::replace_file`](super::Index::replace_file) when it is complete.
+    pub(crate) fn new_beside(&self, disk: &Disk) -> Result<IndexFile, StoreError> {
+        let file = IndexFile::closed(disk, INDEX_NEW, self.cache_bytes as u64, self.node_identity);
+        file.make_empty(disk)?;
+        Ok(file)
+    }
+
+    /// This one after it was renamed.
+    pub(super) fn in_place(mut self, disk: &Disk) -> IndexFile {
+        self.name = INDEX_FILE;
+        self.path = format!("{}/{INDEX_FILE}", disk.path());
+        self
+    }
+
+    fn make_empty(&self, disk: &Disk) -> Result<(), StoreError> {
+        match disk.remove(self.name) {
+            Err(error) if error.kind != DiskErrorKind::Absent => return Err(error.into()),
+            _ => {}
+        }
+        let database = self.open_database(disk, Open::Create)?;
         disk.sync_directory("")?;
-        file.guarded("its tables", || {
+        self.guarded("its tables", || {
             let mut write = database.begin_write().map_err(words)?;
             write.set_durability(Durability::Immediate).map_err(words)?;
             {
                 let mut about = write.open_table(ABOUT).map_err(words)?;
-                about.insert("node", &file.node_identity[..]).map_err(words)?;
+                about.insert("node", &self.node_identity[..]).map_err(words)?;
                 about.insert("version", &VERSION.to_le_bytes()[..]).map_err(words)?;
                 write.open_table(CHUNKS).map_err(words)?;
                 write.open_table(PACKS).map_err(words)?;
             }
             write.commit().map_err(words)
         })?;
-        file.publish(database)?;
-        Ok(Opened { file, packs: BTreeMap::new() })
-    }
-
-    /// An empty index in the place of this one, whose file goes; this one works on until it is dropped.
-    pub(crate) fn made_again(&self, disk: &Disk) -> Result<IndexFile, StoreError> {
-        IndexFile::make_again(disk, self.cache_bytes as u64, self.node_identity).map(|opened| opened.file)
+        self.publish(database)
     }
 
     fn open_database(&self, disk: &Disk, how: Open) -> Result<Contained<Database>, StoreError> {
-        let file = disk.open(INDEX_FILE, how)?;
+        let file = disk.open(self.name, how)?;
         let backend = Backend { file, failure: self.failure.clone() };
         self.guarded("its header", || {
             let mut builder = Database::builder();

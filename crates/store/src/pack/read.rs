@@ -53,6 +53,24 @@ impl Packs {
         }
     }
 
+    /// Whether the header at `place` names the chunk. Says nothing of its content.
+    pub(crate) async fn is_named_at(&self, address: &ChunkAddress, place: &Place) -> Result<bool, StoreError> {
+        let header = match self.buffered(place, ChunkHeader::BYTES) {
+            Some(bytes) => bytes,
+            None if !self.has(place.pack) => return Ok(false),
+            None => {
+                let mut bytes = vec![0; ChunkHeader::BYTES];
+                match self.file_of(place.pack)?.read_exact_at(u64::from(place.offset), &mut bytes).await {
+                    Err(error) if error.kind == DiskErrorKind::Short => return Ok(false),
+                    read => read?,
+                }
+                Bytes::from(bytes)
+            }
+        };
+        let found = ChunkHeader::decode(&header, place.pack, place.offset);
+        Ok(found.is_ok_and(|found| found == place.header(*address)))
+    }
+
     fn buffered(&self, place: &Place, length: usize) -> Option<Bytes> {
         match &self.catalog.read().get(&place.pack)?.state {
             PackState::Open(pack) => pack.buffered(u64::from(place.offset), length),

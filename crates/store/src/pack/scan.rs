@@ -153,13 +153,17 @@ pub(crate) enum Found {
 /// Reads a pack that the index does not cover. Changes nothing.
 pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Found, StoreError> {
     let file = on.disk.open(&pack_path(pack), Open::Read)?;
-    if let Ok(footer) = read_footer(&file, pack).await?
-        && let Ok(entries) = read_directory(&file, &footer).await
-    {
-        let summary = Summary::of(footer.data_bytes, &entries);
-        return Ok(Found::Sealed(SealedPack { pack, summary, entries }));
+    if let Ok(footer) = read_footer(&file, pack).await? {
+        match read_directory(&file, &footer).await {
+            Ok(entries) => {
+                let summary = Summary::of(footer.data_bytes, &entries);
+                return Ok(Found::Sealed(SealedPack { pack, summary, entries }));
+            }
+            // Where a footer vouches for a directory that has rotted the chunks tell themselves.
+            Err(StoreError::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
-    // Where a footer vouches for a directory that has rotted the chunks tell themselves.
     let bytes = read_whole(&file, FILE_BYTES_MAX).await?;
     let scanned = scan(key, pack, &bytes);
     Ok(Found::Open { bytes, scanned })

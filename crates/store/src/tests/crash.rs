@@ -222,7 +222,7 @@ async fn reclaim(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), S
     result.map(drop)
 }
 
-async fn read_some(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), StoreError> {
+async fn read_some(store: &Arc<Store>, model: &Mutex<Model>, salt: u64) -> Result<(), StoreError> {
     let wanted: Vec<ChunkAddress> = {
         let model = model.lock();
         let skip = usize::try_from(salt).unwrap() % model.accepted.len().max(1);

@@ -1,5 +1,7 @@
 //! What is refused, and that refusing changes nothing; what is mended.
 
+use std::sync::Arc;
+
 use std::collections::BTreeMap;
 
 use base::id::{NodeNumber, Position};
@@ -182,7 +184,7 @@ fn a_format_that_was_cut_short_is_no_node_and_can_be_done_again() {
 }
 
 /// All chunks are there, or damaged ones are errors; how many are damaged.
-fn damaged(machine: &Machine, store: &Store, contents: &[Bytes]) -> usize {
+fn damaged(machine: &Machine, store: &Arc<Store>, contents: &[Bytes]) -> usize {
     machine.run(async {
         let mut count = 0;
         for content in contents {

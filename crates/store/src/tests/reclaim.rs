@@ -1,6 +1,7 @@
 //! What nobody needs goes, what somebody needs stays.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use base::id::ChunkAddress;
 use bytes::Bytes;
@@ -13,7 +14,7 @@ fn contents() -> Vec<Bytes> {
     (0..150).map(|number| content(number * 2, 30_000)).collect()
 }
 
-async fn check_live(store: &Store, contents: &[Bytes], live: &BTreeSet<ChunkAddress>) {
+async fn check_live(store: &Arc<Store>, contents: &[Bytes], live: &BTreeSet<ChunkAddress>) {
     for content in contents {
         let address = store.key().address(content);
         match store.read(&address).await {

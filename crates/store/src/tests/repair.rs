@@ -59,7 +59,7 @@ fn repair(machine: &Machine, store: &Store) -> Result<Vec<Remedy>, StoreError> {
 }
 
 /// How many of the chunks can be read. None of them is wrong.
-fn readable(machine: &Machine, store: &Store, contents: &[Bytes]) -> usize {
+fn readable(machine: &Machine, store: &Arc<Store>, contents: &[Bytes]) -> usize {
     let read = async |content: &Bytes| match store.read(&store.key().address(content)).await {
         Ok(found) => {
             assert_eq!(&found, content);
