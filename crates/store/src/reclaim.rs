@@ -10,6 +10,8 @@
 //! L-2   A pack's file is removed only when, in this order, its needed chunks are durable elsewhere, the index names nothing in it,
 //!       and both slots of the superblock hold roots that were in force since the mark began: an older one might need it.
 //! L-3   A crash at any point leaves a pack that is whole. The next open finds it and indexes it again; the next reclaim removes it.
+//! L-4   A copy that is needed goes for the sake of another one only if the index names that other place and the chunk's header is
+//!       there: the index may be stale, and a pack may be missing.
 //!
 //! Not here: which chunks are needed, and when to ask.
 
@@ -154,12 +156,12 @@ impl Store {
             .map_err(|unfit| corrupt("the footer of a pack", file.path(), 0, unfit.expected, unfit.found))?;
         let entries = read_directory(&file, &footer).await?;
         let file_bytes = u64::from(footer.data_bytes) + footer.directory_bytes() + PackFooter::BYTES as u64;
-        let live = self.live(pack, &entries, is_live)?;
+        let live = self.live(pack, &entries, is_live).await?;
         Ok(Examined { pack, entries, live, file_bytes })
     }
 
-    /// The chunks that are needed and for which this pack is the place.
-    fn live(
+    /// The chunks that are needed and not elsewhere.
+    async fn live(
         &self,
         pack: u64,
         entries: &[Entry],
@@ -169,13 +171,20 @@ impl Store {
         for entry in entries {
             let address = &entry.header.address;
             if (self.packs.index.is_pinned(address) || is_live(address))
-                // A copy that the index does not name is needed by nobody, unless the index names none at all.
-                && self.packs.index.lookup(address, &self.counters)?.is_none_or(|at| at == Place::of(pack, entry))
+                && !self.is_elsewhere(address, &Place::of(pack, entry)).await?
             {
                 live.push(*entry);
             }
         }
         Ok(live)
+    }
+
+    /// L-4.
+    async fn is_elsewhere(&self, address: &ChunkAddress, here: &Place) -> Result<bool, StoreError> {
+        match self.packs.index.lookup(address, &self.counters)? {
+            Some(at) if at != *here => Ok(self.packs.is_named_at(address, &at).await.unwrap_or(false)),
+            _ => Ok(false),
+        }
     }
 
     /// Condemns a pack and copies what is needed out of it; `None` if it is needed more than it seemed (L-1).
@@ -187,7 +196,7 @@ impl Store {
         let pack = examined.pack;
         self.packs.condemned.write().insert(pack);
         let emptied = async {
-            examined.live = self.live(pack, &examined.entries, is_live)?;
+            examined.live = self.live(pack, &examined.entries, is_live).await?;
             if !examined.is_worth_it() {
                 return Ok(None);
             }

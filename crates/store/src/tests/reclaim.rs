@@ -109,3 +109,33 @@ fn a_full_disk_has_room_again() {
         store.settle().await.unwrap();
     });
 }
+
+/// L-4: the older copy of a chunk stays when the pack that the index names is missing.
+#[test]
+fn a_copy_is_not_given_up_for_one_that_is_missing() {
+    let machine = Machine::new(4, 1, 64 << 20);
+    let contents = contents();
+    let (store, _) = machine.open();
+    let (needed, old) = (store.key().address(&contents[0]), machine.run(async {
+        store.put_many(Class::Data, contents[..30].to_vec()).await.unwrap();
+        store.commit(b"first", store.last_logged()).await.unwrap();
+        store.packs.known()
+    }));
+    machine.run(async {
+        // Its copy was damaged for a moment: it is stored anew.
+        store.packs.doubt(needed);
+        store.put(Class::Data, &contents[0]).await.unwrap();
+        store.close().await.unwrap();
+    });
+    let named = store.packs.index.lookup(&needed, &store.counters).unwrap().unwrap().pack;
+    assert!(!old.contains_key(&named) || named != *old.keys().next().unwrap());
+    drop(store);
+    machine.world.restart();
+    assert!(machine.disks[0].remove(&crate::format::pack_path(named)));
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.begin_mark();
+        store.reclaim(&|address| *address == needed, false).await.unwrap();
+        assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0]);
+    });
+}
