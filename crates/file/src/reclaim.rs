@@ -89,7 +89,8 @@ impl FileSystem {
         self.store.begin_mark();
         match self.mark().await {
             Ok(Some(marks)) => {
-                let report = self.store.reclaim(&|address| marks.has(address), is_rehearsal).await;
+                let is_live = |address: &_| marks.has(address);
+                let report = self.store.reclaim(&is_live, is_rehearsal, &|| self.goes_on()).await;
                 self.measure_space();
                 Ok(report?)
             }

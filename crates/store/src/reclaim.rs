@@ -95,6 +95,8 @@ impl Store {
     /// Gives back the room of all chunks that are not live and were not touched since [`Store::begin_mark`]. A dry run only tells
     /// what there is to gain.
     ///
+    /// `goes_on` is asked before each pack: after a `false` no other is looked at, and what was emptied by then goes.
+    ///
     /// # Errors
     /// Why copies or the superblock could not be made durable. Nothing is lost then.
     ///
@@ -104,6 +106,7 @@ impl Store {
         &self,
         is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
         dry_run: bool,
+        goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<ReclaimReport, StoreError> {
         assert!(self.packs.index.is_marking(), "begin_mark comes before reclaim");
         let _one_at_a_time = self.reclaim_work.lock().await;
@@ -120,6 +123,9 @@ impl Store {
         for (pack, known) in self.packs.known() {
             if matches!(known.state, PackState::Open(_)) || unindexed.contains(&pack) {
                 continue;
+            }
+            if !goes_on() {
+                break;
             }
             report.packs_examined += 1;
             match self.examine(pack, &known, is_live).await {

@@ -217,7 +217,7 @@ async fn reclaim(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), S
         model.settled.retain(goes);
         model.accepted.keys().chain(model.in_flight.iter().flatten()).copied().collect()
     };
-    let result = store.reclaim(&|address| live.contains(address), false).await;
+    let result = store.reclaim(&|address| live.contains(address), false, &|| true).await;
     model.lock().is_reclaiming = false;
     result.map(drop)
 }

@@ -193,7 +193,7 @@ async fn life(world: &World, disk: &SimDisk) -> Result<(), StoreError> {
     let _ = store.sync_log(position).await;
     let _ = store.commit(&recovered.roots, position).await;
     store.begin_mark();
-    let _ = store.reclaim(&|address| IMAGE.contents.contains_key(address), false).await;
+    let _ = store.reclaim(&|address| IMAGE.contents.contains_key(address), false, &|| true).await;
     store.end_mark();
     if let Ok(address) = address
         && let Ok(found) = store.get(Class::Data, &address).await

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::id::ChunkAddress;
 use bytes::Bytes;
@@ -36,13 +37,13 @@ fn dead_packs_go_and_sparse_ones_are_compacted() {
         // Every eighth is needed, and one of those that are not is put again meanwhile.
         let mut live: BTreeSet<_> = addresses.iter().step_by(8).copied().chain([tree]).collect();
         store.begin_mark();
-        let plan = store.reclaim(&|address| live.contains(address), true).await.unwrap();
+        let plan = store.reclaim(&|address| live.contains(address), true, &|| true).await.unwrap();
         assert_eq!((plan.packs_deleted, plan.problems.len()), (0, 0));
         store.begin_mark();
         store.put(Class::Data, &contents[1]).await.unwrap();
         live.insert(addresses[1]);
         let free = store.space().free;
-        let report = store.reclaim(&|address| live.contains(address) && *address != addresses[1], false).await.unwrap();
+        let report = store.reclaim(&|address| live.contains(address) && *address != addresses[1], false, &|| true).await.unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         assert!(report.packs_deleted >= 3, "{report:?}");
         assert!(report.bytes_copied >= 15 * 30_000 && report.bytes_freed > 4_000_000, "{report:?}");
@@ -70,7 +71,7 @@ fn a_power_cut_during_reclaim_costs_nothing() {
             live.extend(addresses.iter().step_by(7));
             machine.world.cut_power_at(machine.world.operations() + 1 + seed * 2);
             store.begin_mark();
-            let _ = store.reclaim(&|address| live.contains(address), false).await;
+            let _ = store.reclaim(&|address| live.contains(address), false, &|| true).await;
         });
         drop(store);
         machine.world.restart();
@@ -79,7 +80,7 @@ fn a_power_cut_during_reclaim_costs_nothing() {
         machine.run(async {
             check_live(&store, &contents, &live).await;
             store.begin_mark();
-            let report = store.reclaim(&|address| live.contains(address), false).await.unwrap();
+            let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
             assert_eq!(report.problems, Vec::<String>::new());
             check_live(&store, &contents, &live).await;
             store.close().await.unwrap();
@@ -101,7 +102,7 @@ fn a_full_disk_has_room_again() {
         }
         let kept = store.key().address(&content(0, 100_000));
         store.begin_mark();
-        let report = store.reclaim(&|address| *address == kept, false).await.unwrap();
+        let report = store.reclaim(&|address| *address == kept, false, &|| true).await.unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         for number in 0..count - 20 {
             store.put(Class::Data, &content(number * 2, 100_000)).await.unwrap();
@@ -135,7 +136,25 @@ fn a_copy_is_not_given_up_for_one_that_is_missing() {
     let (store, _) = machine.open();
     machine.run(async {
         store.begin_mark();
-        store.reclaim(&|address| *address == needed, false).await.unwrap();
+        store.reclaim(&|address| *address == needed, false, &|| true).await.unwrap();
         assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0]);
+    });
+}
+
+/// A store that is about to stop does not wait for the whole pass.
+#[test]
+fn a_pass_ends_early_when_told() {
+    let machine = Machine::new(6, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.put_many(Class::Data, contents()).await.unwrap();
+        store.commit(b"roots", store.last_logged()).await.unwrap();
+        let asked = AtomicU64::new(0);
+        store.begin_mark();
+        let report = store.reclaim(&|_| false, false, &|| asked.fetch_add(1, Ordering::SeqCst) < 2).await.unwrap();
+        assert_eq!((report.packs_examined, report.packs_deleted), (2, 2));
+        store.begin_mark();
+        let report = store.reclaim(&|_| false, false, &|| true).await.unwrap();
+        assert!(report.packs_deleted > 1, "{report:?}");
     });
 }

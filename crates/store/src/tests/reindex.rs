@@ -96,7 +96,7 @@ fn an_older_version_of_a_page_of_the_index_loses_nothing() {
             // The first chunks are needed: packs go, and what is needed of them moves.
             let live: BTreeSet<_> = contents.iter().step_by(3).map(|content| store.key().address(content)).collect();
             store.begin_mark();
-            store.reclaim(&|address| live.contains(address), false).await.unwrap();
+            store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
             store.close().await.unwrap();
         });
         versions.push(machine.disks[0].snapshot_files()["index"].clone());
