@@ -2,8 +2,8 @@
 //!
 //! D-1   A refused open or create has changed nothing: all checks come before the first write.
 //! D-2   The identity file of a disk is written last, of disk 0 last of all: a node that was formatted halfway is no node.
-//!       The copy of the identity stands in for one that is damaged, never for one that is not there. Who writes both (a newer
-//!       format, one day) writes the copy first.
+//!       The copy of the identity stands in for one that is damaged or cannot be read, never for one that is not there. Who writes
+//!       both (a newer format, one day) writes the copy first.
 //! D-3   All disks are locked while the store is open.
 
 use base::hash::DomainKey;
@@ -178,15 +178,14 @@ type Damage = Option<String>;
 
 // Who the disk is, and whether its identity is to be written again.
 async fn read(disk: &Disk) -> Result<(Identity, Option<Damage>), StoreError> {
-    let bytes = match disk.read(IDENTITY_FILE).await {
-        Ok(bytes) => bytes,
+    let first = match disk.read(IDENTITY_FILE).await {
+        Ok(bytes) => Identity::decode(&bytes).map_err(|unfit| damaged(disk, IDENTITY_FILE, unfit)),
         Err(error) if error.kind == DiskErrorKind::Absent => {
             let why = "it is not a disk of a HydraFS node: it has no file `disk`.";
             return Err(refused(disk.path(), why, "Check the path and that the disk is mounted, or format it first."));
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => Err(error.into()),
     };
-    let first = Identity::decode(&bytes).map_err(|unfit| damaged(disk, IDENTITY_FILE, unfit));
     let copy = match disk.read(IDENTITY_COPY).await {
         Ok(bytes) => Identity::decode(&bytes).map_err(|unfit| damaged(disk, IDENTITY_COPY, unfit)),
         // A node that was made before there were copies.

@@ -11,7 +11,7 @@
 //!       begins behind it (`journal/replay`). The opening writes it again without, before a frame is taken; a disk that lost
 //!       that write is still found out, because the first frame of an opening begins a segment.
 
-use platform::disk::{Disk, DiskError, DiskErrorKind};
+use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
 use crate::counters::Counters;
 use crate::failure::{StoreError, corrupt, refused};
@@ -25,28 +25,29 @@ pub(crate) struct Slot {
     pub(crate) content: Result<Superblock, Unfit>,
 }
 
-/// Reads both slots of a disk.
+/// Reads both slots of a disk, each by itself: one that cannot be read is unfit like one that is damaged, and hides no other.
 pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>, StoreError> {
-    let bytes = match disk.read(SUPERBLOCK_FILE).await {
+    let file = match disk.open(SUPERBLOCK_FILE, Open::Read) {
         // Others have it too.
-        Err(error) if error.kind == DiskErrorKind::Absent => Vec::new(),
-        read => read?,
+        Err(error) if error.kind == DiskErrorKind::Absent => Err(error),
+        opened => Ok(opened?),
     };
-    Ok((0..Superblock::SLOTS)
-        .map(|slot| {
-            let offset = Superblock::offset(slot);
-            let start = usize::try_from(offset).expect("below two slots");
-            let content = match bytes.get(start..start + Superblock::BYTES) {
-                Some(bytes) => Superblock::decode(bytes, uuid, offset),
-                None => Err(Unfit {
-                    expected: format!("{} bytes", Superblock::BYTES * 2),
-                    found: format!("{} bytes", bytes.len()),
-                    newer: None,
-                }),
-            };
-            Slot { offset, content }
-        })
-        .collect())
+    let mut slots = Vec::new();
+    for offset in (0..Superblock::SLOTS).map(Superblock::offset) {
+        let mut bytes = [0; Superblock::BYTES];
+        let read = match &file {
+            Ok(file) => file.read_exact_at(offset, &mut bytes).await,
+            Err(error) => Err(error.clone()),
+        };
+        let content = match read {
+            Ok(()) => Superblock::decode(&bytes, uuid, offset),
+            Err(error) => {
+                Err(Unfit { expected: format!("{} bytes", bytes.len()), found: error.to_string(), newer: None })
+            }
+        };
+        slots.push(Slot { offset, content });
+    }
+    Ok(slots)
 }
 
 /// The newest superblock, and whether a slot was found damaged: a power cut tears the one that is being written. It says that the store

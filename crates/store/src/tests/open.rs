@@ -379,3 +379,30 @@ fn an_identity_survives_the_loss_of_one_of_its_files() {
     assert_eq!(machine.open().1.report.problems, Vec::<String>::new());
     assert!(machine.disks[0].snapshot_files().contains_key("disk.copy"));
 }
+
+/// A sector that gives no answer, where there is another copy.
+#[test]
+fn what_cannot_be_read_and_is_there_twice_refuses_nothing() {
+    for (path, bytes) in [("superblock", 0..1), ("superblock", 4096..4097), ("disk", 0..1), ("disk.copy", 0..1)] {
+        let machine = Machine::new(3, 1, 64 << 20);
+        for round in 0..2_u64 {
+            let (store, _) = machine.open();
+            machine.run(async {
+                store.log(&round.to_le_bytes());
+                store.commit(&round.to_le_bytes(), Position(round + 1)).await.unwrap();
+            });
+            drop(store);
+            machine.world.restart();
+        }
+        machine.disks[0].set_unreadable(path, bytes.clone());
+        let (store, recovered) = machine.open();
+        // Where it was the newest superblock, the one before it and the journal say the same.
+        let newest = recovered.frames.last().map_or(recovered.covered, |(position, _)| *position);
+        assert_eq!(newest, Position(2), "{path} {bytes:?}");
+        drop(store);
+        machine.world.restart();
+        machine.disks[0].set_unreadable(path, 0..0);
+        let (store, _) = machine.open();
+        assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, [], "{path} {bytes:?}");
+    }
+}
