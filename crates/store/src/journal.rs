@@ -14,7 +14,7 @@
 //!       was cut never count again.
 //! J-4   A segment is used again, or removed, only when the superblock before the newest one covers all of it: should the
 //!       newest superblock be unreadable, the one before still finds its frames.
-//! J-5   A write or sync that failed ends the journal until the store is opened again. Only a full disk, met before anything
+//! J-5   A write or sync that failed, or a close, ends the journal until the store is opened again: nothing is written after it. Only a full disk, met before anything
 //!       was written, leaves the frames where they are for another try.
 //! J-6   At most one leader. Who waits is on the list before a leader is sought, and a leader goes only when it has seen the list empty, so
 //!       nobody waits without one. It answers after the frame is durable, or the try has failed; should it end in another way, the list is
@@ -166,7 +166,9 @@ impl Journal {
     }
 
     /// Takes no frames any more, unless one came after `last`: `false`.
-    pub(crate) fn close(&self, last: Position) -> bool {
+    pub(crate) async fn close(&self, last: Position) -> bool {
+        // A group is written before this, or not at all.
+        let _segments = self.segments.lock().await;
         let buffer = self.buffer.lock();
         let is_last = buffer.next == last.0 + 1;
         if is_last {
@@ -226,6 +228,9 @@ impl Journal {
 
     async fn write_group(&self) -> Answer {
         let mut segments = self.segments.lock().await;
+        if let Some(failure) = self.failure() {
+            return Err(failure);
+        }
         if !self.pool.disks[0].is_good() {
             return Err(self.end("disk 0, which holds the journal, failed"));
         }

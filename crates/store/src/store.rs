@@ -481,7 +481,7 @@ impl Store {
         self.packs.seal_all().await;
         self.keep_index().await;
         let mut root = self.root.lock().await;
-        if root.covered == last && self.journal.close(last) {
+        if root.covered == last && self.journal.close(last).await {
             let (roots, covered) = (root.roots.clone(), root.covered);
             self.write_root(&mut root, roots, covered, true).await?;
         }

@@ -68,3 +68,18 @@ fn segments_are_used_again() {
         machine.world.restart();
     }
 }
+
+/// J-5: a leader that comes after the clean end was written must not make a frame durable that the next opening does not look for.
+#[test]
+fn nothing_is_written_after_a_close() {
+    let machine = Machine::new(2, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.log(b"one");
+        store.commit(b"roots", Position(1)).await.unwrap();
+        store.close().await.unwrap();
+        let late = store.log(b"late");
+        assert!(store.journal.write_group().await.is_err());
+        assert!(store.last_durable() < late && store.sync_log(late).await.is_err());
+    });
+}
