@@ -16,8 +16,8 @@ pub trait Tasks: Send + Sync {
     /// Starts a task that runs until it returns. Real: a thread of that name that polls it; a panic there ends the process, for who waits
     /// for the task would wait for ever. Simulated: an entry of the schedule.
     fn spawn(&self, name: &str, task: Boxed<()>);
-    /// Runs a short task that waits for a disk, beside the caller. Real: on one of some threads that are kept for such; more wait for
-    /// their turn. A panic ends the task alone.
+    /// Runs a task that waits for a disk, beside the caller. Real: on a thread that is kept for such, or on a new one, for none waits for
+    /// its turn. A panic ends the task alone.
     fn aside(&self, task: Boxed<()>);
     /// Completes after `duration`.
     fn sleep(&self, duration: Duration) -> Boxed<()>;
@@ -71,7 +71,7 @@ pub async fn first<A, B>(left: impl Future<Output = A>, right: impl Future<Outpu
     .await
 }
 
-/// Lets everything else that is ready run first.
+/// Lets everything else that is ready in the simulated world run first. On a thread there is nothing else: it is polled again.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

@@ -5,7 +5,6 @@ base::metrics! {
     store:
     chunks_put: Counter, Count, "chunks given to put or put_many";
     chunks_duplicate: Counter, Count, "chunks put that were there already";
-    chunks_duplicate_raced: Counter, Count, "chunks stored twice because two callers put them at the same moment";
     put_bytes: Counter, Bytes, "content bytes given to put or put_many";
     new_bytes: Counter, Bytes, "content bytes of chunks that were not there yet";
     stored_bytes: Counter, Bytes, "bytes those chunks take in packs, after compression, with their headers";

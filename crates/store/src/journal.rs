@@ -425,7 +425,7 @@ struct Leader {
 impl Leader {
     async fn lead(mut self) {
         while !self.is_over {
-            // Whoever is about to log gets the chance to join this group.
+            // In the simulated world whoever is about to log may join this group. On a thread it costs one more poll.
             yield_now().await;
             let result = self.journal.write_group().await;
             self.answer(&result);

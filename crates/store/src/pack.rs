@@ -27,9 +27,9 @@ use base::limits::CHUNK_BYTES_MAX;
 use parking_lot::{Mutex, RwLock};
 use platform::disk::{DiskErrorKind, File, Open};
 
-use crate::chunk::{Packed, unpack};
+use crate::chunk::Packed;
 use crate::counters::Counters;
-use crate::failure::{StoreError, corrupt};
+use crate::failure::StoreError;
 use crate::format::{ChunkHeader, Class, Entry, PACKS, PackHeader, Place, Summary, encode_directory, pack_path};
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
@@ -447,12 +447,8 @@ impl Packs {
                 let (address, place) = (entry.header.address, Place::of(writer.pack.number, entry));
                 // An earlier try that stopped halfway may have moved it.
                 if self.index.recent(&address) == Some(place) {
-                    let payload = self.read_payload(&address, &place).await?;
                     // What comes back from a disk that failed is believed only if it is what its address says.
-                    unpack(&self.key, &entry.header, payload.clone()).map_err(|found| {
-                        corrupt("an accepted chunk", writer.pack.path(), u64::from(entry.offset), address, found)
-                    })?;
-                    chunks.push(Packed { header: entry.header, payload });
+                    chunks.push(self.read_packed(&address, &place).await?);
                 }
             }
             self.append_to_any(writer.pack.class, Class::Metadata, chunks, true).await?;

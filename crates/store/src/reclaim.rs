@@ -20,7 +20,6 @@ use std::collections::BTreeSet;
 use base::id::ChunkAddress;
 use platform::disk::Open;
 
-use crate::chunk::{Packed, unpack};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{Class, Entry, PACKS, PackFooter, Place, pack_path};
 use crate::index::Change;
@@ -208,13 +207,8 @@ impl Store {
             }
             let mut copies = Vec::with_capacity(examined.live.len());
             for entry in &examined.live {
-                let (address, header) = (entry.header.address, entry.header);
-                let payload = self.packs.read_payload(&address, &Place::of(pack, entry)).await?;
                 // Only what is what it should be is copied, and it is copied as it was stored.
-                unpack(self.key(), &header, payload.clone()).map_err(|found| {
-                    corrupt("a chunk", &self.packs.path_of(pack), u64::from(entry.offset), address, found)
-                })?;
-                copies.push(Packed { header, payload });
+                copies.push(self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await?);
             }
             if let Some(class) = copies.first().map(|copy| copy.header.class) {
                 self.packs.append_to_any(class, Class::Metadata, copies, true).await?;

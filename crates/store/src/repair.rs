@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use base::id::ChunkAddress;
 use platform::disk::{DiskErrorKind, Open};
 
-use crate::chunk::{Packed, unpack};
-use crate::failure::{StoreError, corrupt};
+use crate::chunk::Packed;
+use crate::failure::StoreError;
 use crate::format::{DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
 use crate::identity;
 use crate::index::Change;
@@ -192,18 +192,11 @@ impl Store {
     }
 
     async fn good_copy(&self, pack: u64, entry: &Entry) -> Result<Packed, StoreError> {
-        let (address, header) = (entry.header.address, entry.header);
-        let read = async || {
-            let payload = self.packs.read_payload(&address, &Place::of(pack, entry)).await?;
-            unpack(self.key(), &header, payload.clone()).map_err(|found| {
-                corrupt("a chunk", &self.packs.path_of(pack), u64::from(entry.offset), address, found)
-            })?;
-            Ok(Packed { header, payload })
-        };
-        match read().await {
+        let (address, place) = (entry.header.address, Place::of(pack, entry));
+        match self.packs.read_packed(&address, &place).await {
             Ok(copy) => Ok(copy),
             // A bit that flipped on its way here may be right the next time.
-            Err(_) => read().await,
+            Err(_) => self.packs.read_packed(&address, &place).await,
         }
     }
 

@@ -469,8 +469,8 @@ impl Store {
     }
 
     /// Brings everything accepted to rest: frames and chunks durable, packs sealed, index complete. The next open has the less
-    /// to do; where the newest superblock covers all frames it says so, and the next open need not look for any (S-5). Does not commit
-    /// roots, and takes no frames from now on.
+    /// to do; where the newest superblock covers all frames it says so, and the next open need not look for any (S-5): then no frame is
+    /// taken from now on. Does not commit roots.
     ///
     /// # Errors
     /// As for [`Store::sync_log`] and [`Store::settle`].

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use platform::disk::{DiskErrorKind, File, Open};
 
 use super::{PackState, Packs};
-use crate::chunk::unpack;
+use crate::chunk::{Packed, unpack};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Place, pack_path};
 
@@ -13,14 +13,25 @@ impl Packs {
     /// The content of the chunk at `place`, verified.
     pub(crate) async fn read(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
         let payload = self.read_payload(address, place).await?;
-        unpack(&self.key, &place.header(*address), payload).map_err(|found| {
-            let path = self.path_of(place.pack);
-            corrupt("a chunk", &path, u64::from(place.offset), format_args!("content of {address}"), found)
+        self.unpack(&place.header(*address), place, payload)
+    }
+
+    /// The chunk as it is stored at `place`, verified: to be copied.
+    pub(crate) async fn read_packed(&self, address: &ChunkAddress, place: &Place) -> Result<Packed, StoreError> {
+        let (header, payload) = (place.header(*address), self.read_payload(address, place).await?);
+        self.unpack(&header, place, payload.clone())?;
+        Ok(Packed { header, payload })
+    }
+
+    fn unpack(&self, header: &ChunkHeader, place: &Place, payload: Bytes) -> Result<Bytes, StoreError> {
+        unpack(&self.key, header, payload).map_err(|found| {
+            let (path, expected) = (self.path_of(place.pack), format!("content of {}", header.address));
+            corrupt("a chunk", &path, u64::from(place.offset), expected, found)
         })
     }
 
     /// The stored bytes at `place`; the header is checked, the content is not.
-    pub(crate) async fn read_payload(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
+    async fn read_payload(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
         let length = ChunkHeader::BYTES + place.stored as usize;
         let offset = u64::from(place.offset);
         let bytes = match self.buffered(place, length) {
