@@ -203,7 +203,8 @@ impl Store {
     async fn append_copies(&self, copies: Vec<Packed>) -> Result<u64, StoreError> {
         let count = copies.len() as u64;
         if let Some(class) = copies.first().map(|copy| copy.header.class) {
-            self.packs.append_to_any(class, crate::format::Class::Metadata, copies, true).await?;
+            // P-2: unlike reclaim, repair gives back no more than it takes, so it has no claim on the reserve.
+            self.packs.append_to_any(class, class, copies, true).await?;
         }
         Ok(count)
     }

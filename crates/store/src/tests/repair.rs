@@ -360,3 +360,29 @@ fn a_segment_whose_header_rots_loses_nothing() {
     machine.world.restart();
     assert_eq!(frames(&machine.open().1), ["one", "two"]);
 }
+
+/// P-2: where content has no room, there is none for copies of it either, and nothing is lost by that.
+#[test]
+fn copies_of_content_leave_the_reserve_alone() {
+    let machine = Machine::new(13, 1, 40 << 20);
+    let (store, _) = machine.open();
+    let mut contents = Vec::new();
+    machine.run(async {
+        loop {
+            let next = super::content(contents.len() as u64 * 2, 90_000);
+            if store.put(Class::Data, &next).await.is_err() {
+                break;
+            }
+            contents.push(next);
+        }
+        store.commit(b"full", store.last_logged()).await.unwrap();
+    });
+    machine.disks[0].flip_bit(&pack(&machine.disks[0]).0, 20, 0);
+    let remedies: Vec<_> = plan(&check(&machine, &store)).into_iter().collect();
+    assert!(matches!(remedies[..], [Remedy::Pack { .. }]), "{remedies:?}");
+    assert!(matches!(machine.run(store.repair(remedies[0])), Err(StoreError::Full { .. })));
+    assert_eq!(readable(&machine, &store, &contents), contents.len());
+    machine.disks[0].set_capacity(50 << 20);
+    assert_eq!(repair(&machine, &store).unwrap(), remedies);
+    assert_eq!(readable(&machine, &store, &contents), contents.len());
+}
