@@ -479,6 +479,10 @@ impl PackFooter {
         reader.zeroes("padding", 4)?;
         let directory = reader.u64("directory checksum")?;
         expect_end(&mut reader, Self::BYTES)?;
+        // Also bounds what is read of a directory.
+        if u64::from(count) * ChunkHeader::BYTES as u64 > u64::from(data_bytes) {
+            return Err(reader.refuse("no more chunks than there is room for").into());
+        }
         Ok(PackFooter { pack, data_bytes, count, directory })
     }
 

@@ -21,7 +21,8 @@ use crate::identity::unfit_error;
 use crate::index::SealedPack;
 use crate::pool::PoolDisk;
 
-/// Longest pack that is scanned: chunks are placed by 32-bit offsets.
+/// Longest pack: chunks are placed by 32-bit offsets. `PACK_BYTES_MAX` and the directory of the smallest chunks, which is as long, come to
+/// no less.
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Readings of a file before the last one is taken as it is.
 const READINGS_MAX: usize = 8;
@@ -39,7 +40,7 @@ pub(crate) async fn read_footer(file: &File, pack: u64) -> Result<Result<PackFoo
     file.read_exact_at(at, &mut bytes).await?;
     Ok(PackFooter::decode(&bytes, pack).and_then(|footer| {
         let expected = u64::from(footer.data_bytes) + footer.directory_bytes() + PackFooter::BYTES as u64;
-        if expected == length {
+        if expected == length && length <= FILE_BYTES_MAX {
             Ok(footer)
         } else {
             Err(Unfit { expected: format!("a file of {expected} bytes"), found: format!("{length}"), newer: None })

@@ -13,7 +13,7 @@ use platform::sim::{SimDisk, World};
 use super::{Machine, content, options};
 use crate::format::fuzz::repair_frame;
 use crate::format::{
-    ChunkHeader, FrameHeader, IDENTITY_FILE, INDEX_FILE, Identity, PackFooter, PackHeader, SUPERBLOCK_FILE,
+    ChunkHeader, Entry, FrameHeader, IDENTITY_FILE, INDEX_FILE, Identity, PackFooter, PackHeader, SUPERBLOCK_FILE,
     SegmentHeader, Superblock, pack_path, segment_path,
 };
 use crate::{Class, Depth, Store, StoreError};
@@ -218,6 +218,23 @@ fn endless_files_are_not_read_into_memory() {
         let is_refused = path == segment_path(SEGMENT);
         assert_eq!(outcome.is_err(), is_refused, "{path}: {outcome:?}");
     }
+}
+
+/// A sparse pack whose sound footer tells of a directory of 240 GB.
+#[test]
+fn an_endless_directory_is_not_read_into_memory() {
+    let world = World::new(1);
+    let disk = world.disk("/d0", CAPACITY);
+    IMAGE.files.iter().for_each(|(name, file)| disk.install(name, file));
+    let path = pack_path(PACK);
+    let mut footer = IMAGE.files[&path].last_chunk::<{ PackFooter::BYTES }>().unwrap().to_vec();
+    footer[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+    repair_tail(&mut footer, PACK);
+    let directory_bytes = u64::from(u32::MAX) * Entry::BYTES as u64;
+    let end = directory_at(&IMAGE.files[&path]) as u64 + directory_bytes;
+    disk.truncate(&path, end + PackFooter::BYTES as u64);
+    disk.corrupt(&path, end, &footer);
+    world.run_until(life(&world, &disk)).expect("an end").expect("the pack is left alone");
 }
 
 #[test]
