@@ -389,6 +389,7 @@ fn what_cannot_be_read_and_is_there_twice_refuses_nothing() {
             let (store, _) = machine.open();
             machine.run(async {
                 store.log(&round.to_le_bytes());
+                store.sync_log(Position(round + 1)).await.unwrap();
                 store.commit(&round.to_le_bytes(), Position(round + 1)).await.unwrap();
             });
             drop(store);
