@@ -352,14 +352,20 @@ impl Packs {
         self.catalog.write().insert(pack, PackKnown { disk, state: PackState::Sealed, summary });
     }
 
-    /// Seals every open pack, for a clean close and before reclaim.
-    pub(crate) async fn seal_all(&self) {
+    /// Seals every open pack, for a clean close and before reclaim. Whether all of them are sealed.
+    pub(crate) async fn seal_all(&self) -> bool {
+        let mut is_all = true;
         for lane in self.lanes.iter().flatten() {
             let mut lane = lane.lock().await;
-            if lane.writer.as_ref().is_some_and(|writer| !writer.entries.is_empty()) {
+            let pack =
+                lane.writer.as_ref().filter(|writer| !writer.entries.is_empty()).map(|writer| writer.pack.number);
+            if let Some(pack) = pack {
                 self.seal(&mut lane).await;
+                is_all &=
+                    matches!(self.catalog.read().get(&pack), Some(known) if matches!(known.state, PackState::Sealed));
             }
         }
+        is_all
     }
 
     /// Makes durable what every append that returned before this call accepted.

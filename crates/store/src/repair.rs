@@ -5,7 +5,8 @@
 //! F-1   A pack goes only after every good chunk in it is durable in another pack, and the index knows it there. Its file goes before
 //!       the index forgets it: a crash in between leaves names of what was lost, and not a pack whose rotten chunks hide better ones.
 //! F-2   A pack that is repaired is condemned first: from then on a put stores anew what lies there (L-1).
-//! F-3   What is adopted never takes the place of what the index names already.
+//! F-3   What is adopted never takes the place of what the index names already, and a pack with damaged chunks does not stay: its own
+//!       directory, from which an index is made again, names them like good ones.
 //!
 //! Not here: what is wrong (`check`), what is lost (nothing of it is made up); reclaim, which waits meanwhile.
 
@@ -70,27 +71,36 @@ impl Store {
                 self.remake_index(&|| true).await?;
                 Ok("made again".to_owned())
             }
-            Remedy::Adopt { disk, pack } => self.adopt(disk, pack).await,
+            Remedy::Adopt { disk, pack } => match self.adopt(disk, pack).await? {
+                (told, true) => Ok(told),
+                (told, false) => Ok(format!("{told}; {}", self.replace_pack(pack).await?)),
+            },
             Remedy::Pack { pack } => self.replace_pack(pack).await,
             Remedy::Forget { pack } => self.forget_pack(pack).await,
             Remedy::Trees { .. } => Ok("nothing to do in the store".to_owned()),
         }
     }
 
-    async fn adopt(&self, disk: usize, pack: u64) -> Result<String, StoreError> {
+    /// What came of it, and whether the pack may stay: one with damaged chunks may not (F-3).
+    async fn adopt(&self, disk: usize, pack: u64) -> Result<(String, bool), StoreError> {
         let _no_reclaim = self.reclaim_work.lock().await;
         if self.packs.has(pack) {
-            return Ok("it is known already".to_owned());
+            return Ok(("it is known already".to_owned(), true));
         }
         let on = &self.pool.disks[disk];
         scan::refuse_newer(on, pack).await?;
         let found = scan::read(on, self.key(), pack).await?;
+        let is_sound = match &found {
+            Found::Sealed(sealed) => scan::is_sound(on, self.key(), sealed).await?,
+            // The scan has looked.
+            Found::Open { .. } => true,
+        };
         let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
         let recovered = recovered.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
         self.packs.note_read(pack);
         let mut sealed = match recovered {
             Recovered::Sealed(sealed) | Recovered::Cut { sealed, .. } | Recovered::Unsealed { sealed } => sealed,
-            Recovered::Removed { .. } => return Ok("there was no chunk in it".to_owned()),
+            Recovered::Removed { .. } => return Ok(("there was no chunk in it".to_owned(), true)),
         };
         let count = sealed.entries.len();
         // F-3.
@@ -99,7 +109,7 @@ impl Store {
         let new = sealed.entries.len();
         self.packs.adopt(sealed, disk);
         self.keep_index().await;
-        Ok(format!("{count} chunks, {new} of them known nowhere else"))
+        Ok((format!("{count} chunks, {new} of them known nowhere else"), is_sound))
     }
 
     /// F-1, step by step.
@@ -131,9 +141,10 @@ impl Store {
     /// Everything that was put lies in sealed packs, and the index knows them.
     async fn settle_into_index(&self) -> Result<(), StoreError> {
         self.settle().await?;
-        self.packs.seal_all().await;
-        self.keep_index().await;
-        Ok(())
+        if !self.packs.seal_all().await {
+            return Err(StoreError::ReadOnly { cause: "a pack cannot be sealed".into() });
+        }
+        self.take_into_index().await
     }
 
     /// What a pack should hold: its directory says it, or else a scan and the index.

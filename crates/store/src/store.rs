@@ -490,14 +490,20 @@ impl Store {
 
     /// Gives sealed packs to the index file. A failure is no loss: the entries stay in memory, and the packs know them.
     pub(crate) async fn keep_index(&self) {
+        let _ = self.take_into_index().await;
+    }
+
+    /// Gives the index file all packs that are sealed by now.
+    pub(crate) async fn take_into_index(&self) -> Result<(), StoreError> {
         let _work = self.index_work.lock().await;
-        if self.packs.sealed_waiting_count() == 0 || self.refuse_index().is_err() {
-            return;
+        if self.packs.sealed_waiting_count() == 0 {
+            return Ok(());
         }
+        self.refuse_index()?;
         let change = Change { added: self.packs.sealed_waiting(), removed: Vec::new() };
-        if self.change_index(&change).is_ok() {
-            self.packs.forget_sealed(&change.added);
-        }
+        self.change_index(&change)?;
+        self.packs.forget_sealed(&change.added);
+        Ok(())
     }
 
     /// Why the index file takes no changes, if it takes none.

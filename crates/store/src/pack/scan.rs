@@ -170,6 +170,13 @@ pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Fo
     Ok(Found::Open { bytes, scanned })
 }
 
+/// Whether every chunk that the directory of a pack names is what it should be.
+pub(crate) async fn is_sound(on: &PoolDisk, key: &DomainKey, sealed: &SealedPack) -> Result<bool, StoreError> {
+    let file = on.disk.open(&pack_path(sealed.pack), Open::Read)?;
+    let scanned = scan(key, sealed.pack, &read_whole(&file, FILE_BYTES_MAX).await?);
+    Ok(scanned.entries == sealed.entries)
+}
+
 /// Brings a pack that was read into order, and makes it durable.
 pub(crate) async fn put_in_order(
     on: &PoolDisk,

@@ -386,3 +386,56 @@ fn copies_of_content_leave_the_reserve_alone() {
     assert_eq!(repair(&machine, &store).unwrap(), remedies);
     assert_eq!(readable(&machine, &store, &contents), contents.len());
 }
+
+/// F-3: a stranger's rotten copy of a chunk does not take the place of the good one, however the index is made.
+#[test]
+fn an_adopted_pack_hides_no_better_copy() {
+    // The same seed is the same node.
+    let (other, machine) = (Machine::new(14, 1, 64 << 20), Machine::new(14, 1, 64 << 20));
+    let contents: Vec<Bytes> = (0..60).map(|number| super::content(number * 2, 90_000)).collect();
+    let (store, _) = other.open();
+    other.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.close().await.unwrap();
+    });
+    let wanted = &contents[40];
+    let at = |bytes: &[u8]| bytes.windows(64).position(|window| *window == wanted[1000..1064]);
+    let files = other.disks[0].snapshot_files();
+    let (path, at) = files.iter().find_map(|(path, bytes)| Some((path, at(bytes)?))).unwrap();
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.put(Class::Data, wanted).await.unwrap();
+        store.packs.seal_all().await;
+        store.commit(b"roots", store.last_logged()).await.unwrap();
+    });
+    machine.disks[0].install(path, &files[path]);
+    machine.disks[0].flip_bit(path, at as u64, 0);
+    let done = repair(&machine, &store).unwrap();
+    assert!(matches!(done[..], [Remedy::Adopt { .. }]), "{done:?}");
+    machine.run(store.repair(Remedy::Index)).unwrap();
+    assert_eq!(readable(&machine, &store, std::slice::from_ref(wanted)), 1);
+    assert!(readable(&machine, &store, &contents) > 5, "what was good in it was taken in");
+    drop(store);
+    machine.world.restart();
+    machine.disks[0].remove("index");
+    let (store, _) = machine.open();
+    assert_eq!(readable(&machine, &store, std::slice::from_ref(wanted)), 1);
+}
+
+/// F-1: while the index takes nothing, no pack goes.
+#[test]
+fn no_pack_goes_while_the_index_takes_nothing() {
+    let (machine, contents) = node(15);
+    let (store, _) = machine.open();
+    let (path, _) = pack(&machine.disks[0]);
+    machine.disks[0].flip_bit(&path, 20, 0);
+    let remedies = plan(&check(&machine, &store));
+    store.packs.index.doubt(&machine.handles()[0], &store.packs.index.file());
+    machine.run(async {
+        for remedy in remedies {
+            assert!(store.repair(remedy).await.is_err());
+        }
+    });
+    assert!(machine.disks[0].snapshot_files().contains_key(&path));
+    assert_eq!(readable(&machine, &store, &contents), contents.len());
+}
