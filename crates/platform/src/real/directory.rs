@@ -218,3 +218,6 @@ impl RawFile for DirectoryFile {
         &self.shown
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -254,3 +254,26 @@ impl Writer {
         entry
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use platform::disk::RUN_ALIGN;
+
+    use super::super::RUN_BYTES;
+    use super::Run;
+
+    /// Also when its memory is used again, and until it is as long as runs are.
+    #[test]
+    fn a_run_lies_in_memory_as_in_its_file() {
+        let mut run = Run::default();
+        for offset in [0, 1, 72, 4095, 4096, 4097, 1 << 20, (1 << 30) + 123] {
+            run = run.begin(offset);
+            for _ in 0..RUN_BYTES / 4096 {
+                run.push(&[7; 4096]);
+            }
+            let within_page = run.content().as_ptr().addr() % RUN_ALIGN;
+            assert_eq!(within_page as u64, offset % RUN_ALIGN as u64);
+            assert!(run.content() == [7; RUN_BYTES]);
+        }
+    }
+}
