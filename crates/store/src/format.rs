@@ -7,6 +7,8 @@
 //! Decoding never panics: it returns what is wrong, in words, and the caller adds path and offset.
 //! Not here: reading, writing, meaning.
 
+use std::ops::RangeInclusive;
+
 use base::codec::{DecodeError, Reader, Writer};
 use base::hash::{DomainKey, checksum};
 use base::id::{ChunkAddress, NodeNumber, Position};
@@ -701,6 +703,18 @@ impl FrameHeader {
         length.copy_from_slice(&frame[4..8]);
         let seed = life ^ u64::from(u32::from_le_bytes(length));
         checksum(seed, &frame[16..])
+    }
+
+    /// Bytes of the frame that may begin here, by what needs no checksum: a position that can be in this segment, after what was durable.
+    pub(crate) fn glance(bytes: &[u8], positions: &RangeInclusive<u64>) -> Option<usize> {
+        let mut reader = Reader::new(bytes);
+        if reader.array("magic").ok()? != Self::MAGIC {
+            return None;
+        }
+        let length = Self::frame_bytes(reader.u32("length").ok()? as usize);
+        let _checksum = reader.u64("checksum").ok()?;
+        let (position, durable) = (reader.u64("position").ok()?, reader.u64("durable").ok()?);
+        (positions.contains(&position) && durable < position && length <= bytes.len()).then_some(length)
     }
 
     /// Reads the frame at the head of `bytes` in the segment use called `life`: header and payload, or `None` where no

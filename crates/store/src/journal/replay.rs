@@ -16,13 +16,15 @@ use bytes::Bytes;
 use platform::disk::{Disk, Open};
 
 use super::{Live, Resume};
-use crate::failure::StoreError;
+use crate::failure::{StoreError, corrupt};
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
 use crate::identity::unfit_error;
 use crate::pack::scan::read_whole;
 
 /// Longest segment that is read: many times what is sensible, and it fits into memory.
 pub(super) const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+/// How often all of a segment may be read in vain for what looks like frames: a tail that was torn costs a frame or two.
+const WASTED_MAX: usize = 64;
 
 /// What replay found.
 pub(crate) struct Replayed {
@@ -131,7 +133,12 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
     for (number, first, file) in headers {
         let is_needless = is_closed || number < oldest;
         let bytes = if is_needless { Bytes::new() } else { read_whole(&file, SEGMENT_BYTES_MAX).await? };
-        let frames = find_frames(&bytes, FrameHeader::life(number, &superblock.node_identity));
+        let life = FrameHeader::life(number, &superblock.node_identity);
+        let Some(frames) = find_frames(&bytes, life, first) else {
+            let (expected, found) =
+                ("frames of a journal", "so many beginnings of frames that are none that somebody made them");
+            return Err(corrupt("a journal segment", file.path(), 0, expected, found));
+        };
         // A header that has rotted: the first frame says the same.
         let opens = |found: &&Found| found.offset == SegmentHeader::BYTES;
         let first = first.or_else(|| frames.values().find(opens).map(|found| found.header.position));
@@ -140,8 +147,13 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
     Ok(segments)
 }
 
-/// Every valid frame of a segment, also behind damage.
-fn find_frames(bytes: &Bytes, life: u64) -> BTreeMap<Position, Found> {
+/// Every valid frame of a segment that begins with `first`, also behind damage; `None` if that takes too long. What users write into
+/// files lies here too, and what an earlier use of the segment left of it may look like the beginnings of frames, each as long as a frame
+/// can be: a glance tells almost all of them apart, and there is an end to believing the others.
+fn find_frames(bytes: &Bytes, life: u64, first: Option<Position>) -> Option<BTreeMap<Position, Found>> {
+    let count_max = (bytes.len() / FrameHeader::BYTES) as u64;
+    let positions = first.map_or(0..=u64::MAX, |first| first.0..=first.0.saturating_add(count_max));
+    let mut wasted = 0;
     let mut frames = BTreeMap::new();
     let mut offset = SegmentHeader::BYTES;
     while offset + FrameHeader::BYTES <= bytes.len() {
@@ -149,16 +161,26 @@ fn find_frames(bytes: &Bytes, life: u64) -> BTreeMap<Position, Found> {
         let (words, _) = bytes[offset..].as_chunks::<{ FrameHeader::ALIGN }>();
         let Some(skipped) = words.iter().position(|word| word[..4] == FrameHeader::MAGIC) else { break };
         offset += skipped * FrameHeader::ALIGN;
+        let Some(length) = FrameHeader::glance(&bytes[offset..], &positions) else {
+            offset += FrameHeader::ALIGN;
+            continue;
+        };
         match FrameHeader::decode(&bytes[offset..], life) {
             Some((header, payload)) => {
                 let found = Found { offset, header, payload: bytes.slice_ref(payload) };
                 offset += FrameHeader::frame_bytes(payload.len());
                 frames.entry(header.position).or_insert(found);
             }
-            None => offset += FrameHeader::ALIGN,
+            None => {
+                offset += FrameHeader::ALIGN;
+                wasted += length;
+                if wasted / WASTED_MAX > bytes.len() {
+                    return None;
+                }
+            }
         }
     }
-    frames
+    Some(frames)
 }
 
 /// The segment that holds position `p`, if any does: J-3.

@@ -1,8 +1,10 @@
 //! Torn tails, at every byte.
 
 use base::id::Position;
+use base::limits::FRAME_BYTES_MAX;
 use platform::sim::each_seed;
 
+use crate::StoreError;
 use crate::format::FrameHeader;
 use crate::tests::Machine;
 
@@ -82,4 +84,35 @@ fn nothing_is_written_after_a_close() {
         assert!(store.journal.write_group().await.is_err());
         assert!(store.last_durable() < late && store.sync_log(late).await.is_err());
     });
+}
+
+/// Segments whose unused part is full of what looks like frames, as a user's file can be: opening ends soon.
+#[test]
+fn what_looks_like_frames_does_not_hold_an_opening_up() {
+    // Positions that can be none of this segment's, durable before their position or not; and some that can.
+    for (position, durable, is_refused) in [(5_000_000, 1, false), (3, 3, false), (3, 1, true)] {
+        let machine = Machine::new(4, 1, 64 << 20);
+        let (store, _) = machine.open();
+        machine.run(async {
+            store.log(b"one");
+            store.sync_log(Position(1)).await.unwrap();
+        });
+        drop(store);
+        machine.world.restart();
+        let files = machine.disks[0].snapshot_files();
+        let (path, bytes) = files.iter().find(|(_, bytes)| bytes.windows(4).any(|window| window == b"Fram")).unwrap();
+        let mut fakes = bytes[128..].to_vec();
+        let length = u32::try_from(FRAME_BYTES_MAX / 2).unwrap().to_le_bytes();
+        for fake in fakes.chunks_exact_mut(FrameHeader::BYTES) {
+            fake[..4].copy_from_slice(&FrameHeader::MAGIC);
+            fake[4..8].copy_from_slice(&length);
+            fake[16..24].copy_from_slice(&u64::to_le_bytes(position));
+            fake[24..32].copy_from_slice(&u64::to_le_bytes(durable));
+        }
+        machine.disks[0].corrupt(path, 128, &fakes);
+        match machine.try_open() {
+            Ok((_, recovered)) => assert!(!is_refused && recovered.frames.len() == 1),
+            Err(error) => assert!(is_refused && matches!(error, StoreError::Corrupt { .. }), "{error}"),
+        }
+    }
 }
