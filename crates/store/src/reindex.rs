@@ -24,14 +24,15 @@ use crate::pack::{PackState, Packs};
 /// A new index file on its way.
 pub(crate) struct NewIndex<'a> {
     packs: &'a Packs,
-    /// `None` when it is in its place.
+    /// `None` before it is made, and when it is given away.
     file: Option<IndexFile>,
     taken: BTreeSet<u64>,
+    is_in_place: bool,
 }
 
 impl NewIndex<'_> {
     pub(crate) fn begin(packs: &Packs) -> Result<NewIndex<'_>, StoreError> {
-        let mut new = NewIndex { packs, file: None, taken: BTreeSet::new() };
+        let mut new = NewIndex { packs, file: None, taken: BTreeSet::new(), is_in_place: false };
         let file = packs.index.file().new_beside(&packs.pool.disks[0].disk);
         new.file = Some(new.told(file)?);
         Ok(new)
@@ -80,7 +81,9 @@ impl NewIndex<'_> {
         let file = self.file.take().expect("not in its place yet");
         let disk = &self.packs.pool.disks[0].disk;
         let placed = self.packs.index.replace_file(disk, file).map_err(StoreError::from);
-        self.told(placed)
+        self.told(placed)?;
+        self.is_in_place = true;
+        Ok(())
     }
 
     /// A failure of the disk that the index is on counts.
@@ -95,8 +98,8 @@ impl NewIndex<'_> {
 impl Drop for NewIndex<'_> {
     fn drop(&mut self) {
         // One that is not complete is of no use, and its room may be.
-        if let Some(file) = self.file.take() {
-            drop(file);
+        if !self.is_in_place {
+            drop(self.file.take());
             let _ = self.packs.pool.disks[0].disk.remove(INDEX_NEW);
         }
     }
