@@ -15,7 +15,12 @@ pub trait Piece: Sized {
 
 impl Piece for Vec<u8> {
     fn split_off(&mut self, at: u64) -> Vec<u8> {
-        Vec::split_off(self, usize::try_from(at).expect("a piece in memory is addressable"))
+        let tail = Vec::split_off(self, usize::try_from(at).expect("a piece in memory is addressable"));
+        // The head keeps all of its memory, and would count for its length alone.
+        if self.capacity() > 2 * self.len() {
+            self.shrink_to_fit();
+        }
+        tail
     }
 }
 

@@ -104,3 +104,14 @@ fn covering_in_one_pass_is_covering_piece_by_piece() {
         }
     }
 }
+
+/// A run of a MiB that was cut to a byte kept its MiB, while it counted as one byte of accepted data.
+#[test]
+fn what_is_cut_keeps_no_memory_that_it_does_not_need() {
+    let mut map = IntervalMap::default();
+    map.insert(0..1 << 20, vec![7_u8; 1 << 20]);
+    map.remove(1..1 << 20);
+    let (range, piece) = map.iter().next().unwrap();
+    assert_eq!((range, &piece[..]), (0..1, &[7][..]));
+    assert!(piece.capacity() < 100, "{}", piece.capacity());
+}
