@@ -83,6 +83,8 @@ impl FileSystem {
     /// # Errors
     /// The store's; the trees are as before then.
     pub async fn repair_files(&self, accepts_loss: bool) -> Result<Vec<String>, FileError> {
+        // Before `commit`, as a pass of reclaim takes them.
+        let _no_reclaim = self.reclaiming.lock().await;
         let (_commit, old) = loop {
             self.sync_all().await?;
             self.commit().await?;
@@ -91,7 +93,6 @@ impl FileSystem {
                 break (commit, self.roots.lock().clone());
             }
         };
-        let _no_reclaim = self.reclaiming.lock().await;
         let mut survey = Survey::default();
         self.survey_catalog(&old.catalog, &mut survey).await?;
         self.survey_directories(&old.catalog, accepts_loss, &mut survey).await?;

@@ -249,3 +249,24 @@ fn a_reservation_behind_lost_data_is_counted_once() {
     assert_eq!(machine.run(system.attributes(Node::live(file))).unwrap().allocated, 10_000);
     machine.check(&system);
 }
+
+/// A repair took the commit lock and waited for a pass of reclaim, which waited for the commit lock.
+#[test]
+fn a_repair_beside_a_pass_of_reclaim_ends() {
+    let machine = Machine::new(30);
+    let system = machine.open();
+    machine.run(create(&system, FileId::ROOT, "f", Kind::Regular));
+    assert!(ends(&machine.world, async {
+        // An operation that the pass waits for, before it asks for the commit lock.
+        let operation = system.grace.enter(0);
+        let mut reclaim: Pending<'_, _> = Box::pin(system.reclaim(false));
+        assert!(starts(&mut reclaim).await);
+        let mut repair: Pending<'_, _> = Box::pin(system.repair_files(false));
+        let soon = machine.world.platform().tasks.sleep(Duration::from_secs(10));
+        let _ = platform::task::first(&mut repair, soon).await;
+        drop(operation);
+        reclaim.await.unwrap();
+        repair.await.unwrap();
+    }));
+    machine.check(&system);
+}
