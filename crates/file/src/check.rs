@@ -14,19 +14,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::codec::Reader;
 use base::id::FileId;
 use bytes::Bytes;
-use store::{Problem, Remedy};
+use store::{Class, Problem, Remedy, Store, StoreError};
 
 use crate::attributes::Kind;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Entry, InodeValue, Root, XattrPlace, decode_extent, decode_xattrs};
-use crate::system::FileSystem;
+use crate::system::{FileSystem, undecodable};
+
+/// Beyond this many problems a list helps nobody.
+const PROBLEMS_MAX: usize = 10_000;
 
 /// What a check of the file layer came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesReport {
-    /// Everything that is wrong.
+    /// What is wrong, as far as a list of it helps somebody.
     pub problems: Vec<Problem>,
+    /// What can be done about all of it, also about what is beyond the list.
+    pub remedies: BTreeSet<Remedy>,
     /// Inodes looked at, in the present and in snapshots.
     pub files: u64,
     /// Of them, directories.
@@ -39,21 +44,86 @@ pub struct FilesReport {
 
 /// What the walk of one catalog collects about a file.
 struct Seen {
+    /// As its inode says, if there is one that can be read.
     kind: Option<Kind>,
     links: u32,
     parent: FileId,
     /// Names that lead here, and for a directory the one that holds its name.
     names: u32,
     named_in: FileId,
-    /// For a directory: subdirectories.
-    subdirectories: u32,
+    /// The kinds that the names say, one bit each.
+    said: u16,
 }
 
 impl Default for Seen {
     fn default() -> Seen {
         let nobody = FileId(0);
-        Seen { kind: None, links: 0, parent: nobody, names: 0, named_in: nobody, subdirectories: 0 }
+        Seen { kind: None, links: 0, parent: nobody, names: 0, named_in: nobody, said: 0 }
     }
+}
+
+impl Seen {
+    fn says(&self, kind: Kind) -> bool {
+        self.said & 1 << kind as u8 != 0
+    }
+}
+
+/// The names of one hash in one directory, as a scan of it meets them.
+#[derive(Default)]
+pub(crate) struct Namesakes {
+    of: Option<(FileId, u64)>,
+    names: Vec<Box<[u8]>>,
+}
+
+impl Namesakes {
+    /// Whether an entry before this one had its name (I-50).
+    pub(crate) fn is_second(&mut self, directory: FileId, cookie: u64, name: &[u8]) -> bool {
+        let of = Some((directory, cookie >> 8));
+        if self.of != of {
+            self.of = of;
+            self.names.clear();
+        }
+        let is_second = self.names.iter().any(|other| **other == *name);
+        self.names.push(name.into());
+        is_second
+    }
+}
+
+/// Directories that the root does not lead to: those without a name, and of those that lie in themselves one of each ring.
+pub(crate) fn unreachable(
+    directories: impl Iterator<Item = FileId>,
+    above: impl Fn(FileId) -> Option<FileId>,
+) -> Vec<FileId> {
+    let mut reached = BTreeSet::from([FileId::ROOT]);
+    let mut ends = Vec::new();
+    for directory in directories {
+        let (mut at, mut way) = (directory, BTreeSet::new());
+        while !reached.contains(&at) && way.insert(at) {
+            match above(at) {
+                Some(directory) => at = directory,
+                None => break,
+            }
+        }
+        if !reached.contains(&at) {
+            ends.push(at);
+        }
+        reached.extend(way);
+    }
+    ends
+}
+
+/// Why extended attributes cannot be read, if they cannot.
+pub(crate) async fn lost_xattrs(store: &Store, place: &XattrPlace) -> Option<StoreError> {
+    let list = match place {
+        XattrPlace::None => return None,
+        XattrPlace::Inline(bytes) => bytes.clone(),
+        XattrPlace::Chunk(address) => match store.get(Class::Metadata, address).await {
+            Ok(bytes) => bytes,
+            Err(error) => return Some(error),
+        },
+    };
+    let wrong = |error| undecodable("extended attributes", "inode".to_owned(), error);
+    decode_xattrs(&list).map_err(wrong).err()
 }
 
 /// What a check has found so far.
@@ -62,6 +132,8 @@ struct Findings {
     report: FilesReport,
     /// Problems of the catalog that is walked, by their place in the report, and the files that have them.
     blamed: Vec<(usize, FileId)>,
+    /// What is wrong with that catalog.
+    codes: BTreeSet<&'static str>,
     /// The path of the root of that catalog: nothing, or the snapshot's.
     view: String,
     /// Whether everything of that catalog and its directories can be read.
@@ -133,13 +205,16 @@ impl FileSystem {
             from = next;
         }
         check_links(&seen, found);
+        check_ways(&seen, found);
         if let Some(orphans) = orphans {
             self.check_orphans(orphans, &seen, found).await;
         }
-        let is_lost = found.report.files == files;
+        let (has_gaps, is_lost) = (found.has_gaps, found.report.files == files);
+        let remedy = |code: &str| remedy(code, has_gaps, orphans.is_some(), is_lost);
         for problem in &mut found.report.problems[first..] {
-            problem.remedy = remedy(problem.code, found.has_gaps, orphans.is_some(), is_lost);
+            problem.remedy = remedy(problem.code);
         }
+        found.report.remedies.extend(std::mem::take(&mut found.codes).into_iter().filter_map(remedy));
         self.name_blamed(catalog, &seen, found).await;
         Ok(())
     }
@@ -157,12 +232,8 @@ impl FileSystem {
         if file.node() == self.store.node() && file.counter() >= self.roots.lock().next_counter {
             found.note("HF1003", "file counter", file, 0, "a counter above every file", &file);
         }
-        if let XattrPlace::Chunk(address) = &value.base.xattrs {
-            match self.store.get(store::Class::Metadata, address).await {
-                Ok(bytes) if decode_xattrs(&bytes).is_ok() => {}
-                Ok(_) => found.note("HF1004", "extended attributes", file, 0, "a list", &"other bytes"),
-                Err(error) => found.note("HF1004", "extended attributes", file, 0, "a chunk", &error),
-            }
+        if let Some(error) = lost_xattrs(&self.store, &value.base.xattrs).await {
+            found.note("HF1004", "extended attributes", file, 0, "a list", &error);
         }
         match attributes.kind {
             Kind::Regular => self.check_extents(file, value, found).await,
@@ -175,7 +246,7 @@ impl FileSystem {
     }
 
     async fn check_extents(&self, file: FileId, value: &InodeValue, found: &mut Findings) -> Result<(), FileError> {
-        let (mut end, mut allocated, mut from) = (0, 0, Some(0));
+        let (mut end, mut allocated, mut is_whole, mut from) = (0, 0_u64, true, Some(0));
         while let Some(at) = from {
             let (extents, next) = match self.trees.scan(&value.base.tree, at, 1024).await {
                 Ok(scanned) => scanned,
@@ -188,13 +259,14 @@ impl FileSystem {
                 found.report.extents += 1;
                 let Ok((length, extent)) = decode_extent(&mut Reader::new(&bytes)) else {
                     found.note("HF1006", "extent", file, offset, "an extent", &"bytes of another form");
+                    is_whole = false;
                     continue;
                 };
                 if offset < end || length == 0 || offset.checked_add(length).is_none() {
                     found.note("HF1007", "extent", file, offset, "one after the last", &format!("{length} bytes"));
                 }
                 end = offset.saturating_add(length);
-                allocated += length;
+                allocated = allocated.saturating_add(length);
                 if let Extent::Chunk { address, .. } = extent
                     && !self.store.contains(&address)
                 {
@@ -203,7 +275,8 @@ impl FileSystem {
             }
             from = next;
         }
-        if allocated != value.attributes.allocated {
+        // What all extents come to is not known if one of them is not.
+        if is_whole && allocated != value.attributes.allocated {
             let expected = format!("{allocated} bytes allocated");
             found.note("HF1009", "inode", file, 0, &expected, &value.attributes.allocated);
         }
@@ -217,7 +290,7 @@ impl FileSystem {
         seen: &mut BTreeMap<FileId, Seen>,
         found: &mut Findings,
     ) -> Result<(), FileError> {
-        let (mut count, mut subdirectories, mut is_whole, mut from) = (0, 0, true, Some(0));
+        let (mut count, mut namesakes, mut is_whole, mut from) = (0, Namesakes::default(), true, Some(0));
         while let Some(at) = from {
             let (entries, next) = match self.trees.scan_past(&value.base.tree, at, 1024).await {
                 Ok(scanned) => scanned,
@@ -234,23 +307,22 @@ impl FileSystem {
                     found.has_gaps = true;
                     continue;
                 };
+                let name = || String::from_utf8_lossy(&entry.name).into_owned();
                 if !self.cookies(&entry.name).contains(&cookie) {
-                    let name = String::from_utf8_lossy(&entry.name).into_owned();
-                    found.note("HF1012", "directory entry", file, cookie, "the cookie of its name", &name);
+                    found.note("HF1012", "directory entry", file, cookie, "the cookie of its name", &name());
+                }
+                if namesakes.is_second(file, cookie, &entry.name) {
+                    found.note("HF1020", "directory entry", file, cookie, "a name of its own", &name());
                 }
                 let target = seen.entry(entry.file).or_default();
                 target.names += 1;
                 target.named_in = file;
-                // The file may come later in the catalog: kinds are compared at the end by what is known of them.
-                target.kind.get_or_insert(entry.kind);
-                if entry.kind == Kind::Directory {
-                    subdirectories += 1;
-                }
+                // The file may come later in the catalog: kinds are compared at the end.
+                target.said |= 1 << entry.kind as u8;
             }
             from = next;
         }
         found.report.entries += count;
-        seen.entry(file).or_default().subdirectories = subdirectories;
         if is_whole && count != value.attributes.size {
             found.note("HF1013", "directory", file, 0, &format!("size {count}"), &value.attributes.size);
         }
@@ -346,37 +418,61 @@ fn path_of(file: FileId, seen: &BTreeMap<FileId, Seen>, names: &BTreeMap<FileId,
     None
 }
 
+/// Whether all ways from a directory lead up to the root. Those without a name are told by [`check_links`].
+fn check_ways(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
+    let above = |file: FileId| seen.get(&file).filter(|seen| seen.names > 0).map(|seen| seen.named_in);
+    let directories = seen.iter().filter(|(_, seen)| seen.kind == Some(Kind::Directory)).map(|(file, _)| *file);
+    for file in unreachable(directories, above) {
+        if let Some(above) = above(file) {
+            found.note("HF1018", "directory", file, 0, "a way to the root", &format!("itself above {above}"));
+        }
+    }
+}
+
 fn decoded_entry(bytes: &Bytes) -> Option<Entry> {
     Entry::decode(&mut Reader::new(bytes)).ok()
 }
 
 /// Compares what inodes say of themselves with the names that lead to them.
 fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
+    if seen.get(&FileId::ROOT).is_none_or(|root| root.kind.is_none()) {
+        let place = format!("{}/", found.view);
+        found.note_at("HF1001", "catalog", place, 0, "a root directory", &"none that can be read");
+    }
+    let mut subdirectories: BTreeMap<FileId, u32> = BTreeMap::new();
+    for seen in seen.iter().filter(|(file, seen)| **file != FileId::ROOT && seen.names > 0).map(|(_, seen)| seen) {
+        // The inode that cannot be read may be a directory, as the name says.
+        let is_directory =
+            seen.kind.map_or(found.has_gaps && seen.says(Kind::Directory), |kind| kind == Kind::Directory);
+        if is_directory {
+            *subdirectories.entry(seen.named_in).or_default() += 1;
+        }
+    }
     for (&file, seen) in seen {
+        let is_root = file == FileId::ROOT;
+        if seen.names > 0 && (seen.kind.is_none() || is_root) {
+            let names = format!("{} names", seen.names);
+            found.note("HF1015", "directory entry", file, 0, "a file that exists, below the root", &names);
+        }
         let Some(kind) = seen.kind else { continue };
-        if seen.links == 0 {
-            if seen.names > 0 {
-                found.note(
-                    "HF1015",
-                    "directory entry",
-                    file,
-                    0,
-                    "a file that exists",
-                    &format!("{} names", seen.names),
-                );
-            }
-            // Without names it was open and unlinked; in a snapshot it takes room and harms nothing.
+        // Without links and names it was open and unlinked; in a snapshot it takes room and harms nothing.
+        if !is_root && seen.links == 0 && seen.names == 0 {
             continue;
         }
-        let is_root = file == FileId::ROOT;
+        if !is_root && seen.said & !(1 << kind as u8) != 0 {
+            found.note("HF1019", "directory entry", file, 0, &format!("the kind {kind:?}"), &"another");
+        }
+        let is_directory = kind == Kind::Directory;
         let names = if is_root { 1 } else { seen.names };
-        let expected = if kind == Kind::Directory { 2 + seen.subdirectories } else { names };
-        if seen.links != expected || names == 0 || (kind == Kind::Directory && names != 1) {
-            let expected = format!("{expected} links, {} names", if kind == Kind::Directory { 1 } else { expected });
+        let below = subdirectories.get(&file).copied().unwrap_or(0);
+        let expected = if is_directory { 2 + below } else { names };
+        if seen.links != expected || names == 0 || (is_directory && names != 1) {
+            let expected = format!("{expected} links, {} names", if is_directory { 1 } else { expected });
             found.note("HF1016", "inode", file, 0, &expected, &format!("{} links, {names} names", seen.links));
         }
-        if kind == Kind::Directory && !is_root && seen.parent != seen.named_in {
-            found.note("HF1017", "inode", file, 0, &format!("parent {}", seen.named_in), &seen.parent);
+        let parent = if is_root { file } else { seen.named_in };
+        if is_directory && names > 0 && seen.parent != parent {
+            found.note("HF1017", "inode", file, 0, &format!("parent {parent}"), &seen.parent);
         }
     }
 }
@@ -392,7 +488,9 @@ impl Findings {
         expected: &str,
         found: &dyn std::fmt::Display,
     ) {
-        self.blamed.push((self.report.problems.len(), file));
+        if self.report.problems.len() < PROBLEMS_MAX {
+            self.blamed.push((self.report.problems.len(), file));
+        }
         self.note_at(code, what, format!("{}/ {file}", self.view), offset, expected, found);
     }
 
@@ -405,8 +503,7 @@ impl Findings {
         expected: &str,
         found: &dyn std::fmt::Display,
     ) {
-        /// Beyond this many a list helps nobody.
-        const PROBLEMS_MAX: usize = 10_000;
+        self.codes.insert(code);
         if self.report.problems.len() < PROBLEMS_MAX {
             let (expected, found) = (expected.to_owned(), found.to_string());
             self.report.problems.push(Problem { code, what, path, offset, expected, found, remedy: None });

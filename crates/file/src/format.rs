@@ -243,6 +243,9 @@ impl InodeValue {
     pub(crate) fn decode(file: FileId, bytes: &[u8]) -> Result<InodeValue, DecodeError> {
         let mut reader = Reader::new(bytes);
         let attributes = decode_attributes(file, &mut reader)?;
+        if file == FileId::ROOT && attributes.kind != Kind::Directory {
+            return Err(reader.refuse("a root that is a directory"));
+        }
         let version = decode_version(&mut reader)?;
         let tree = Root::decode(&mut reader)?;
         let target = decode_target(&mut reader)?;
@@ -305,11 +308,17 @@ impl Entry {
         let number = reader.u8("entry kind")?;
         let kind = Kind::from_number(number).ok_or(reader.refuse("entry kind"))?;
         let name = reader.short_bytes("entry name")?;
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        if !is_name(name) {
             return Err(reader.refuse("entry name"));
         }
         Ok(Entry { file, kind, name: name.into() })
     }
+}
+
+/// Whether an entry can have this name.
+fn is_name(name: &[u8]) -> bool {
+    let is_taken = matches!(name, b"" | b"." | b"..");
+    !is_taken && name.len() <= NAME_BYTES_MAX && !name.contains(&b'/') && !name.contains(&0)
 }
 
 /// The content that a write record gives to a range.

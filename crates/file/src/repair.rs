@@ -17,13 +17,15 @@ use std::sync::atomic::Ordering;
 
 use base::codec::Reader;
 use base::id::{FileId, Version};
+use base::limits::NAME_BYTES_MAX;
 use bytes::Bytes;
-use store::{Class, StoreError};
+use store::StoreError;
 
 use crate::attributes::{Attributes, Kind, View};
+use crate::check::{Namesakes, lost_xattrs, unreachable};
 use crate::directory::encode_entry;
 use crate::failure::{FileError, is_loss};
-use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, XattrPlace, decode_extent, decode_xattrs};
+use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, XattrPlace, decode_extent};
 use crate::system::FileSystem;
 use crate::tree::Edits;
 
@@ -70,8 +72,8 @@ struct Survey {
     names: BTreeMap<FileId, u32>,
     /// Names of directories.
     places: BTreeMap<FileId, Vec<Place>>,
-    /// Something that is no directory is called as the directory of those without names should be.
-    is_name_taken: bool,
+    /// Of the directory that is looked at.
+    namesakes: Namesakes,
     /// In words.
     done: Vec<String>,
 }
@@ -96,7 +98,8 @@ impl FileSystem {
         let mut survey = Survey::default();
         self.survey_catalog(&old.catalog, &mut survey).await?;
         self.survey_directories(&old.catalog, accepts_loss, &mut survey).await?;
-        let is_whole = !survey.catalog_has_gaps && survey.undecodable.is_empty() && survey.gaps.is_empty();
+        let has_all_inodes = !survey.catalog_has_gaps && survey.undecodable.is_empty();
+        let is_whole = has_all_inodes && survey.gaps.is_empty() && survey.known.contains_key(&FileId::ROOT);
         let mut inodes: BTreeMap<FileId, Option<InodeValue>> = BTreeMap::new();
         if is_whole || accepts_loss {
             self.place_all(&old.catalog, &mut survey, &mut inodes).await?;
@@ -135,7 +138,10 @@ impl FileSystem {
                 };
                 let Attributes { kind, links, parent, size, allocated, .. } = attributes;
                 let covered = if kind == Kind::Regular { self.covered(&base.tree).await? } else { None };
-                let lost_xattrs = self.has_lost_xattrs(&base.xattrs).await?;
+                let lost_xattrs = match lost_xattrs(&self.store, &base.xattrs).await {
+                    Some(error) => lost(error).map(|()| true)?,
+                    None => false,
+                };
                 survey.known.insert(file, Known { kind, links, parent, size, allocated, covered, lost_xattrs });
             }
             from = next;
@@ -145,7 +151,7 @@ impl FileSystem {
 
     /// The bytes that the extents of a tree cover; `None` if not all of them can be read.
     async fn covered(&self, tree: &Root) -> Result<Option<u64>, FileError> {
-        let (mut covered, mut from) = (0, Some(0));
+        let (mut covered, mut from) = (0_u64, Some(0));
         while let Some(at) = from {
             let (extents, next) = match self.trees.scan(tree, at, 1024).await {
                 Ok(scanned) => scanned,
@@ -153,19 +159,11 @@ impl FileSystem {
             };
             for (_, bytes) in extents {
                 let Ok((length, _)) = decode_extent(&mut Reader::new(&bytes)) else { return Ok(None) };
-                covered += length;
+                covered = covered.saturating_add(length);
             }
             from = next;
         }
         Ok(Some(covered))
-    }
-
-    async fn has_lost_xattrs(&self, xattrs: &XattrPlace) -> Result<bool, FileError> {
-        let XattrPlace::Chunk(address) = xattrs else { return Ok(false) };
-        match self.store.get(Class::Metadata, address).await {
-            Ok(bytes) => Ok(decode_xattrs(&bytes).is_err()),
-            Err(error) => Ok(lost(error).map(|()| true)?),
-        }
     }
 
     /// Looks at every name.
@@ -217,51 +215,79 @@ impl FileSystem {
             return Ok(());
         };
         let name = String::from_utf8_lossy(&entry.name).into_owned();
-        let kind = survey.known.get(&entry.file).map(|known| known.kind);
-        let Some(kind) = kind.filter(|_| entry.file != FileId::ROOT) else {
-            if accepts_loss {
-                survey.remove(directory, cookie, &name, &format!(": its file {} is lost", entry.file));
-            }
+        let found = survey.known.get(&entry.file).filter(|_| entry.file != FileId::ROOT).map(|known| known.kind);
+        if found.is_none() && accepts_loss {
+            survey.remove(directory, cookie, &name, &format!(": its file {} is lost", entry.file));
             return Ok(());
-        };
-        survey.is_name_taken |= directory == FileId::ROOT && &*entry.name == LOST_FOUND && kind != Kind::Directory;
-        let mut place = Place { directory, cookie, name: entry.name.clone() };
-        if !self.cookies(&entry.name).contains(&cookie) || entry.kind != kind {
-            survey.edits.entry(directory).or_default().insert(cookie, None);
-            place.cookie = self.free_cookie(directory, tree, &entry.name, survey).await?;
-            let edits = survey.edits.entry(directory).or_default();
-            edits.insert(place.cookie, Some(encode_entry(&Entry { kind, ..entry.clone() })));
-            survey.done.push(format!("the name {name} in directory {directory} is where it belongs again"));
         }
-        if kind == Kind::Directory {
-            survey.places.entry(entry.file).or_default().push(place);
-        } else {
-            *survey.names.entry(entry.file).or_default() += 1;
+        let kind = found.unwrap_or(entry.kind);
+        let mut place = Place { directory, cookie, name: entry.name.clone() };
+        let is_second = survey.namesakes.is_second(directory, cookie, &entry.name);
+        if is_second || !self.cookies(&entry.name).contains(&cookie) || entry.kind != kind {
+            survey.edits.entry(directory).or_default().insert(cookie, None);
+            (place.cookie, place.name) = self.free_place(directory, tree, &entry.name, survey).await?;
+            let right = Entry { file: entry.file, kind, name: place.name.clone() };
+            survey.edits.entry(directory).or_default().insert(place.cookie, Some(encode_entry(&right)));
+            let now = String::from_utf8_lossy(&place.name).into_owned();
+            survey.done.push(format!("the name {name} in directory {directory} is where it belongs again, as {now}"));
+        }
+        match found {
+            Some(Kind::Directory) => survey.places.entry(entry.file).or_default().push(place),
+            Some(_) => *survey.names.entry(entry.file).or_default() += 1,
+            None => {}
         }
         Ok(())
     }
 
-    /// A cookie for a name in a directory.
-    async fn free_cookie(
+    /// A place for a name in a directory. Where an entry has the name already, it gets a number (I-50).
+    async fn free_place(
         &self,
         directory: FileId,
         tree: &Root,
         name: &[u8],
         survey: &Survey,
-    ) -> Result<u64, FileError> {
-        for cookie in self.cookies(name) {
-            let is_free = match survey.edits.get(&directory).and_then(|edits| edits.get(&cookie)) {
-                Some(edit) => edit.is_none(),
-                None => match self.trees.get(tree, cookie).await {
-                    Ok(entry) => entry.is_none(),
-                    Err(error) => lost(error).map(|()| true)?,
-                },
-            };
-            if is_free {
-                return Ok(cookie);
+    ) -> Result<(u64, Box<[u8]>), FileError> {
+        let mut number = 0;
+        loop {
+            let name = numbered(name, number);
+            let namesakes = self.namesakes(directory, tree, &name, survey).await?;
+            let is_taken = namesakes.values().flatten().any(|other| *other == name);
+            let free = self.cookies(&name).find(|cookie| !namesakes.contains_key(cookie));
+            if let Some(cookie) = free.filter(|_| !is_taken) {
+                return Ok((cookie, name));
+            }
+            number += 1;
+        }
+    }
+
+    /// What can be read of the entries that share the hash of a name: their names, if they can be decoded.
+    async fn namesakes(
+        &self,
+        directory: FileId,
+        tree: &Root,
+        name: &[u8],
+        survey: &Survey,
+    ) -> Result<BTreeMap<u64, Option<Box<[u8]>>>, FileError> {
+        let (first, last) = self.cookies(name).into_inner();
+        let name_of = |bytes: &[u8]| Entry::decode(&mut Reader::new(bytes)).ok().map(|entry| entry.name);
+        let (mut names, mut from) = (BTreeMap::new(), Some(first));
+        while let Some(at) = from.filter(|at| *at <= last) {
+            match self.trees.scan_past(tree, at, 1).await {
+                Ok((entries, next)) => {
+                    let entries = entries.into_iter().take_while(|(cookie, _)| *cookie <= last);
+                    names.extend(entries.map(|(cookie, bytes)| (cookie, name_of(&bytes))));
+                    from = next;
+                }
+                Err(gap) => from = lost(gap.error).map(|()| gap.next)?,
             }
         }
-        Err(FileError::NoSpace)
+        for (cookie, edit) in survey.edits.get(&directory).into_iter().flat_map(|edits| edits.range(first..=last)) {
+            match edit {
+                Some(bytes) => names.insert(*cookie, name_of(bytes)),
+                None => names.remove(cookie),
+            };
+        }
+        Ok(names)
     }
 
     /// Sees to it that every file is reached from the root (I-102), and every directory by one name.
@@ -277,7 +303,7 @@ impl FileSystem {
             survey.done.push("the root directory is made anew".to_owned());
         }
         survey.choose_places();
-        let mut homeless = survey.unreachable_directories();
+        let mut homeless = survey.take_unreachable();
         let nameless = survey.known.iter().filter(|(file, known)| {
             known.kind != Kind::Directory && known.links > 0 && !survey.names.contains_key(file)
         });
@@ -285,30 +311,26 @@ impl FileSystem {
         if homeless.is_empty() {
             return Ok(());
         }
-        let home = match survey.lost_found() {
-            Some(home) => home,
+        let (home, home_name) = match survey.lost_found() {
+            Some(home) => (home, LOST_FOUND.into()),
             None => {
-                let name = survey.lost_found_name();
                 let counter = self.next_counter.fetch_add(1, Ordering::SeqCst);
                 let home = FileId::new(self.store.node(), counter).expect("2^48 files need centuries");
                 survey.known.insert(home, Known::directory(FileId::ROOT));
                 inodes.insert(home, Some(self.new_directory(home, FileId::ROOT)));
-                self.attach(catalog, survey, FileId::ROOT, home, name).await?;
-                home
+                (home, self.attach(catalog, survey, FileId::ROOT, home, LOST_FOUND).await?)
             }
         };
+        let home_name = String::from_utf8_lossy(&home_name).into_owned();
         for file in homeless {
-            self.attach(catalog, survey, home, file, file.0.to_string().as_bytes()).await?;
-            survey.done.push(format!(
-                "file {file} had lost its name: /{}/{}",
-                String::from_utf8_lossy(survey.lost_found_name()),
-                file.0
-            ));
+            let name = self.attach(catalog, survey, home, file, file.0.to_string().as_bytes()).await?;
+            let name = String::from_utf8_lossy(&name).into_owned();
+            survey.done.push(format!("file {file} had lost its name: /{home_name}/{name}"));
         }
         Ok(())
     }
 
-    /// Gives a file a name.
+    /// Gives a file a name: this one, or this with a number.
     async fn attach(
         &self,
         catalog: &Root,
@@ -316,23 +338,23 @@ impl FileSystem {
         directory: FileId,
         file: FileId,
         name: &[u8],
-    ) -> Result<(), FileError> {
+    ) -> Result<Box<[u8]>, FileError> {
         let kind = survey.known[&file].kind;
         let tree = match self.load(catalog, directory).await {
             Ok(value) => value.map_or(Root::Empty, |value| value.base.tree),
             Err(FileError::Store(error)) => lost(error).map(|()| Root::Empty)?,
             Err(error) => return Err(error),
         };
-        let cookie = self.free_cookie(directory, &tree, name, survey).await?;
+        let (cookie, name) = self.free_place(directory, &tree, name, survey).await?;
         let edits = survey.edits.entry(directory).or_default();
-        edits.insert(cookie, Some(encode_entry(&Entry { file, kind, name: name.into() })));
+        edits.insert(cookie, Some(encode_entry(&Entry { file, kind, name: name.clone() })));
         *survey.counts.entry(directory).or_default() += 1;
         if kind == Kind::Directory {
-            survey.places.insert(file, vec![Place { directory, cookie, name: name.into() }]);
+            survey.places.insert(file, vec![Place { directory, cookie, name: name.clone() }]);
         } else {
             survey.names.insert(file, 1);
         }
-        Ok(())
+        Ok(name)
     }
 
     fn new_directory(&self, file: FileId, parent: FileId) -> InodeValue {
@@ -424,11 +446,10 @@ impl FileSystem {
         }
         let has_gaps = survey.catalog_has_gaps && accepts_loss;
         let catalog = if has_gaps { self.without_gaps(&old.catalog).await? } else { old.catalog.clone() };
-        let mut edits: Edits =
-            inodes.iter().map(|(file, value)| (file.0, value.as_ref().map(InodeValue::encode))).collect();
-        if accepts_loss {
-            edits.extend(survey.undecodable.iter().map(|file| (file.0, None)));
-        }
+        let undecodable = survey.undecodable.iter().filter(|_| accepts_loss);
+        let mut edits: Edits = undecodable.map(|file| (file.0, None)).collect();
+        // Later: the root may be one of those, and is made anew.
+        edits.extend(inodes.iter().map(|(file, value)| (file.0, value.as_ref().map(InodeValue::encode))));
         let catalog = self.trees.update(&catalog, edits, INLINE_BYTES_MAX).await?;
         let own = survey.known.keys().filter(|file| file.node() == self.store.node());
         let counter = own.map(|file| file.counter() + 1).max().unwrap_or(0);
@@ -459,17 +480,18 @@ impl FileSystem {
 
     /// Removes the snapshots of which nothing can be read.
     async fn drop_lost_snapshots(&self, survey: &mut Survey) -> Result<(), FileError> {
+        let _change = self.snapshot_change.lock().await;
         let snapshots = self.snapshots.lock().clone();
-        for snapshot in snapshots.values() {
-            let (mut from, mut has_gaps, mut has_files) = (Some(0), false, false);
+        for (view, snapshot) in &snapshots {
+            let (mut from, mut has_files) = (Some(0), false);
             while let Some(at) = from.filter(|_| !has_files) {
                 match self.trees.scan_past(&snapshot.catalog, at, 1).await {
                     Ok((files, next)) => (has_files, from) = (!files.is_empty(), next),
-                    Err(gap) => (has_gaps, from) = (true, lost(gap.error).map(|()| gap.next)?),
+                    Err(gap) => from = lost(gap.error).map(|()| gap.next)?,
                 }
             }
-            if has_gaps && !has_files {
-                self.delete_snapshot(&snapshot.name).await?;
+            if !has_files {
+                self.drop_view(View(*view)).await?;
                 survey.done.push(format!("snapshot {} is gone: nothing of it could be read", snapshot.name));
             }
         }
@@ -484,15 +506,9 @@ impl Known {
 }
 
 impl Survey {
-    fn lost_found_name(&self) -> &'static [u8] {
-        if self.is_name_taken { b"lost+found.files" } else { LOST_FOUND }
-    }
-
     fn lost_found(&self) -> Option<FileId> {
-        let name = self.lost_found_name();
-        let is_it =
-            |places: &[Place]| places.iter().any(|place| place.directory == FileId::ROOT && &*place.name == name);
-        self.places.iter().find(|(_, places)| is_it(places)).map(|(file, _)| *file)
+        let is_it = |place: &Place| place.directory == FileId::ROOT && &*place.name == LOST_FOUND;
+        self.places.iter().find(|(_, places)| places.iter().any(is_it)).map(|(file, _)| *file)
     }
 
     /// Removes a name.
@@ -516,35 +532,33 @@ impl Survey {
         }
     }
 
-    /// Directories that no name leads to; of a ring of directories the first, which loses its name.
-    fn unreachable_directories(&mut self) -> Vec<FileId> {
+    /// Directories that the root does not lead to. They have no names then.
+    fn take_unreachable(&mut self) -> Vec<FileId> {
         // One that was removed while somebody used it has no links, and ends here.
         let wants_name = |(file, known): &(&FileId, &Known)| {
             known.kind == Kind::Directory && (known.links > 0 || self.places.contains_key(file))
         };
-        let directories: Vec<FileId> = self.known.iter().filter(wants_name).map(|(file, _)| *file).collect();
-        let mut reached = BTreeSet::from([FileId::ROOT]);
-        let mut homeless = Vec::new();
-        for directory in directories {
-            let (mut at, mut way) = (directory, BTreeSet::new());
-            while !reached.contains(&at) && way.insert(at) {
-                match self.places.get(&at).and_then(|places| places.first()) {
-                    Some(place) => at = place.directory,
-                    None => break,
-                }
+        let directories = self.known.iter().filter(wants_name).map(|(file, _)| *file);
+        let above = |file| Some(self.places.get(&file)?.first()?.directory);
+        let ends = unreachable(directories, above);
+        for end in &ends {
+            if let Some(place) = self.places.remove(end).and_then(|mut places| places.pop()) {
+                let name = String::from_utf8_lossy(&place.name).into_owned();
+                self.remove(place.directory, place.cookie, &name, ": it lay in itself");
             }
-            if !reached.contains(&at) {
-                // The end of the way has no name, or the way leads back to it.
-                if let Some(place) = self.places.remove(&at).and_then(|mut places| places.pop()) {
-                    let name = String::from_utf8_lossy(&place.name).into_owned();
-                    self.remove(place.directory, place.cookie, &name, ": it lay in itself");
-                }
-                homeless.push(at);
-            }
-            reached.extend(way);
         }
-        homeless
+        ends
     }
+}
+
+/// A name with a number behind it, unless that is 0.
+fn numbered(name: &[u8], number: u64) -> Box<[u8]> {
+    if number == 0 {
+        return name.into();
+    }
+    let number = format!(".{number}");
+    let kept = name.len().min(NAME_BYTES_MAX - number.len());
+    [&name[..kept], number.as_bytes()].concat().into()
 }
 
 fn lost(error: StoreError) -> Result<(), StoreError> {

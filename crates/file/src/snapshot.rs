@@ -53,6 +53,11 @@ impl FileSystem {
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), FileError> {
         let _change = self.snapshot_change.lock().await;
         let Node { view, .. } = self.find_snapshot(name.as_bytes()).ok_or(FileError::NoEntry)?;
+        self.drop_view(view).await
+    }
+
+    /// Deletes the snapshot of a view: of two that lie about their name this one. The caller holds `snapshot_change`.
+    pub(crate) async fn drop_view(&self, view: View) -> Result<(), FileError> {
         self.commit_with(Some(SnapshotChange::Remove { view: view.0 })).await?;
         self.table.remove_view(view);
         // How much it held alone only a pass can tell.

@@ -16,8 +16,8 @@ use crate::attributes::View;
 use crate::format::{Entry, InodeValue, Root, Roots, XattrPlace, decode_record};
 use crate::tree::{Edits, Trees};
 use crate::{
-    Allocate, AttributeChange, FileError, FileSystem, Kind, Node, Options, RenameMode, Seek, StoreError, StoreOptions,
-    TimeChange, XattrMode,
+    Allocate, AttributeChange, FileError, FileSystem, FilesReport, Kind, Node, Options, Problem, Remedy, RenameMode,
+    Seek, StoreError, StoreOptions, TimeChange, XattrMode,
 };
 
 const CAPACITY: u64 = 64 << 20;
@@ -359,13 +359,29 @@ async fn life(world: &World, disk: &SimDisk) -> Result<(), FileError> {
     for node in &nodes {
         look_at(&system, *node).await;
     }
+    mend(&system).await;
     let _ = system.delete_snapshot("snapshot").await;
-    let _ = system.check_files(&|_| {}).await;
     let _ = system.check_store(Depth::Deep, &|_, _| {}).await;
     let _ = system.reclaim(false).await;
     let _ = system.status();
     let _ = system.close().await;
     Ok(())
+}
+
+/// Check and repair are of one mind: what is proposed is done and nothing else, and then there is nothing left to do.
+async fn mend(system: &FileSystem) {
+    let trees = |gives_up| Remedy::Trees { gives_up };
+    let Ok(mut before) = system.check_files(&|_| {}).await else { return };
+    for gives_up in [false, true] {
+        let done = system.repair_files(gives_up).await.unwrap();
+        assert!(done.is_empty() || !before.remedies.is_empty(), "not proposed: {done:?}");
+        let after = system.check_files(&|_| {}).await.unwrap();
+        assert!(!after.remedies.contains(&trees(gives_up)), "not done: {:#?}\n{done:?}", after.problems);
+        let codes = |report: &FilesReport| report.problems.iter().map(|problem| problem.code).collect::<BTreeSet<_>>();
+        assert!(codes(&after).is_subset(&codes(&before)), "made: {:#?}\nof {:#?}", after.problems, before.problems);
+        before = after;
+    }
+    assert_eq!(before.remedies, BTreeSet::new(), "{:#?}", before.problems);
 }
 
 /// Files below a node, as far as `VISITS_MAX` allows.
@@ -446,13 +462,8 @@ async fn change(system: &FileSystem, file: FileId) {
 /// Directories whose parents go in a circle: moving something there is refused. It went round for ever, and no other rename came through.
 #[test]
 fn parents_in_a_circle_are_not_followed_for_ever() {
-    let file_of = |name: &str, inside: u64| {
-        let (_, entries) = IMAGE.values.iter().find(|(owner, _)| *owner == inside).unwrap();
-        let entries = entries.iter().map(|(_, bytes)| Entry::decode(&mut Reader::new(bytes)).unwrap());
-        entries.into_iter().find(|entry| &*entry.name == name.as_bytes()).unwrap().file
-    };
-    let directory = file_of("dir", FileId::ROOT.0);
-    let inner = file_of("inner", directory.0);
+    let directory = file_of(FileId::ROOT, "dir");
+    let inner = file_of(directory, "inner");
     let mut lie = inode(inner.0).unwrap();
     lie.attributes.parent = inner;
     let world = World::new(1);
@@ -469,6 +480,172 @@ fn parents_in_a_circle_are_not_followed_for_ever() {
         system.close().await.unwrap();
     });
     ended.expect("an end");
+}
+
+fn file_of(inside: FileId, name: &str) -> FileId {
+    entry_of(inside, name).1.file
+}
+
+fn entry_of(inside: FileId, name: &str) -> (u64, Entry) {
+    let (_, entries) = IMAGE.values.iter().find(|(owner, _)| *owner == inside.0).unwrap();
+    let mut entries = entries.iter().map(|(key, bytes)| (*key, Entry::decode(&mut Reader::new(bytes)).unwrap()));
+    entries.find(|(_, entry)| &*entry.name == name.as_bytes()).unwrap()
+}
+
+/// A machine with the image in which inodes and values of their trees are others.
+fn lying(inodes: Vec<InodeValue>, values: Vec<(FileId, u64, Option<Vec<u8>>)>) -> (World, SimDisk) {
+    let world = World::new(1);
+    let disk = world.disk("disk", CAPACITY);
+    IMAGE.files.iter().for_each(|(path, bytes)| disk.install(path, bytes));
+    let lie = async {
+        let (store, found) = Store::open(&world.platform(), &[disk.disk()], options().store).await.unwrap();
+        let trees = Trees::new(store.clone());
+        let mut roots = Roots::decode(&IMAGE.roots).unwrap();
+        let mut lies: BTreeMap<u64, InodeValue> =
+            inodes.into_iter().map(|inode| (inode.attributes.file.0, inode)).collect();
+        let mut edits: BTreeMap<u64, Edits> = BTreeMap::new();
+        for (file, key, value) in values {
+            edits.entry(file.0).or_default().insert(key, value);
+        }
+        for (file, edits) in edits {
+            let inode = lies.entry(file).or_insert_with(|| inode(file).unwrap());
+            inode.base.tree = trees.update(&inode.base.tree, edits, 0).await.unwrap();
+        }
+        let edits = lies.into_iter().map(|(file, inode)| (file, Some(inode.encode()))).collect();
+        roots.catalog = trees.update(&roots.catalog, edits, 0).await.unwrap();
+        let covered = found.frames.last().map_or(IMAGE.covered, |(position, _)| *position);
+        store.commit(&roots.encode(), covered).await.unwrap();
+        store.close().await.unwrap();
+    };
+    world.run_until(lie).unwrap();
+    world.restart();
+    (world, disk)
+}
+
+fn encoded(entry: Entry) -> Option<Vec<u8>> {
+    Some(crate::directory::encode_entry(&entry))
+}
+
+/// Opens a file system that lies: the codes of its problems, once each, and what is left of them after a repair.
+fn mended(inodes: Vec<InodeValue>, values: Vec<(FileId, u64, Option<Vec<u8>>)>) -> (Vec<&'static str>, Vec<Problem>) {
+    let (world, disk) = lying(inodes, values);
+    let outcome = world.run_until(async {
+        let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await.unwrap();
+        let problems = system.check_files(&|_| {}).await.unwrap().problems;
+        assert!(problems.iter().all(|problem| problem.remedy.is_some()), "{problems:#?}");
+        mend(&system).await;
+        let left = system.check_files(&|_| {}).await.unwrap().problems;
+        system.close().await.unwrap();
+        (problems.into_iter().map(|problem| problem.code).collect::<BTreeSet<_>>(), left)
+    });
+    let (codes, left) = outcome.unwrap();
+    (codes.into_iter().collect(), left)
+}
+
+/// What the check did not see, and the repair changed, or did not see either.
+#[test]
+fn check_and_repair_are_of_one_mind() {
+    let directory = file_of(FileId::ROOT, "dir");
+    let inner = file_of(directory, "inner");
+    let lie = |file: FileId, change: &dyn Fn(&mut InodeValue)| {
+        let mut inode = inode(file.0).unwrap();
+        change(&mut inode);
+        inode
+    };
+    let put = |inside: FileId, name: &str, change: &dyn Fn(&mut Entry)| {
+        let (cookie, mut entry) = entry_of(inside, name);
+        change(&mut entry);
+        (inside, cookie, encoded(entry))
+    };
+
+    // Two directories, each in the other.
+    let (cookie, _) = entry_of(FileId::ROOT, "dir");
+    let (fifo, entry) = entry_of(inner, "fifo");
+    let ring = vec![
+        (FileId::ROOT, cookie, None),
+        (inner, fifo, encoded(Entry { file: directory, kind: Kind::Directory, ..entry })),
+    ];
+    let inodes = vec![
+        lie(FileId::ROOT, &|root| (root.attributes.links, root.attributes.size) = (3, 2)),
+        lie(directory, &|directory| directory.attributes.parent = inner),
+        lie(inner, &|inner| inner.attributes.links = 3),
+    ];
+    let (codes, left) = mended(inodes, ring);
+    assert!(codes.contains(&"HF1018") && left.is_empty(), "{codes:?} {left:#?}");
+
+    // An entry of another kind than its file.
+    let (codes, left) = mended(Vec::new(), vec![put(FileId::ROOT, "link", &|entry| entry.kind = Kind::Socket)]);
+    assert_eq!((codes, left), (vec!["HF1019"], Vec::new()));
+
+    // Extended attributes in the inode that are none.
+    let file = file_of(FileId::ROOT, "link");
+    let wrong = lie(file, &|file| file.base.xattrs = XattrPlace::Inline(Bytes::from_static(b"none")));
+    assert_eq!(mended(vec![wrong], Vec::new()), (vec!["HF1004"], Vec::new()));
+
+    // A name that leads to a directory that is not there: its parent counts it.
+    let missing = put(directory, "inner", &|entry| entry.file = FileId(inner.0 + 5));
+    let (codes, left) = mended(Vec::new(), vec![missing]);
+    assert!(codes.contains(&"HF1015") && codes.contains(&"HF1016") && left.is_empty(), "{codes:?} {left:#?}");
+
+    // Two entries of one name.
+    let (cookie, entry) = entry_of(FileId::ROOT, "link");
+    let twice = vec![(FileId::ROOT, cookie + 1, encoded(entry))];
+    let inodes =
+        vec![lie(FileId::ROOT, &|root| root.attributes.size += 1), lie(file, &|file| file.attributes.links += 1)];
+    assert_eq!(mended(inodes, twice), (vec!["HF1020"], Vec::new()));
+
+    // Names that no path can have.
+    for name in [&b"."[..], b"..", b"a/b", b"a\0"] {
+        let (codes, left) = mended(Vec::new(), vec![put(directory, "file", &|entry| entry.name = name.into())]);
+        assert!(codes.contains(&"HF1011") && left.is_empty(), "{codes:?} {left:#?}");
+    }
+
+    // A root that is no directory; what was in it is found again.
+    let (codes, left) = mended(vec![lie(FileId::ROOT, &|root| root.attributes.kind = Kind::Fifo)], Vec::new());
+    assert!(codes.contains(&"HF1002") && left.is_empty(), "{codes:?} {left:#?}");
+}
+
+/// What all extents come to is not known if one of them is not, and was told with a remedy that never ended.
+#[test]
+fn extents_that_cannot_be_read_say_nothing_of_the_rest() {
+    let file = file_of(FileId::ROOT, "link");
+    let (world, disk) = lying(Vec::new(), vec![(file, 0, Some(vec![9; 20]))]);
+    let zeroes = || {
+        let mut writer = Writer::default();
+        crate::format::encode_extent(1 << 63, &crate::extent::Extent::Zero, &mut writer);
+        Some(writer.into_bytes())
+    };
+    let large = lying(Vec::new(), vec![(file, 0, zeroes()), (file, 1, zeroes())]);
+    for ((world, disk), expected) in [((world, disk), "HF1006"), (large, "HF1007")] {
+        let outcome = world.run_until(async {
+            let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await.unwrap();
+            mend(&system).await;
+            let problems = system.check_files(&|_| {}).await.unwrap().problems;
+            assert!(problems.iter().all(|problem| problem.code == expected), "{problems:#?}");
+            assert!(!problems.is_empty());
+            system.close().await.unwrap();
+        });
+        outcome.unwrap();
+    }
+}
+
+/// A lost pack of data filled the list of problems, and what could be done about the directories behind them was not planned.
+#[test]
+fn remedies_are_there_beyond_the_list_of_problems() {
+    let file = file_of(FileId::ROOT, "link");
+    let many = file_of(FileId::ROOT, "many");
+    let mut values: Vec<_> = (0..11_000).map(|number| (file, (1 << 50) + number, Some(vec![9; 3]))).collect();
+    values.push((many, 300, Some(vec![9; 3])));
+    let (world, disk) = lying(Vec::new(), values);
+    let outcome = world.run_until(async {
+        let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await.unwrap();
+        let report = system.check_files(&|_| {}).await.unwrap();
+        assert_eq!(report.problems.len(), 10_000);
+        assert_eq!(report.remedies, BTreeSet::from([Remedy::Trees { gives_up: true }]));
+        mend(&system).await;
+        system.close().await.unwrap();
+    });
+    outcome.unwrap();
 }
 
 #[test]

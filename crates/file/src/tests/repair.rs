@@ -85,7 +85,7 @@ fn remedies(machine: &Machine, system: &Arc<FileSystem>) -> BTreeSet<Remedy> {
     machine.run(async {
         let store = system.check_store(Depth::Deep, &|_, _| {}).await;
         let files = system.check_files(&|_| {}).await.unwrap();
-        store.problems.iter().chain(&files.problems).filter_map(|problem| problem.remedy).collect()
+        store.problems.iter().filter_map(|problem| problem.remedy).chain(files.remedies).collect()
     })
 }
 
@@ -215,4 +215,41 @@ fn lost_content_is_mended_by_putting_it_again() {
     assert_eq!(machine.run(read_all(&system, Node::live(file))), content);
     machine.check(&system);
     assert_eq!(machine.run(list(&system, Node::live(FileId::ROOT), 10)).len(), 2);
+}
+
+/// A second repair in which a file of a number loses its name that is in `/lost+found` already, under another name's number.
+#[test]
+fn lost_and_found_has_no_name_twice() {
+    let machine = Machine::new(5);
+    let system = machine.open();
+    let (file, other) = machine.run(async {
+        let directory = create(&system, FileId::ROOT, "d", Kind::Directory).await.file;
+        let file = create(&system, directory, "f", Kind::Regular).await.file;
+        let home = create(&system, FileId::ROOT, "lost+found", Kind::Directory).await.file;
+        let other = create(&system, home, &file.0.to_string(), Kind::Regular).await.file;
+        system.set_xattr(directory, b"user.large", &[7; 3000], XattrMode::Set, false).await.unwrap();
+        for number in 0..100 {
+            let name = format!("{number} {:0>200}", 0);
+            system.link(file, directory, name.as_bytes()).await.unwrap();
+        }
+        system.commit().await.unwrap();
+        // All names of the file are lost.
+        let roots = system.roots.lock().clone();
+        let mut inode = system.load(&roots.catalog, directory).await.unwrap().unwrap();
+        inode.base.tree = crate::format::Root::Node { address: base::id::ChunkAddress([9; 32]), level: 0 };
+        let edits = crate::tree::Edits::from([(directory.0, Some(inode.encode()))]);
+        let catalog = system.trees.update(&roots.catalog, edits, 0).await.unwrap();
+        let roots = crate::format::Roots { catalog, ..(*roots).clone() };
+        system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
+        (file, other)
+    });
+    drop(system);
+    machine.world.restart();
+    let system = machine.open();
+    machine.run(system.repair_files(true)).unwrap();
+    for (name, file) in [(file.0.to_string(), other), (format!("{}.1", file.0), file)] {
+        let found = machine.run(find(&system, &format!("lost+found/{name}"))).unwrap();
+        assert_eq!(found, Node::live(file), "{name}");
+    }
+    machine.check(&system);
 }

@@ -208,7 +208,8 @@ impl Checked {
 
     /// What there is to do, in order.
     pub(super) fn plan(&self) -> BTreeSet<Remedy> {
-        self.problems().filter_map(|problem| problem.remedy).collect()
+        let store = self.store.problems.iter().filter_map(|problem| problem.remedy);
+        store.chain(self.files.remedies.iter().copied()).collect()
     }
 
     pub(super) fn to_json(&self) -> Value {
