@@ -241,6 +241,7 @@ impl FileSystem {
             (false, true) => return Err(FileError::NotDirectory),
             _ => {}
         }
+        expect_below(entry, &[parent])?;
         let inode = self.live(entry.file).await?;
 
         let mut transaction = Transaction::begin(self);
@@ -330,6 +331,9 @@ impl FileSystem {
                 _ => {}
             }
             self.flush_file(&source, self.options.inline_bytes_max).await?;
+        }
+        for entry in [Some(moved), replaced.map(|(_, replaced)| replaced)].into_iter().flatten() {
+            expect_below(entry, &[from, to])?;
         }
         let to_cookie = match replaced {
             Some((cookie, _)) => cookie,
@@ -483,6 +487,15 @@ impl FileSystem {
         self.end(&mut transaction, inode, &mut state);
         transaction.log();
     }
+}
+
+/// An entry leads neither to the root nor to one of the directories at hand, unless it lies: a state would be locked twice.
+fn expect_below(entry: &Entry, directories: &[FileId]) -> Result<(), FileError> {
+    if entry.file != FileId::ROOT && !directories.contains(&entry.file) {
+        return Ok(());
+    }
+    let error = Reader::new(&[]).refuse("a file below the directory");
+    Err(corrupt("directory entry", entry.file.to_string(), error))
 }
 
 /// Entry count, subdirectory count and times of a directory whose entries changed.

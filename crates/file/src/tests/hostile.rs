@@ -648,6 +648,51 @@ fn remedies_are_there_beyond_the_list_of_problems() {
     outcome.unwrap();
 }
 
+/// Entries that lead to their own directory, or to the root: its state was locked twice, for ever, with everything else behind it.
+#[test]
+fn an_entry_that_leads_to_its_own_directory_is_refused() {
+    let directory = file_of(FileId::ROOT, "dir");
+    let to = |inside: FileId, name: &str, file: FileId| {
+        let (cookie, entry) = entry_of(inside, name);
+        (inside, cookie, encoded(Entry { file, ..entry }))
+    };
+    let lies = vec![
+        to(directory, "symlink", directory),
+        to(directory, "inner", directory),
+        to(FileId::ROOT, "link", FileId::ROOT),
+    ];
+    let (world, disk) = lying(Vec::new(), lies);
+    let work = async move |system: &FileSystem| {
+        use RenameMode::{Exchange, Replace};
+        let (root, mut answers) = (FileId::ROOT, Vec::new());
+        answers.push(system.remove_file(directory, b"symlink").await);
+        answers.push(system.remove_directory(directory, b"inner").await);
+        answers.push(system.remove_file(root, b"link").await);
+        answers.push(system.rename(directory, b"symlink", directory, b"new", Replace).await);
+        answers.push(system.rename(directory, b"symlink", root, b"new", Replace).await);
+        answers.push(system.rename(root, b"link", directory, b"new", Replace).await);
+        answers.push(system.rename(directory, b"file", directory, b"symlink", Replace).await);
+        answers.push(system.rename(directory, b"file", directory, b"symlink", Exchange).await);
+        answers.push(system.rename(directory, b"file", root, b"link", Replace).await);
+        answers.push(system.rename(root, b"link", directory, b"symlink", Exchange).await);
+        answers
+    };
+    let (send, answers) = std::sync::mpsc::channel();
+    // A lock that is waited for by who holds it holds this thread, and not the test.
+    #[expect(clippy::disallowed_methods, reason = "nothing simulated can see a thread that stands still")]
+    std::thread::spawn(move || {
+        let answers = world.run_until(async {
+            let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await.unwrap();
+            let answers = work(&system).await;
+            system.close().await.unwrap();
+            answers
+        });
+        let _ = send.send(answers.unwrap());
+    });
+    let answers = answers.recv_timeout(std::time::Duration::from_secs(60)).expect("no thread stands still");
+    assert!(answers.iter().all(Result::is_err), "{answers:#?}");
+}
+
 #[test]
 fn file_systems_that_lie_are_survived() {
     fuzz::run(env!("CARGO_MANIFEST_DIR"), TARGETS);
