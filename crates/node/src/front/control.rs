@@ -49,8 +49,16 @@ pub(crate) struct Control {
     started: Duration,
     mount: Option<Mounted>,
     is_daemon: bool,
-    /// What the last check proposed.
-    plan: Mutex<BTreeSet<Remedy>>,
+    /// What the last check came to.
+    plan: Mutex<Plan>,
+}
+
+/// What a check proposes.
+#[derive(Clone, Debug, Default)]
+struct Plan {
+    remedies: BTreeSet<Remedy>,
+    /// What gave the check no answer, in words.
+    unanswered: Option<String>,
 }
 
 /// The mount of this node.
@@ -175,32 +183,40 @@ impl Control {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         let checked = checked.map_err(cannot)?;
-        *self.plan.lock() = checked.plan();
+        *self.plan.lock() = Plan { remedies: checked.plan(), unanswered: checked.unanswered() };
         Ok(checked)
     }
 
     /// Does what is planned, looks again, and goes on while there is something new to do.
     fn repair(&self, deep: bool, accept_loss: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
         let (mut steps, mut tried) = (Vec::new(), BTreeSet::new());
+        // What could not be read of the store in this run, in words: nothing is known to be lost then (I-101).
+        let mut unanswered = None;
         loop {
-            let plan: Vec<Remedy> = self.plan.lock().difference(&tried).copied().collect();
-            for (number, remedy) in plan.iter().enumerate() {
-                progress(&format!("step {} of {}: {remedy}", number + 1, plan.len()));
-                let outcome = self.carry_out(*remedy, accept_loss);
+            let plan = self.plan.lock().clone();
+            unanswered = unanswered.or(plan.unanswered);
+            let remedies: Vec<Remedy> = plan.remedies.difference(&tried).copied().collect();
+            for (number, remedy) in remedies.iter().enumerate() {
+                progress(&format!("step {} of {}: {remedy}", number + 1, remedies.len()));
+                let outcome = self.carry_out(*remedy, accept_loss, unanswered.as_deref());
+                let is_of_trees = matches!(remedy, Remedy::Trees { .. });
+                if let (Err(why), false) = (&outcome, is_of_trees) {
+                    unanswered.get_or_insert_with(|| format!("cannot {remedy}: {why}"));
+                }
                 // Trees are written again once: what is wrong with them then, another time would not mend.
-                if outcome.is_err() || matches!(remedy, Remedy::Trees { .. }) {
+                if outcome.is_err() || is_of_trees {
                     tried.insert(*remedy);
                 }
                 steps.push((*remedy, outcome));
             }
             let checked = self.check(deep, progress)?;
-            if steps.len() >= REPAIR_STEPS_MAX || self.plan.lock().is_subset(&tried) {
+            if steps.len() >= REPAIR_STEPS_MAX || self.plan.lock().remedies.is_subset(&tried) {
                 return Ok(checked.after(&steps));
             }
         }
     }
 
-    fn carry_out(&self, remedy: Remedy, accept_loss: bool) -> Result<String, String> {
+    fn carry_out(&self, remedy: Remedy, accept_loss: bool, unanswered: Option<&str>) -> Result<String, String> {
         let words = |error: FileError| error.to_string();
         let Remedy::Trees { gives_up } = remedy else {
             return block_on(self.system.repair_store(remedy)).map_err(words);
@@ -214,7 +230,13 @@ impl Control {
         if gives_up && !accept_loss {
             return Err("not without --accept-loss, for what cannot be read now is lost then".into());
         }
-        let done = block_on(self.system.repair_files(accept_loss)).map_err(words)?;
+        if let Some(unanswered) = unanswered.filter(|_| gives_up) {
+            return Err(format!(
+                "not while a part of the store gives no answer, for what is missing may lie there ({unanswered}): mend the disk, or \
+                 take away the file that cannot be read, and repair again"
+            ));
+        }
+        let done = block_on(self.system.repair_files(gives_up)).map_err(words)?;
         let shown = done.iter().take(WORDS_MAX).cloned().collect::<Vec<_>>().join("; ");
         let more = done.len().saturating_sub(WORDS_MAX);
         Ok(match (done.is_empty(), more) {

@@ -505,6 +505,41 @@ fn a_rotten_journal_is_cut_when_told_to() {
     assert_eq!(fsck(&["--deep"]).0, Some(0));
 }
 
+/// A pack that gives no answer may come back: nothing that lies there is given up, whatever was said.
+#[test]
+fn a_pack_that_gives_no_answer_is_no_loss() {
+    let folder = Folder::new("silent");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    for number in 0..300 {
+        fs::write(point.join(format!("file number {number}")), "content").expect("room");
+    }
+    mounted.umount();
+    let packs = content(&node.join("disk/packs")).into_iter();
+    let trees: Vec<PathBuf> = packs.filter(|(_, (_, _, bytes))| bytes[12] == 1).map(|(path, _)| path).collect();
+    let aside = |pack: &Path| folder.join(pack.file_name().expect("a file"));
+    for pack in &trees {
+        fs::rename(pack, aside(pack)).expect("our own disk");
+        // It can be opened, and every read fails.
+        fs::create_dir(pack).expect("room");
+    }
+    fs::remove_file(node.join("disk/index")).expect("it is made again without the packs");
+    let options = ["fsck", "--repair", "--accept-loss"].map(OsStr::new);
+    let output = hydrafs(&[&options[..], &[node.as_os_str()]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text} {}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("FAILED: read pack") && text.contains("gives no answer"), "{text}");
+
+    for pack in &trees {
+        fs::remove_dir(pack).expect("empty");
+        fs::rename(aside(pack), pack).expect("our own disk");
+    }
+    assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), node.as_os_str()]).contains("all is well"));
+    let mounted = Mounted::start(&node, &point, &[SMALL]).expect("as before");
+    assert_eq!(fs::read_dir(&point).expect("readable").count(), 300);
+    mounted.umount();
+}
+
 #[test]
 fn mount_8_finds_its_helpers() {
     use std::os::unix::process::CommandExt;

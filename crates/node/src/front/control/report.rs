@@ -212,6 +212,14 @@ impl Checked {
         store.chain(self.files.remedies.iter().copied()).collect()
     }
 
+    /// Packs and files of the store that cannot be read, and for which there is no remedy: the first of them, in words.
+    pub(super) fn unanswered(&self) -> Option<String> {
+        let is_unanswered =
+            |problem: &&Problem| matches!(problem.code, "HF0008" | "HF0016") && problem.remedy.is_none();
+        let words = |Problem { code, what, path, found, .. }: &Problem| format!("{code} {what}: {path}: {found}");
+        self.store.problems.iter().find(is_unanswered).map(words)
+    }
+
     pub(super) fn to_json(&self) -> Value {
         let problems: Vec<Value> = self.problems().map(problem).collect();
         let plan: Vec<String> = self.plan().iter().map(ToString::to_string).collect();
