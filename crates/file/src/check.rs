@@ -1,6 +1,6 @@
 //! Check: do the committed trees say one consistent thing?
 //!
-//! Everything recorded is committed first, so that the trees hold all. Then every inode, entry and extent is looked at. The
+//! Everything recorded is committed first, so that the trees hold all, unless they are too damaged for it. Then every inode, entry and extent is looked at. The
 //! bytes of chunks are the store's business; here every chunk that a file needs must be known to it.
 //!
 //! Each kind of problem has a number that is never given to another kind (docs/format.md, "Problems").
@@ -147,7 +147,11 @@ impl FileSystem {
     /// Only what keeps the check from running; what it finds is in the report.
     pub async fn check_files(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<FilesReport, FileError> {
         self.sync_all().await?;
-        self.commit().await?;
+        match self.commit().await {
+            // The trees are too damaged to take it. They are looked at as they are, and the journal keeps the rest.
+            Err(FileError::Store(StoreError::Corrupt { .. } | StoreError::Absent { .. })) | Ok(()) => {}
+            Err(error) => return Err(error),
+        }
         // Not beside a pass of reclaim: chunks on their way out of a sparse pack would pass for absent.
         let _no_reclaim = self.reclaiming.lock().await;
         let _use = self.grace.enter(0);

@@ -89,7 +89,14 @@ impl FileSystem {
         let _no_reclaim = self.reclaiming.lock().await;
         let (_commit, old) = loop {
             self.sync_all().await?;
-            self.commit().await?;
+            match self.commit().await {
+                Err(FileError::Store(error)) if accepts_loss => {
+                    lost(error)?;
+                    self.make_committable().await?;
+                    self.commit().await?;
+                }
+                committed => committed?,
+            }
             let commit = self.commit.lock().await;
             if self.touched.lock().is_empty() {
                 break (commit, self.roots.lock().clone());
@@ -117,6 +124,26 @@ impl FileSystem {
             self.drop_lost_snapshots(&mut survey).await?;
         }
         Ok(survey.done)
+    }
+
+    /// Takes what cannot be read out of the trees that the next commit rests on, so that it can add what was recorded since. In
+    /// memory alone: the superblock of that commit is the first that knows of it.
+    async fn make_committable(&self) -> Result<(), FileError> {
+        let _commit = self.commit.lock().await;
+        let touched = self.touched.lock().clone();
+        for inode in touched.values() {
+            let (kind, tree) = {
+                let state = inode.state.lock();
+                (state.attributes.kind, state.base.tree.clone())
+            };
+            if kind == Kind::Directory {
+                inode.state.lock().base.tree = self.without_gaps(&tree).await?;
+            }
+        }
+        let old = self.roots.lock().clone();
+        let (catalog, orphans) = (self.without_gaps(&old.catalog).await?, self.without_gaps(&old.orphans).await?);
+        *self.roots.lock() = Arc::new(Roots { catalog, orphans, ..(*old).clone() });
+        Ok(())
     }
 
     async fn survey_catalog(&self, catalog: &Root, survey: &mut Survey) -> Result<(), FileError> {

@@ -142,6 +142,28 @@ fn whatever_chunk_of_the_trees_is_lost_the_rest_has_names() {
     assert!(number > 10 && given_up > 4 && lost_files > 20 && homes > 1, "{number} {given_up} {lost_files} {homes}");
 }
 
+/// What was made on damaged trees may not fit into them: neither check nor repair ran then, and it was never committed.
+#[test]
+fn what_cannot_be_committed_keeps_nobody_from_a_repair() {
+    let (mut number, mut stuck) = (0, 0);
+    while let Some((machine, _)) = damaged(1, number) {
+        let system = machine.open();
+        let new = machine.run(system.create_file(FileId::ROOT, b"new", &super::new(Kind::Regular)));
+        let new = new.ok().map(|attributes| Node::live(attributes.file));
+        stuck += usize::from(machine.run(system.commit()).is_err());
+        repair_store(&machine, &system);
+        machine.run(system.repair_files(true)).unwrap();
+        assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}");
+        let system = machine.power_cycle(system);
+        if let Some(new) = new {
+            assert_eq!(machine.run(find(&system, "new")).unwrap(), new, "chunk {number}");
+        }
+        assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}, after a restart");
+        number += 1;
+    }
+    assert!(stuck > 0, "of {number} chunks");
+}
+
 /// The power goes at one operation after the other: the trees are those of before, or those of after.
 #[test]
 fn a_power_cut_in_the_middle_leaves_the_old_trees_or_the_new() {
