@@ -16,7 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use base::id::FileId;
-use file::{Depth, FileError, FileSystem, Kind, Remedy, StoreError, View};
+use base::time::Timestamp;
+use file::{Attributes, Depth, FileError, FileSystem, Kind, NewFile, Node, Remedy, StoreError, View};
 use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 
@@ -54,7 +55,7 @@ pub struct Findings {
     pub repaired: u64,
     /// By kind of file.
     pub by_place: BTreeMap<String, u64>,
-    /// What went against.
+    /// What went against.
     pub failures: Vec<String>,
 }
 
@@ -137,8 +138,8 @@ struct Found {
 /// An opening that was refused.
 struct Refused {
     error: FileError,
-    /// What was there after frames of the journal were given up, and after the next opening.
-    later: Vec<Trees>,
+    /// What was there after frames of the journal were given up, and after the next opening; and why not.
+    later: Vec<Result<Trees, FileError>>,
 }
 
 impl From<FileError> for Refused {
@@ -172,7 +173,10 @@ pub fn damage(seed: u64) -> Result<Findings, String> {
             Ok(Ok(Err(Refused { error, later }))) => {
                 findings.refused += 1;
                 findings.repaired += u64::from(!later.is_empty());
-                let judged = later.iter().try_for_each(|trees| judge_damaged(&image, trees));
+                let judged = later.iter().try_for_each(|trees| match trees {
+                    Ok(trees) => judge_damaged(&image, trees),
+                    Err(error) => Err(format!("refused: {error}")),
+                });
                 let stood_in = damage.has_a_stand_in();
                 let stood_in = stood_in.then(|| format!("refused, but something else stands in for it: {error}"));
                 stood_in.or(judged.err().map(|what| format!("after frames were given up: {what}")))
@@ -214,9 +218,13 @@ fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Foun
             for gives_up_frames in [true, false] {
                 let mut options = image.options.clone();
                 options.store.gives_up_frames = gives_up_frames;
-                let (system, _) = FileSystem::open(&platform, &handles, options).await?;
-                later.push(read_all(&system, clients).await);
-                let _ = system.close().await;
+                match FileSystem::open(&platform, &handles, options).await {
+                    Ok((system, _)) => {
+                        later.push(Ok(read_all(&system, clients).await));
+                        let _ = system.close().await;
+                    }
+                    Err(error) => later.push(Err(error)),
+                }
             }
             return Err(Refused { error, later });
         }
@@ -238,38 +246,79 @@ fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Foun
         }
         let check = system.check_store(Depth::Deep, &|_, _| {}).await;
         checked.extend(check.problems.iter().map(|problem| format!("{problem:?}")));
+        // Not every change can be made on damaged trees; what was accepted is there ever after.
+        let changed = change(&system).await.ok();
         let (remedies, mut left) = repair(&system).await;
+        left.extend(look_at_change(&system, changed).await);
         let mut later = vec![("after the repair", read_all(&system, clients).await, left)];
         // Whatever it says: it must come to an end.
         let _ = system.close().await;
         drop(system);
-        let (system, _) = FileSystem::open(&platform, &handles, image.options.clone()).await?;
-        left = open_remedies(&system).await.iter().map(|remedy| format!("still to do: {remedy}")).collect();
-        later.push(("opened after the repair", read_all(&system, clients).await, left));
-        let _ = system.close().await;
+        let again = "opened after the repair";
+        later.push(match FileSystem::open(&platform, &handles, image.options.clone()).await {
+            Ok((system, _)) => {
+                let mut left = match open_remedies(&system).await {
+                    Ok(remedies) => remedies.iter().map(|remedy| format!("still to do: {remedy}")).collect(),
+                    Err(error) => vec![error],
+                };
+                left.extend(look_at_change(&system, changed).await);
+                let trees = read_all(&system, clients).await;
+                let _ = system.close().await;
+                (again, trees, left)
+            }
+            Err(error) => (again, Trees::new(), vec![format!("refused: {error}")]),
+        });
         Ok(Found { trees, told, checked, remedies, later })
     });
     outcome.map_err(|halt| halt.to_string())
 }
 
-/// What a check proposes.
-async fn open_remedies(system: &Arc<FileSystem>) -> BTreeSet<Remedy> {
+/// What is written between the damage and the repair.
+const CHANGE: &[u8] = b"written between the damage and the repair";
+
+/// Makes a file in the root, where no client looks.
+async fn change(system: &Arc<FileSystem>) -> Result<FileId, FileError> {
+    let new = NewFile { kind: Kind::Regular, mode: 0o600, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
+    let file = system.create_file(FileId::ROOT, b"between", &new).await?.file;
+    system.write(file, 0, CHANGE, false).await?;
+    system.sync(file).await?;
+    Ok(file)
+}
+
+/// What is wrong with the file that was made.
+async fn look_at_change(system: &Arc<FileSystem>, changed: Option<FileId>) -> Option<String> {
+    let mut bytes = vec![0; CHANGE.len() + 1];
+    match system.read(Node::live(changed?), 0, &mut bytes).await {
+        Ok(count) if bytes[..count] == *CHANGE => None,
+        Ok(count) => Some(format!("what was written has {count} other bytes")),
+        Err(error) => Some(format!("what was written: {error}")),
+    }
+}
+
+/// What a check proposes, or why there is none.
+async fn open_remedies(system: &Arc<FileSystem>) -> Result<BTreeSet<Remedy>, String> {
     let store = system.check_store(Depth::Deep, &|_, _| {}).await.problems;
-    let files = system.check_files(&|_| {}).await.map(|report| report.problems).unwrap_or_default();
-    store.iter().chain(&files).filter_map(|problem| problem.remedy).collect()
+    let files = system.check_files(&|_| {}).await.map_err(|error| format!("cannot check: {error}"))?;
+    Ok(store.iter().filter_map(|problem| problem.remedy).chain(files.remedies).collect())
 }
 
 /// Repairs until there is nothing left to do. Gives what was done, and what did not work.
 async fn repair(system: &Arc<FileSystem>) -> (Vec<Remedy>, Vec<String>) {
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for _ in 0..REPAIR_ROUNDS_MAX {
-        let remedies = open_remedies(system).await;
+        let remedies = match open_remedies(system).await {
+            Ok(remedies) => remedies,
+            Err(error) => {
+                failed.push(error);
+                return (done, failed);
+            }
+        };
         if remedies.is_empty() {
             return (done, failed);
         }
         for remedy in remedies {
             let outcome = match remedy {
-                Remedy::Trees { .. } => system.repair_files(true).await.map(drop),
+                Remedy::Trees { gives_up } => system.repair_files(gives_up).await.map(drop),
                 remedy => system.repair_store(remedy).await.map(drop),
             };
             if let Err(error) = outcome {
@@ -353,7 +402,7 @@ fn judge_repaired(image: &Image, found: &Found, after: &Trees, left: &[String]) 
         return Err(left.clone());
     }
     // Names that led nowhere are gone then, and with them the sizes and links of before.
-    let lost_names = found.remedies.iter().any(|remedy| matches!(remedy, Remedy::Trees { .. }));
+    let lost_names = found.remedies.contains(&Remedy::Trees { gives_up: true });
     for ((snapshot, client), before) in &found.trees {
         let Ok(before) = before else { continue };
         let what = format!("snapshot \"{snapshot}\", client {client}");
@@ -368,7 +417,8 @@ fn judge_repaired(image: &Image, found: &Found, after: &Trees, left: &[String]) 
                 let has_all = |(name, (file, _)): (&Name, &(FileId, Kind))| {
                     !before.nodes.contains_key(file) || now.entries.contains_key(name)
                 };
-                now.content.bytes == seen.content.bytes
+                now.content == seen.content
+                    && without_names(&now.attributes) == without_names(&seen.attributes)
                     && (&now.xattrs, &now.target) == (&seen.xattrs, &seen.target)
                     && now.entries.iter().all(is_same)
                     && seen.entries.iter().all(has_all)
@@ -385,6 +435,13 @@ fn judge_repaired(image: &Image, found: &Found, after: &Trees, left: &[String]) 
         }
     }
     Ok(())
+}
+
+/// What attributes say of the file itself, and not of the names around it.
+fn without_names(attributes: &Attributes) -> Attributes {
+    let size = if attributes.kind == Kind::Directory { 0 } else { attributes.size };
+    let changed = Timestamp::default();
+    Attributes { links: 0, parent: FileId(0), size, changed, ..attributes.clone() }
 }
 
 impl Damage {

@@ -124,7 +124,7 @@ proptest! {
     }
 }
 
-/// The test can fail: a write that did not happen is found, and by a list that was shrunk to little.
+/// The test can fail: a write that did not happen is found.
 #[test]
 fn a_lie_is_found() {
     let sabotaged =
