@@ -3,8 +3,8 @@
 //!
 //! Q-9  What is not as it was is reported: by the opening, by the read, or by the check, and nothing panics. A superblock, an index
 //!      or a journal that another copy stands in for makes no difference, and then nothing has to be said.
-//! Q-10 After a repair, and after the next opening, everything that could be read can be read and is the same, and nothing is left for
-//!      which there is a remedy.
+//! Q-10 After a repair, and after the next opening, everything that could be read can be read and is the same, what was written just
+//!      before the repair is there, and nothing is left for which there is a remedy. The check can always be made.
 //!
 //! What is read must follow Q-8, too, also after frames of the journal were given up.
 //!
