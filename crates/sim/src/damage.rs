@@ -177,8 +177,8 @@ pub fn damage(seed: u64) -> Result<Findings, String> {
                     Ok(trees) => judge_damaged(&image, trees),
                     Err(error) => Err(format!("refused: {error}")),
                 });
-                let stood_in = damage.has_a_stand_in();
-                let stood_in = stood_in.then(|| format!("refused, but something else stands in for it: {error}"));
+                let stood_in = damage.has_a_stand_in() || !damage.may_refuse();
+                let stood_in = stood_in.then(|| format!("refused, but the store must do without it: {error}"));
                 stood_in.or(judged.err().map(|what| format!("after frames were given up: {what}")))
             }
             Ok(Ok(Ok(found))) => judge(&image, &whole, &found, damage.has_a_stand_in(), &mut findings).err(),
@@ -445,6 +445,12 @@ fn without_names(attributes: &Attributes) -> Attributes {
 }
 
 impl Damage {
+    /// Whether it may keep the node from being opened: nobody else knows who the disks are, where the trees begin, and what was
+    /// acknowledged last.
+    fn may_refuse(&self) -> bool {
+        matches!(place(&self.path), "disk" | "superblock" | "journal")
+    }
+
     /// Whether the store must do without what was damaged: the index is made again from the packs, each superblock is there twice
     /// on every disk, and so is its identity.
     fn has_a_stand_in(&self) -> bool {
