@@ -10,6 +10,7 @@
 //! Not here: packs, index and journal (`store`); mending (`repair`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use base::codec::Reader;
 use base::id::FileId;
@@ -113,7 +114,7 @@ pub(crate) fn unreachable(
 }
 
 /// Why extended attributes cannot be read, if they cannot.
-pub(crate) async fn lost_xattrs(store: &Store, place: &XattrPlace) -> Option<StoreError> {
+pub(crate) async fn lost_xattrs(store: &Arc<Store>, place: &XattrPlace) -> Option<StoreError> {
     let list = match place {
         XattrPlace::None => return None,
         XattrPlace::Inline(bytes) => bytes.clone(),

@@ -53,7 +53,8 @@ pub(crate) fn open_with_loss(
             options.gives_up_records = true;
             let (system, report) = block_on(FileSystem::open(platform, &disks, options)).map_err(cannot)?;
             let given_up = report.given_up.iter().map(|file| format!(" {file}")).collect::<String>();
-            let given_up = (!given_up.is_empty()).then(|| format!("{error}. Changes of these files are lost:{given_up}"));
+            let given_up =
+                (!given_up.is_empty()).then(|| format!("{error}. Changes of these files are lost:{given_up}"));
             Ok((system, report, given_up))
         }
         opened => opened.map(|(system, report)| (system, report, None)).map_err(cannot),

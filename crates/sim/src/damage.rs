@@ -138,7 +138,7 @@ struct Found {
 /// An opening that was refused.
 struct Refused {
     error: FileError,
-    /// What was there after frames of the journal were given up, and after the next opening; and why not.
+    /// What was there after frames of the journal, or records in them, were given up, and after the next opening; and why not.
     later: Vec<Result<Trees, FileError>>,
 }
 
@@ -177,9 +177,9 @@ pub fn damage(seed: u64) -> Result<Findings, String> {
                     Ok(trees) => judge_damaged(&image, trees),
                     Err(error) => Err(format!("refused: {error}")),
                 });
-                let stood_in = damage.has_a_stand_in() || !damage.may_refuse();
+                let stood_in = damage.has_a_stand_in() || later.is_empty() && !damage.may_refuse();
                 let stood_in = stood_in.then(|| format!("refused, but the store must do without it: {error}"));
-                stood_in.or(judged.err().map(|what| format!("after frames were given up: {what}")))
+                stood_in.or(judged.err().map(|what| format!("after something was given up: {what}")))
             }
             Ok(Ok(Ok(found))) => judge(&image, &whole, &found, damage.has_a_stand_in(), &mut findings).err(),
         };
@@ -213,13 +213,22 @@ fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Foun
     let outcome = world.run_until(async {
         let clients = image.histories.len();
         let opened = FileSystem::open(&platform, &handles, image.options.clone()).await;
-        if let Err(error @ FileError::Store(StoreError::FramesLost { .. })) = opened {
+        let lacks_frames = matches!(opened, Err(FileError::Store(StoreError::FramesLost { .. })));
+        // Changes of files that cannot be read any more.
+        let lacks_files = !lacks_frames && damage.is_some_and(|damage| !damage.may_refuse());
+        if let Err(error) = opened.as_ref().map(drop).map_err(FileError::clone)
+            && (lacks_frames || lacks_files)
+        {
             let mut later = Vec::new();
-            for gives_up_frames in [true, false] {
+            for gives_up in [true, false] {
                 let mut options = image.options.clone();
-                options.store.gives_up_frames = gives_up_frames;
+                options.store.gives_up_frames = gives_up && lacks_frames;
+                options.gives_up_records = gives_up && lacks_files;
                 match FileSystem::open(&platform, &handles, options).await {
                     Ok((system, _)) => {
+                        if gives_up && lacks_files {
+                            repair(&system).await;
+                        }
                         later.push(Ok(read_all(&system, clients).await));
                         let _ = system.close().await;
                     }

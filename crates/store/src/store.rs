@@ -222,8 +222,8 @@ impl Store {
             return Ok(content);
         }
         self.counters.cache_misses.add(1);
-        // Of many that want the same chunk one reads it, the others wait for it.
-        cache.get_or_insert_async(address, self.read(address)).await
+        // Of many that want the same chunk one reads it, the others wait for it. Boxed: most find it cached, and need not carry this.
+        cache.get_or_insert_async(address, Box::pin(self.read(address))).await
     }
 
     /// Reads past the cache.
