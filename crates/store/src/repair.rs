@@ -184,6 +184,8 @@ impl Store {
                     bytes += copy.payload.len();
                     step.push(copy);
                 }
+                // No answer is no loss: the pack stays as it is.
+                Err(error @ StoreError::Disk(_)) => return Err(error),
                 Err(_) => lost += 1,
             }
             if bytes >= STEP_BYTES {

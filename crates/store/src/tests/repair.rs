@@ -439,3 +439,21 @@ fn no_pack_goes_while_the_index_takes_nothing() {
     assert!(machine.disks[0].snapshot_files().contains_key(&path));
     assert_eq!(readable(&machine, &store, &contents), contents.len());
 }
+
+/// A sector that cannot be read now is no loss: its pack is not set aside, and nothing is forgotten.
+#[test]
+fn a_pack_that_gives_no_answer_stays() {
+    let (machine, contents) = node(2);
+    let (store, _) = machine.open();
+    let (path, _) = pack(&machine.disks[0]);
+    machine.disks[0].flip_bit(&path, 5000, 7);
+    let rotten = readable(&machine, &store, &contents);
+    assert_eq!(rotten, contents.len() - 1);
+    machine.disks[0].set_unreadable(&path, 30_000..40_000);
+    assert!(readable(&machine, &store, &contents) < rotten);
+    assert!(matches!(repair(&machine, &store), Err(StoreError::Disk(_))));
+    machine.disks[0].set_unreadable(&path, 0..0);
+    assert_eq!(readable(&machine, &store, &contents), rotten, "nothing was forgotten");
+    repair(&machine, &store).unwrap();
+    assert_eq!(readable(&machine, &store, &contents), rotten);
+}
