@@ -55,6 +55,8 @@ pub struct ChunkAddress(pub [u8; 32]);
 impl ChunkAddress {
     /// Length on disk and wire.
     pub const BYTES: usize = 32;
+    /// No content has it: what names it is lost.
+    pub const NONE: ChunkAddress = ChunkAddress([0; ChunkAddress::BYTES]);
 }
 
 impl fmt::Debug for ChunkAddress {

@@ -148,17 +148,22 @@ impl FileSystem {
     /// Only what keeps the check from running; what it finds is in the report.
     pub async fn check_files(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<FilesReport, FileError> {
         self.sync_all().await?;
-        match self.commit().await {
+        let uncommitted = match self.commit().await {
+            Ok(()) => None,
             // The trees are too damaged to take it. They are looked at as they are, and the journal keeps the rest.
-            Err(FileError::Store(StoreError::Corrupt { .. } | StoreError::Absent { .. })) | Ok(()) => {}
+            Err(error) if error.is_loss() => Some(error),
             Err(error) => return Err(error),
-        }
+        };
         // Not beside a pass of reclaim: chunks on their way out of a sparse pack would pass for absent.
         let _no_reclaim = self.reclaiming.lock().await;
         let _use = self.grace.enter(0);
         let roots = self.roots.lock().clone();
         let snapshots = self.snapshots.lock().clone();
         let mut found = Findings::default();
+        if let Some(error) = uncommitted {
+            let place = "journal".to_owned();
+            found.note_at("HF1021", "changes", place, 0, "trees that they can be added to", &error);
+        }
         self.check_catalog(String::new(), &roots.catalog, Some(&roots.orphans), &mut found, progress).await?;
         for snapshot in snapshots.values() {
             let name = format!("/.snapshots/{}", snapshot.name);
@@ -177,7 +182,8 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         found.view = view;
         found.has_gaps = false;
-        let first = found.report.problems.len();
+        // The present is looked at first, and has what was found before it.
+        let first = if orphans.is_some() { 0 } else { found.report.problems.len() };
         let files = found.report.files;
         let mut seen: BTreeMap<FileId, Seen> = BTreeMap::new();
         let mut from = Some(0);
@@ -363,7 +369,9 @@ fn remedy(code: &str, has_gaps: bool, is_live: bool, is_lost: bool) -> Option<Re
         _ if !is_live => (code == "HF1001" && is_lost).then_some(Remedy::Trees { gives_up: true }),
         // Lost content stays lost, and is never made up.
         "HF1005" | "HF1006" | "HF1007" | "HF1008" => None,
-        "HF1001" | "HF1002" | "HF1004" | "HF1010" | "HF1011" | "HF1015" => Some(Remedy::Trees { gives_up: true }),
+        "HF1001" | "HF1002" | "HF1004" | "HF1010" | "HF1011" | "HF1015" | "HF1021" => {
+            Some(Remedy::Trees { gives_up: true })
+        }
         // A name that was lost may still be found again.
         _ => Some(Remedy::Trees { gives_up: has_gaps }),
     }

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::codec::Reader;
-use base::id::{FileId, Version};
+use base::codec::{Reader, Writer};
+use base::id::{ChunkAddress, FileId, Version};
 use base::limits::NAME_BYTES_MAX;
 use bytes::Bytes;
 use store::StoreError;
@@ -24,9 +24,10 @@ use store::StoreError;
 use crate::attributes::{Attributes, Kind, View};
 use crate::check::{Namesakes, lost_xattrs, unreachable};
 use crate::directory::encode_entry;
+use crate::extent::Extent;
 use crate::failure::{FileError, is_loss};
-use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, XattrPlace, decode_extent};
-use crate::system::FileSystem;
+use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, XattrPlace, decode_extent, encode_extent};
+use crate::system::{FileSystem, corrupt};
 use crate::tree::Edits;
 
 /// The directory for files that lost their names.
@@ -132,12 +133,21 @@ impl FileSystem {
         let _commit = self.commit.lock().await;
         let touched = self.touched.lock().clone();
         for inode in touched.values() {
-            let (kind, tree) = {
+            let (kind, tree, size, is_gone) = {
                 let state = inode.state.lock();
-                (state.attributes.kind, state.base.tree.clone())
+                (state.attributes.kind, state.base.tree.clone(), state.attributes.size, state.is_gone)
             };
-            if kind == Kind::Directory {
-                inode.state.lock().base.tree = self.without_gaps(&tree).await?;
+            match kind {
+                // Its tree goes with it.
+                _ if is_gone => {}
+                Kind::Directory => inode.state.lock().base.tree = self.without_gaps(&tree).await?,
+                Kind::Regular => {
+                    let tree = self.with_lost_content(inode.file, &tree, size).await?;
+                    let allocated = self.covered(&tree).await?.unwrap_or(0);
+                    let mut state = inode.state.lock();
+                    (state.base.tree, state.base.allocated, state.allocated) = (tree, allocated, None);
+                }
+                _ => {}
             }
         }
         let old = self.roots.lock().clone();
@@ -505,6 +515,34 @@ impl FileSystem {
         Ok(kept)
     }
 
+    /// The same extents; where they cannot be read the file needs a chunk that nobody has, and goes on to read as an error (I-100).
+    async fn with_lost_content(&self, file: FileId, tree: &Root, size: u64) -> Result<Root, FileError> {
+        /// Of one gap: 64 TiB.
+        const EXTENTS_MAX: u64 = 1 << 14;
+        let (mut kept, mut from) = (Root::Empty, Some(0));
+        while let Some(at) = from {
+            let (extents, next): (Edits, _) = match self.trees.scan_past(tree, at, STEP_ENTRIES).await {
+                Ok((entries, next)) => {
+                    (entries.into_iter().map(|(key, value)| (key, Some(value.to_vec()))).collect(), next)
+                }
+                Err(gap) => {
+                    let end = lost(gap.error).map(|()| gap.next.unwrap_or(size))?;
+                    let starts = (at..end).step_by(u32::MAX as usize);
+                    if end.saturating_sub(at) / u64::from(u32::MAX) >= EXTENTS_MAX {
+                        let error =
+                            Reader::new(&[]).refuse("a stretch of lost content that can be noted: remove the file");
+                        return Err(corrupt("extent tree", file.to_string(), error));
+                    }
+                    let lost = |start: u64| (start, Some(encoded_lost_extent((end - start).min(u64::from(u32::MAX)))));
+                    (starts.map(lost).collect(), gap.next)
+                }
+            };
+            kept = self.trees.update(&kept, extents, INLINE_BYTES_MAX).await?;
+            from = next;
+        }
+        Ok(kept)
+    }
+
     /// Removes the snapshots of which nothing can be read.
     async fn drop_lost_snapshots(&self, survey: &mut Survey) -> Result<(), FileError> {
         let _change = self.snapshot_change.lock().await;
@@ -586,6 +624,14 @@ fn numbered(name: &[u8], number: u64) -> Box<[u8]> {
     let number = format!(".{number}");
     let kept = name.len().min(NAME_BYTES_MAX - number.len());
     [&name[..kept], number.as_bytes()].concat().into()
+}
+
+/// An extent of content that is lost. No content has this address.
+fn encoded_lost_extent(bytes: u64) -> Vec<u8> {
+    let chunk_bytes = u32::try_from(bytes).expect("the caller cuts it");
+    let mut writer = Writer::with_capacity(64);
+    encode_extent(bytes, &Extent::Chunk { address: ChunkAddress::NONE, skip: 0, chunk_bytes }, &mut writer);
+    writer.into_bytes()
 }
 
 fn lost(error: StoreError) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@ use base::id::FileId;
 use store::{Depth, Remedy};
 
 use super::{Machine, create, find, list, read_all, tree_chunks};
-use crate::{FileError, FileSystem, Kind, Node, XattrMode};
+use crate::{AttributeChange, FileError, FileSystem, Kind, Node, XattrMode};
 
 const DIRECTORIES: usize = 4;
 const FILES: usize = 60;
@@ -162,6 +162,78 @@ fn what_cannot_be_committed_keeps_nobody_from_a_repair() {
         number += 1;
     }
     assert!(stuck > 0, "of {number} chunks");
+}
+
+/// A file whose extents are lost in part, and that was written since: what was written is committed by a repair, what is lost goes on to
+/// be an error, and the rest of the node works.
+#[test]
+fn a_file_that_lost_extents_takes_what_was_written_since() {
+    const BLOCK: usize = 64 << 10;
+    // Islands, each an extent of its own.
+    const ISLAND: usize = 8 << 10;
+    let mut content = vec![0; 600 * ISLAND];
+    content
+        .chunks_mut(ISLAND)
+        .zip(1_u32..)
+        .for_each(|(island, number)| island[..4].copy_from_slice(&number.to_le_bytes()));
+    let spoilt = |number: usize| {
+        let machine = Machine::new(7);
+        let system = machine.open();
+        let file = machine.run(async {
+            let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
+            for offset in (0..content.len()).step_by(ISLAND) {
+                system.write(file, offset as u64, &content[offset..offset + 4], false).await.unwrap();
+            }
+            let change = AttributeChange { size: Some(content.len() as u64), ..AttributeChange::default() };
+            system.set_attributes(file, &change).await.unwrap();
+            system.close().await.unwrap();
+            file
+        });
+        drop(system);
+        machine.world.restart();
+        let (path, at) = tree_chunks(&machine).get(number)?.clone();
+        machine.disk.flip_bit(&path, at + 60, 1);
+        Some((machine, file))
+    };
+    let (mut number, mut stuck) = (0, 0);
+    while let Some((machine, file)) = spoilt(number) {
+        number += 1;
+        let system = machine.open();
+        let written = machine.run(async {
+            system.write(file, content.len() as u64 / 2, b"written since", false).await?;
+            system.sync(file).await
+        });
+        // The inode itself may be lost.
+        let Ok(()) = written else { continue };
+        let is_stuck = machine.run(system.commit()).is_err();
+        stuck += usize::from(is_stuck);
+        assert_eq!(remedies(&machine, &system).contains(&Remedy::Trees { gives_up: true }), is_stuck, "chunk {number}");
+        repair_store(&machine, &system);
+        machine.run(system.repair_files(true)).unwrap();
+        let mut expected = content.clone();
+        expected[content.len() / 2..][..13].copy_from_slice(b"written since");
+        let mut system = system;
+        for life in 0..2 {
+            assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}, life {life}");
+            let mut read = 0;
+            for (block, expected) in expected.chunks(BLOCK).enumerate() {
+                let mut bytes = vec![0; expected.len()];
+                if machine.run(system.read(Node::live(file), (block * BLOCK) as u64, &mut bytes)).is_ok() {
+                    assert!(bytes == expected, "chunk {number}, life {life}, block {block}: wrong bytes");
+                    read += 1;
+                }
+            }
+            assert!(is_stuck || read > 0);
+            system = machine.power_cycle(system);
+        }
+        let mut since = [0; 13];
+        machine.run(system.read(Node::live(file), content.len() as u64 / 2, &mut since)).unwrap();
+        assert_eq!(&since, b"written since", "chunk {number}");
+        machine.run(system.remove_file(FileId::ROOT, b"file")).unwrap();
+        machine.run(system.commit()).unwrap();
+        machine.check(&system);
+    }
+    assert!(stuck > 1, "{stuck} of {number} chunks");
 }
 
 /// The power goes at one operation after the other: the trees are those of before, or those of after.
