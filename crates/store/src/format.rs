@@ -691,8 +691,9 @@ impl FrameHeader {
 
     /// Fills in position, durable and checksum of the frame that `frame` is, padding included.
     pub(crate) fn stamp(frame: &mut [u8], life: u64, position: Position, durable: Position) {
-        frame[16..24].copy_from_slice(&position.0.to_le_bytes());
-        frame[24..32].copy_from_slice(&durable.0.to_le_bytes());
+        // Under the life: who does not know it cannot make what looks like a frame (`glance`).
+        frame[16..24].copy_from_slice(&(position.0 ^ life).to_le_bytes());
+        frame[24..32].copy_from_slice(&(durable.0 ^ life).to_le_bytes());
         let sum = Self::sum(frame, life);
         frame[8..16].copy_from_slice(&sum.to_le_bytes());
     }
@@ -706,14 +707,14 @@ impl FrameHeader {
     }
 
     /// Bytes of the frame that may begin here, by what needs no checksum: a position that can be in this segment, after what was durable.
-    pub(crate) fn glance(bytes: &[u8], positions: &RangeInclusive<u64>) -> Option<usize> {
+    pub(crate) fn glance(bytes: &[u8], life: u64, positions: &RangeInclusive<u64>) -> Option<usize> {
         let mut reader = Reader::new(bytes);
         if reader.array("magic").ok()? != Self::MAGIC {
             return None;
         }
         let length = Self::frame_bytes(reader.u32("length").ok()? as usize);
         let _checksum = reader.u64("checksum").ok()?;
-        let (position, durable) = (reader.u64("position").ok()?, reader.u64("durable").ok()?);
+        let (position, durable) = (reader.u64("position").ok()? ^ life, reader.u64("durable").ok()? ^ life);
         (positions.contains(&position) && durable < position && length <= bytes.len()).then_some(length)
     }
 
@@ -734,8 +735,8 @@ impl FrameHeader {
         }
         let header = FrameHeader {
             length,
-            position: Position(reader.u64("position").ok()?),
-            durable: Position(reader.u64("durable").ok()?),
+            position: Position(reader.u64("position").ok()? ^ life),
+            durable: Position(reader.u64("durable").ok()? ^ life),
         };
         let (payload, padding) = frame[Self::BYTES..].split_at(length as usize);
         let fits = padding.iter().all(|byte| *byte == 0) && header.position.0.max(header.durable.0) <= NUMBER_MAX;

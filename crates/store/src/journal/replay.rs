@@ -149,7 +149,8 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
 
 /// Every valid frame of a segment that begins with `first`, also behind damage; `None` if that takes too long. What users write into
 /// files lies here too, and what an earlier use of the segment left of it may look like the beginnings of frames, each as long as a frame
-/// can be: a glance tells almost all of them apart, and there is an end to believing the others.
+/// can be: a glance tells them apart, for nobody outside knows the life. Should the segment's header have rotted too, the positions tell
+/// less, and there is an end to believing.
 fn find_frames(bytes: &Bytes, life: u64, first: Option<Position>) -> Option<BTreeMap<Position, Found>> {
     let count_max = (bytes.len() / FrameHeader::BYTES) as u64;
     let positions = first.map_or(0..=u64::MAX, |first| first.0..=first.0.saturating_add(count_max));
@@ -161,7 +162,7 @@ fn find_frames(bytes: &Bytes, life: u64, first: Option<Position>) -> Option<BTre
         let (words, _) = bytes[offset..].as_chunks::<{ FrameHeader::ALIGN }>();
         let Some(skipped) = words.iter().position(|word| word[..4] == FrameHeader::MAGIC) else { break };
         offset += skipped * FrameHeader::ALIGN;
-        let Some(length) = FrameHeader::glance(&bytes[offset..], &positions) else {
+        let Some(length) = FrameHeader::glance(&bytes[offset..], life, &positions) else {
             offset += FrameHeader::ALIGN;
             continue;
         };
