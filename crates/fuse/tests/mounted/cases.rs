@@ -340,8 +340,9 @@ pub(crate) fn a_session_is_parked_and_goes_on(stage: &mut Stage) {
     let is_over = Arc::new(AtomicBool::new(false));
     let work = |number: usize| {
         let (is_over, directory) = (is_over.clone(), stage.path(&format!("d{number}")));
+        // Here, for `d0` is asked for below.
+        fs::create_dir(&directory).expect("a new name");
         spawn(move || -> io::Result<usize> {
-            fs::create_dir(&directory)?;
             let open =
                 OpenOptions::new().read(true).write(true).create(true).truncate(true).open(directory.join("open"))?;
             let mut round = 0;
