@@ -3,7 +3,8 @@
 //! Nobody uses the file system meanwhile. A survey reads every inode and every entry that can be read; then the nodes that differ are
 //! written, and one superblock switches to them. A crash leaves the trees of before or those of after.
 //!
-//! I-100 Content is never made up: a file whose extents or chunks are lost keeps them, and reads as an error.
+//! I-100 Content is never made up: a file whose extents or chunks are lost keeps them, or has extents of a chunk that nobody has in
+//!       their place, and reads as an error.
 //! I-101 What only a part of the trees can tell (names, inodes) is given up only where somebody said so. A disk that gives no answer is
 //!       no loss: then nothing is given up at all.
 //! I-102 A file that has links and no name that leads to it is in `/lost+found`, under its number.
