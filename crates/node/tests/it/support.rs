@@ -91,8 +91,9 @@ pub(crate) fn hydrafs<A: AsRef<OsStr>>(arguments: &[A]) -> Output {
 pub(crate) fn succeed<A: AsRef<OsStr>>(arguments: &[A]) -> String {
     let output = hydrafs(arguments);
     let shown: Vec<_> = arguments.iter().map(|argument| argument.as_ref().display().to_string()).collect();
-    assert!(output.status.success(), "hydrafs {}: {}", shown.join(" "), String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(output.status.success(), "hydrafs {}: {said}{}", shown.join(" "), String::from_utf8_lossy(&output.stderr));
+    said
 }
 
 /// Everything below a folder that a command could have changed: names, kinds, sizes, modes, content. Not what a lock or a log leaves.

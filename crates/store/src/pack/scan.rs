@@ -186,8 +186,12 @@ pub(crate) async fn put_in_order(
 ) -> Result<Recovered, DiskError> {
     match found {
         Found::Sealed(sealed) => {
-            // A process may have died between writing and syncing: what it left may be in the page cache only.
-            on.disk.open(&pack_path(pack), Open::Write)?.sync().await?;
+            // O-3: whoever wrote the directory may have died before it was synced, or have had a sync that failed, after which the
+            // next one says that all is well. The chunks were synced before it (K-2).
+            let file = on.disk.open(&pack_path(pack), Open::Write)?;
+            let data_bytes = sealed.summary.data_bytes;
+            file.write_at(u64::from(data_bytes), &encode_directory(pack, data_bytes, &sealed.entries)).await?;
+            file.sync().await?;
             Ok(Recovered::Sealed(sealed))
         }
         Found::Open { bytes, scanned } if scanned.entries.is_empty() => remove(on, pack, &bytes, scanned.bad_bytes),
