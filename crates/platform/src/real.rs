@@ -85,6 +85,10 @@ impl Tasks for Threads {
         self.aside.run(task);
     }
 
+    fn here(&self, task: Boxed<()>) {
+        aside::finish(task);
+    }
+
     fn sleep(&self, duration: Duration) -> Boxed<()> {
         Box::pin(futures_timer::Delay::new(duration))
     }

@@ -40,11 +40,13 @@ pub(crate) struct Unfit {
     pub(crate) found: String,
     /// Set where the bytes are sound and only newer than this program.
     pub(crate) newer: Option<u32>,
+    /// Set where they are sound and older than what this program reads.
+    pub(crate) older: Option<u32>,
 }
 
 impl Unfit {
-    fn new(expected: impl ToString, found: impl ToString) -> Unfit {
-        Unfit { expected: expected.to_string(), found: found.to_string(), newer: None }
+    pub(crate) fn new(expected: impl ToString, found: impl ToString) -> Unfit {
+        Unfit { expected: expected.to_string(), found: found.to_string(), newer: None, older: None }
     }
 }
 
@@ -63,16 +65,15 @@ fn expect_magic(expected: [u8; 8], found: [u8; 8]) -> Result<(), Unfit> {
     if expected == found { Ok(()) } else { Err(Unfit::new(name(expected), name(found))) }
 }
 
-fn expect_version(found: u32) -> Result<(), Unfit> {
-    match found {
-        VERSION => Ok(()),
-        newer if newer > VERSION => Err(Unfit {
-            expected: format!("format version {VERSION} or older"),
-            found: format!("version {newer}"),
-            newer: Some(newer),
-        }),
-        other => Err(Unfit::new(format!("format version {VERSION}"), format!("version {other}"))),
+fn expect_version(ours: u32, found: u32) -> Result<(), Unfit> {
+    if found == ours {
+        return Ok(());
     }
+    Err(Unfit {
+        newer: (found > ours).then_some(found),
+        older: (1..ours).contains(&found).then_some(found),
+        ..Unfit::new(format!("format version {ours}"), format!("version {found}"))
+    })
 }
 
 /// Splits a trailing 64-bit checksum off and compares it.
@@ -142,7 +143,7 @@ impl Identity {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         // Here alone the version comes before the size and the checksum: a newer format may have moved both.
-        expect_version(reader.u32("version")?)?;
+        expect_version(VERSION, reader.u32("version")?)?;
         expect("length in bytes", Self::BYTES, bytes.len())?;
         checked(bytes, 0)?;
         let (node, disk, disk_count) = (reader.u16("node")?, reader.u16("disk")?, reader.u16("disk count")?);
@@ -215,7 +216,7 @@ impl Superblock {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, offset)?;
-        expect_version(reader.u32("version")?)?;
+        expect_version(VERSION, reader.u32("version")?)?;
         let is_closed = match reader.u32("flags")? {
             0 => false,
             1 => true,
@@ -326,7 +327,7 @@ impl PackHeader {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, pack)?;
-        expect_version(reader.u32("version")?)?;
+        expect_version(VERSION, reader.u32("version")?)?;
         let class = Class::from_code(reader.u8("class")?).ok_or_else(|| reader.refuse("class"))?;
         reader.zeroes("padding", 3)?;
         expect("pack number", pack, reader.u64("pack")?)?;
@@ -474,7 +475,7 @@ impl PackFooter {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, pack)?;
-        expect_version(reader.u32("version")?)?;
+        expect_version(VERSION, reader.u32("version")?)?;
         let count = reader.u32("count")?;
         expect("pack number", pack, reader.u64("pack")?)?;
         let data_bytes = reader.u32("data bytes")?;
@@ -621,11 +622,15 @@ pub(crate) struct SegmentHeader {
 
 impl SegmentHeader {
     pub(crate) const BYTES: usize = 64;
+    /// 2: frames under the life of their segment, groups at pages.
+    const VERSION: u32 = 2;
+    /// Where the first frame of a segment begins, in bytes.
+    pub(crate) const FRAMES_AT: usize = FrameHeader::GROUP_ALIGN;
     const MAGIC: [u8; 8] = *b"HydrSegm";
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(Self::BYTES);
-        writer.put(&Self::MAGIC).u32(VERSION).u32(0).u64(self.segment).put(&self.node_identity).u64(self.first.0);
+        writer.put(&Self::MAGIC).u32(Self::VERSION).u32(0).u64(self.segment).put(&self.node_identity).u64(self.first.0);
         seal(writer, Self::BYTES, self.segment)
     }
 
@@ -633,7 +638,7 @@ impl SegmentHeader {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, segment)?;
-        expect_version(reader.u32("version")?)?;
+        expect_version(Self::VERSION, reader.u32("version")?)?;
         reader.zeroes("padding", 4)?;
         expect("segment number", segment, reader.u64("segment")?)?;
         let node_identity = reader.array("node identity")?;
@@ -658,6 +663,9 @@ impl FrameHeader {
     pub(crate) const BYTES: usize = 32;
     /// Frames begin at multiples of this.
     pub(crate) const ALIGN: usize = 8;
+    /// Frames that are written together begin at a multiple of this, in bytes: a device takes them past the page cache, and writes no sector
+    /// again that holds frames which are durable.
+    pub(crate) const GROUP_ALIGN: usize = 4096;
     pub(crate) const MAGIC: [u8; 4] = *b"Fram";
 
     /// Header, payload and padding.
@@ -665,15 +673,12 @@ impl FrameHeader {
         Self::BYTES + payload.next_multiple_of(Self::ALIGN)
     }
 
-    /// Appends a frame whose header [`FrameHeader::stamp`] fills in later; only the lengths are there.
-    pub(crate) fn append_blank(buffer: &mut Vec<u8>, payload: &[u8]) {
-        let start = buffer.len();
-        let length = u32::try_from(payload.len()).expect("at most FRAME_BYTES_MAX");
-        buffer.extend_from_slice(&Self::MAGIC);
-        buffer.extend_from_slice(&length.to_le_bytes());
-        buffer.extend_from_slice(&[0; Self::BYTES - 8]);
-        buffer.extend_from_slice(payload);
-        buffer.resize(start + Self::frame_bytes(payload.len()), 0);
+    /// What goes before a payload and behind it, for [`FrameHeader::stamp`] to fill in later; only the length is there.
+    pub(crate) fn blank(payload: usize) -> ([u8; Self::BYTES], &'static [u8]) {
+        let mut header = [0; Self::BYTES];
+        header[..4].copy_from_slice(&Self::MAGIC);
+        header[4..8].copy_from_slice(&u32::try_from(payload).expect("at most FRAME_BYTES_MAX").to_le_bytes());
+        (header, &[0; Self::ALIGN][..Self::frame_bytes(payload) - Self::BYTES - payload])
     }
 
     /// Bytes of the blank or stamped frame at the head of `bytes`, which we wrote ourselves.
@@ -696,6 +701,15 @@ impl FrameHeader {
         frame[24..32].copy_from_slice(&(durable.0 ^ life).to_le_bytes());
         let sum = Self::sum(frame, life);
         frame[8..16].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// A whole frame.
+    #[cfg(test)]
+    pub(crate) fn stamped(payload: &[u8], life: u64, position: u64, durable: u64) -> Vec<u8> {
+        let (header, padding) = Self::blank(payload.len());
+        let mut frame = [&header[..], payload, padding].concat();
+        Self::stamp(&mut frame, life, Position(position), Position(durable));
+        frame
     }
 
     // Everything from byte 16, padding included; the length, which stands before, takes part through the seed.
@@ -745,7 +759,8 @@ impl FrameHeader {
 }
 
 const _: () = assert!(FrameHeader::BYTES.is_multiple_of(FrameHeader::ALIGN));
-const _: () = assert!(SegmentHeader::BYTES.is_multiple_of(FrameHeader::ALIGN));
+const _: () = assert!(FrameHeader::GROUP_ALIGN.is_multiple_of(FrameHeader::ALIGN));
+const _: () = assert!(SegmentHeader::FRAMES_AT >= SegmentHeader::BYTES);
 
 // ---------------------------------------------------------------------------------------------------------------
 // Names.

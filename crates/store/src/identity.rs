@@ -205,17 +205,16 @@ fn damaged(disk: &Disk, file: &str, unfit: Unfit) -> StoreError {
     unfit_error("the identity", disk.path(), file, 0, unfit)
 }
 
-/// A newer format is refused, anything else is damage.
+/// A format that this program does not read is refused, anything else is damage.
 pub(crate) fn unfit_error(what: &'static str, disk: &str, file: &str, offset: u64, unfit: Unfit) -> StoreError {
     let path = format!("{disk}/{file}");
-    match unfit.newer {
-        Some(_) => {
-            let why =
-                format!("{what} was written by a newer HydraFS: expected {}, found {}.", unfit.expected, unfit.found);
-            refused(&path, why, "Use that HydraFS, or a newer one.")
-        }
-        None => corrupt(what, &path, offset, unfit.expected, unfit.found),
-    }
+    let (age, advice) = match &unfit {
+        Unfit { newer: Some(_), .. } => ("a newer", "Use that HydraFS, or a newer one."),
+        Unfit { older: Some(_), .. } => ("an older", "Open the node once with that HydraFS, and stop it."),
+        _ => return corrupt(what, &path, offset, unfit.expected, unfit.found),
+    };
+    let why = format!("{what} was written by {age} HydraFS: expected {}, found {}.", unfit.expected, unfit.found);
+    refused(&path, why, advice)
 }
 
 fn check_whole(known: &[(Disk, Identity)]) -> Result<(), StoreError> {

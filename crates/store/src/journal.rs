@@ -2,7 +2,8 @@
 //!
 //! Frames gather in memory ([`Journal::log`]). Who wants them durable waits ([`Journal::sync`]), and a leader, a task beside the
 //! callers, writes and syncs all of them at once, again and again while somebody waits. So nobody's thread waits for the disk, and while
-//! one sync is under way the next group gathers by itself. Segments
+//! one sync is under way the next group gathers by itself. Only where the disk answers sooner than another thread would wake, and nobody else
+//! waited of late, a caller leads on its own thread, for one group. Segments
 //! are files of one size that were filled with zeroes when made and are used again under a new number, so that a sync has
 //! no metadata of the file system to write.
 //!
@@ -19,6 +20,7 @@
 //! J-6   At most one leader. Who waits is on the list before a leader is sought, and a leader goes only when it has seen the list empty, so
 //!       nobody waits without one. It answers after the frame is durable, or the try has failed; should it end in another way, the list is
 //!       dropped, and that is an error too.
+//! J-7   A group begins at a page of its own, so no write touches a sector that holds durable frames, and a device takes it past the page cache.
 //!
 //! Not here: what a crash left (`replay`), what frames mean.
 
@@ -27,11 +29,12 @@ pub(crate) mod replay;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
-use platform::disk::{DiskError, DiskErrorKind, File, Open};
+use platform::disk::{DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
 use platform::task::{Tasks, yield_now};
 use tokio::sync::oneshot;
 
@@ -39,9 +42,13 @@ use crate::counters::Counters;
 use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, segment_path};
 use crate::pool::Pool;
+use crate::run::Run;
+
+const _: () = assert!(FrameHeader::GROUP_ALIGN.is_multiple_of(RUN_ALIGN));
 
 /// Smallest segment: the largest frame must fit into an empty one.
-pub(crate) const SEGMENT_BYTES_MIN: u64 = (SegmentHeader::BYTES + FrameHeader::BYTES + FRAME_BYTES_MAX) as u64;
+pub(crate) const SEGMENT_BYTES_MIN: u64 =
+    (SegmentHeader::FRAMES_AT + FrameHeader::BYTES + FRAME_BYTES_MAX).next_multiple_of(FrameHeader::GROUP_ALIGN) as u64;
 /// Segments kept for use beyond those that hold frames.
 const SPARES_MAX: usize = 4;
 /// Zeroes written at a time when a segment is made.
@@ -49,16 +56,21 @@ const ZERO_RUN: usize = 1024 * 1024;
 
 /// Frames that are logged and not written.
 struct Buffer {
-    bytes: Vec<u8>,
+    run: Run,
     frames: u64,
     /// The position of the next frame.
     next: u64,
     /// What the last group was written from, for the next one: fresh memory costs as much as filling it (measured).
-    spare: Vec<u8>,
+    spare: Run,
 }
 
+/// Room in a new buffer.
+const BUFFER_BYTES: usize = 64 << 10;
 /// A larger buffer is not kept.
 const SPARE_BYTES_MAX: usize = 4 << 20;
+/// A disk that takes a group in less is waited for on the caller's thread: to wake another one, and to be woken by it, takes about as long
+/// (measured).
+const BRIEF: Duration = Duration::from_micros(250);
 
 /// A segment that holds frames which some superblock may still need.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +102,8 @@ struct Waiting {
     /// Whether there is a leader, or one is on its way.
     is_led: bool,
     list: Vec<(Position, oneshot::Sender<Answer>)>,
+    /// Whether the last lead was brief: one group, for one who waited, in no time.
+    is_brief: bool,
 }
 
 /// The journal of the node, on disk 0.
@@ -133,7 +147,12 @@ impl Journal {
             counters,
             segment_bytes: segment_size(segment_bytes),
             segment_count: AtomicU64::new((resume.live.len() + resume.spare.len()) as u64),
-            buffer: Mutex::new(Buffer { bytes: Vec::new(), frames: 0, next: resume.last.0 + 1, spare: Vec::new() }),
+            buffer: Mutex::new(Buffer {
+                run: Run::default().begin(0, BUFFER_BYTES),
+                frames: 0,
+                next: resume.last.0 + 1,
+                spare: Run::default(),
+            }),
             durable: AtomicU64::new(resume.last.0),
             waiting: Mutex::default(),
             segments: tokio::sync::Mutex::new(Segments {
@@ -157,8 +176,9 @@ impl Journal {
         );
         self.counters.log_frames.add(1);
         self.counters.log_bytes.add(FrameHeader::frame_bytes(payload.len()) as u64);
+        let (header, padding) = FrameHeader::blank(payload.len());
         let mut buffer = self.buffer.lock();
-        FrameHeader::append_blank(&mut buffer.bytes, payload);
+        [&header[..], payload, padding].iter().for_each(|part| buffer.run.push(part));
         buffer.frames += 1;
         let position = Position(buffer.next);
         buffer.next += 1;
@@ -186,7 +206,7 @@ impl Journal {
     }
 
     pub(crate) fn pending_bytes(&self) -> u64 {
-        self.buffer.lock().bytes.len() as u64
+        self.buffer.lock().run.len() as u64
     }
 
     /// Bytes of frames since the newest superblock.
@@ -212,18 +232,32 @@ impl Journal {
         }
         let _time = self.pool.clock.timer(&self.counters.log_wait);
         let (send, receive) = oneshot::channel();
-        let is_led = {
+        let (is_led, is_brief) = {
             let mut waiting = self.waiting.lock();
             if let Some(failure) = self.failure() {
                 return Err(failure);
             }
             waiting.list.push((upto, send));
-            std::mem::replace(&mut waiting.is_led, true)
+            (std::mem::replace(&mut waiting.is_led, true), waiting.is_brief)
         };
         if !is_led {
-            self.tasks.aside(Box::pin(Leader { journal: self.clone(), is_over: false }.lead()));
+            let leader = Leader { journal: self.clone(), is_over: false, is_alone: true };
+            if is_brief && self.has_room() {
+                self.counters.log_groups_here.add(1);
+                self.tasks.here(Box::pin(leader.lead_once()));
+            } else {
+                self.tasks.aside(Box::pin(leader.lead()));
+            }
         }
         receive.await.unwrap_or_else(|_| Err(self.end("the task that writes the journal ended")))
+    }
+
+    /// Whether the next group goes to the current segment, and nobody is at work on the segments: then it takes one write and one sync.
+    fn has_room(&self) -> bool {
+        let Ok(segments) = self.segments.try_lock() else { return false };
+        let pending = self.pending_bytes();
+        pending <= BUFFER_BYTES as u64
+            && segments.current.as_ref().is_some_and(|current| current.end + pending <= self.segment_bytes)
     }
 
     async fn write_group(&self) -> Answer {
@@ -234,30 +268,33 @@ impl Journal {
         if !self.pool.disks[0].is_good() {
             return Err(self.end("disk 0, which holds the journal, failed"));
         }
-        let (mut bytes, first) = {
+        let (mut group, first) = {
             let mut buffer = self.buffer.lock();
             let frames = std::mem::take(&mut buffer.frames);
-            let spare = std::mem::take(&mut buffer.spare);
-            (std::mem::replace(&mut buffer.bytes, spare), buffer.next - frames)
+            // Wherever it will be written, that is the beginning of a page (J-7).
+            let next = std::mem::take(&mut buffer.spare).begin(0, BUFFER_BYTES);
+            (std::mem::replace(&mut buffer.run, next), buffer.next - frames)
         };
-        // From here to the end of the last write the frames are in `bytes` alone: whoever drops this future ends the journal.
+        // From here to the end of the last write the frames are in `group` alone: whoever drops this future ends the journal.
         let mut guard = Abandoned { journal: self, is_armed: true };
-        let result = self.write_frames(&mut segments, &mut bytes, first).await;
+        let length = group.len();
+        group.pad(FrameHeader::GROUP_ALIGN);
+        let result = self.write_frames(&mut segments, group.content_mut(), length, first).await;
         guard.is_armed = false;
         match result {
             Ok(()) => {
-                if bytes.capacity() <= SPARE_BYTES_MAX {
-                    bytes.clear();
-                    self.buffer.lock().spare = bytes;
+                if group.capacity() <= SPARE_BYTES_MAX {
+                    self.buffer.lock().spare = group;
                 }
                 Ok(())
             }
             Err((error, written)) if error.kind == DiskErrorKind::Full => {
                 // J-5: nothing of the rest was written.
+                let mut rest = Run::default().begin(0, BUFFER_BYTES);
+                rest.push(&group.content()[written..length]);
                 let mut buffer = self.buffer.lock();
-                let rest = bytes.split_off(written);
-                let later = std::mem::replace(&mut buffer.bytes, rest);
-                buffer.bytes.extend_from_slice(&later);
+                rest.push(buffer.run.content());
+                buffer.run = rest;
                 buffer.frames = buffer.next - 1 - self.last_durable().0;
                 drop(buffer);
                 self.pool.disks[0].note_full();
@@ -276,15 +313,17 @@ impl Journal {
         StoreError::ReadOnly { cause }
     }
 
-    /// Writes all frames, a run into each segment. On failure: the error and the bytes that are durable.
+    /// Writes all frames, a run into each segment: `length` bytes of `bytes`, which goes on with zeroes to the end of a page. On failure: the
+    /// error and the bytes that are durable.
     async fn write_frames(
         &self,
         segments: &mut Segments,
         bytes: &mut [u8],
+        length: usize,
         first: u64,
     ) -> Result<(), (DiskError, usize)> {
         let (mut written, mut position) = (0, first);
-        while written < bytes.len() {
+        while written < length {
             let head = FrameHeader::own_frame_bytes(&bytes[written..]) as u64;
             if segments.current.as_ref().is_none_or(|current| current.end + head > self.segment_bytes) {
                 segments.current = None;
@@ -293,22 +332,26 @@ impl Journal {
             }
             let current = segments.current.as_mut().expect("begun above");
             let room = usize::try_from(self.segment_bytes - current.end).unwrap_or(usize::MAX);
-            let (run, count) = stamp_run(&mut bytes[written..], room, current.life, position, self.last_durable());
+            let durable = self.last_durable();
+            let (run, count) = stamp_run(&mut bytes[written..length], room, current.life, position, durable);
+            // The last page whole, if what comes then is not for the next segment.
+            let end = if written + run == length { bytes.len() } else { written + run };
             // A full disk cannot be met here, the segment's blocks exist; should a file system say so all the same, it is
             // a failure like any other, for part of the run may have been written.
             let done = async {
                 let _time = self.pool.clock.timer(&self.counters.log_sync);
-                current.file.write_at(current.end, &bytes[written..written + run]).await?;
+                current.file.write_run(current.end, &bytes[written..end]).await?;
                 current.file.sync().await
             };
             done.await.map_err(|error| (DiskError { kind: DiskErrorKind::Failed, ..error }, written))?;
             self.counters.log_sync_frames.record(count);
-            current.end += run as u64;
+            let taken = (run as u64).next_multiple_of(FrameHeader::GROUP_ALIGN as u64);
+            current.end += taken;
             written += run;
             position += count;
             let last = Position(position - 1);
             segments.live.back_mut().expect("the current segment is live").last = last;
-            self.sizes.lock().push_back((last, run as u64));
+            self.sizes.lock().push_back((last, taken));
             self.durable.store(last.0, Ordering::SeqCst);
         }
         Ok(())
@@ -333,7 +376,7 @@ impl Journal {
         file.write_at(0, &SegmentHeader { segment, node_identity, first }.encode()).await?;
         segments.live.push_back(Live { segment, last: Position(first.0 - 1) });
         let life = FrameHeader::life(segment, &node_identity);
-        Ok(Current { segment, life, file, end: SegmentHeader::BYTES as u64 })
+        Ok(Current { segment, life, file, end: SegmentHeader::FRAMES_AT as u64 })
     }
 
     /// A new file of zeroes, durable with its name.
@@ -398,7 +441,7 @@ impl Journal {
 
 /// The size of segments where `wanted` was asked for.
 pub(crate) fn segment_size(wanted: u64) -> u64 {
-    wanted.clamp(SEGMENT_BYTES_MIN, replay::SEGMENT_BYTES_MAX).next_multiple_of(4096)
+    wanted.clamp(SEGMENT_BYTES_MIN, replay::SEGMENT_BYTES_MAX).next_multiple_of(FrameHeader::GROUP_ALIGN as u64)
 }
 
 /// Stamps the frames at the head of `bytes` that fit into `room`: their bytes and their count.
@@ -420,6 +463,8 @@ fn stamp_run(bytes: &mut [u8], room: usize, life: u64, first: u64, durable: Posi
 struct Leader {
     journal: Arc<Journal>,
     is_over: bool,
+    /// So far it wrote for one caller only.
+    is_alone: bool,
 }
 
 impl Leader {
@@ -427,19 +472,34 @@ impl Leader {
         while !self.is_over {
             // In the simulated world whoever is about to log may join this group. On a thread it costs one more poll.
             yield_now().await;
-            let result = self.journal.write_group().await;
-            self.answer(&result);
+            self.write().await;
         }
     }
 
-    /// Answers all whose frames are durable; after a failed try, all. Where nobody waits any more the lead is over.
-    fn answer(&mut self, result: &Answer) {
+    /// One group; whoever came meanwhile is served beside.
+    async fn lead_once(mut self) {
+        yield_now().await;
+        self.write().await;
+        if !self.is_over {
+            let tasks = Arc::clone(&self.journal.tasks);
+            tasks.aside(Box::pin(self.lead()));
+        }
+    }
+
+    /// Writes one group and answers all whose frames are durable; after a failed try, all. Where nobody waits any more the lead is over.
+    async fn write(&mut self) {
+        let clock = &self.journal.pool.clock;
+        let start = clock.elapsed();
+        let result = self.journal.write_group().await;
+        let time = clock.elapsed().saturating_sub(start);
         let mut waiting = self.journal.waiting.lock();
         let durable = self.journal.last_durable();
         let is_served = |(upto, _): &mut (Position, _)| result.is_err() || *upto <= durable;
         let served: Vec<_> = waiting.list.extract_if(.., is_served).collect();
         self.is_over = waiting.list.is_empty();
         waiting.is_led = !self.is_over;
+        self.is_alone &= self.is_over && served.len() == 1;
+        waiting.is_brief = self.is_alone && time < BRIEF;
         drop(waiting);
         for (upto, answer) in served {
             // Who waited may be gone.

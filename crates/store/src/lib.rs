@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `format` and `failure`;
-//! `identity`, `pool`, `superblock`; `chunk`, `index`, `pack`; `journal`; `recover`, `store`, `check`, `reclaim`, `repair`. Every byte on disk:
+//! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `recover`, `store`, `check`, `reclaim`, `repair`. Every byte on disk:
 //! docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -21,6 +21,7 @@ mod format;
 
 mod identity;
 mod pool;
+mod run;
 mod superblock;
 
 mod chunk;

@@ -41,9 +41,7 @@ pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>
         };
         let content = match read {
             Ok(()) => Superblock::decode(&bytes, uuid, offset),
-            Err(error) => {
-                Err(Unfit { expected: format!("{} bytes", bytes.len()), found: error.to_string(), newer: None })
-            }
+            Err(error) => Err(Unfit::new(format!("{} bytes", bytes.len()), error)),
         };
         slots.push(Slot { offset, content });
     }

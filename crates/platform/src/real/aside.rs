@@ -62,7 +62,8 @@ impl Aside {
     }
 }
 
-fn finish(task: Boxed<()>) {
+/// Runs a task on this thread.
+pub(super) fn finish(task: Boxed<()>) {
     // Who waits for the task hears of a panic by its silence.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(task)));
 }

@@ -161,10 +161,7 @@ fn chunk_header(raw: u32, stored: u32) -> ChunkHeader {
 }
 
 fn frame(payload: &[u8], position: u64, durable: u64) -> Vec<u8> {
-    let mut frame = Vec::new();
-    FrameHeader::append_blank(&mut frame, payload);
-    FrameHeader::stamp(&mut frame, FrameHeader::life(SEGMENT, &NODE), Position(position), Position(durable));
-    frame
+    FrameHeader::stamped(payload, FrameHeader::life(SEGMENT, &NODE), position, durable)
 }
 
 /// Makes the checksum of the frame at the head of `bytes` right, as far as there is one.

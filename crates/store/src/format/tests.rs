@@ -51,9 +51,7 @@ fn structures() -> Vec<(&'static str, Vec<u8>, Accepts<'static>)> {
     let data_bytes = u32::try_from(entries[2].end()).unwrap();
     let directory = encode_directory(5, data_bytes, &entries);
     let segment = SegmentHeader { segment: 4, node_identity: [1; 16], first: Position(17) };
-    let mut frame = Vec::new();
-    FrameHeader::append_blank(&mut frame, b"thirteen byte");
-    FrameHeader::stamp(&mut frame, 77, Position(18), Position(16));
+    let frame = FrameHeader::stamped(b"thirteen byte", 77, 18, 16);
     let place = Place::of(5, &entries[1]);
     vec![
         ("identity", identity.encode(), Box::new(move |bytes| Identity::decode(bytes).as_ref() == Ok(&identity))),
@@ -134,9 +132,7 @@ fn the_right_bytes_in_the_wrong_place_do_not_pass() {
     assert!(Superblock::decode(&bytes, &[3; 16], 4096).is_err(), "another disk");
     let bytes = chunk_header().encode(5, 72);
     assert!(ChunkHeader::decode(&bytes, 5, 73).is_err() && ChunkHeader::decode(&bytes, 6, 72).is_err());
-    let mut frame = Vec::new();
-    FrameHeader::append_blank(&mut frame, b"frame");
-    FrameHeader::stamp(&mut frame, 77, Position(18), Position(16));
+    let frame = FrameHeader::stamped(b"frame", 77, 18, 16);
     assert!(FrameHeader::decode(&frame, 78).is_none(), "an earlier life of the segment");
     assert_ne!(FrameHeader::life(1, &[1; 16]), FrameHeader::life(2, &[1; 16]));
     let place = Place { pack: 1, offset: 72, stored: 1, raw: 1, class: Class::Data, codec: Codec::Raw };

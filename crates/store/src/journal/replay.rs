@@ -40,7 +40,7 @@ pub(crate) struct Replayed {
     used: Vec<Run>,
 }
 
-/// Consecutive frames in one segment that were taken.
+/// Consecutive frames in one segment that were taken, with what is between them.
 struct Run {
     header: SegmentHeader,
     start: usize,
@@ -116,7 +116,8 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
         let is_whole = file.read_at(0, &mut bytes).await? == bytes.len();
         let first = match SegmentHeader::decode(&bytes, number) {
             Ok(header) if is_whole && header.node_identity == superblock.node_identity => Some(header.first),
-            Err(unfit) if unfit.newer.is_some() => {
+            // After a clean end nobody needs what an older program left.
+            Err(unfit) if unfit.newer.is_some() || (unfit.older.is_some() && !superblock.is_closed) => {
                 return Err(unfit_error("a journal segment", disk.path(), &segment_path(number), 0, unfit));
             }
             _ => None,
@@ -140,7 +141,7 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
             return Err(corrupt("a journal segment", file.path(), 0, expected, found));
         };
         // A header that has rotted: the first frame says the same.
-        let opens = |found: &&Found| found.offset == SegmentHeader::BYTES;
+        let opens = |found: &&Found| found.offset == SegmentHeader::FRAMES_AT;
         let first = first.or_else(|| frames.values().find(opens).map(|found| found.header.position));
         segments.push(Segment { number, first, length: file.length()?, bytes, frames });
     }
@@ -201,13 +202,13 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
     };
     loop {
         let next = Position(replayed.resume.last.0 + 1);
-        let Some(segment) = owner(segments, next) else { return replayed };
-        let Some(found) = segment.frames.get(&next) else { return replayed };
+        let Some(segment) = owner(segments, next) else { break };
+        let Some(found) = segment.frames.get(&next) else { break };
         replayed.frames.push((next, found.payload.clone()));
         replayed.resume.last = next;
-        replayed.resume.bytes += FrameHeader::frame_bytes(found.payload.len()) as u64;
+        // Between two groups lies what pads the first one to a page.
         let follows =
-            |run: &&mut Run| run.header.segment == segment.number && run.start + run.bytes.len() == found.offset;
+            |run: &&mut Run| run.header.segment == segment.number && run.start + run.bytes.len() <= found.offset;
         match replayed.used.last_mut().filter(follows) {
             Some(run) => run.bytes = segment.bytes.slice(run.start..found.end()),
             None => replayed.used.push(Run {
@@ -221,14 +222,16 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
             }),
         }
     }
+    replayed.resume.bytes = replayed.used.iter().map(|run| run.bytes.len() as u64).sum();
+    replayed
 }
 
 fn find_lost(disk: &Disk, segments: &[Segment], missing: Position, superblock: &Superblock) -> Option<StoreError> {
     let place = owner(segments, missing);
     let path = format!("{}/{}", disk.path(), place.map_or_else(|| JOURNAL.to_owned(), |at| segment_path(at.number)));
-    // The missing frame should begin where the one before it ends.
+    // The missing frame should begin where the one before it ends, or at the next page.
     let before = place.and_then(|at| at.frames.range(..missing).next_back());
-    let offset = before.map_or(SegmentHeader::BYTES, |(_, found)| found.end()) as u64;
+    let offset = before.map_or(SegmentHeader::FRAMES_AT, |(_, found)| found.end()) as u64;
     let knew = |segment: &Segment| {
         let witness = segment.frames.values().find(|found| found.header.durable >= missing)?;
         Some(format!("frame {} in {}", witness.header.position.0, segment_path(segment.number)))

@@ -1,11 +1,14 @@
 //! Torn tails, at every byte.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
-use platform::sim::each_seed;
+use platform::sim::{Faults, each_seed};
 
 use crate::StoreError;
-use crate::format::FrameHeader;
+use crate::format::{FrameHeader, SegmentHeader};
 use crate::tests::Machine;
 
 /// Frames of one life that are cut off anywhere leave a prefix, and what is logged afterwards follows it.
@@ -25,8 +28,10 @@ fn a_tail_that_is_torn_anywhere_leaves_a_prefix() {
         machine.world.restart();
         let files = machine.disks[0].snapshot_files();
         let (path, bytes) = files.iter().find(|(path, _)| path.starts_with("journal/")).unwrap();
-        let end: usize = 64 + (1..=20).map(|number| FrameHeader::frame_bytes(number * 13)).sum::<usize>();
-        let tear = usize::try_from(machine.world.below(end as u64 - 64)).unwrap() + 64;
+        let end: usize =
+            SegmentHeader::FRAMES_AT + (1..=20).map(|number| FrameHeader::frame_bytes(number * 13)).sum::<usize>();
+        let frames = end - SegmentHeader::FRAMES_AT;
+        let tear = usize::try_from(machine.world.below(frames as u64)).unwrap() + SegmentHeader::FRAMES_AT;
         machine.disks[0].corrupt(path, tear as u64, &vec![0; bytes.len() - tear]);
         let (store, recovered) = machine.open();
         let count = u8::try_from(recovered.frames.len()).unwrap();
@@ -105,7 +110,8 @@ fn what_looks_like_frames_does_not_hold_an_opening_up() {
         machine.world.restart();
         let files = machine.disks[0].snapshot_files();
         let (path, bytes) = files.iter().find(|(_, bytes)| bytes.windows(4).any(|window| window == b"Fram")).unwrap();
-        let mut fakes = bytes[128..].to_vec();
+        let behind = SegmentHeader::FRAMES_AT + 64;
+        let mut fakes = bytes[behind..].to_vec();
         let length = u32::try_from(FRAME_BYTES_MAX / 2).unwrap().to_le_bytes();
         for fake in fakes.chunks_exact_mut(FrameHeader::BYTES) {
             fake[..4].copy_from_slice(&FrameHeader::MAGIC);
@@ -113,7 +119,7 @@ fn what_looks_like_frames_does_not_hold_an_opening_up() {
             fake[16..24].copy_from_slice(&u64::to_le_bytes(position));
             fake[24..32].copy_from_slice(&u64::to_le_bytes(durable));
         }
-        machine.disks[0].corrupt(path, 128, &fakes);
+        machine.disks[0].corrupt(path, behind as u64, &fakes);
         if is_rotten {
             machine.disks[0].flip_bit(path, 20, 1);
         }
@@ -126,4 +132,31 @@ fn what_looks_like_frames_does_not_hold_an_opening_up() {
         }
     }
     assert_eq!(refused, 1);
+}
+
+/// A caller waits for the disk itself only where that takes next to no time and nobody else is waiting.
+#[test]
+fn a_caller_leads_only_while_it_is_alone_and_the_disk_is_quick() {
+    let machine = Machine::new(5, 1, 64 << 20);
+    let (store, _) = machine.open();
+    let led_here = |callers: usize, rounds: usize| {
+        let before = store.counters().log_groups_here.value();
+        for _ in 0..rounds {
+            for _ in 0..callers {
+                let store = Arc::clone(&store);
+                let caller = async move { store.sync_log(store.log(b"frame")).await.unwrap() };
+                machine.world.platform().tasks.spawn("caller", Box::pin(caller));
+            }
+            machine.world.run_for(Duration::from_secs(10)).unwrap();
+        }
+        store.counters().log_groups_here.value() - before
+    };
+    // The simulated disk is that quick every other time.
+    assert!((50..200).contains(&led_here(1, 200)));
+    machine.disks[0].set_faults(Faults { slowness: 100, ..Faults::default() });
+    // The first of them cannot know.
+    assert!(led_here(1, 50) <= 1);
+    machine.disks[0].set_faults(Faults::default());
+    led_here(1, 20);
+    assert!(led_here(4, 50) <= 1);
 }

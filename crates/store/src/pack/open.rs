@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use platform::disk::{DiskError, DiskErrorKind, File, RUN_ALIGN};
+use platform::disk::{DiskError, DiskErrorKind, File};
 
 use crate::chunk::Packed;
 use crate::counters::Counters;
 use crate::format::{Class, Entry, PackHeader, Summary};
+use crate::run::Run;
 
 /// The part of an open pack that readers share with its writer.
 pub(crate) struct OpenPack {
@@ -40,46 +41,21 @@ struct Tail {
 
 impl Tail {
     fn flushing_bytes(&self) -> usize {
-        self.flushing.as_ref().map_or(0, |run| run.content().len())
+        self.flushing.as_ref().map_or(0, |run| run.len())
     }
 
     /// Where the next byte goes.
     fn end(&self) -> u64 {
-        self.start + (self.flushing_bytes() + self.pending.content().len()) as u64
+        self.start + (self.flushing_bytes() + self.pending.len()) as u64
     }
 }
 
-/// A buffer whose content lies in memory, relative to a page, as in its file: so a device can take it from there.
-#[derive(Default)]
-struct Run {
-    bytes: Vec<u8>,
-    skipped: usize,
-}
-
-impl Run {
-    /// An empty one in the memory of this one, for what begins at `offset`.
-    fn begin(mut self, offset: u64) -> Run {
-        self.bytes.clear();
-        // Beyond a run goes the chunk that completes it, if it is not among the largest.
-        self.bytes.reserve(super::RUN_BYTES + super::RUN_BYTES / 8 + RUN_ALIGN);
-        let within_page = usize::try_from(offset % RUN_ALIGN as u64).expect("below a page");
-        self.skipped = (self.bytes.as_ptr().align_offset(RUN_ALIGN) + within_page) % RUN_ALIGN;
-        self.bytes.resize(self.skipped, 0);
-        self
-    }
-
-    fn content(&self) -> &[u8] {
-        &self.bytes[self.skipped..]
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-}
+/// Beyond a run goes the chunk that completes it, if it is not among the largest.
+const ROOM: usize = super::RUN_BYTES + super::RUN_BYTES / 8;
 
 impl OpenPack {
     pub(super) fn new(number: u64, disk: usize, class: Class, file: File, header: &[u8]) -> OpenPack {
-        let mut pending = Run::default().begin(0);
+        let mut pending = Run::default().begin(0, ROOM);
         pending.push(header);
         OpenPack {
             number,
@@ -122,7 +98,7 @@ impl OpenPack {
 
     pub(super) fn buffered_bytes(&self) -> usize {
         let tail = self.tail.lock();
-        tail.flushing_bytes() + tail.pending.content().len()
+        tail.flushing_bytes() + tail.pending.len()
     }
 
     /// Bytes from the buffer; `None` if they are in the file.
@@ -145,10 +121,10 @@ impl OpenPack {
             let (start, run) = {
                 let mut tail = self.tail.lock();
                 if tail.flushing.is_none() {
-                    if tail.pending.content().is_empty() {
+                    if tail.pending.len() == 0 {
                         return Ok(count);
                     }
-                    let next = std::mem::take(&mut tail.spare).begin(tail.end());
+                    let next = std::mem::take(&mut tail.spare).begin(tail.end(), ROOM);
                     let pending = std::mem::replace(&mut tail.pending, next);
                     tail.flushing = Some(Arc::new(pending));
                 }
@@ -252,28 +228,5 @@ impl Writer {
         self.end = entry.end();
         self.entries.push(entry);
         entry
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use platform::disk::RUN_ALIGN;
-
-    use super::super::RUN_BYTES;
-    use super::Run;
-
-    /// Also when its memory is used again, and until it is as long as runs are.
-    #[test]
-    fn a_run_lies_in_memory_as_in_its_file() {
-        let mut run = Run::default();
-        for offset in [0, 1, 72, 4095, 4096, 4097, 1 << 20, (1 << 30) + 123] {
-            run = run.begin(offset);
-            for _ in 0..RUN_BYTES / 4096 {
-                run.push(&[7; 4096]);
-            }
-            let within_page = run.content().as_ptr().addr() % RUN_ALIGN;
-            assert_eq!(within_page as u64, offset % RUN_ALIGN as u64);
-            assert!(run.content() == [7; RUN_BYTES]);
-        }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) async fn read_footer(file: &File, pack: u64) -> Result<Result<PackFoo
     let length = file.length()?;
     let Some(at) = length.checked_sub(PackFooter::BYTES as u64) else {
         let found = format!("{length} bytes");
-        return Ok(Err(Unfit { expected: "a footer".to_owned(), found, newer: None }));
+        return Ok(Err(Unfit::new("a footer", found)));
     };
     let mut bytes = [0; PackFooter::BYTES];
     file.read_exact_at(at, &mut bytes).await?;
@@ -43,7 +43,7 @@ pub(crate) async fn read_footer(file: &File, pack: u64) -> Result<Result<PackFoo
         if expected == length && length <= FILE_BYTES_MAX {
             Ok(footer)
         } else {
-            Err(Unfit { expected: format!("a file of {expected} bytes"), found: format!("{length}"), newer: None })
+            Err(Unfit::new(format!("a file of {expected} bytes"), length))
         }
     }))
 }

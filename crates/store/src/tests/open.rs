@@ -120,8 +120,28 @@ fn a_newer_format_is_refused_wherever_it_is_met() {
     refuses(&machine, &machine.handles(), &["a pack was written by a newer HydraFS", "found version 9", &pack]);
     let (machine, _) = node(5, 1);
     let (segment, number) = only_file(&machine.disks[0], "journal/");
-    set_version(&machine.disks[0], &segment, (0, SegmentHeader::BYTES), number, 2);
+    set_version(&machine.disks[0], &segment, (0, SegmentHeader::BYTES), number, 3);
     refuses(&machine, &machine.handles(), &["a journal segment was written by a newer HydraFS", &segment]);
+}
+
+/// What it says matters only where the node was not closed.
+#[test]
+fn a_journal_of_an_older_format_is_refused_while_it_may_be_needed() {
+    let (machine, _) = node(5, 1);
+    let (segment, number) = only_file(&machine.disks[0], "journal/");
+    set_version(&machine.disks[0], &segment, (0, SegmentHeader::BYTES), number, 1);
+    refuses(&machine, &machine.handles(), &["a journal segment was written by an older HydraFS", &segment]);
+    let machine = Machine::new(5, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.log(b"one");
+        store.commit(b"second", Position(1)).await.unwrap();
+        store.close().await.unwrap();
+    });
+    drop(store);
+    machine.world.restart();
+    set_version(&machine.disks[0], &segment, (0, SegmentHeader::BYTES), number, 1);
+    machine.open();
 }
 
 #[test]

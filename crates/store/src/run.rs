@@ -1,0 +1,89 @@
+//! A buffer whose content lies in memory, relative to a page, as in its file, however it grows: so a device can take it from there
+//! ([`platform::disk::File::write_run`]).
+//!
+//! Not here: when it is written.
+
+use platform::disk::RUN_ALIGN;
+
+#[derive(Default)]
+pub(crate) struct Run {
+    bytes: Vec<u8>,
+    skipped: usize,
+}
+
+impl Run {
+    /// An empty one in the memory of this one, for what begins at `offset`, with room for `room` bytes before it has to move.
+    pub(crate) fn begin(mut self, offset: u64, room: usize) -> Run {
+        self.bytes.clear();
+        self.bytes.reserve(room + RUN_ALIGN);
+        let within_page = usize::try_from(offset % RUN_ALIGN as u64).expect("below a page");
+        self.skipped = (self.bytes.as_ptr().align_offset(RUN_ALIGN) + within_page) % RUN_ALIGN;
+        self.bytes.resize(self.skipped, 0);
+        self
+    }
+
+    pub(crate) fn content(&self) -> &[u8] {
+        &self.bytes[self.skipped..]
+    }
+
+    pub(crate) fn content_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.skipped..]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.skipped
+    }
+
+    /// Bytes of memory that it keeps.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        if self.bytes.len() + bytes.len() > self.bytes.capacity() {
+            // A vector that grows by itself may come to lie otherwise.
+            let within_page = (self.bytes.as_ptr().addr() + self.skipped) % RUN_ALIGN;
+            let room = (self.len() + bytes.len()).max(2 * self.len());
+            let mut bigger = Run::default().begin(within_page as u64, room);
+            bigger.bytes.extend_from_slice(self.content());
+            *self = bigger;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends zeroes until its length is a multiple of `align`.
+    pub(crate) fn pad(&mut self, align: usize) {
+        const ZEROES: [u8; RUN_ALIGN] = [0; RUN_ALIGN];
+        let missing = self.len().next_multiple_of(align) - self.len();
+        self.push(&ZEROES[..missing]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use platform::disk::RUN_ALIGN;
+
+    use super::Run;
+
+    /// Also when its memory is used again, and when it outgrows it.
+    #[test]
+    fn a_run_lies_in_memory_as_in_its_file() {
+        let mut run = Run::default();
+        for offset in [0, 1, 72, 4095, 4096, 4097, 1 << 20, (1 << 30) + 123] {
+            for room in [0, 5000, 1 << 20] {
+                run = run.begin(offset, room);
+                let mut expected = Vec::new();
+                for count in [0_usize, 1, 8, 4096, 3, 100_000, 4096] {
+                    let piece = vec![count.to_le_bytes()[0] ^ 0x5a; count];
+                    run.push(&piece);
+                    expected.extend(piece);
+                }
+                assert_eq!((run.content().as_ptr().addr() % RUN_ALIGN) as u64, offset % RUN_ALIGN as u64);
+                assert!(run.content() == expected && run.len() == expected.len());
+                run.pad(RUN_ALIGN);
+                assert!(run.len().is_multiple_of(RUN_ALIGN) && run.content().starts_with(&expected));
+                assert!(run.content()[expected.len()..].iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+}
