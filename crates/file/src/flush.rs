@@ -189,7 +189,7 @@ impl FileSystem {
         };
         let content = state.dirty.take().map(inline).collect::<Vec<_>>();
         if !content.is_empty() {
-            record_write(&mut transaction, inode, &mut state, content);
+            record_write(&mut transaction, inode, &mut state, content, 0);
         }
         log_access_time(&mut transaction, inode, &mut state);
         transaction.log();
@@ -332,6 +332,7 @@ impl FileSystem {
     fn publish(&self, mut taken: Taken) -> Option<Arc<Inode>> {
         let content = std::mem::take(&mut taken.content);
         let mut groups = content.chunks(RECORD_EXTENTS).peekable();
+        let mut size_taken = 0;
         loop {
             let group = groups.next();
             let mut transaction = Transaction::begin(self);
@@ -344,12 +345,13 @@ impl FileSystem {
             if is_last {
                 state.flushing = None;
                 let tail = taken.tail.take();
+                size_taken = tail.as_ref().map_or(taken.flushing.size, |(offset, _)| *offset);
                 let tail_bytes = tail.as_ref().map_or(0, |(_, tail)| tail.len() as u64);
                 self.counters.flushed_bytes.add(taken.flushing.bytes - tail_bytes);
                 self.accept_below(&taken.inode, &mut state, taken.flushing.bytes, tail);
             }
             if let Some(group) = group.filter(|_| !state.is_gone) {
-                record_write(&mut transaction, &taken.inode, &mut state, group.to_vec());
+                record_write(&mut transaction, &taken.inode, &mut state, group.to_vec(), size_taken);
                 log_access_time(&mut transaction, &taken.inode, &mut state);
                 transaction.log();
             }
@@ -371,7 +373,7 @@ impl FileSystem {
                 runs.insert(range, Run(self.buffers.lend(run)));
             }
             let bytes = std::mem::take(&mut state.dirty_bytes);
-            let flushing = Arc::new(Flushing { runs, bytes, since: state.dirty_since });
+            let flushing = Arc::new(Flushing { runs, bytes, since: state.dirty_since, size: state.attributes.size });
             state.flushing = Some(flushing.clone());
             flushing
         };
@@ -453,15 +455,17 @@ impl FileSystem {
 }
 
 /// Records content that became local, with the size and times that go with it. The size that callers see becomes local with
-/// the last of the accepted data (`replace_content` relies on it).
+/// the last of the accepted data (`replace_content` relies on it). `size_taken`: what they saw when all of it was taken, for what was
+/// accepted since may begin within that size, and lie on what is beyond the content: a hole, or zeroes.
 fn record_write(
     transaction: &mut Transaction<'_>,
     inode: &Arc<Inode>,
     state: &mut State,
     content: Vec<(u64, Content)>,
+    size_taken: u64,
 ) {
     let end = content.iter().map(|(offset, content)| offset + content.length()).max().unwrap_or(0);
-    let size = state.local_size(state.logged.size.max(end));
+    let size = state.local_size(state.logged.size.max(end).max(size_taken.min(state.attributes.size)));
     let Attributes { mode, modified, changed, .. } = state.attributes;
     transaction.record(inode, state, Change::Write { size, mode, modified, changed, content });
 }

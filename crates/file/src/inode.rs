@@ -98,6 +98,8 @@ pub(crate) struct Flushing {
     pub(crate) bytes: u64,
     /// Since when there was any of it, by the monotonic clock.
     pub(crate) since: std::time::Duration,
+    /// The size that callers saw when it was taken.
+    pub(crate) size: u64,
 }
 
 /// Bytes that can be cut without copying.

@@ -270,3 +270,25 @@ fn a_repair_beside_a_pass_of_reclaim_ends() {
     }));
     machine.check(&system);
 }
+
+/// What is accepted while a flush is under way may begin within the size that was synced, behind the content that is flushed.
+#[test]
+fn a_sync_keeps_the_size_that_it_found() {
+    let machine = Machine::new(29);
+    let mut system = machine.open();
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(200_000, 1), false).await.unwrap();
+        let grow = AttributeChange { size: Some(300_000), ..AttributeChange::default() };
+        system.set_attributes(file, &grow).await.unwrap();
+        let mut sync: Pending<'_, _> = Box::pin(system.sync_all());
+        assert!(starts(&mut sync).await);
+        system.write(file, 100_000, &pattern(300_000, 2), false).await.unwrap();
+        sync.await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    let bytes = machine.run(async { read_all(&system, find(&system, "f").await.unwrap()).await });
+    let expected = [pattern(200_000, 1), vec![0; 100_000]].concat();
+    assert!(bytes == expected, "{} bytes", bytes.len());
+    machine.check(&system);
+}
