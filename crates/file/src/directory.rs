@@ -167,11 +167,10 @@ impl FileSystem {
 
     /// Brings the inodes of listed entries into memory together, for whoever asks for their attributes next. Files of one directory
     /// are neighbours in the catalog (`ID_RUN`), so this is much cheaper than one after the other.
-    pub async fn load_listed(&self, listed: &[DirectoryEntry]) {
+    pub async fn load_listed(&self, listed: &[Node]) {
         let Some(first) = listed.first() else { return };
-        let view = first.node.view;
-        let nodes = listed.iter().map(|entry| entry.node).filter(|node| node.view == view);
-        self.load_neighbours(view, nodes.map(|node| node.file)).await;
+        let files = listed.iter().filter(|node| node.view == first.view).map(|node| node.file);
+        self.load_neighbours(first.view, files).await;
     }
 
     /// Entries in `(after, end]` and that end, which is `u64::MAX` when nothing follows.

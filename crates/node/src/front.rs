@@ -11,6 +11,7 @@
 
 mod errands;
 mod failures;
+mod listers;
 mod nodes;
 mod room;
 mod translate;

@@ -405,7 +405,8 @@ async fn look_around(system: &FileSystem, root: Node) -> Vec<Node> {
             let Some(last) = entries.last() else { break };
             assert!(last.cookie > after, "a listing goes forward");
             after = last.cookie;
-            system.load_listed(&entries).await;
+            let nodes: Vec<Node> = entries.iter().map(|entry| entry.node).collect();
+            system.load_listed(&nodes).await;
             for entry in entries {
                 let _ = system.lookup(directory, &entry.name).await;
                 if !found.contains(&entry.node) && found.len() < VISITS_MAX {

@@ -28,6 +28,7 @@ use platform::Platform;
 
 use self::reply::{Answer, Refusal, Reply};
 use super::errands::Errands;
+use super::listers::Listers;
 use super::nodes::Nodes;
 use super::room::Room;
 use super::translate;
@@ -51,6 +52,7 @@ pub(crate) struct Kernel {
     opens_silently: AtomicBool,
     failures: Failures,
     errands: Errands,
+    listers: Listers,
 }
 
 impl Service for Kernel {
@@ -109,6 +111,7 @@ impl Kernel {
             opens_silently: AtomicBool::new(true),
             failures: Failures::default(),
             errands: Errands::new(platform.tasks.clone()),
+            listers: Listers::default(),
         }
     }
 
@@ -215,7 +218,9 @@ impl Kernel {
                 Ok(Reply::Written(data.len()))
             }
             Request::ReadDir { offset, .. } => self.list(node, offset, exchange.reply_room()).await,
-            Request::ReadDirPlus { offset, .. } => self.list_plus(node, offset, exchange.reply_room()).await,
+            Request::ReadDirPlus { offset, .. } => {
+                self.list_plus(node, offset, header.pid, exchange.reply_room()).await
+            }
             // A snapshot is durable since it was made.
             Request::FSync { .. } | Request::FSyncDir { .. } if writable(node).is_err() => Ok(Reply::Empty),
             Request::FSync { .. } | Request::FSyncDir { .. } => done(self.system.sync(node.file).await),
@@ -268,7 +273,12 @@ impl Kernel {
         };
         let valid = self.valid_in(parent);
         match found {
-            Ok((node, attributes)) => Ok(Reply::Entry(self.entry(node, &attributes, valid))),
+            Ok((node, attributes)) => {
+                if attributes.kind != Kind::Directory {
+                    self.listers.looked_up(parent);
+                }
+                Ok(Reply::Entry(self.entry(node, &attributes, valid)))
+            }
             Err(FileError::NoEntry) if !valid.is_zero() => Ok(Reply::Entry(translate::no_entry(valid))),
             Err(error) => Err(error.into()),
         }

@@ -33,7 +33,7 @@ impl Kernel {
         Ok(Reply::Data(writer.bytes()))
     }
 
-    pub(super) async fn list_plus(&self, directory: Node, offset: u64, room: &mut [u8]) -> Answer {
+    pub(super) async fn list_plus(&self, directory: Node, offset: u64, caller: u32, room: &mut [u8]) -> Answer {
         let limit = room.len() / ENTRY_PLUS_BYTES;
         let mut writer = DirectoryWriter::new(room);
         for (cookie, node, name) in self.dots(directory, offset).await? {
@@ -44,10 +44,18 @@ impl Kernel {
             }
         }
         let entries = self.system.read_directory(directory, offset, limit).await?;
+        let wants_all = self.listers.wants_attributes(directory, caller);
+        let is_wanted = |entry: &DirectoryEntry| wants_all || entry.kind == Kind::Directory;
         // More than fit may come: whole nodes of the directory's tree do.
-        self.system.load_listed(&entries[..entries.len().min(limit)]).await;
-        for entry in entries {
-            if !self.add_plus(&mut writer, directory, &entry).await? {
+        let wanted: Vec<Node> =
+            entries.iter().take(limit).filter(|entry| is_wanted(entry)).map(|entry| entry.node).collect();
+        self.system.load_listed(&wanted).await;
+        for entry in &entries {
+            let is_added = match is_wanted(entry) {
+                true => self.add_plus(&mut writer, directory, entry).await?,
+                false => add_name(&mut writer, entry),
+            };
+            if !is_added {
                 break;
             }
         }
@@ -66,7 +74,7 @@ impl Kernel {
             Ok(attributes) => self.entry(listed.node, &attributes, self.valid_in(directory)),
             // Removed meanwhile, or damaged: the name stands, and whoever uses it hears what is wrong.
             Err(FileError::NoEntry | FileError::Store(_)) => {
-                return Ok(writer.add_plus(&fuse::Entry::default(), inode, listed.cookie, kind, &listed.name));
+                return Ok(add_name(writer, listed));
             }
             Err(error) => return Err(error),
         };
@@ -92,6 +100,12 @@ impl Kernel {
         }
         Ok(dots)
     }
+}
+
+/// Adds a name without attributes, and without a reference.
+fn add_name(writer: &mut DirectoryWriter<'_>, listed: &DirectoryEntry) -> bool {
+    let (inode, kind) = (inode_number(listed.node), kind_number(listed.kind));
+    writer.add_plus(&fuse::Entry::default(), inode, listed.cookie, kind, &listed.name)
 }
 
 /// `d_type`: our kinds have its numbers.
