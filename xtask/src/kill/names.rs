@@ -134,22 +134,21 @@ impl Names {
         own.map_or(0, |index| index as u64 + 1).max(self.round.covered(self.thread))
     }
 
-    /// The smallest and the largest prefix that the folder may be.
-    fn prefixes(&self) -> Result<(usize, usize)> {
-        let found = list(&self.folder)?;
+    /// The prefixes that have these names, shortest first; at least one.
+    fn prefixes(&self, found: &BTreeMap<String, Found>) -> Result<Vec<usize>> {
         let (mut names, mut fitting) = (Names_::new(), Vec::new());
         for count in 0..=self.record.len() {
             if count > 0 {
                 replay(&mut names, &self.record[count - 1].change);
             }
-            if same(&names, &found) {
+            if same(&names, found) {
                 fitting.push(count);
             }
         }
-        match (fitting.first(), fitting.last()) {
-            (Some(first), Some(last)) => Ok((*first, *last)),
-            _ => bail!("the names are no prefix of what was done: {}", self.nearest(&found)),
+        if fitting.is_empty() {
+            bail!("the names are no prefix of what was done: {}", self.nearest(found));
         }
+        Ok(fitting)
     }
 
     /// How the names differ from the prefix that they are nearest to.
@@ -179,8 +178,8 @@ impl Names {
         )
     }
 
-    /// Files that must have all their bytes, given how many operations are there.
-    fn whole(&self, present: usize) -> BTreeSet<Key> {
+    /// The names after so many operations, and the files that must have all their bytes then.
+    fn after(&self, present: usize) -> (Names_, BTreeSet<Key>) {
         let covered = self.round.covered(self.thread) as usize;
         let (mut names, mut whole) = (Names_::new(), BTreeSet::new());
         for (index, operation) in self.record.iter().take(present).enumerate() {
@@ -198,33 +197,27 @@ impl Names {
             }
             replay(&mut names, &operation.change);
         }
-        whole
+        (names, whole)
     }
 
-    fn verify_content(&self, whole: &BTreeSet<Key>) -> Result<u64> {
-        let sizes: BTreeMap<Key, u64> = self
-            .record
-            .iter()
-            .filter_map(|operation| match &operation.change {
-                Change::Create(_, key, bytes) => Some((*key, *bytes)),
-                _ => None,
-            })
-            .collect();
+    /// Whether each file has what its name says, if so many operations are there. By names, for an empty file does not say whose it is.
+    fn verify_content(&self, present: usize, found: &BTreeMap<String, Found>) -> Result<u64> {
+        let sizes = self.record.iter().filter_map(|operation| match &operation.change {
+            Change::Create(_, key, bytes) => Some((*key, *bytes)),
+            _ => None,
+        });
+        let sizes: BTreeMap<Key, u64> = sizes.collect();
+        let (names, whole) = self.after(present);
         let mut read = 0;
-        for (name, found) in list(&self.folder)? {
-            let Found::File(bytes) = found else { continue };
-            read += bytes.len() as u64;
-            let Some(key) = content::owner(&bytes) else { continue };
-            let size =
-                sizes.get(&key).with_context(|| format!("{name} holds the content of no file of this thread"))?;
-            content::check(key, 0, &bytes).with_context(|| name.clone())?;
-            if bytes.len() as u64 > *size || (whole.contains(&key) && (bytes.len() as u64) < *size) {
-                bail!(
-                    "{name} has {} bytes, and {size} were written{}",
-                    bytes.len(),
-                    if whole.contains(&key) { " and synced" } else { "" }
-                );
+        for (name, entry) in &names {
+            let (Entry::File(key), Some(Found::File(bytes))) = (entry, found.get(name)) else { continue };
+            content::check(*key, 0, bytes).with_context(|| name.clone())?;
+            let (count, size, is_whole) = (bytes.len() as u64, sizes[key], whole.contains(key));
+            if count > size || (is_whole && count < size) {
+                let synced = if is_whole { " and synced, or renamed over another file" } else { "" };
+                bail!("{name} has {count} bytes, and {size} were written{synced}");
             }
+            read += count;
         }
         Ok(read)
     }
@@ -256,17 +249,26 @@ impl Load for Names {
     }
 
     fn verify(&self) -> Result<Verified> {
-        let (_, present) = self.prefixes()?;
-        let synced = self.synced();
-        if (present as u64) < synced {
-            bail!("{synced} operations were synced, and only {present} are there");
+        let found = list(&self.folder)?;
+        let fitting = self.prefixes(&found)?;
+        let (synced, last) = (self.synced(), fitting[fitting.len() - 1]);
+        if (last as u64) < synced {
+            bail!("{synced} operations were synced, and only {last} are there");
         }
-        let bytes = self.verify_content(&self.whole(present))?;
-        Ok(Verified { synced, present: present as u64, bytes })
+        // Where several prefixes have these names, one must have the content too.
+        let mut failure = None;
+        for present in fitting.into_iter().rev().take_while(|count| *count as u64 >= synced) {
+            match self.verify_content(present, &found) {
+                Ok(bytes) => return Ok(Verified { synced, present: present as u64, bytes }),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        Err(failure.expect("the last one is long enough"))
     }
 
     fn cut(&self) -> Result<Option<Cut>> {
-        let (least, most) = self.prefixes()?;
+        let fitting = self.prefixes(&list(&self.folder)?)?;
+        let (least, most) = (fitting[0], fitting[fitting.len() - 1]);
         let first_lost_ended = self.record.get(most).and_then(|operation| operation.ended);
         let last_kept_began = least.checked_sub(1).map(|last| self.record[last].began);
         Ok(Some(Cut { first_lost_ended, last_kept_began }))

@@ -82,6 +82,15 @@ fn names_are_judged() {
     file.set_len(content.len() as u64).expect("room");
     assert_eq!(verdict(loads[0].as_ref()), "good");
 
+    // An empty file does not say whose it is; what was synced under its name does.
+    world.round.all_synced(&world.round.progress());
+    file.set_len(0).expect("room");
+    assert!(verdict(loads[0].as_ref()).contains("has 0 bytes"), "{}", verdict(loads[0].as_ref()));
+    file.write_all_at(&[0; 5], 0).expect("room");
+    assert!(verdict(loads[0].as_ref()).contains("5 zeroes"), "{}", verdict(loads[0].as_ref()));
+    file.write_all_at(&content, 0).expect("room");
+    assert_eq!(verdict(loads[0].as_ref()), "good");
+
     fs::write(folder.join("ghost"), "").expect("room");
     assert!(verdict(loads[0].as_ref()).contains("ghost is there"), "{}", verdict(loads[0].as_ref()));
     fs::remove_file(folder.join("ghost")).expect("there");
