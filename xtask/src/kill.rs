@@ -9,6 +9,7 @@
 //! V-2  Every byte that is read was written there by us: no zeroes, no other file's bytes, no bytes of another time.
 //! V-3  If an operation on names is there, all that ended before it began are: in its thread, and in the others.
 //! V-4  A file that was renamed over another has all its data.
+//! V-5  A kill counts only if there was load: a mount that stands still would survive any.
 //!
 //! Not here: power loss, which drops what the disk had not synced (`sim` simulates it): the kernel survives the kill of a process.
 
@@ -32,7 +33,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 
 pub(crate) use self::kind::Kind;
-use self::load::{Load, Round, Verified};
+use self::load::{Load, Round, Tally, Verified};
 use crate::random::Random;
 use crate::text::{count, span};
 use crate::tools::{self, Profile};
@@ -42,6 +43,12 @@ use crate::{interrupt, machine, program::Program};
 
 /// How long a mount may take to answer while its outcome is judged.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A load that does nothing for so long stands still: far more than any flush of a full buffer takes.
+const STILL: Duration = Duration::from_secs(30);
+
+/// How long all rounds must have run until each load must have done and synced something.
+const RUN_MIN: Duration = Duration::from_secs(20);
 
 /// Kill the daemon under load again and again, and check what is left.
 #[derive(clap::Args, Debug)]
@@ -107,6 +114,8 @@ pub(crate) fn torture(binary: &Path, kind: Kind, rounds: u32, seed: u64) -> Resu
         random: Random::new(seed),
         root: root.clone(),
         settled: None,
+        tallies: Vec::new(),
+        lived: Duration::ZERO,
         survived: Survived::default(),
     };
     while rounds == 0 || torture.survived.rounds < rounds {
@@ -121,6 +130,9 @@ pub(crate) fn torture(binary: &Path, kind: Kind, rounds: u32, seed: u64) -> Resu
         outcome.with_context(|| {
             format!("round {round} with seed {seed}; the node, its log and the disks are kept in {}", root.display())
         })?;
+    }
+    if torture.lived >= RUN_MIN {
+        load::none_idle(&torture.tallies)?;
     }
     if !interrupt::is_asked() {
         torture.volume.mount()?;
@@ -140,6 +152,10 @@ struct Torture {
     root: PathBuf,
     /// The last round's folder in the mount, and a copy outside of what it must hold.
     settled: Option<(PathBuf, PathBuf)>,
+    /// Of each load, in the order of the kind.
+    tallies: Vec<Tally>,
+    /// Under load, in all rounds.
+    lived: Duration,
     survived: Survived,
 }
 
@@ -164,9 +180,12 @@ impl Torture {
         let recovery = self.recover()?;
         let watchdog = self.volume.watchdog(PATIENCE)?;
         let mut verified = Verified::default();
-        for load in &loads {
+        self.tallies.resize_with(loads.len(), Tally::default);
+        for (load, tally) in loads.iter().zip(&mut self.tallies) {
             let what = || format!("{} after {} of load ({settings})", load.name(), span(lived));
-            verified.add(load.verify().with_context(what)?);
+            let right = load.verify().with_context(what)?;
+            tally.add(load.as_ref(), right);
+            verified.add(right);
         }
         load::one_order(&loads).with_context(|| settings.clone())?;
         self.compare_settled()?;
@@ -184,6 +203,7 @@ impl Torture {
             count(verified.present),
             span(recovery),
         );
+        self.lived += lived;
         self.survived.rounds = number;
         self.survived.done += done;
         self.survived.verified.add(verified);
@@ -220,7 +240,8 @@ impl Torture {
         is_synced: bool,
         outdated: Option<&Path>,
     ) -> Result<()> {
-        let volume = &mut self.volume;
+        let (volume, kind) = (&mut self.volume, self.kind);
+        let names: Vec<String> = loads.iter().map(|load| load.name().to_owned()).collect();
         std::thread::scope(|scope| -> Result<()> {
             let run = |load: &mut Box<dyn Load>| load.run().map(|words| format!("{}: {words}", load.name()));
             let running: Vec<_> = loads.iter_mut().map(|load| scope.spawn(move || run(load))).collect();
@@ -229,12 +250,19 @@ impl Torture {
                 scope.spawn(move || Program::new("rm").arg("-rf").arg(path).outcome());
             }
             let slept = interrupt::sleep(lived / 2).and_then(|()| {
+                let half = round.progress();
                 if is_synced {
-                    let before = round.progress();
                     volume.sync().context("cannot sync under load")?;
-                    round.all_synced(&before);
+                    round.all_synced(&half);
                 }
-                interrupt::sleep(lived / 2)
+                interrupt::sleep(lived / 2)?;
+                match kind.must_move_since(lived, half) {
+                    Some(then) => {
+                        let has_ended = || running.iter().any(|load| load.is_finished());
+                        moved(volume, round, &names, &then, has_ended)
+                    }
+                    None => Ok(()),
+                }
             });
             round.killing();
             let killed = volume.kill();
@@ -280,4 +308,25 @@ impl Torture {
         self.settled = Some((folder.to_owned(), copy));
         Ok(())
     }
+}
+
+/// Waits until each load has done something since `then`, or one has ended. Slow is not still: it waits for long.
+fn moved(volume: &Volume, round: &Round, names: &[String], then: &[u64], has_ended: impl Fn() -> bool) -> Result<()> {
+    let asked = Instant::now();
+    while let Some(still) = round.still(&then[..names.len()]) {
+        if has_ended() {
+            return Ok(());
+        }
+        if asked.elapsed() > STILL {
+            let state = volume.status().map_or_else(|error| format!("unknown: {error:#}"), |status| status.to_string());
+            bail!(
+                "{} stood still: it did nothing since the load was at {} of its own units, and then not in {} either; the daemon's status: {state}",
+                names[still],
+                then[still],
+                span(STILL)
+            );
+        }
+        interrupt::sleep(Duration::from_millis(20))?;
+    }
+    Ok(())
 }

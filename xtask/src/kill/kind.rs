@@ -1,5 +1,7 @@
 //! The kinds of load: which there are, what each needs, and of what threads it consists.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
@@ -58,6 +60,16 @@ impl Kind {
             Kind::Mixed => (200, 4000),
             Kind::Cargo => (200, 2500),
             _ => (100, 1200),
+        }
+    }
+
+    /// Since when each load must have done something when a round has lived so long; `half`: how far they were at half time. Programs
+    /// may take longer than a round for one step.
+    pub(super) fn must_move_since(self, lived: Duration, half: Vec<u64>) -> Option<Vec<u64>> {
+        match (self, lived.as_secs()) {
+            (Kind::Mixed, 2..) => Some(half),
+            (Kind::Mixed, 1) => Some(vec![0; half.len()]),
+            _ => None,
         }
     }
 

@@ -51,6 +51,32 @@ impl Verified {
     }
 }
 
+/// What a load did in all rounds.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    name: String,
+    done: u64,
+    synced: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, load: &dyn Load, right: Verified) {
+        load.name().clone_into(&mut self.name);
+        self.done += load.done();
+        self.synced += right.synced;
+    }
+}
+
+/// V-5 of a run: each load did something, and some of that had to be there.
+pub(super) fn none_idle(tallies: &[Tally]) -> Result<()> {
+    for Tally { name, done, synced } in tallies {
+        if *done == 0 || *synced == 0 {
+            bail!("{name} judged nothing: in all rounds it did {done} operations, and {synced} had to be there");
+        }
+    }
+    Ok(())
+}
+
 /// A round, as its threads share it.
 #[derive(Clone, Debug)]
 pub(super) struct Round {
@@ -111,6 +137,11 @@ impl Round {
         self.steps.iter().map(|steps| steps.done.load(Ordering::SeqCst)).collect()
     }
 
+    /// The first thread that has done nothing since `then`.
+    pub(super) fn still(&self, then: &[u64]) -> Option<usize> {
+        self.progress().iter().zip(then).position(|(now, then)| now <= then)
+    }
+
     /// All that was done then is synced.
     pub(super) fn all_synced(&self, then: &[u64]) {
         for (steps, done) in self.steps.iter().zip(then) {
@@ -121,6 +152,10 @@ impl Round {
     /// From now on errors are the kill's.
     pub(super) fn killing(&self) {
         self.is_killing.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_killing(&self) -> bool {
+        self.is_killing.load(Ordering::SeqCst)
     }
 
     /// Step after step, until one cannot be done. What went wrong, if the daemon lived.
@@ -134,7 +169,7 @@ impl Round {
 
     /// An error of a call in the mount: none of the load's if the daemon was about to be killed.
     pub(super) fn judge(&self, error: &impl Display) -> Option<String> {
-        (!self.is_killing.load(Ordering::SeqCst)).then(|| format!("{error:#}"))
+        (!self.is_killing()).then(|| format!("{error:#}"))
     }
 }
 

@@ -105,10 +105,12 @@ impl Postgres {
         own(&logs)?;
         let pgbench = self.cluster.program("pgbench").dir(&logs).args(["-n", "-c", "2", "-T", "3600", "-l"]);
         let mut pgbench = pgbench.start(Stdio::null(), Stdio::null(), self.cluster.log()?)?;
-        let outcomes = std::thread::scope(|scope| {
+        let (outcomes, benched) = std::thread::scope(|scope| {
             let this = &*self;
             let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || this.client(number))).collect();
-            clients.into_iter().map(|client| client.join().expect("it returns what it said")).collect::<Vec<_>>()
+            let benched = until_killed(&mut pgbench, &this.round);
+            let said = clients.into_iter().map(|client| client.join().expect("it returns what it said"));
+            (said.collect::<Vec<_>>(), benched)
         });
         if let Some(server) = &mut self.server {
             server.quit(Duration::from_secs(10));
@@ -124,7 +126,7 @@ impl Postgres {
             self.benched += read_lossy(&logs.join(name)).lines().filter(|line| is_whole(line)).count() as u64;
         }
         fs::remove_dir_all(&logs)?;
-        Ok(outcomes.into_iter().flatten().next())
+        Ok(outcomes.into_iter().flatten().next().or(benched?))
     }
 
     /// Everything that can be asked of a server that runs.
@@ -288,6 +290,17 @@ impl Cluster {
         let answer = self.ask(sql)?;
         answer.parse().with_context(|| format!("`{sql}` gives {answer:?}"))
     }
+}
+
+/// Waits for the kill; what to say if pgbench, which has work for an hour, ended before it.
+pub(super) fn until_killed(pgbench: &mut Child, round: &Round) -> Result<Option<String>> {
+    while !round.is_killing() {
+        if let Some(status) = pgbench.inner.try_wait()? {
+            return Ok(round.judge(&format!("pgbench ended before the kill: {status}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(None)
 }
 
 /// What a client writes, as SQL: some rows are larger than others, none fits twice on a page by chance.

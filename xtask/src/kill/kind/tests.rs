@@ -4,10 +4,11 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
-use super::super::load::one_order;
-use super::{Append, Git, Journal, Load, Names, Overwrite, Replace, Round, Rsync, Sqlite};
+use super::super::load::{Tally, Verified, none_idle, one_order};
+use super::{Append, Git, Journal, Kind, Load, Names, Overwrite, Replace, Round, Rsync, Sqlite, postgres};
 use crate::program::Program;
 
 struct World {
@@ -101,6 +102,42 @@ fn names_are_judged() {
     // And the other thread's later operations are there.
     let words = one_order(&loads).expect_err("no prefix").to_string();
     assert!(words.contains("no prefix") && words.contains("names-0 lost"), "{words}");
+}
+
+#[test]
+fn loads_that_stand_still_are_found() {
+    let world = World::new("still");
+    let mut loads: Vec<Box<dyn Load>> = vec![
+        Box::new(Names::new(&world.round, 0).expect("room")),
+        Box::new(Replace::new(&world.round, 1).expect("room")),
+    ];
+    let (mut ran, mut idle) = (Tally::default(), Tally::default());
+    idle.add(loads[0].as_ref(), Verified::default());
+    assert_eq!(world.round.still(&[0, 0]), Some(0));
+    world.live(&mut loads);
+    assert_eq!(world.round.still(&[0, 0]), None);
+    let now = world.round.progress();
+    assert_eq!(world.round.still(&[0, now[1]]), Some(1));
+
+    assert_eq!(Kind::Mixed.must_move_since(Duration::from_millis(900), now.clone()), None);
+    assert_eq!(Kind::Mixed.must_move_since(Duration::from_secs(1), now.clone()), Some(vec![0; now.len()]));
+    assert_eq!(Kind::Mixed.must_move_since(Duration::from_secs(3), now.clone()), Some(now));
+
+    world.round.all_synced(&world.round.progress());
+    ran.add(loads[0].as_ref(), loads[0].verify().expect("all is there"));
+    none_idle(&[ran]).expect("it ran");
+    let words = none_idle(&[idle]).expect_err("it did nothing").to_string();
+    assert!(words.contains("names-0 judged nothing"), "{words}");
+}
+
+#[test]
+fn programs_that_end_before_the_kill_are_found() {
+    let world = World::new("ended");
+    let ended = || Program::new("true").start(Stdio::null(), Stdio::null(), Stdio::null()).expect("it is here");
+    let words = postgres::until_killed(&mut ended(), &world.round).expect("a process of ours");
+    assert!(words.as_ref().is_some_and(|words| words.contains("before the kill")), "{words:?}");
+    world.round.killing();
+    assert_eq!(postgres::until_killed(&mut ended(), &world.round).expect("a process of ours"), None);
 }
 
 #[test]
