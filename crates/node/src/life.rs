@@ -369,7 +369,8 @@ impl<'a> Life<'a> {
                 Event::Flushed(flushed) => {
                     // One whose restart was given up concerns nobody.
                     let Some((program, answer)) = restart.take() else { continue };
-                    let flushed = flushed.map_err(|error| opening::explain("cannot restart", self.folder, &error));
+                    let explain = |error| as_before(opening::explain("cannot restart", self.folder, &error));
+                    let flushed = flushed.map_err(explain);
                     match flushed.and_then(|()| self.park(house, inbox, &mut later)) {
                         Ok(parked) => return End::Restart { program, answer, parked, later },
                         Err(failure) => {
@@ -459,7 +460,7 @@ impl<'a> Life<'a> {
         // Who starts it would wait for the mount, which waits for it.
         if house.unmounter().map_or(Ok(false), |unmounter| unmounter.has(&program)).map_err(cannot_run)? {
             let why = format!("the program {} lies on the mount itself", program.display());
-            return Err(self.cannot(why).mend("copy it elsewhere; the daemon goes on as before"));
+            return Err(as_before(self.refusal(why).mend("copy it elsewhere")));
         }
         answer.progress("flushing");
         let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());
@@ -481,8 +482,8 @@ impl<'a> Life<'a> {
         later: &mut VecDeque<Event>,
     ) -> Result<Option<Parked>, Failure> {
         let Some(control) = self.desk.close(PATIENCE) else {
-            let busy = self.cannot("somebody else's request (a check, mostly) is under way");
-            return Err(busy.mend("wait for it, or end it"));
+            let busy = self.refusal("somebody else's request (a check, mostly) is under way");
+            return Err(as_before(busy.mend("wait for it, or end it")));
         };
         let Some(serving) = &house.serving else { return Ok(None) };
         if let Err(error) = serving.parker.park(PARK_PATIENCE) {
@@ -495,16 +496,21 @@ impl<'a> Life<'a> {
                 Ok(Event::Ended(result)) => {
                     // It ended after all: the end is for who asks next.
                     let _ = self.send.send(Event::Ended(result));
-                    return Err(self.cannot("the mount has gone"));
+                    return Err(self.refusal("the mount has gone"));
                 }
                 Ok(other) => later.push_back(other),
-                Err(_) => return Err(self.cannot("the daemon is ending")),
+                Err(_) => return Err(self.refusal("the daemon is ending")),
             }
         }
     }
 
     fn cannot(&self, why: impl std::fmt::Display) -> Failure {
-        Failure::new("cannot restart", why).at(&self.folder.path).mend("the daemon goes on as before")
+        as_before(self.refusal(why))
+    }
+
+    /// As `cannot`, where nothing is said about what the daemon does now.
+    fn refusal(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new("cannot restart", why).at(&self.folder.path)
     }
 
     /// Closes the house and gives what it stood for to a new process; takes it back if that one is not ready. An error: nobody can go
@@ -521,7 +527,7 @@ impl<'a> Life<'a> {
         if let Err(error) = flush(&house.system, std::slice::from_ref(answer), house.system.sync_all()) {
             let failure = opening::explain("cannot restart", self.folder, &error);
             let next = Box::new(self.stay(house, parked)?);
-            return Ok(Passed::Back { failure: failure.mend("the daemon goes on as before"), next });
+            return Ok(Passed::Back { failure: as_before(failure), next });
         }
         let numbers = house.serving.as_ref().map(|serving| serving.kernel.nodes().known()).unwrap_or_default();
         let references = house.system.references();
@@ -543,7 +549,7 @@ impl<'a> Life<'a> {
         });
         let failure = match passed {
             Ok((process, words)) => return Ok(Passed::On { process, words }),
-            Err(failure) => failure.mend("the daemon goes on as before"),
+            Err(failure) => as_before(failure),
         };
         // Also after a failure to close: all that was accepted is local, and what no commit has the journal has.
         while !self.wait_released(&system)? {
@@ -588,6 +594,13 @@ impl<'a> Life<'a> {
         }
         Ok(true)
     }
+}
+
+/// A restart that failed: after what can be done about it, that nothing else has changed.
+fn as_before(failure: Failure) -> Failure {
+    const GOES_ON: &str = "the daemon goes on as before";
+    let mend = if failure.mend.is_empty() { GOES_ON.to_owned() } else { format!("{}; {GOES_ON}", failure.mend) };
+    failure.mend(mend)
 }
 
 /// Waits for work that makes data local. Those who wait with us, and the service manager, hear how far it is.

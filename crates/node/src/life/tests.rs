@@ -11,8 +11,9 @@ use file::Node;
 use platform::real::{Directory, block_on};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{House, Life, Passed, Serving};
+use super::{House, Life, Passed, Serving, as_before};
 use crate::config::Config;
+use crate::failure::Failure;
 use crate::front::Answer;
 use crate::node_folder::{FORMAT, Identity, NodeFolder};
 use crate::start::{self, MountOptions};
@@ -104,4 +105,12 @@ fn what_cannot_be_flushed_outlives_the_restart_that_fails() {
     drop(next);
     drop(disk);
     std::fs::remove_dir_all(folder).expect("ours");
+}
+
+#[test]
+fn a_restart_that_failed_keeps_its_advice() {
+    let failure = as_before(Failure::new("cannot open the node", "no space left").mend("make room"));
+    assert_eq!(failure.to_string(), "cannot open the node: no space left; make room; the daemon goes on as before");
+    let failure = as_before(Failure::new("cannot restart", "no memory"));
+    assert_eq!(failure.to_string(), "cannot restart: no memory; the daemon goes on as before");
 }
