@@ -462,6 +462,7 @@ impl<'a> Life<'a> {
             let why = format!("the program {} lies on the mount itself", program.display());
             return Err(as_before(self.refusal(why).mend("copy it elsewhere")));
         }
+        may_pass_on(std::process::id()).map_err(|failure| as_before(failure.at(&self.folder.path)))?;
         answer.progress("flushing");
         let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());
         let work = move || {
@@ -601,6 +602,16 @@ fn as_before(failure: Failure) -> Failure {
     const GOES_ON: &str = "the daemon goes on as before";
     let mend = if failure.mend.is_empty() { GOES_ON.to_owned() } else { format!("{}; {GOES_ON}", failure.mend) };
     failure.mend(mend)
+}
+
+/// Whether a process may end and leave its mount to another: when the first one of a container ends, the kernel ends all others.
+fn may_pass_on(process: u32) -> Result<(), Failure> {
+    if process != 1 {
+        return Ok(());
+    }
+    let why = "the daemon is the first process of its container, which ends with it";
+    Err(Failure::new("cannot restart", why)
+        .mend("run it below an init (`docker run --init`), or stop it and mount again"))
 }
 
 /// Waits for work that makes data local. Those who wait with us, and the service manager, hear how far it is.

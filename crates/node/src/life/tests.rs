@@ -11,7 +11,7 @@ use file::Node;
 use platform::real::{Directory, block_on};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{House, Life, Passed, Serving, as_before};
+use super::{House, Life, Passed, Serving, as_before, may_pass_on};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::front::Answer;
@@ -113,4 +113,11 @@ fn a_restart_that_failed_keeps_its_advice() {
     assert_eq!(failure.to_string(), "cannot open the node: no space left; make room; the daemon goes on as before");
     let failure = as_before(Failure::new("cannot restart", "no memory"));
     assert_eq!(failure.to_string(), "cannot restart: no memory; the daemon goes on as before");
+}
+
+#[test]
+fn the_first_process_of_a_container_does_not_pass_on() {
+    may_pass_on(2).expect("others outlive it");
+    let failure = may_pass_on(1).expect_err("all others would end").to_string();
+    assert!(failure.contains("--init"), "{failure}");
 }
