@@ -64,6 +64,15 @@ impl FileSystem {
         self.commit_with(None).await
     }
 
+    /// Commits, and writes the superblock of every disk also if there was nothing to commit: a disk that hangs is met here.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::commit`].
+    pub async fn commit_everywhere(&self) -> Result<(), FileError> {
+        self.commit().await?;
+        Ok(self.store.renew_root().await?)
+    }
+
     pub(crate) async fn commit_with(&self, change: Option<SnapshotChange>) -> Result<(), FileError> {
         let _commit = self.commit.lock().await;
         let (generation, covered, logged, inodes) = {

@@ -3,10 +3,10 @@
 //! ```text
 //! lock → open → mount → control socket → ready   ...   unmount → answer what is left → flush, commit, close → unlock
 //!                                                \
-//!                                                 flush → park → flush → commit, close → hand over → go, end
-//!                                                           ↑      | no room       | the new process is not ready
-//!                                                           |<-----'               |
-//!                                                           '--- open, resume  <---'
+//!                                                 flush, commit → park → flush → commit, close → hand over → go, end
+//!                                                                   ↑      | no room       | the new process is not ready
+//!                                                                   |<-----'               |
+//!                                                                   '--- open, resume  <---'
 //! ```
 //!
 //! It ends when it is told to (a signal, or `stop` on the control socket) or when its mount is taken away by somebody else.
@@ -466,7 +466,11 @@ impl<'a> Life<'a> {
         answer.progress("flushing");
         let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());
         let work = move || {
-            let flushed = flush(&system, &[answer], system.sync_all());
+            // A disk that hangs is to be met here, and not when it is closed: programs would wait for it then.
+            let flushed = flush(&system, &[answer], async {
+                system.sync_all().await?;
+                system.commit_everywhere().await
+            });
             // Before the file system is closed.
             drop(system);
             let _ = send.send(Event::Flushed(flushed));
@@ -614,17 +618,30 @@ fn may_pass_on(process: u32) -> Result<(), Failure> {
         .mend("run it below an init (`docker run --init`), or stop it and mount again"))
 }
 
-/// Waits for work that makes data local. Those who wait with us, and the service manager, hear how far it is.
+/// All that the file system and its disks have done, to see whether they do anything.
+fn done(status: &file::Status) -> String {
+    format!("{} {} {:?}", status.dirty_bytes, status.uncommitted_files, status.metrics)
+}
+
+/// Waits for work that makes data local. Those who wait with us, and the service manager, hear how far it is; while nothing moves, the
+/// service manager is asked for no more time, so that its limit ends a stop that hangs.
 fn flush<T>(system: &FileSystem, answers: &[Answer], work: impl Future<Output = T>) -> T {
-    let mut most = system.status().dirty_bytes;
+    let before = system.status();
+    let (mut most, mut known) = (before.dirty_bytes, done(&before));
     let (ended, end) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             while end.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let left = system.status().dirty_bytes;
+                let status = system.status();
+                let (left, now) = (status.dirty_bytes, done(&status));
                 most = most.max(left);
                 let text = format!("flushing: {} of {} left", Bytes(left), Bytes(most));
-                daemon::busy(&text, EXTENSION_US);
+                if now == known {
+                    daemon::status(&text);
+                } else {
+                    daemon::busy(&text, EXTENSION_US);
+                }
+                known = now;
                 answers.iter().for_each(|answer| answer.progress(text.as_str()));
             }
         });

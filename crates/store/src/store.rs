@@ -422,7 +422,10 @@ impl Store {
     }
 
     /// Writes the newest roots once more, so that both slots hold them.
-    pub(crate) async fn renew_root(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// Why the superblock could not be written.
+    pub async fn renew_root(&self) -> Result<(), StoreError> {
         let mut root = self.root.lock().await;
         let (roots, covered) = (root.roots.clone(), root.covered);
         self.write_root(&mut root, roots, covered, false).await

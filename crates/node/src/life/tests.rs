@@ -11,7 +11,7 @@ use file::Node;
 use platform::real::{Directory, block_on};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{House, Life, Passed, Serving, as_before, may_pass_on};
+use super::{Event, House, Life, Passed, Serving, as_before, done, may_pass_on};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::front::Answer;
@@ -99,6 +99,16 @@ fn what_cannot_be_flushed_outlives_the_restart_that_fails() {
     };
     assert!(block_on(read).expect("a good disk") == bytes);
     drop(file);
+    assert_eq!(done(&next.system.status()), done(&next.system.status()), "nobody does anything");
+    for _ in 0..2 {
+        let before = next.system.status();
+        life.prepare_restart(&next, Some("/bin/true".into()), &Answer::to_nobody()).expect("it can run");
+        assert!(matches!(inbox.recv(), Ok(Event::Flushed(Ok(())))));
+        let after = next.system.status();
+        // Also the second time, when there is nothing to commit.
+        assert!(after.store.generation > before.store.generation, "a disk that hangs would not be met");
+        assert_ne!(done(&before), done(&after));
+    }
     next.unmounter().expect("mounted").unmount().expect("nobody uses it");
     inbox.recv().expect("its session has ended");
     life.close(&next, &[]).expect("room");
