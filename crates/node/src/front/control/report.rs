@@ -275,15 +275,28 @@ fn advice(code: &str) -> &'static str {
             "its disk takes no writes: mend the disk, start again, and repair then"
         }
         "HF0009" | "HF0016" => "check the disk and its connection, and check again",
-        "HF1001" | "HF1002" | "HF1003" | "HF1004" => {
-            "it is in a snapshot, which never changes: delete the snapshot when you need it no more"
-        }
-        code if code.starts_with("HF101") => {
-            "it is in a snapshot, which never changes: delete the snapshot when you need it no more"
-        }
         "HF1005" | "HF1006" | "HF1007" | "HF1008" => {
             "content is lost: reading it is an error; bring the file back from a backup, which mends every file with the same content"
         }
+        // All others of the file layer have a remedy in the present.
+        code if code.starts_with("HF10") => {
+            "it is in a snapshot, which never changes: delete the snapshot when you need it no more"
+        }
         _ => "bring it back from a backup",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::advice;
+
+    #[test]
+    fn what_a_snapshot_keeps_is_told_from_lost_content() {
+        for code in ["HF1001", "HF1004", "HF1009", "HF1010", "HF1019", "HF1020", "HF1021"] {
+            assert!(advice(code).starts_with("it is in a snapshot"), "{code}");
+        }
+        for code in ["HF1005", "HF1008"] {
+            assert!(advice(code).starts_with("content is lost"), "{code}");
+        }
     }
 }
