@@ -4,7 +4,7 @@
 //! gets a number with bit 63 set from this table, as long as the kernel knows it. Inode numbers (`st_ino`) are the id too; in a
 //! snapshot the view is mixed in, so that the same file keeps the same inode number there whatever the kernel forgot meanwhile.
 //!
-//! I-90  A number that the kernel holds means one node; a number is never given again.
+//! I-93  A number that the kernel holds means one node; a number is never given again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
