@@ -207,7 +207,8 @@ fn take(run: &Run<'_>, repository: &Path, path: &Path, is_second: bool) -> Resul
 }
 
 /// Reads everything, so that it is cached on each side's turn.
-fn read(path: &Path) -> Result<()> {
+/// Reads all content of a file or tree.
+pub(super) fn read(path: &Path) -> Result<()> {
     let mut buffer = vec![0; 1 << 20];
     tree::walk(path, |relative, metadata| {
         if metadata.is_file() {

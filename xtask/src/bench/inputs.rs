@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::dedup;
 use crate::posix::git;
 use crate::program::Program;
 
@@ -51,12 +52,7 @@ impl Inputs {
 
     /// Reads the input once, so that it is cached on both sides' turns.
     pub(super) fn warm(&self, path: &Path) -> Result<()> {
-        Program::new("tar")
-            .args(["-cf", "-", "-C"])
-            .arg(path.parent().expect("below the root"))
-            .arg(path.file_name().expect("named"))
-            .start(std::process::Stdio::null(), fs::File::create("/dev/null")?.into(), std::process::Stdio::inherit())?
-            .wait()
-            .map(drop)
+        // Not tar to /dev/null: it knows that file, and opens none of ours.
+        dedup::read(path)
     }
 }
