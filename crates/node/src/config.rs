@@ -122,7 +122,7 @@ const KEYS: &[Key] = &[
         section: "durability",
         name: "flush_interval",
         default: "5 s",
-        help: "What was written survives a crash of this machine after this long, even without fsync.",
+        help: "What was written survives a crash of this machine after this long, even without fsync.\nChanges through a shared mapping (mmap) count from when the kernel hands them over, about 30 s later.",
         set: |config, text| duration(text, 50, 3_600_000).map(|interval| config.flush_interval = interval),
     },
     Key {
