@@ -158,8 +158,12 @@ impl FileSystem {
         let _no_reclaim = self.reclaiming.lock().await;
         let _use = self.grace.enter(0);
         let roots = self.roots.lock().clone();
-        let snapshots = self.snapshots.lock().clone();
+        let (snapshots, lost) = self.list_snapshots(&roots.snapshots).await;
         let mut found = Findings::default();
+        for (view, error) in lost {
+            let place = "/.snapshots".to_owned();
+            found.note_at("HF1022", "list of snapshots", place, view, "a list that can be read", &error);
+        }
         if let Some(error) = uncommitted {
             let place = "journal".to_owned();
             found.note_at("HF1021", "changes", place, 0, "trees that they can be added to", &error);
@@ -369,7 +373,7 @@ fn remedy(code: &str, has_gaps: bool, is_live: bool, is_lost: bool) -> Option<Re
         _ if !is_live => (code == "HF1001" && is_lost).then_some(Remedy::Trees { gives_up: true }),
         // Lost content stays lost, and is never made up.
         "HF1005" | "HF1006" | "HF1007" | "HF1008" => None,
-        "HF1001" | "HF1002" | "HF1004" | "HF1010" | "HF1011" | "HF1015" | "HF1021" => {
+        "HF1001" | "HF1002" | "HF1004" | "HF1010" | "HF1011" | "HF1015" | "HF1021" | "HF1022" => {
             Some(Remedy::Trees { gives_up: true })
         }
         // A name that was lost may still be found again.

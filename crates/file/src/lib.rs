@@ -47,12 +47,13 @@ mod flush;
 mod namespace;
 
 mod commit;
+mod snapshot;
+
 mod reclaim;
 
 mod check;
 mod open;
 mod repair;
-mod snapshot;
 mod status;
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use store::{RecoveryReport, Store};
 
 use crate::attributes::{Attributes, Node};
 use crate::failure::{FileError, is_loss};
-use crate::format::{Change, FILES_MAX, Record, Root, Roots, SnapshotValue, decode_record};
+use crate::format::{Change, FILES_MAX, Record, Root, Roots, decode_record};
 use crate::inode::Inode;
 use crate::system::{FileSystem, Options, Transaction, corrupt};
 use crate::tree::Gap;
@@ -112,7 +112,7 @@ impl FileSystem {
             given_up: BTreeSet::new(),
             store: recovered.report,
         };
-        system.load_snapshots(&mut report).await?;
+        report.problems = system.load_snapshots().await?;
         system.count_beyond_catalog().await?;
         for (position, frame) in recovered.frames {
             system.replay(position, &frame, &mut report).await?;
@@ -142,36 +142,18 @@ impl FileSystem {
         flushed.and(committed).and(closed)
     }
 
-    async fn load_snapshots(&self, report: &mut OpenReport) -> Result<(), FileError> {
-        let root = self.roots.lock().snapshots.clone();
-        for (view, bytes) in self.list_past(&root, "the list of snapshots", report).await? {
-            match SnapshotValue::decode(&bytes) {
-                Ok(value) => {
-                    let view = u32::try_from(view).unwrap_or(u32::MAX);
-                    self.snapshots.lock().insert(view, value);
-                }
-                Err(error) => report.problems.push(corrupt("snapshot", format!("view {view}"), error).to_string()),
-            }
-        }
-        Ok(())
-    }
-
-    /// What can be read of a small tree.
-    async fn list_past(
-        &self,
-        root: &Root,
-        what: &str,
-        report: &mut OpenReport,
-    ) -> Result<Vec<(u64, Bytes)>, FileError> {
+    /// What can be read of the list of unlinked files.
+    async fn list_orphans(&self, report: &mut OpenReport) -> Result<Vec<FileId>, FileError> {
+        let root: Root = self.roots.lock().orphans.clone();
         let (mut found, mut from) = (Vec::new(), Some(0));
         while let Some(at) = from {
-            from = match self.trees.scan_past(root, at, 1000).await {
+            from = match self.trees.scan_past(&root, at, 1000).await {
                 Ok((entries, next)) => {
-                    found.extend(entries);
+                    found.extend(entries.into_iter().map(|(file, _)| FileId(file)));
                     next
                 }
                 Err(Gap { error, next }) if is_loss(&error) => {
-                    report.problems.push(format!("{what}: {error}"));
+                    report.problems.push(format!("the list of unlinked files: {error}"));
                     next
                 }
                 Err(Gap { error, .. }) => return Err(error.into()),
@@ -265,9 +247,7 @@ impl FileSystem {
     /// Ends files that had lost their last name but not their last user.
     async fn end_orphans(&self, report: &mut OpenReport) -> Result<(), FileError> {
         let mut files: Vec<FileId> = self.touched.lock().keys().copied().collect();
-        let root: Root = self.roots.lock().orphans.clone();
-        let listed = self.list_past(&root, "the list of unlinked files", report).await?;
-        files.extend(listed.into_iter().map(|(file, _)| FileId(file)));
+        files.extend(self.list_orphans(report).await?);
         files.sort_unstable();
         files.dedup();
         for file in files {

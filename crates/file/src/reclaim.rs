@@ -30,6 +30,7 @@ use crate::attributes::Kind;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{InodeValue, Root, XattrPlace, decode_extent};
+use crate::snapshot::decode_listed;
 use crate::system::{FileSystem, undecodable};
 
 /// Dropped bytes after which a pass runs by itself.
@@ -119,16 +120,20 @@ impl FileSystem {
             }
             self.roots.lock().clone()
         };
-        let snapshots = self.snapshots.lock().clone();
         self.grace.wait().await;
-        for root in [&roots.snapshots, &roots.orphans] {
-            self.trees
-                .walk(root, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |_, _| Ok(()))
-                .await?;
-        }
-        self.mark_catalog(&roots.catalog, &mut marks).await?;
-        for snapshot in snapshots.values() {
-            self.mark_catalog(&snapshot.catalog, &mut marks).await?;
+        self.trees
+            .walk(&roots.orphans, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |_, _| Ok(()))
+            .await?;
+        // As the tree has them: what could not be read when the list was loaded is needed all the same (I-95, I-96).
+        let mut catalogs = vec![roots.catalog.clone()];
+        self.trees
+            .walk(&roots.snapshots, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |view, bytes| {
+                catalogs.push(decode_listed(view, bytes)?.1.catalog);
+                Ok(())
+            })
+            .await?;
+        for catalog in &catalogs {
+            self.mark_catalog(catalog, &mut marks).await?;
         }
         marks.finish();
         Ok(self.goes_on().then_some(marks))

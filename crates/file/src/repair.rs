@@ -27,7 +27,9 @@ use crate::check::{Namesakes, lost_xattrs, unreachable};
 use crate::directory::encode_entry;
 use crate::extent::Extent;
 use crate::failure::{FileError, is_loss};
-use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, XattrPlace, decode_extent, encode_extent};
+use crate::format::{
+    Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, decode_extent, encode_extent,
+};
 use crate::system::{FileSystem, corrupt};
 use crate::tree::Edits;
 
@@ -115,10 +117,13 @@ impl FileSystem {
         }
         let judges_names = is_whole || accepts_loss;
         self.set_right(&old.catalog, judges_names, accepts_loss, &mut survey, &mut inodes).await?;
+        let (list, snapshots) = self.repaired_list(&old.snapshots, accepts_loss, &mut survey).await?;
         let roots = self.write_repaired(&old, accepts_loss, judges_names, &survey, inodes).await?;
+        let roots = Roots { snapshots: list, ..roots };
         if roots != *old {
             self.store.commit(&roots.encode(), self.store.last_logged()).await?;
             *self.roots.lock() = Arc::new(roots);
+            *self.snapshots.lock() = snapshots;
             self.table.remove_view(View::LIVE);
         }
         drop(_commit);
@@ -498,6 +503,27 @@ impl FileSystem {
             next_counter: self.next_counter.load(Ordering::SeqCst).max(old.next_counter),
             ..old.clone()
         })
+    }
+
+    /// The list of snapshots, and what it says; without what cannot be read if that is accepted.
+    async fn repaired_list(
+        &self,
+        list: &Root,
+        accepts_loss: bool,
+        survey: &mut Survey,
+    ) -> Result<(Root, BTreeMap<u32, SnapshotValue>), FileError> {
+        let (listed, gone) = self.list_snapshots(list).await;
+        if gone.is_empty() || !accepts_loss {
+            return Ok((list.clone(), listed));
+        }
+        let count = gone.len();
+        gone.into_iter().try_for_each(|(_, error)| lost(error))?;
+        let edits = listed.iter().map(|(view, value)| (u64::from(*view), Some(value.encode()))).collect();
+        survey.done.push(format!(
+            "the list of snapshots is written again with the {} that can be read; {count} parts of it are lost",
+            listed.len()
+        ));
+        Ok((self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?, listed))
     }
 
     /// The same tree of what can be read.

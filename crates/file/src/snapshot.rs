@@ -3,18 +3,25 @@
 //! A snapshot appears as a directory below `.snapshots` in the root. Its files have the ids that they have in the present, in a
 //! view of their own.
 //!
+//! The list is a tree, and a copy of it is in memory: as far as it could be read when it was loaded. What nobody may lose looks into the
+//! tree.
+//!
 //! Not here: giving back the space of a deleted snapshot (`reclaim`).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use base::id::FileId;
 use base::limits::NAME_BYTES_MAX;
 use base::time::Timestamp;
+use store::StoreError;
 
 use crate::attributes::{Node, View};
 use crate::commit::SnapshotChange;
-use crate::failure::FileError;
-use crate::system::FileSystem;
+use crate::failure::{FileError, is_loss};
+use crate::format::{Root, SnapshotValue};
+use crate::system::{FileSystem, undecodable, untrue};
+use crate::tree::Gap;
 
 /// A snapshot of the whole file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,11 +72,51 @@ impl FileSystem {
         Ok(())
     }
 
+    /// What can be read of the list of snapshots, and where the rest would be and why it cannot be read.
+    pub(crate) async fn list_snapshots(&self, list: &Root) -> (BTreeMap<u32, SnapshotValue>, Vec<(u64, StoreError)>) {
+        let (mut listed, mut lost, mut from) = (BTreeMap::new(), Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = match self.trees.scan_past(list, at, 1000).await {
+                Ok((entries, next)) => {
+                    for (view, bytes) in entries {
+                        match decode_listed(view, &bytes) {
+                            Ok((view, value)) => drop(listed.insert(view, value)),
+                            Err(error) => lost.push((view, error)),
+                        }
+                    }
+                    next
+                }
+                Err(Gap { error, next }) => {
+                    lost.push((at, error));
+                    next
+                }
+            };
+        }
+        (listed, lost)
+    }
+
+    /// Takes the list of snapshots into memory. Tells in words what is lost of it.
+    pub(crate) async fn load_snapshots(&self) -> Result<Vec<String>, FileError> {
+        // A commit changes the tree and the memory.
+        let _commit = self.commit.lock().await;
+        let root = self.roots.lock().snapshots.clone();
+        let (listed, lost) = self.list_snapshots(&root).await;
+        let mut problems = Vec::new();
+        for (_, error) in lost {
+            if !is_loss(&error) {
+                return Err(error.into());
+            }
+            problems.push(format!("the list of snapshots: {error}"));
+        }
+        *self.snapshots.lock() = listed;
+        Ok(problems)
+    }
+
     /// All snapshots, oldest first.
     #[must_use]
     pub fn snapshots(&self) -> Vec<Snapshot> {
         let snapshots = self.snapshots.lock();
-        let snapshot = |(view, value): (&u32, &crate::format::SnapshotValue)| Snapshot {
+        let snapshot = |(view, value): (&u32, &SnapshotValue)| Snapshot {
             name: value.name.clone(),
             taken: value.taken,
             view: View(*view),
@@ -83,5 +130,15 @@ impl FileSystem {
         let snapshots = self.snapshots.lock();
         let found = snapshots.iter().find(|(_, snapshot)| snapshot.name.as_bytes() == name);
         found.map(|(view, _)| Node { view: View(*view), file: FileId::ROOT })
+    }
+}
+
+/// An entry of the list: its view, which is never the present's, and what it shows.
+pub(crate) fn decode_listed(view: u64, bytes: &[u8]) -> Result<(u32, SnapshotValue), StoreError> {
+    let place = || format!("view {view}");
+    let value = SnapshotValue::decode(bytes).map_err(|error| undecodable("snapshot", place(), error))?;
+    match u32::try_from(view) {
+        Ok(number) if View(number) != View::LIVE => Ok((number, value)),
+        _ => Err(untrue("snapshot", place(), "the number of a view that a snapshot has", &view)),
     }
 }

@@ -121,7 +121,10 @@ impl FileSystem {
         if remedy == store::Remedy::Commit {
             self.commit().await?;
         }
-        Ok(self.store.repair(remedy).await?)
+        let done = self.store.repair(remedy).await?;
+        // It may be what could not be read when the node was opened.
+        self.load_snapshots().await?;
+        Ok(done)
     }
 
     /// Files that were ever made on this node: an upper bound of those that exist.

@@ -326,6 +326,22 @@ pub(crate) fn corrupt(what: &'static str, place: String, error: base::codec::Dec
     FileError::Store(undecodable(what, place, error))
 }
 
+/// What was decoded and cannot be true.
+pub(crate) fn untrue(
+    what: &'static str,
+    place: String,
+    expected: &'static str,
+    found: &dyn std::fmt::Display,
+) -> StoreError {
+    StoreError::Corrupt {
+        what,
+        path: place.into(),
+        offset: 0,
+        expected: expected.into(),
+        found: found.to_string().into(),
+    }
+}
+
 /// A change of one or more files that takes effect whole or not at all: one journal frame.
 ///
 /// Take it first, then the state locks; record; log. No waiting in between: the gate is held.

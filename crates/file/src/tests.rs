@@ -11,11 +11,12 @@ mod open;
 mod races;
 mod reclaim;
 mod repair;
+mod snapshots;
 mod tree;
 
 use std::sync::Arc;
 
-use base::id::{FileId, NodeNumber};
+use base::id::{ChunkAddress, FileId, NodeNumber};
 use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 
@@ -120,4 +121,14 @@ pub(super) fn tree_chunks(machine: &Machine) -> Vec<(String, u64)> {
         found.map(|(at, _)| (path.clone(), at as u64)).collect::<Vec<_>>()
     });
     chunks.collect()
+}
+
+/// Where a chunk of trees lies on the disk: file and offset.
+pub(super) fn chunk_place(machine: &Machine, address: &ChunkAddress) -> (String, u64) {
+    let files = machine.disk.snapshot_files();
+    let is_it = |(path, at): &(String, u64)| {
+        let start = usize::try_from(*at).unwrap() + 16;
+        files[path][start..].starts_with(&address.0)
+    };
+    tree_chunks(machine).into_iter().find(is_it).expect("it was written")
 }
