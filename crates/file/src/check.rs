@@ -10,6 +10,7 @@
 //! Not here: packs, index and journal (`store`); mending (`repair`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::codec::Reader;
@@ -22,6 +23,7 @@ use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Entry, InodeValue, Root, XattrPlace, decode_extent, decode_xattrs};
 use crate::system::{FileSystem, undecodable};
+use crate::tree::Gap;
 
 /// Beyond this many problems a list helps nobody.
 const PROBLEMS_MAX: usize = 10_000;
@@ -125,6 +127,49 @@ pub(crate) async fn lost_xattrs(store: &Arc<Store>, place: &XattrPlace) -> Optio
     };
     let wrong = |error| undecodable("extended attributes", "inode".to_owned(), error);
     decode_xattrs(&list).map_err(wrong).err()
+}
+
+/// Most bytes of a file that can be lost and noted: 64 TiB, as 2^14 extents.
+pub(crate) const LOST_BYTES_MAX: u64 = u32::MAX as u64 * (1 << 14);
+
+/// A stretch of a file of which nobody can tell what it has.
+pub(crate) struct LostPart {
+    code: &'static str,
+    pub(crate) range: Range<u64>,
+    pub(crate) error: StoreError,
+}
+
+impl LostPart {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+impl FileSystem {
+    /// Extents of a file of this size from `from` on, with offset and length, and between them what is lost; and where to go on.
+    pub(crate) async fn scan_content(
+        &self,
+        tree: &Root,
+        from: u64,
+        size: u64,
+    ) -> (Vec<Result<(u64, u64, Extent), LostPart>>, Option<u64>) {
+        let until = |start: u64, end: Option<u64>| start..end.unwrap_or(size).max(start);
+        let (values, next) = match self.trees.scan_past(tree, from, 1024).await {
+            Ok(scanned) => scanned,
+            Err(Gap { error, next }) => {
+                return (vec![Err(LostPart { code: "HF1005", range: until(from, next), error })], next);
+            }
+        };
+        let ends: Vec<Option<u64>> = values.iter().skip(1).map(|(offset, _)| Some(*offset)).chain([next]).collect();
+        let part = |((offset, bytes), end): ((u64, Bytes), Option<u64>)| {
+            let lost = |error| {
+                let error = undecodable("extent", format!("offset {offset}"), error);
+                LostPart { code: "HF1006", range: until(offset, end), error }
+            };
+            decode_extent(&mut Reader::new(&bytes)).map(|(length, extent)| (offset, length, extent)).map_err(lost)
+        };
+        (values.into_iter().zip(ends).map(part).collect(), next)
+    }
 }
 
 /// What a check has found so far.
@@ -251,7 +296,10 @@ impl FileSystem {
             found.note("HF1004", "extended attributes", file, 0, "a list", &error);
         }
         match attributes.kind {
-            Kind::Regular => self.check_extents(file, value, found).await,
+            Kind::Regular => {
+                self.check_extents(file, value, found).await;
+                Ok(())
+            }
             Kind::Directory => {
                 found.report.directories += 1;
                 self.check_entries(file, value, seen, found).await
@@ -260,23 +308,20 @@ impl FileSystem {
         }
     }
 
-    async fn check_extents(&self, file: FileId, value: &InodeValue, found: &mut Findings) -> Result<(), FileError> {
-        let (mut end, mut allocated, mut is_whole, mut from) = (0, 0_u64, true, Some(0));
+    async fn check_extents(&self, file: FileId, value: &InodeValue, found: &mut Findings) {
+        let (mut end, mut allocated, mut lost, mut lost_bytes, mut from) = (0, 0_u64, Vec::new(), 0_u64, Some(0));
         while let Some(at) = from {
-            let (extents, next) = match self.trees.scan(&value.base.tree, at, 1024).await {
-                Ok(scanned) => scanned,
-                Err(error) => {
-                    found.note("HF1005", "extent tree", file, at, "a readable tree", &error);
-                    return Ok(());
-                }
-            };
-            for (offset, bytes) in extents {
-                found.report.extents += 1;
-                let Ok((length, extent)) = decode_extent(&mut Reader::new(&bytes)) else {
-                    found.note("HF1006", "extent", file, offset, "an extent", &"bytes of another form");
-                    is_whole = false;
-                    continue;
+            let (parts, next) = self.scan_content(&value.base.tree, at, value.attributes.size).await;
+            for part in parts {
+                let (offset, length, extent) = match part {
+                    Ok(extent) => extent,
+                    Err(part) => {
+                        lost_bytes = lost_bytes.saturating_add(part.bytes());
+                        lost.push(part);
+                        continue;
+                    }
                 };
+                found.report.extents += 1;
                 if offset < end || length == 0 || offset.checked_add(length).is_none() {
                     found.note("HF1007", "extent", file, offset, "one after the last", &format!("{length} bytes"));
                 }
@@ -290,12 +335,15 @@ impl FileSystem {
             }
             from = next;
         }
+        for LostPart { code, range, error } in &lost {
+            let code = if lost_bytes > LOST_BYTES_MAX { "HF1023" } else { code };
+            found.note(code, "content", file, range.start, "extents that can be read", error);
+        }
         // What all extents come to is not known if one of them is not.
-        if is_whole && allocated != value.attributes.allocated {
+        if lost.is_empty() && allocated != value.attributes.allocated {
             let expected = format!("{allocated} bytes allocated");
             found.note("HF1009", "inode", file, 0, &expected, &value.attributes.allocated);
         }
-        Ok(())
     }
 
     async fn check_entries(
@@ -372,8 +420,8 @@ fn remedy(code: &str, has_gaps: bool, is_live: bool, is_lost: bool) -> Option<Re
     match code {
         _ if !is_live => (code == "HF1001" && is_lost).then_some(Remedy::Trees { gives_up: true }),
         // Lost content stays lost, and is never made up.
-        "HF1005" | "HF1006" | "HF1007" | "HF1008" => None,
-        "HF1001" | "HF1002" | "HF1004" | "HF1010" | "HF1011" | "HF1015" | "HF1021" | "HF1022" => {
+        "HF1007" | "HF1008" | "HF1023" => None,
+        "HF1001" | "HF1002" | "HF1004" | "HF1005" | "HF1006" | "HF1010" | "HF1011" | "HF1015" | "HF1021" | "HF1022" => {
             Some(Remedy::Trees { gives_up: true })
         }
         // A name that was lost may still be found again.

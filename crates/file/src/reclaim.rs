@@ -85,6 +85,12 @@ impl FileSystem {
     /// The store's; nothing that is needed is lost.
     pub async fn reclaim(&self, is_rehearsal: bool) -> Result<ReclaimReport, FileError> {
         let _one = self.reclaiming.lock().await;
+        let result = self.pass(is_rehearsal).await;
+        *self.reclaim_failure.lock() = result.as_ref().err().cloned();
+        result
+    }
+
+    async fn pass(&self, is_rehearsal: bool) -> Result<ReclaimReport, FileError> {
         let dropped = self.dropped_bytes.swap(0, Ordering::Relaxed);
         self.dropped_since_pass.store(false, Ordering::SeqCst);
         self.store.begin_mark();
@@ -143,7 +149,8 @@ impl FileSystem {
         !self.is_stopping.load(Ordering::SeqCst)
     }
 
-    /// The background task that gives room back, beside the commits. A pass that fails is tried again after the next commit.
+    /// The background task that gives room back, beside the commits. A pass that fails is told of by the status, and tried again after
+    /// the next commit.
     pub(crate) async fn run_reclaimer(self: Arc<Self>) {
         while self.goes_on() {
             self.wants_reclaim.notified().await;

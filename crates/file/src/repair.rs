@@ -23,14 +23,14 @@ use bytes::Bytes;
 use store::StoreError;
 
 use crate::attributes::{Attributes, Kind, View};
-use crate::check::{Namesakes, lost_xattrs, unreachable};
+use crate::check::{LOST_BYTES_MAX, Namesakes, lost_xattrs, unreachable};
 use crate::directory::encode_entry;
 use crate::extent::Extent;
 use crate::failure::{FileError, is_loss};
 use crate::format::{
-    Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, decode_extent, encode_extent,
+    Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent,
 };
-use crate::system::{FileSystem, corrupt};
+use crate::system::{FileSystem, untrue};
 use crate::tree::Edits;
 
 /// The directory for files that lost their names.
@@ -68,6 +68,8 @@ struct Survey {
     catalog_has_gaps: bool,
     /// Directories that are written again without what cannot be read.
     gaps: BTreeSet<FileId>,
+    /// Files whose content is lost in part, and not noted yet.
+    lost_content: BTreeSet<FileId>,
     /// Changes of directories.
     edits: BTreeMap<FileId, Edits>,
     /// Entries that each directory has in the end.
@@ -148,8 +150,7 @@ impl FileSystem {
                 _ if is_gone => {}
                 Kind::Directory => inode.state.lock().base.tree = self.without_gaps(&tree).await?,
                 Kind::Regular => {
-                    let tree = self.with_lost_content(inode.file, &tree, size).await?;
-                    let allocated = self.covered(&tree).await?.unwrap_or(0);
+                    let (tree, allocated) = self.with_lost_content(inode.file, &tree, size).await?;
                     let mut state = inode.state.lock();
                     (state.base.tree, state.base.allocated, state.allocated) = (tree, allocated, None);
                 }
@@ -180,7 +181,10 @@ impl FileSystem {
                     continue;
                 };
                 let Attributes { kind, links, parent, size, allocated, .. } = attributes;
-                let covered = if kind == Kind::Regular { self.covered(&base.tree).await? } else { None };
+                let covered = match kind {
+                    Kind::Regular => self.survey_content(file, &base.tree, size, survey).await?,
+                    _ => None,
+                };
                 let lost_xattrs = match lost_xattrs(&self.store, &base.xattrs).await {
                     Some(error) => lost(error).map(|()| true)?,
                     None => false,
@@ -192,21 +196,33 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The bytes that the extents of a tree cover; `None` if not all of them can be read.
-    async fn covered(&self, tree: &Root) -> Result<Option<u64>, FileError> {
-        let (mut covered, mut from) = (0_u64, Some(0));
+    /// The bytes that the extents of a file cover; `None` if not all of them can be read.
+    async fn survey_content(
+        &self,
+        file: FileId,
+        tree: &Root,
+        size: u64,
+        survey: &mut Survey,
+    ) -> Result<Option<u64>, FileError> {
+        let (mut covered, mut lost_bytes, mut is_whole, mut from) = (0_u64, 0_u64, true, Some(0));
         while let Some(at) = from {
-            let (extents, next) = match self.trees.scan(tree, at, 1024).await {
-                Ok(scanned) => scanned,
-                Err(error) => return Ok(lost(error).map(|()| None)?),
-            };
-            for (_, bytes) in extents {
-                let Ok((length, _)) = decode_extent(&mut Reader::new(&bytes)) else { return Ok(None) };
-                covered = covered.saturating_add(length);
+            let (parts, next) = self.scan_content(tree, at, size).await;
+            for part in parts {
+                match part {
+                    Ok((_, length, _)) => covered = covered.saturating_add(length),
+                    Err(part) => {
+                        lost_bytes = lost_bytes.saturating_add(part.bytes());
+                        is_whole = false;
+                        lost(part.error)?;
+                    }
+                }
             }
             from = next;
         }
-        Ok(Some(covered))
+        if !is_whole && lost_bytes <= LOST_BYTES_MAX {
+            survey.lost_content.insert(file);
+        }
+        Ok(is_whole.then_some(covered))
     }
 
     /// Looks at every name.
@@ -443,8 +459,9 @@ impl FileSystem {
             }
             let allocated = known.covered.unwrap_or(known.allocated);
             let drops_xattrs = known.lost_xattrs && accepts_loss;
+            let loses_content = survey.lost_content.contains(file) && accepts_loss;
             let before = (known.links, known.parent, known.size, known.allocated);
-            let is_edited = survey.edits.contains_key(file) || survey.gaps.contains(file);
+            let is_edited = survey.edits.contains_key(file) || survey.gaps.contains(file) || loses_content;
             if before == (links, parent, size, allocated) && !drops_xattrs && !is_edited && !inodes.contains_key(file) {
                 continue;
             }
@@ -459,6 +476,9 @@ impl FileSystem {
             if drops_xattrs {
                 value.base.xattrs = XattrPlace::None;
                 survey.done.push(format!("the extended attributes of file {file} are lost"));
+            }
+            if loses_content {
+                survey.done.push(format!("what is lost of the content of file {file} is noted, and goes on to be an error"));
             }
             inodes.insert(*file, Some(value));
             count += 1;
@@ -482,6 +502,11 @@ impl FileSystem {
             let Some(value) = value else { continue };
             if survey.gaps.contains(file) && accepts_loss {
                 value.base.tree = self.without_gaps(&value.base.tree).await?;
+            }
+            if survey.lost_content.contains(file) && accepts_loss {
+                let (tree, size) = (&value.base.tree, value.attributes.size);
+                let (tree, allocated) = self.with_lost_content(*file, tree, size).await?;
+                (value.base.tree, value.base.allocated, value.attributes.allocated) = (tree, allocated, allocated);
             }
             if let Some(edits) = survey.edits.get(file) {
                 value.base.tree = self.trees.update(&value.base.tree, edits.clone(), INLINE_BYTES_MAX).await?;
@@ -542,32 +567,40 @@ impl FileSystem {
         Ok(kept)
     }
 
-    /// The same extents; where they cannot be read the file needs a chunk that nobody has, and goes on to read as an error (I-100).
-    async fn with_lost_content(&self, file: FileId, tree: &Root, size: u64) -> Result<Root, FileError> {
-        /// Of one gap: 64 TiB.
-        const EXTENTS_MAX: u64 = 1 << 14;
-        let (mut kept, mut from) = (Root::Empty, Some(0));
+    /// The same extents, and the bytes that they cover; where they cannot be read the file needs a chunk that nobody has, and goes on to
+    /// read as an error (I-100).
+    async fn with_lost_content(&self, file: FileId, tree: &Root, size: u64) -> Result<(Root, u64), FileError> {
+        let (mut kept, mut covered, mut lost_bytes, mut from) = (Root::Empty, 0_u64, 0_u64, Some(0));
         while let Some(at) = from {
-            let (extents, next): (Edits, _) = match self.trees.scan_past(tree, at, STEP_ENTRIES).await {
-                Ok((entries, next)) => {
-                    (entries.into_iter().map(|(key, value)| (key, Some(value.to_vec()))).collect(), next)
-                }
-                Err(gap) => {
-                    let end = lost(gap.error).map(|()| gap.next.unwrap_or(size))?;
-                    let starts = (at..end).step_by(u32::MAX as usize);
-                    if end.saturating_sub(at) / u64::from(u32::MAX) >= EXTENTS_MAX {
-                        let error =
-                            Reader::new(&[]).refuse("a stretch of lost content that can be noted: remove the file");
-                        return Err(corrupt("extent tree", file.to_string(), error));
+            let (parts, next) = self.scan_content(tree, at, size).await;
+            let mut extents = Edits::new();
+            for part in parts {
+                let part = match part {
+                    Ok((offset, length, extent)) => {
+                        extents.insert(offset, Some(encoded_extent(length, &extent)));
+                        covered = covered.saturating_add(length);
+                        continue;
                     }
-                    let lost = |start: u64| (start, Some(encoded_lost_extent((end - start).min(u64::from(u32::MAX)))));
-                    (starts.map(lost).collect(), gap.next)
+                    Err(part) => part,
+                };
+                lost_bytes = lost_bytes.saturating_add(part.bytes());
+                if lost_bytes > LOST_BYTES_MAX {
+                    let expected = "no more lost content than can be noted: remove the file";
+                    return Err(untrue("extent tree", file.to_string(), expected, &format!("{lost_bytes} bytes")).into());
                 }
-            };
+                covered = covered.saturating_add(part.bytes());
+                lost(part.error)?;
+                for start in part.range.clone().step_by(u32::MAX as usize) {
+                    let length = u32::try_from(part.range.end - start).unwrap_or(u32::MAX);
+                    // No content has this address.
+                    let extent = Extent::Chunk { address: ChunkAddress::NONE, skip: 0, chunk_bytes: length };
+                    extents.insert(start, Some(encoded_extent(u64::from(length), &extent)));
+                }
+            }
             kept = self.trees.update(&kept, extents, INLINE_BYTES_MAX).await?;
             from = next;
         }
-        Ok(kept)
+        Ok((kept, covered))
     }
 
     /// Removes the snapshots of which nothing can be read.
@@ -653,11 +686,9 @@ fn numbered(name: &[u8], number: u64) -> Box<[u8]> {
     [&name[..kept], number.as_bytes()].concat().into()
 }
 
-/// An extent of content that is lost. No content has this address.
-fn encoded_lost_extent(bytes: u64) -> Vec<u8> {
-    let chunk_bytes = u32::try_from(bytes).expect("the caller cuts it");
+fn encoded_extent(length: u64, extent: &Extent) -> Vec<u8> {
     let mut writer = Writer::with_capacity(64);
-    encode_extent(bytes, &Extent::Chunk { address: ChunkAddress::NONE, skip: 0, chunk_bytes }, &mut writer);
+    encode_extent(length, extent, &mut writer);
     writer.into_bytes()
 }
 

@@ -32,6 +32,8 @@ pub struct Status {
     pub flush_failure: Option<String>,
     /// Why the last commit failed, if it did. When commits have been due for long, nothing new is accepted.
     pub commit_failure: Option<String>,
+    /// Why the last pass of reclaim failed, if it did. No room comes back then.
+    pub reclaim_failure: Option<String>,
     /// Why nothing new is accepted, if so.
     pub journal_failure: Option<String>,
     /// The store.
@@ -93,6 +95,7 @@ impl FileSystem {
             snapshots: self.snapshots.lock().len() as u64,
             flush_failure: self.flush_failure.lock().as_ref().map(FileError::to_string),
             commit_failure: self.commit_failure.lock().as_ref().map(FileError::to_string),
+            reclaim_failure: self.reclaim_failure.lock().as_ref().map(FileError::to_string),
             journal_failure: self.journal_failure.lock().as_ref().map(FileError::to_string),
             store: self.store.status(),
             metrics,

@@ -139,6 +139,8 @@ pub struct FileSystem {
     pub(crate) commit_ended: Notify,
     /// Why the last commit failed.
     pub(crate) commit_failure: Mutex<Option<FileError>>,
+    /// Why the last pass of reclaim failed.
+    pub(crate) reclaim_failure: Mutex<Option<FileError>>,
     pub(crate) is_stopping: AtomicBool,
     pub(crate) stopped: tokio::sync::Semaphore,
     /// Who uses roots and unnamed chunks (I-90).
@@ -190,6 +192,7 @@ impl FileSystem {
             has_room: Notify::new(),
             commit_ended: Notify::new(),
             commit_failure: Mutex::new(None),
+            reclaim_failure: Mutex::new(None),
             is_stopping: AtomicBool::new(false),
             stopped: tokio::sync::Semaphore::new(0),
             grace: Grace::default(),

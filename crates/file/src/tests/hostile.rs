@@ -378,7 +378,7 @@ async fn mend(system: &FileSystem) {
             // Trees to which nothing can be added are mended by giving up a part of them, or, of a file's content, not at all.
             Err(FileError::Store(StoreError::Corrupt { .. }))
                 if before.remedies.contains(&trees(true)) && !gives_up
-                    || before.problems.iter().any(|problem| matches!(problem.code, "HF1005" | "HF1006")) =>
+                    || before.problems.iter().any(|problem| problem.code == "HF1023") =>
             {
                 continue;
             }

@@ -63,6 +63,9 @@ const GAUGES: &[Gauge] = &[
     gauge("file", "commit_failing", Unit::Count, "1 while the last commit failed", |m| {
         one(u64::from(m.status.commit_failure.is_some()))
     }),
+    gauge("file", "reclaim_failing", Unit::Count, "1 while the last pass of reclaim failed: no room comes back", |m| {
+        one(u64::from(m.status.reclaim_failure.is_some()))
+    }),
     gauge(
         "store",
         "journal_bytes",

@@ -146,6 +146,7 @@ fn failures(status: &file::Status, unpublished: Option<&Failure>) -> Vec<String>
         ("the journal takes no more frames", &status.journal_failure),
         ("the last flush failed", &status.flush_failure),
         ("the last commit failed", &status.commit_failure),
+        ("no room comes back: the last pass of reclaim failed", &status.reclaim_failure),
         ("the journal failed", &status.store.journal_failure),
     ];
     let mut failures: Vec<String> =
@@ -275,7 +276,15 @@ fn advice(code: &str) -> &'static str {
             "its disk takes no writes: mend the disk, start again, and repair then"
         }
         "HF0009" | "HF0016" => "check the disk and its connection, and check again",
-        "HF1005" | "HF1006" | "HF1007" | "HF1008" => {
+        "HF1001" | "HF1002" | "HF1005" | "HF1006" | "HF1010" => {
+            "it is in a snapshot, which never changes: delete the snapshot when you need it no more; until then no space comes back, \
+             whatever is deleted, for nobody can tell what the snapshot needs"
+        }
+        "HF1023" => {
+            "more of its content is lost than can be noted: bring the file back from a backup, or remove it; until then it takes no \
+             changes, and no space comes back"
+        }
+        "HF1007" | "HF1008" => {
             "content is lost: reading it is an error; bring the file back from a backup, which mends every file with the same content"
         }
         // All others of the file layer have a remedy in the present.
