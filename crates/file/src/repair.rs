@@ -30,6 +30,7 @@ use crate::failure::{FileError, is_loss};
 use crate::format::{
     Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent,
 };
+use crate::inode::Inode;
 use crate::system::{FileSystem, untrue};
 use crate::tree::Edits;
 
@@ -49,6 +50,13 @@ struct Known {
     covered: Option<u64>,
     /// Its extended attributes cannot be read.
     lost_xattrs: bool,
+}
+
+/// What the next commit rests on no more, and the roots in whose place it is.
+struct Replaced {
+    bases: Vec<(Arc<Inode>, Base)>,
+    roots: Arc<Roots>,
+    by: Arc<Roots>,
 }
 
 /// The place of a name.
@@ -89,7 +97,8 @@ impl FileSystem {
     /// was changed. Nobody may use the file system meanwhile.
     ///
     /// # Errors
-    /// The store's; the trees are as before then.
+    /// The store's; the trees are as before then, or as a commit of what was recorded has left them: a disk that gives no answer is met
+    /// before that, unless it answered once and does not again.
     pub async fn repair_files(&self, accepts_loss: bool) -> Result<Vec<String>, FileError> {
         // Before `commit`, as a pass of reclaim takes them.
         let _no_reclaim = self.reclaiming.lock().await;
@@ -98,8 +107,7 @@ impl FileSystem {
             match self.commit().await {
                 Err(FileError::Store(error)) if accepts_loss => {
                     lost(error)?;
-                    self.make_committable().await?;
-                    self.commit().await?;
+                    self.commit_without_gaps().await?;
                 }
                 committed => committed?,
             }
@@ -135,32 +143,69 @@ impl FileSystem {
         Ok(survey.done)
     }
 
-    /// Takes what cannot be read out of the trees that the next commit rests on, so that it can add what was recorded since. In
-    /// memory alone: the superblock of that commit is the first that knows of it.
-    async fn make_committable(&self) -> Result<(), FileError> {
+    /// Commits what was recorded, on trees without what cannot be read of them: the superblock of that commit is the first that knows
+    /// of it. If it fails they are as before.
+    async fn commit_without_gaps(&self) -> Result<(), FileError> {
+        // All that a repair looks at gives an answer before anything is given up (I-101).
+        let mut survey = Survey::default();
+        let old = self.roots.lock().clone();
+        self.survey_catalog(&old.catalog, &mut survey).await?;
+        self.survey_directories(&old.catalog, true, &mut survey).await?;
+        let before = self.make_committable().await?;
+        let committed = self.commit().await;
+        if committed.is_err() {
+            self.undo(before).await;
+        }
+        committed
+    }
+
+    /// Takes what cannot be read out of the trees that the next commit rests on, in memory alone. All of it, or nothing.
+    async fn make_committable(&self) -> Result<Replaced, FileError> {
         let _commit = self.commit.lock().await;
         let touched = self.touched.lock().clone();
+        let mut bases = Vec::new();
         for inode in touched.values() {
-            let (kind, tree, size, is_gone) = {
+            let (kind, base, size, is_gone) = {
                 let state = inode.state.lock();
-                (state.attributes.kind, state.base.tree.clone(), state.attributes.size, state.is_gone)
+                (state.attributes.kind, state.base.clone(), state.attributes.size, state.is_gone)
             };
-            match kind {
+            let new = match kind {
                 // Its tree goes with it.
-                _ if is_gone => {}
-                Kind::Directory => inode.state.lock().base.tree = self.without_gaps(&tree).await?,
+                _ if is_gone => continue,
+                Kind::Directory => Base { tree: self.without_gaps(&base.tree).await?, ..base },
                 Kind::Regular => {
-                    let (tree, allocated) = self.with_lost_content(inode.file, &tree, size).await?;
-                    let mut state = inode.state.lock();
-                    (state.base.tree, state.base.allocated, state.allocated) = (tree, allocated, None);
+                    let (tree, allocated) = self.with_lost_content(inode.file, &base.tree, size).await?;
+                    Base { tree, allocated, ..base }
                 }
-                _ => {}
-            }
+                _ => continue,
+            };
+            bases.push((inode.clone(), new));
         }
         let old = self.roots.lock().clone();
         let (catalog, orphans) = (self.without_gaps(&old.catalog).await?, self.without_gaps(&old.orphans).await?);
-        *self.roots.lock() = Arc::new(Roots { catalog, orphans, ..(*old).clone() });
-        Ok(())
+        let new = Arc::new(Roots { catalog, orphans, ..(*old).clone() });
+        let mut replaced = Replaced { bases: Vec::new(), roots: old, by: new.clone() };
+        for (inode, new) in bases {
+            let mut state = inode.state.lock();
+            let old = std::mem::replace(&mut state.base, new);
+            state.allocated = None;
+            drop(state);
+            replaced.bases.push((inode, old));
+        }
+        *self.roots.lock() = new;
+        Ok(replaced)
+    }
+
+    /// Puts back what [`FileSystem::make_committable`] took out. A commit in between that went well has made it durable.
+    async fn undo(&self, replaced: Replaced) {
+        let _commit = self.commit.lock().await;
+        if !Arc::ptr_eq(&self.roots.lock(), &replaced.by) {
+            return;
+        }
+        *self.roots.lock() = replaced.roots;
+        for (inode, base) in replaced.bases {
+            inode.state.lock().base = base;
+        }
     }
 
     async fn survey_catalog(&self, catalog: &Root, survey: &mut Survey) -> Result<(), FileError> {
