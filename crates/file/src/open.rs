@@ -22,9 +22,9 @@ use store::{RecoveryReport, Store};
 
 use crate::attributes::{Attributes, Node};
 use crate::failure::{FileError, is_loss};
-use crate::format::{Change, FILES_MAX, Record, Root, Roots, decode_record};
+use crate::format::{Change, FILES_MAX, Record, Root, Roots, Xattrs, decode_record};
 use crate::inode::Inode;
-use crate::system::{FileSystem, Options, Transaction, corrupt};
+use crate::system::{FileSystem, Options, Transaction, corrupt, untrue};
 use crate::tree::Gap;
 
 /// Flusher, committer, reclaimer.
@@ -174,8 +174,9 @@ impl FileSystem {
             return Ok(());
         }
         if greatest.counter() >= FILES_MAX {
-            let error = Reader::new(&[]).refuse("a file that a node can have made");
-            return Err(corrupt("catalog", greatest.to_string(), error));
+            let counter = format!("counter {}", greatest.counter());
+            let place = format!("entry of {greatest}");
+            return Err(untrue("catalog", place, "a file that a node can have made", &counter).into());
         }
         self.next_counter.fetch_max(greatest.counter() + 1, Ordering::SeqCst);
         Ok(())
@@ -194,7 +195,7 @@ impl FileSystem {
             if report.given_up.contains(&record.file) {
                 continue;
             }
-            let inode = match self.replayed_inode(&record).await {
+            let inode = match self.replayed_inode(&record, report).await {
                 Ok(inode) => inode,
                 Err(error) if self.options.gives_up_records && error.is_loss() => {
                     report.problems.push(format!("changes of file {} are given up: {error}", record.file));
@@ -206,8 +207,9 @@ impl FileSystem {
             let mut state = inode.state.lock();
             let expected = base::hash::chain(state.version.chain, covered);
             if record.version.sequence != state.version.sequence + 1 || record.version.chain != expected {
-                let error = Reader::new(covered).refuse("the next version of its file");
-                return Err(corrupt("journal record", format!("{}, {}", place(), record.file), error));
+                let place = format!("{}, {}", place(), record.file);
+                let found = format!("version {} after {}", record.version.sequence, state.version.sequence);
+                return Err(untrue("journal record", place, "the next version of its file", &found).into());
             }
             self.touch(&inode, &mut state, 0);
             if matches!(record.change, Change::Write { .. }) {
@@ -223,7 +225,7 @@ impl FileSystem {
         Ok(())
     }
 
-    async fn replayed_inode(&self, record: &Record) -> Result<Arc<Inode>, FileError> {
+    async fn replayed_inode(&self, record: &Record, report: &mut OpenReport) -> Result<Arc<Inode>, FileError> {
         let node = Node::live(record.file);
         if let Change::Create { .. } = record.change
             && self.table.find(node).is_none()
@@ -233,13 +235,20 @@ impl FileSystem {
         }
         let inode = self.inode(node).await.map_err(|error| match error {
             FileError::NoEntry => {
-                let error = Reader::new(&[]).refuse("a file that exists");
-                corrupt("journal record", record.file.to_string(), error)
+                untrue("journal record", record.file.to_string(), "a file that exists", &"none in the catalog").into()
             }
             error => error,
         })?;
         if matches!(record.change, Change::Xattr { .. }) {
-            self.load_xattrs(&inode).await?;
+            match self.load_xattrs(&inode).await {
+                Err(error) if self.options.gives_up_records && error.is_loss() => {
+                    // They are lost, and nothing else of the file: this record begins a new list.
+                    inode.state.lock().xattrs = Some(Xattrs::new());
+                    let file = record.file;
+                    report.problems.push(format!("the extended attributes of file {file} are given up: {error}"));
+                }
+                loaded => loaded?,
+            }
         }
         Ok(inode)
     }

@@ -6,8 +6,9 @@ use base::id::FileId;
 use base::time::Timestamp;
 use platform::sim::Faults;
 
-use super::{Machine, create, tree_chunks};
-use crate::{AttributeChange, FileError, FileSystem, Kind, Node, OpenReport, TimeChange};
+use super::{Machine, chunk_place, create, read_all, tree_chunks};
+use crate::format::XattrPlace;
+use crate::{AttributeChange, FileError, FileSystem, Kind, Node, OpenReport, TimeChange, XattrMode};
 
 /// Whose journal has changes: one file in so many.
 const CHANGED: usize = 20;
@@ -87,4 +88,45 @@ fn a_disk_that_gives_no_answer_is_no_loss() {
     let (machine, _) = node();
     machine.disk.set_faults(Faults { read_error: 1.0, ..Faults::default() });
     assert!(!open(&machine, true).expect_err("nothing can be read").is_loss());
+}
+
+/// A file that lost its extended attributes and nothing else keeps what was written and synced since.
+#[test]
+fn lost_attributes_cost_no_content() {
+    let machine = Machine::new(9);
+    let system = machine.open();
+    let (file, place) = machine.run(async {
+        let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
+        system.set_xattr(file, b"user.large", &[7; 3000], XattrMode::Set, false).await.unwrap();
+        system.commit().await.unwrap();
+        let roots = system.roots.lock().clone();
+        let XattrPlace::Chunk(address) = system.load(&roots.catalog, file).await.unwrap().unwrap().base.xattrs else {
+            panic!("large ones have a chunk")
+        };
+        system.write(file, 0, b"before", false).await.unwrap();
+        system.sync(file).await.unwrap();
+        system.set_xattr(file, b"user.small", b"since", XattrMode::Set, false).await.unwrap();
+        system.write(file, 6, b" and after", false).await.unwrap();
+        system.sync(file).await.unwrap();
+        (file, address)
+    });
+    drop(system);
+    machine.world.restart();
+    // The pack is sealed by an opening.
+    drop(machine.open());
+    machine.world.restart();
+    let (path, at) = chunk_place(&machine, &place);
+    machine.disk.flip_bit(&path, at + 60, 1);
+    assert!(open(&machine, false).expect_err("attributes are lost").is_loss());
+    machine.world.restart();
+    let (platform, disks) = (machine.world.platform(), machine.disks());
+    let options = crate::Options { gives_up_records: true, ..machine.options.clone() };
+    let (system, report) = machine.run(async { FileSystem::open(&platform, &disks, options).await }).unwrap();
+    assert_eq!(report.given_up, BTreeSet::new());
+    assert!(report.problems.iter().any(|problem| problem.contains("extended attributes")), "{:?}", report.problems);
+    machine.run(async { system.commit().await.unwrap() });
+    let system = machine.power_cycle(system);
+    assert_eq!(machine.run(read_all(&system, Node::live(file))), b"before and after");
+    assert_eq!(&machine.run(system.xattr(Node::live(file), b"user.small")).unwrap()[..], b"since");
+    machine.check(&system);
 }
