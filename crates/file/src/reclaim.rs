@@ -94,20 +94,23 @@ impl FileSystem {
         let dropped = self.dropped_bytes.swap(0, Ordering::Relaxed);
         self.dropped_since_pass.store(false, Ordering::SeqCst);
         self.store.begin_mark();
-        match self.mark().await {
+        let result = match self.mark().await {
             Ok(Some(marks)) => {
                 let is_live = |address: &_| marks.has(address);
                 let report = self.store.reclaim(&is_live, is_rehearsal, &|| self.goes_on()).await;
                 self.measure_space();
-                Ok(report?)
+                report.map(Some).map_err(FileError::from)
             }
             unfinished => {
-                self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
-                self.dropped_since_pass.store(true, Ordering::SeqCst);
                 self.store.end_mark();
-                unfinished.map(|_| ReclaimReport::default())
+                unfinished.map(|_| None)
             }
+        };
+        if is_rehearsal || !matches!(result, Ok(Some(_))) {
+            self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
+            self.dropped_since_pass.store(true, Ordering::SeqCst);
         }
+        result.map(Option::unwrap_or_default)
     }
 
     /// Steps 2 to 5. `None`: the file system is closed meanwhile, which waits for nobody's marks.

@@ -1,6 +1,9 @@
 //! Room: what nobody needs is given back, what anybody needs stays, and a full disk loses nothing.
 
+use std::sync::atomic::Ordering;
+
 use base::id::FileId;
+use platform::sim::Faults;
 
 use super::content::pattern;
 use super::{Machine, create, find, read_all};
@@ -89,4 +92,34 @@ fn a_full_disk_refuses_and_a_deletion_makes_room() {
         assert_eq!(system.attributes(Node::live(file)).await.unwrap().size, (accepted / 2).next_multiple_of(1 << 20));
     });
     machine.check(&system);
+}
+
+/// A pass that fails halfway is tried again, and told of meanwhile.
+#[test]
+fn a_pass_that_fails_is_still_due() {
+    let machine = Machine::new(14);
+    let system = machine.open();
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(8_000_000, 30), false).await.unwrap();
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        system.remove_file(FileId::ROOT, b"file").await.unwrap();
+        system.commit().await.unwrap();
+    });
+    let system = machine.power_cycle(system);
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "more", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(1_000_000, 31), false).await.unwrap();
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        system.remove_file(FileId::ROOT, b"more").await.unwrap();
+        system.commit().await.unwrap();
+    });
+    let dropped = system.dropped_bytes.load(Ordering::Relaxed);
+    assert!(dropped > 0);
+    machine.disk.set_faults(Faults { write_error: 1.0, ..Faults::default() });
+    assert!(machine.run(system.reclaim(false)).is_err());
+    assert_eq!(system.dropped_bytes.load(Ordering::Relaxed), dropped);
+    assert!(system.dropped_since_pass.load(Ordering::SeqCst));
 }
