@@ -183,6 +183,10 @@ impl FileSystem {
             let ended = self.commit_ended.notified();
             let mut ended = std::pin::pin!(ended);
             ended.as_mut().enable();
+            // It may have ended before anybody listened.
+            if !self.is_commit_late(commits_ahead) {
+                break;
+            }
             if let Some(failure) = self.commit_failure.lock().clone() {
                 return Err(failure);
             }
