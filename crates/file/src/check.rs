@@ -182,7 +182,7 @@ struct Findings {
     codes: BTreeSet<&'static str>,
     /// The path of the root of that catalog: nothing, or the snapshot's.
     view: String,
-    /// Whether everything of that catalog and its directories can be read.
+    /// Whether something of that catalog or its directories cannot be read.
     has_gaps: bool,
 }
 

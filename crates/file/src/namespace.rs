@@ -9,7 +9,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::codec::Reader;
 use base::id::FileId;
 use base::limits::{LINK_TARGET_BYTES_MAX, LINKS_MAX};
 use base::time::Timestamp;
@@ -21,7 +20,7 @@ use crate::directory::{check_name, expect_directory};
 use crate::failure::FileError;
 use crate::format::{Change, Entry};
 use crate::inode::{Inode, State};
-use crate::system::{FileSystem, SNAPSHOTS_NAME, Transaction, corrupt};
+use crate::system::{FileSystem, SNAPSHOTS_NAME, Transaction, untrue};
 
 /// What a rename does with a target that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -412,8 +411,8 @@ impl FileSystem {
         let mut passed = BTreeSet::new();
         while at != FileId::ROOT {
             if !passed.insert(at) {
-                let error = Reader::new(&[]).refuse("parents that lead to the root");
-                return Err(corrupt("directory", at.to_string(), error));
+                let found = "parents that lead back here";
+                return Err(untrue("directory", at.to_string(), "parents that lead to the root", &found).into());
             }
             if at == moved.file {
                 return Err(FileError::Invalid("a directory cannot be moved into itself"));
@@ -494,8 +493,8 @@ fn expect_below(entry: &Entry, directories: &[FileId]) -> Result<(), FileError> 
     if entry.file != FileId::ROOT && !directories.contains(&entry.file) {
         return Ok(());
     }
-    let error = Reader::new(&[]).refuse("a file below the directory");
-    Err(corrupt("directory entry", entry.file.to_string(), error))
+    let found = "the root, or one of the directories at hand";
+    Err(untrue("directory entry", entry.file.to_string(), "a file below the directory", &found).into())
 }
 
 /// Entry count, subdirectory count and times of a directory whose entries changed.
