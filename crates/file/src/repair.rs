@@ -94,12 +94,12 @@ struct Survey {
 
 impl FileSystem {
     /// Writes the trees again as what can be read of them says; with `accepts_loss` without what cannot be read. Tells in words what
-    /// was changed. Nobody may use the file system meanwhile.
+    /// was changed. Nobody may use the file system meanwhile. `owner`: who gets a root directory that is made anew.
     ///
     /// # Errors
     /// The store's; the trees are as before then, or as a commit of what was recorded has left them: a disk that gives no answer is met
     /// before that, unless it answered once and does not again.
-    pub async fn repair_files(&self, accepts_loss: bool) -> Result<Vec<String>, FileError> {
+    pub async fn repair_files(&self, accepts_loss: bool, owner: (u32, u32)) -> Result<Vec<String>, FileError> {
         // Before `commit`, as a pass of reclaim takes them.
         let _no_reclaim = self.reclaiming.lock().await;
         let (_commit, old) = loop {
@@ -123,7 +123,7 @@ impl FileSystem {
         let is_whole = has_all_inodes && survey.gaps.is_empty() && survey.known.contains_key(&FileId::ROOT);
         let mut inodes: BTreeMap<FileId, Option<InodeValue>> = BTreeMap::new();
         if is_whole || accepts_loss {
-            self.place_all(&old.catalog, &mut survey, &mut inodes).await?;
+            self.place_all(&old.catalog, owner, &mut survey, &mut inodes).await?;
         }
         let judges_names = is_whole || accepts_loss;
         self.set_right(&old.catalog, judges_names, accepts_loss, &mut survey, &mut inodes).await?;
@@ -398,12 +398,13 @@ impl FileSystem {
     async fn place_all(
         &self,
         catalog: &Root,
+        owner: (u32, u32),
         survey: &mut Survey,
         inodes: &mut BTreeMap<FileId, Option<InodeValue>>,
     ) -> Result<(), FileError> {
         if let MapEntry::Vacant(vacant) = survey.known.entry(FileId::ROOT) {
             vacant.insert(Known::directory(FileId::ROOT));
-            inodes.insert(FileId::ROOT, Some(self.new_directory(FileId::ROOT, FileId::ROOT)));
+            inodes.insert(FileId::ROOT, Some(self.new_directory(FileId::ROOT, 0o755, owner)));
             survey.done.push("the root directory is made anew".to_owned());
         }
         survey.choose_places();
@@ -421,7 +422,15 @@ impl FileSystem {
                 let counter = self.next_counter.fetch_add(1, Ordering::SeqCst);
                 let home = FileId::new(self.store.node(), counter).expect("2^48 files need centuries");
                 survey.known.insert(home, Known::directory(FileId::ROOT));
-                inodes.insert(home, Some(self.new_directory(home, FileId::ROOT)));
+                // Nobody but them gets at what may have been private; and they must, also where they are not user 0.
+                let owner = match inodes.get(&FileId::ROOT) {
+                    Some(_) => owner,
+                    None => self.load(catalog, FileId::ROOT).await?.map_or(owner, |root| {
+                        let Attributes { uid, gid, .. } = root.attributes;
+                        (uid, gid)
+                    }),
+                };
+                inodes.insert(home, Some(self.new_directory(home, 0o700, owner)));
                 (home, self.attach(catalog, survey, FileId::ROOT, home, LOST_FOUND).await?)
             }
         };
@@ -461,9 +470,9 @@ impl FileSystem {
         Ok(name)
     }
 
-    fn new_directory(&self, file: FileId, parent: FileId) -> InodeValue {
-        let mode = if file == FileId::ROOT { 0o755 } else { 0o700 };
-        let attributes = Attributes::empty_directory(file, parent, mode, (0, 0), self.now());
+    /// A directory in the root, or the root.
+    fn new_directory(&self, file: FileId, mode: u32, owner: (u32, u32)) -> InodeValue {
+        let attributes = Attributes::empty_directory(file, FileId::ROOT, mode, owner, self.now());
         let base =
             Base { tree: Root::Empty, target: Bytes::new(), xattrs: XattrPlace::None, allocated: 0, is_orphan: false };
         InodeValue { attributes, version: Version::default(), base }

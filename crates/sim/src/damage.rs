@@ -327,7 +327,7 @@ async fn repair(system: &Arc<FileSystem>) -> (Vec<Remedy>, Vec<String>) {
         }
         for remedy in remedies {
             let outcome = match remedy {
-                Remedy::Trees { gives_up } => system.repair_files(gives_up).await.map(drop),
+                Remedy::Trees { gives_up } => system.repair_files(gives_up, (0, 0)).await.map(drop),
                 remedy => system.repair_store(remedy).await.map(drop),
             };
             if let Err(error) = outcome {

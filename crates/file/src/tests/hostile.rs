@@ -373,7 +373,7 @@ async fn mend(system: &FileSystem) {
     let trees = |gives_up| Remedy::Trees { gives_up };
     let Ok(mut before) = system.check_files(&|_| {}).await else { return };
     for gives_up in [false, true] {
-        let done = match system.repair_files(gives_up).await {
+        let done = match system.repair_files(gives_up, (0, 0)).await {
             Ok(done) => done,
             // Trees to which nothing can be added are mended by giving up a part of them, or, of a file's content, not at all.
             Err(FileError::Store(StoreError::Corrupt { .. }))

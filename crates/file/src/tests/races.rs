@@ -261,7 +261,7 @@ fn a_repair_beside_a_pass_of_reclaim_ends() {
         let operation = system.grace.enter(0);
         let mut reclaim: Pending<'_, _> = Box::pin(system.reclaim(false));
         assert!(starts(&mut reclaim).await);
-        let mut repair: Pending<'_, _> = Box::pin(system.repair_files(false));
+        let mut repair: Pending<'_, _> = Box::pin(system.repair_files(false, (0, 0)));
         let soon = machine.world.platform().tasks.sleep(Duration::from_secs(10));
         let _ = platform::task::first(&mut repair, soon).await;
         drop(operation);

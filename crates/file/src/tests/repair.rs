@@ -111,9 +111,9 @@ fn whatever_chunk_of_the_trees_is_lost_the_rest_has_names() {
         let before = readable(&machine, &system, &files);
         repair_store(&machine, &system);
         let planned = remedies(&machine, &system);
-        machine.run(system.repair_files(false)).unwrap();
+        machine.run(system.repair_files(false, (0, 0))).unwrap();
         assert_eq!(readable(&machine, &system, &files), before, "chunk {number}: nothing is given up yet");
-        let done = machine.run(system.repair_files(true)).unwrap();
+        let done = machine.run(system.repair_files(true, (0, 0))).unwrap();
         given_up += usize::from(planned.contains(&Remedy::Trees { gives_up: true }));
         assert_eq!(planned.is_empty(), done.is_empty(), "chunk {number}: {planned:?}, {done:?}");
         for life in 0..2 {
@@ -127,7 +127,7 @@ fn whatever_chunk_of_the_trees_is_lost_the_rest_has_names() {
             let named = named(&machine, &system);
             assert!(before.keys().all(|file| named.contains(file)), "chunk {number}, life {life}: all have names");
             assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}, life {life}");
-            assert_eq!(machine.run(system.repair_files(true)).unwrap(), Vec::<String>::new(), "nothing is left to do");
+            assert_eq!(machine.run(system.repair_files(true, (0, 0))).unwrap(), Vec::<String>::new(), "nothing is left to do");
             if life == 1 {
                 lost_files += files.len() - before.len();
                 homes += usize::from(machine.run(find(&system, "lost+found")).is_ok());
@@ -152,7 +152,7 @@ fn what_cannot_be_committed_keeps_nobody_from_a_repair() {
         let new = new.ok().map(|attributes| Node::live(attributes.file));
         stuck += usize::from(machine.run(system.commit()).is_err());
         repair_store(&machine, &system);
-        machine.run(system.repair_files(true)).unwrap();
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
         assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}");
         let system = machine.power_cycle(system);
         if let Some(new) = new {
@@ -224,10 +224,10 @@ fn a_file_that_lost_extents_takes_what_is_written_later() {
         let is_poorer = (1..content.len().div_ceil(BLOCK)).contains(&before.len());
         poorer += usize::from(is_poorer);
         repair_store(&machine, &system);
-        machine.run(system.repair_files(true)).unwrap();
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
         assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}");
         assert_eq!(blocks(&machine, &system, file, &content), before, "chunk {number}: neither more nor less");
-        assert_eq!(machine.run(system.repair_files(true)).unwrap(), Vec::<String>::new(), "nothing is left to do");
+        assert_eq!(machine.run(system.repair_files(true, (0, 0))).unwrap(), Vec::<String>::new(), "nothing is left to do");
         if machine.run(system.attributes(Node::live(file))).is_err() {
             continue;
         }
@@ -284,7 +284,7 @@ fn an_extent_that_cannot_be_decoded_becomes_lost_content() {
             });
             assert!(machine.run(system.commit()).is_err());
         }
-        machine.run(system.repair_files(true)).unwrap();
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
         assert_eq!(remedies(&machine, &system), BTreeSet::new());
         let mut expected = content.clone();
         if is_written {
@@ -312,7 +312,7 @@ fn a_repair_that_fails_leaves_the_trees_as_they_were() {
         let before = system.roots.lock().clone();
         let (path, at) = &tree_chunks(&machine)[silent];
         machine.disk.set_unreadable(path, *at..at + 60);
-        if machine.run(system.repair_files(true)).is_ok() {
+        if machine.run(system.repair_files(true, (0, 0))).is_ok() {
             done += 1;
             continue;
         }
@@ -321,7 +321,7 @@ fn a_repair_that_fails_leaves_the_trees_as_they_were() {
         machine.disk.set_unreadable(path, 0..0);
         assert!(machine.run(system.commit()).is_err(), "chunk {number}, no answer at {silent}");
         let system = machine.power_cycle(system);
-        machine.run(system.repair_files(true)).unwrap();
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
         assert_eq!(machine.run(find(&system, "new")).unwrap(), Node::live(made.unwrap().file));
     }
     assert!(failed > 5 && done > 0, "{failed} {done}");
@@ -349,7 +349,7 @@ fn a_file_that_lost_extents_takes_what_was_written_since() {
         assert_eq!(is_told, is_stuck, "chunk {number}");
         assert!(!is_stuck || report.remedies.contains(&Remedy::Trees { gives_up: true }), "chunk {number}");
         repair_store(&machine, &system);
-        machine.run(system.repair_files(true)).unwrap();
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
         let mut expected = content.clone();
         expected[content.len() / 2..][..13].copy_from_slice(b"written since");
         let mut system = system;
@@ -388,11 +388,11 @@ fn a_power_cut_in_the_middle_leaves_the_old_trees_or_the_new() {
             repair_store(&machine, &system);
             let before = readable(&machine, &system, &files);
             machine.world.cut_power_at(machine.world.operations() + step);
-            let repaired = machine.world.run_until(system.repair_files(true));
+            let repaired = machine.world.run_until(system.repair_files(true, (0, 0)));
             let is_whole = machine.world.is_powered();
             assert!(!is_whole || repaired.unwrap().is_ok());
             let system = machine.power_cycle(system);
-            machine.run(system.repair_files(true)).unwrap();
+            machine.run(system.repair_files(true, (0, 0))).unwrap();
             let named = named(&machine, &system);
             assert!(before.keys().all(|file| named.contains(file)), "chunk {number}, cut at {step}");
             assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}, cut at {step}");
@@ -410,7 +410,7 @@ fn a_disk_that_gives_no_answer_costs_no_names() {
     let (machine, files) = node(3);
     let system = machine.open();
     machine.disk.set_faults(platform::sim::Faults { read_error: 1.0, ..platform::sim::Faults::default() });
-    assert!(matches!(machine.run(system.repair_files(true)), Err(FileError::Store(_))));
+    assert!(matches!(machine.run(system.repair_files(true, (0, 0))), Err(FileError::Store(_))));
     machine.disk.set_faults(platform::sim::Faults::default());
     let system = machine.power_cycle(system);
     assert_eq!(named(&machine, &system).len(), files.len());
@@ -434,7 +434,7 @@ fn lost_content_is_mended_by_putting_it_again() {
     machine.disk.flip_bit(data, bytes.len() as u64 / 2, 0);
     let system = machine.power_cycle(system);
     repair_store(&machine, &system);
-    machine.run(system.repair_files(true)).unwrap();
+    machine.run(system.repair_files(true, (0, 0))).unwrap();
     machine.run(async {
         let report = system.check_files(&|_| {}).await.unwrap();
         assert!(report.problems.iter().all(|problem| problem.code == "HF1008" && problem.path.starts_with("/file (")));
@@ -449,6 +449,38 @@ fn lost_content_is_mended_by_putting_it_again() {
     assert_eq!(machine.run(read_all(&system, Node::live(file))), content);
     machine.check(&system);
     assert_eq!(machine.run(list(&system, Node::live(FileId::ROOT), 10)).len(), 2);
+}
+
+/// Who made the node gets at what a repair made, also where permissions count.
+#[test]
+fn what_a_repair_makes_belongs_to_the_owner() {
+    let (mut number, mut roots, mut homes) = (0, 0, 0);
+    while let Some((machine, _)) = damaged(1, number) {
+        let system = machine.open();
+        let root = Node::live(FileId::ROOT);
+        let owner = machine.run(system.attributes(root)).map(|root| (root.uid, root.gid));
+        let owner = if number % 2 == 0 && owner.is_ok() {
+            let change = AttributeChange { uid: Some(1000), gid: Some(1001), ..AttributeChange::default() };
+            machine.run(system.set_attributes(FileId::ROOT, &change)).unwrap();
+            (1000, 1001)
+        } else {
+            owner.unwrap_or((7, 8))
+        };
+        repair_store(&machine, &system);
+        machine.run(system.repair_files(true, (7, 8))).unwrap();
+        let owners = |node| {
+            let attributes = machine.run(system.attributes(node)).unwrap();
+            (attributes.uid, attributes.gid)
+        };
+        assert_eq!(owners(root), owner, "chunk {number}");
+        roots += usize::from(owner == (7, 8));
+        if let Ok(home) = machine.run(find(&system, "lost+found")) {
+            assert_eq!(owners(home), owner, "chunk {number}");
+            homes += usize::from(owner != (0, 0));
+        }
+        number += 1;
+    }
+    assert!(roots > 0 && homes > 1, "{roots} {homes}");
 }
 
 /// A second repair in which a file of a number loses its name that is in `/lost+found` already, under another name's number.
@@ -480,7 +512,7 @@ fn lost_and_found_has_no_name_twice() {
     drop(system);
     machine.world.restart();
     let system = machine.open();
-    machine.run(system.repair_files(true)).unwrap();
+    machine.run(system.repair_files(true, (0, 0))).unwrap();
     for (name, file) in [(file.0.to_string(), other), (format!("{}.1", file.0), file)] {
         let found = machine.run(find(&system, &format!("lost+found/{name}"))).unwrap();
         assert_eq!(found, Node::live(file), "{name}");

@@ -99,9 +99,9 @@ fn a_lost_list_is_told_and_can_be_given_up() {
     assert!(machine.run(system.snapshot("new")).is_err());
     let gives_up = BTreeSet::from([Remedy::Trees { gives_up: true }]);
     assert_eq!(problems(&machine, &system), (vec!["HF1022"], gives_up));
-    machine.run(system.repair_files(false)).unwrap();
+    machine.run(system.repair_files(false, (0, 0))).unwrap();
     assert_eq!(problems(&machine, &system).0, ["HF1022"], "nothing is given up yet");
-    let done = machine.run(system.repair_files(true)).unwrap();
+    let done = machine.run(system.repair_files(true, (0, 0))).unwrap();
     assert!(!done.is_empty());
     machine.check(&system);
     machine.run(system.snapshot("new")).unwrap();
@@ -130,7 +130,7 @@ fn an_entry_that_cannot_be_decoded_ends_the_pass_and_can_be_given_up() {
         assert_eq!(problems(&machine, &system).0, ["HF1022"], "view {view}");
         let whole = || (0..SNAPSHOTS).filter(|number| *number != 6 || view != 7);
         expect_whole(&machine, &system, whole());
-        machine.run(system.repair_files(true)).unwrap();
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
         machine.check(&system);
         reclaim_all(&machine, &system).unwrap();
         let system = machine.power_cycle(system);

@@ -12,6 +12,7 @@ pub(crate) use measure::descriptions;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -236,7 +237,8 @@ impl Control {
                  take away the file that cannot be read, and repair again"
             ));
         }
-        let done = block_on(self.system.repair_files(gives_up)).map_err(words)?;
+        let folder = std::fs::metadata(&self.folder.path).map_err(|error| error.to_string())?;
+        let done = block_on(self.system.repair_files(gives_up, (folder.uid(), folder.gid()))).map_err(words)?;
         let shown = done.iter().take(WORDS_MAX).cloned().collect::<Vec<_>>().join("; ");
         let more = done.len().saturating_sub(WORDS_MAX);
         Ok(match (done.is_empty(), more) {
