@@ -26,7 +26,9 @@ use crate::system::{FileSystem, undecodable};
 use crate::tree::Gap;
 
 /// Beyond this many problems a list helps nobody.
-const PROBLEMS_MAX: usize = 10_000;
+pub(crate) const PROBLEMS_MAX: usize = 10_000;
+/// Of a longer path the end is told: no path that the kernel takes is as long.
+const PATH_BYTES_MAX: usize = 4096;
 
 /// What a check of the file layer came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,7 +205,7 @@ impl FileSystem {
         let _no_reclaim = self.reclaiming.lock().await;
         let _use = self.grace.enter(0);
         let roots = self.roots.lock().clone();
-        let (snapshots, lost) = self.list_snapshots(&roots.snapshots).await;
+        let (snapshots, lost) = self.scan_snapshots(&roots.snapshots).await;
         let mut found = Findings::default();
         for (view, error) in lost {
             let place = "/.snapshots".to_owned();
@@ -478,6 +480,9 @@ fn path_of(file: FileId, seen: &BTreeMap<FileId, Seen>, names: &BTreeMap<FileId,
             return Some(if path.is_empty() { "/".to_owned() } else { path });
         }
         path = format!("/{}{path}", names.get(&at)?);
+        if path.len() > PATH_BYTES_MAX {
+            return Some(format!("…{path}"));
+        }
         at = seen.get(&at)?.named_in;
     }
     None
@@ -573,5 +578,29 @@ impl Findings {
             let (expected, found) = (expected.to_owned(), found.to_string());
             self.report.problems.push(Problem { code, what, path, offset, expected, found, remedy: None });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use base::id::FileId;
+
+    use super::{PATH_BYTES_MAX, Seen, path_of};
+
+    /// Each directory of a long way down has a problem: their paths together would be as long as the square of it.
+    #[test]
+    fn a_path_that_is_long_is_told_by_its_end() {
+        let (mut seen, mut names) = (BTreeMap::new(), BTreeMap::new());
+        for file in 3..100_000 {
+            let above = if file == 3 { FileId::ROOT } else { FileId(file - 1) };
+            seen.insert(FileId(file), Seen { named_in: above, ..Seen::default() });
+            names.insert(FileId(file), format!("name {file}"));
+        }
+        assert_eq!(path_of(FileId(4), &seen, &names).unwrap(), "/name 3/name 4");
+        let path = path_of(FileId(99_999), &seen, &names).unwrap();
+        assert!(path.starts_with("…/name ") && path.ends_with("/name 99998/name 99999"), "{path}");
+        assert!(path.len() < PATH_BYTES_MAX + 300);
     }
 }

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use store::StoreError;
 
 use crate::attributes::{Attributes, Kind, View};
-use crate::check::{LOST_BYTES_MAX, Namesakes, lost_xattrs, unreachable};
+use crate::check::{LOST_BYTES_MAX, Namesakes, PROBLEMS_MAX, lost_xattrs, unreachable};
 use crate::directory::encode_entry;
 use crate::extent::Extent;
 use crate::failure::{FileError, is_loss};
@@ -67,6 +67,28 @@ struct Place {
     name: Box<[u8]>,
 }
 
+/// What was done, in words: as much as helps somebody.
+#[derive(Default)]
+struct Done {
+    words: Vec<String>,
+    more: u64,
+}
+
+impl Done {
+    fn push(&mut self, what: String) {
+        if self.words.len() < PROBLEMS_MAX {
+            self.words.push(what);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn into_words(mut self) -> Vec<String> {
+        self.words.extend((self.more > 0).then(|| format!("and {} changes more", self.more)));
+        self.words
+    }
+}
+
 /// What the trees should say.
 #[derive(Default)]
 struct Survey {
@@ -88,8 +110,9 @@ struct Survey {
     places: BTreeMap<FileId, Vec<Place>>,
     /// Of the directory that is looked at.
     namesakes: Namesakes,
-    /// In words.
-    done: Vec<String>,
+    /// The number behind a name that nobody has tried yet, by directory.
+    numbers: BTreeMap<(FileId, Box<[u8]>), u64>,
+    done: Done,
 }
 
 impl FileSystem {
@@ -140,7 +163,7 @@ impl FileSystem {
         if accepts_loss {
             self.drop_lost_snapshots(&mut survey).await?;
         }
-        Ok(survey.done)
+        Ok(survey.done.into_words())
     }
 
     /// Commits what was recorded, on trees without what cannot be read of them: the superblock of that commit is the first that knows
@@ -349,18 +372,21 @@ impl FileSystem {
         directory: FileId,
         tree: &Root,
         name: &[u8],
-        survey: &Survey,
+        survey: &mut Survey,
     ) -> Result<(u64, Box<[u8]>), FileError> {
-        let mut number = 0;
+        let wanted: (FileId, Box<[u8]>) = (directory, name.into());
+        // Those below were taken when somebody looked: for many of one name they would be looked through again and again.
+        let mut number = survey.numbers.get(&wanted).copied().unwrap_or(0);
         loop {
             let name = numbered(name, number);
             let namesakes = self.namesakes(directory, tree, &name, survey).await?;
             let is_taken = namesakes.values().flatten().any(|other| *other == name);
             let free = self.cookies(&name).find(|cookie| !namesakes.contains_key(cookie));
+            number += 1;
             if let Some(cookie) = free.filter(|_| !is_taken) {
+                survey.numbers.insert(wanted, number);
                 return Ok((cookie, name));
             }
-            number += 1;
         }
     }
 
@@ -591,7 +617,7 @@ impl FileSystem {
         accepts_loss: bool,
         survey: &mut Survey,
     ) -> Result<(Root, BTreeMap<u32, SnapshotValue>), FileError> {
-        let (listed, gone) = self.list_snapshots(list).await;
+        let (listed, gone) = self.scan_snapshots(list).await;
         if gone.is_empty() || !accepts_loss {
             return Ok((list.clone(), listed));
         }

@@ -73,7 +73,7 @@ impl FileSystem {
     }
 
     /// What can be read of the list of snapshots, and where the rest would be and why it cannot be read.
-    pub(crate) async fn list_snapshots(&self, list: &Root) -> (BTreeMap<u32, SnapshotValue>, Vec<(u64, StoreError)>) {
+    pub(crate) async fn scan_snapshots(&self, list: &Root) -> (BTreeMap<u32, SnapshotValue>, Vec<(u64, StoreError)>) {
         let (mut listed, mut lost, mut from) = (BTreeMap::new(), Vec::new(), Some(0));
         while let Some(at) = from {
             from = match self.trees.scan_past(list, at, 1000).await {
@@ -100,7 +100,7 @@ impl FileSystem {
         // A commit changes the tree and the memory.
         let _commit = self.commit.lock().await;
         let root = self.roots.lock().snapshots.clone();
-        let (listed, lost) = self.list_snapshots(&root).await;
+        let (listed, lost) = self.scan_snapshots(&root).await;
         let mut problems = Vec::new();
         for (_, error) in lost {
             if !is_loss(&error) {

@@ -388,7 +388,10 @@ async fn mend(system: &FileSystem) {
         let after = system.check_files(&|_| {}).await.unwrap();
         assert!(!after.remedies.contains(&trees(gives_up)), "not done: {:#?}\n{done:?}", after.problems);
         let codes = |report: &FilesReport| report.problems.iter().map(|problem| problem.code).collect::<BTreeSet<_>>();
-        assert!(codes(&after).is_subset(&codes(&before)), "made: {:#?}\nof {:#?}", after.problems, before.problems);
+        let mut may_be = codes(&before);
+        // Lost extents are noted as extents of a chunk that nobody has.
+        may_be.extend((may_be.contains("HF1005") || may_be.contains("HF1006")).then_some("HF1008"));
+        assert!(codes(&after).is_subset(&may_be), "made: {:#?}\nof {:#?}", after.problems, before.problems);
         before = after;
     }
 }
@@ -626,7 +629,7 @@ fn extents_that_cannot_be_read_say_nothing_of_the_rest() {
         Some(writer.into_bytes())
     };
     let large = lying(Vec::new(), vec![(file, 0, zeroes()), (file, 1, zeroes())]);
-    for ((world, disk), expected) in [((world, disk), "HF1006"), (large, "HF1007")] {
+    for ((world, disk), expected) in [((world, disk), "HF1008"), (large, "HF1007")] {
         let outcome = world.run_until(async {
             let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await.unwrap();
             mend(&system).await;

@@ -451,6 +451,34 @@ fn lost_content_is_mended_by_putting_it_again() {
     assert_eq!(machine.run(list(&system, Node::live(FileId::ROOT), 10)).len(), 2);
 }
 
+/// A directory that says one name thousands of times, never where it belongs: each entry gets a name, and nobody looks through all
+/// numbers for each.
+#[test]
+fn many_entries_of_one_name_get_names_of_their_own() {
+    const COUNT: u64 = 3000;
+    let machine = Machine::new(6);
+    let system = machine.open();
+    machine.run(async {
+        let directory = create(&system, FileId::ROOT, "d", Kind::Directory).await.file;
+        let file = create(&system, directory, "same", Kind::Regular).await.file;
+        system.commit().await.unwrap();
+        let roots = system.roots.lock().clone();
+        let mut inode = system.load(&roots.catalog, directory).await.unwrap().unwrap();
+        let entry = crate::format::Entry { file, kind: Kind::Regular, name: b"same".as_slice().into() };
+        let entries = (1..COUNT).map(|number| (number << 8, Some(crate::directory::encode_entry(&entry)))).collect();
+        inode.base.tree = system.trees.update(&inode.base.tree, entries, 0).await.unwrap();
+        let edits = crate::tree::Edits::from([(directory.0, Some(inode.encode()))]);
+        let catalog = system.trees.update(&roots.catalog, edits, 0).await.unwrap();
+        let roots = crate::format::Roots { catalog, ..(*roots).clone() };
+        system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
+    });
+    let system = machine.power_cycle(system);
+    machine.run(system.repair_files(false, (0, 0))).unwrap();
+    machine.check(&system);
+    let names = machine.run(async { list(&system, find(&system, "d").await.unwrap(), 1000).await });
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len() as u64, COUNT);
+}
+
 /// Who made the node gets at what a repair made, also where permissions count.
 #[test]
 fn what_a_repair_makes_belongs_to_the_owner() {
