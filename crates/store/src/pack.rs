@@ -344,11 +344,12 @@ impl Packs {
 
     fn note_sealed(&self, sealed: SealedPack, disk: usize) {
         self.counters.packs_sealed.add(1);
-        self.set_sealed(sealed.pack, disk, sealed.summary);
+        self.note_known(sealed.pack, disk, sealed.summary);
         self.sealed.lock().push(sealed);
     }
 
-    fn set_sealed(&self, pack: u64, disk: usize, summary: Summary) {
+    /// Notes that a pack is on a disk, and takes no chunks.
+    pub(crate) fn note_known(&self, pack: u64, disk: usize, summary: Summary) {
         self.catalog.write().insert(pack, PackKnown { disk, state: PackState::Sealed, summary });
     }
 
@@ -504,7 +505,7 @@ impl Packs {
     /// Takes in a pack that was found while the store works.
     pub(crate) fn adopt(&self, sealed: SealedPack, disk: usize) {
         self.next.fetch_max(sealed.pack + 1, Ordering::SeqCst);
-        self.set_sealed(sealed.pack, disk, sealed.summary);
+        self.note_known(sealed.pack, disk, sealed.summary);
         self.note_found(vec![sealed]);
     }
 

@@ -10,8 +10,8 @@
 //! L-2   A pack's file is removed only when, in this order, its needed chunks are durable elsewhere, the index names nothing in it,
 //!       and both slots of the superblock hold roots that were in force since the mark began: an older one might need it.
 //! L-3   A crash at any point leaves a pack that is whole. The next open finds it and indexes it again; the next reclaim removes it.
-//! L-4   A copy that is needed goes for the sake of another one only if the index names that other place and the chunk's header is
-//!       there: the index may be stale, and a pack may be missing.
+//! L-4   A copy that is needed goes for the sake of another one only if the index names that other place and the chunk was read there
+//!       and verified: the index may be stale, a pack may be missing, and what lies there may have rotted.
 //!
 //! Not here: which chunks are needed, and when to ask.
 
@@ -184,10 +184,10 @@ impl Store {
         Ok(live)
     }
 
-    /// L-4.
+    /// L-4. Few chunks lie in two places, so few are read.
     async fn is_elsewhere(&self, address: &ChunkAddress, here: &Place) -> Result<bool, StoreError> {
         match self.packs.index.lookup(address, &self.counters)? {
-            Some(at) if at != *here => Ok(self.packs.is_named_at(address, &at).await.unwrap_or(false)),
+            Some(at) if at != *here => Ok(self.packs.read(address, &at).await.is_ok()),
             _ => Ok(false),
         }
     }

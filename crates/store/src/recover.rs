@@ -8,18 +8,20 @@
 //!       sync, a page cache that outlived its process may show what the disk does not hold.
 //! O-4   The index covers exactly the packs in its own table; every other pack is read here. Without an index that is all of
 //!       them, by their directories.
+//! O-5   Of two copies of a chunk the index names one that verifies. A pack that is read here may be one that reclaim emptied and had no
+//!       time to remove, with a copy that rotted; or it may hold what was put again because the copy that the index names had rotted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::id::Position;
+use base::id::{ChunkAddress, Position};
 use bytes::Bytes;
 use platform::Platform;
 use platform::disk::{Disk, DiskErrorKind};
 
 use crate::counters::Counters;
 use crate::failure::StoreError;
-use crate::format::{DAMAGED_SUFFIX, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, number_of, pack_path};
+use crate::format::{DAMAGED_SUFFIX, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, Place, number_of, pack_path};
 use crate::identity;
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, replay, segment_size};
@@ -213,9 +215,9 @@ impl Recovery<'_> {
         }
         self.report.packs_covered = known.len() as u64;
         let next = next.max(opened.packs.keys().next_back().map_or(0, |last| last + 1));
-        let index = Index::new(opened.file);
-        let (mut step, mut step_entries, mut loose) = (Vec::new(), 0, Vec::new());
-        let mut unread = BTreeMap::new();
+        let (index, key) = (Index::new(opened.file), self.identity.key.clone());
+        let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, options.pack_bytes, known, next);
+        let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
         for (pack, disk) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
             let (sealed, is_sealed) = match self.recover_pack(pack, disk).await {
                 Ok(Some(recovered)) => recovered,
@@ -228,23 +230,21 @@ impl Recovery<'_> {
                     continue;
                 }
             };
-            let summary = sealed.summary;
-            known.insert(pack, PackKnown { disk, state: PackState::Sealed, summary });
             if !is_sealed {
-                loose.push(sealed);
+                unsealed.push((sealed, disk));
                 continue;
             }
             step_entries += sealed.entries.len();
-            step.push(sealed);
+            take_in(&packs, sealed, disk).await;
             if step_entries >= STEP_ENTRIES {
-                self.index_packs(&index, std::mem::take(&mut step), &mut loose);
+                self.index_packs(&packs);
                 step_entries = 0;
             }
         }
-        self.index_packs(&index, step, &mut loose);
-        let key = self.identity.key.clone();
-        let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, options.pack_bytes, known, next);
-        packs.note_found(loose);
+        self.index_packs(&packs);
+        for (sealed, disk) in unsealed {
+            take_in(&packs, sealed, disk).await;
+        }
         packs.note_unread(unread);
         if opened.is_new {
             packs.index.note_made_again(Ok(()));
@@ -276,12 +276,44 @@ impl Recovery<'_> {
         })
     }
 
-    /// Puts packs into the index file; where that fails into `loose`, for memory.
-    fn index_packs(&mut self, index: &Index, step: Vec<SealedPack>, loose: &mut Vec<SealedPack>) {
-        let change = Change { added: step, removed: Vec::new() };
-        if let Err(error) = index.commit(&self.pool.disks[0].disk, &change, self.counters) {
-            self.report.problems.push(format!("the index does not take packs, they are kept in memory: {error}"));
-            loose.extend(change.added);
+    /// Puts packs that were taken in into the index file; where that fails they stay in memory.
+    fn index_packs(&mut self, packs: &Packs) {
+        let change = Change { added: packs.sealed_waiting(), removed: Vec::new() };
+        match packs.index.commit(&self.pool.disks[0].disk, &change, self.counters) {
+            Ok(()) => packs.forget_sealed(&change.added),
+            Err(error) => {
+                self.report.problems.push(format!("the index does not take packs, they are kept in memory: {error}"));
+            }
         }
     }
+}
+
+/// Takes in a pack that the index does not cover, with those of its chunks that have no better copy (O-5).
+async fn take_in(packs: &Packs, mut sealed: SealedPack, disk: usize) {
+    packs.note_known(sealed.pack, disk, sealed.summary);
+    let mut entries = Vec::with_capacity(sealed.entries.len());
+    for entry in std::mem::take(&mut sealed.entries) {
+        let (address, here) = (entry.header.address, Place::of(sealed.pack, &entry));
+        let is_better = match packs.index.lookup(&address, &packs.counters) {
+            Ok(Some(other)) if other.pack != sealed.pack => is_better(packs, &address, &other, &here).await,
+            _ => false,
+        };
+        if !is_better {
+            entries.push(entry);
+        }
+    }
+    sealed.entries = entries;
+    packs.note_found(vec![sealed]);
+}
+
+/// Whether the chunk at `other` is better than that at `here`, or as good. Few chunks lie in two places, so few are read.
+async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &Place) -> bool {
+    let grade = async |place: &Place| match packs.read(address, place).await {
+        Ok(_) => 3,
+        // Nobody knows.
+        Err(StoreError::Disk(_)) => 2,
+        Err(_) => 1,
+    };
+    let other = grade(other).await;
+    other == 3 || other > grade(here).await
 }

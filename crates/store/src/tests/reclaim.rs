@@ -9,6 +9,7 @@ use bytes::Bytes;
 use platform::sim::each_seed;
 
 use super::{Machine, content};
+use crate::format::{ChunkHeader, PackHeader, pack_path};
 use crate::{Class, Depth, Store, StoreError};
 
 fn contents() -> Vec<Bytes> {
@@ -144,6 +145,95 @@ fn a_copy_is_not_given_up_for_one_that_is_missing() {
         store.reclaim(&|address| *address == needed, false, &|| true).await.unwrap();
         assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0]);
     });
+}
+
+/// A node whose first pack was full, and where one chunk of it was put again later: the contents, the chunk, and the pack that the index
+/// names for it, and the one of old.
+pub(super) fn put_twice(seed: u64) -> (Machine, Vec<Bytes>, u64, u64) {
+    let machine = Machine::new(seed, 1, 64 << 20);
+    let contents = contents();
+    let (store, _) = machine.open();
+    let needed = store.key().address(&contents[0]);
+    let place = || store.packs.index.lookup(&needed, &store.counters).unwrap().unwrap().pack;
+    let (first, second) = machine.run(async {
+        store.put_many(Class::Data, contents[..20].to_vec()).await.unwrap();
+        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.packs.seal_all().await;
+        let first = place();
+        store.packs.doubt(needed);
+        store.put(Class::Data, &contents[0]).await.unwrap();
+        store.close().await.unwrap();
+        (first, place())
+    });
+    assert_ne!(first, second);
+    drop(store);
+    machine.world.restart();
+    (machine, contents, second, first)
+}
+
+/// One byte of the first chunk of a pack rots, its header does not.
+pub(super) fn rot_first_chunk(machine: &Machine, pack: u64) {
+    let at = PackHeader::BYTES + ChunkHeader::BYTES + 100;
+    machine.disks[0].flip_bit(&pack_path(pack), at as u64, 0);
+}
+
+/// L-4: the older copy of a chunk stays when the one that the index names has rotted.
+#[test]
+fn a_copy_is_not_given_up_for_one_that_rotted() {
+    let (machine, contents, named, _) = put_twice(4);
+    rot_first_chunk(&machine, named);
+    let (store, _) = machine.open();
+    let needed = store.key().address(&contents[0]);
+    machine.run(async {
+        store.begin_mark();
+        store.reclaim(&|address| *address == needed, false, &|| true).await.unwrap();
+        assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0]);
+    });
+}
+
+/// O-5: a pack that reclaim emptied and had no time to remove holds a rotten copy of what lies elsewhere.
+#[test]
+fn a_rotten_copy_that_comes_back_hides_no_better_one() {
+    for step in 1.. {
+        let (machine, contents, _, old) = put_twice(5);
+        rot_first_chunk(&machine, old);
+        let (store, _) = machine.open();
+        let needed = store.key().address(&contents[0]);
+        let live = |address: &ChunkAddress| *address == needed;
+        machine.run(async {
+            machine.world.cut_power_at(machine.world.operations() + step);
+            store.begin_mark();
+            let _ = store.reclaim(&live, false, &|| true).await;
+        });
+        let is_whole = machine.world.is_powered();
+        drop(store);
+        machine.world.restart();
+        let (store, _) = machine.open();
+        machine.run(async {
+            assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0], "cut at {step}");
+            store.begin_mark();
+            let report = store.reclaim(&live, false, &|| true).await.unwrap();
+            assert_eq!(report.problems, Vec::<String>::new(), "cut at {step}");
+            assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0], "cut at {step}, reclaimed");
+        });
+        if is_whole {
+            assert!(step > 10, "{step}");
+            break;
+        }
+    }
+}
+
+/// O-5: whichever of two copies rotted, an index that is made from the packs names the other.
+#[test]
+fn an_opening_names_the_copy_that_is_good() {
+    for is_older in [false, true] {
+        let (machine, contents, new, old) = put_twice(6);
+        rot_first_chunk(&machine, if is_older { old } else { new });
+        machine.disks[0].remove("index");
+        let (store, _) = machine.open();
+        let needed = store.key().address(&contents[0]);
+        assert_eq!(machine.run(store.get(Class::Data, &needed)).unwrap(), contents[0], "{is_older}");
+    }
 }
 
 /// A store that is about to stop does not wait for the whole pass.
