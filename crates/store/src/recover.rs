@@ -21,7 +21,7 @@ use platform::disk::{Disk, DiskErrorKind};
 
 use crate::counters::Counters;
 use crate::failure::StoreError;
-use crate::format::{DAMAGED_SUFFIX, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, Place, number_of, pack_path};
+use crate::format::{DAMAGED_SUFFIX, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, Place, Superblock, number_of, pack_path};
 use crate::identity;
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, replay, segment_size};
@@ -83,7 +83,8 @@ impl Store {
         let mut report = RecoveryReport::default();
         let identity::Opened { disks, locks, damaged } = identity::open(disks).await?;
         let identity = disks[0].1.clone();
-        let (mut superblock, is_slot_damaged) = superblock::open(&disks).await?;
+        let superblock::Opened { newest: found_superblock, is_closed, is_damaged } = superblock::open(&disks).await?;
+        let mut superblock = Superblock { is_closed, ..found_superblock.clone() };
         let pool = Arc::new(Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?);
         let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
         let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare, options.gives_up_frames).await?;
@@ -94,12 +95,17 @@ impl Store {
         // Nothing is refused from here on.
         recovery.mend_identities(damaged).await;
         replay::make_durable(&pool.disks[0].disk, &replayed).await?;
-        superblock.is_closed = false;
         replay::erase_behind(&pool.disks[0].disk, &replayed).await?;
+        // S-1: a tear in the first write harms nothing, for nothing changes; the second one goes to the other slot.
+        superblock::write(&pool, &found_superblock, &counters).await?;
+        superblock.is_closed = false;
         if replayed.lost.is_some() {
             superblock.durable = replayed.resume.last;
         }
-        superblock::write(&pool, &superblock, &counters).await?;
+        if superblock != found_superblock {
+            superblock.generation += 1;
+            superblock::write(&pool, &superblock, &counters).await?;
+        }
         let next = superblock.pack_next.max(number_max + 1);
         let packs = recovery.recover_packs(opened, found, next, &options).await?;
 
@@ -117,7 +123,7 @@ impl Store {
             Recovered { roots: superblock.roots.clone(), covered: superblock.covered, frames: replayed.frames, report };
         let parts = Parts { platform: platform.clone(), identity, options, pool, counters, packs, journal, superblock };
         let store = Store::assemble(parts);
-        if (is_slot_damaged || other_slot_lies)
+        if (is_damaged || other_slot_lies)
             && let Err(error) = store.renew_root().await
         {
             recovered.report.problems.push(format!("a damaged superblock could not be written again: {error}"));

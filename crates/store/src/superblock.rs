@@ -1,14 +1,15 @@
 //! Superblocks: the node's root, switched from one generation to the next.
 //!
 //! S-1   Generation g lies in slot g mod 2 of every disk. Writing g+1 overwrites g-1 and leaves g alone, so a torn write
-//!       costs nothing.
+//!       costs nothing. What an opening finds it writes again as it is, byte for byte; what it has to say beyond that goes into
+//!       the next generation.
 //! S-2   The highest valid generation over all disks counts. Disks may lag behind after a crash.
 //! S-3   What a superblock names is durable before it is written (`Store::commit`).
 //!       What was found on open is written again to every disk before anything rests on it: a sync that failed in a process
 //!       before may have left it in the page cache alone.
 //! S-4   A generation is used once: the next one is above every valid generation that was found.
 //! S-5   That the store was closed is believed when the newest superblock of every disk is of one generation and says so, and no segment
-//!       begins behind it (`journal/replay`). The opening writes it again without, before a frame is taken; a disk that lost
+//!       begins behind it (`journal/replay`). The opening writes the next generation without, before a frame is taken; a disk that lost
 //!       that write is still found out, because the first frame of an opening begins a segment.
 
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
@@ -48,9 +49,18 @@ pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>
     Ok(slots)
 }
 
-/// The newest superblock, and whether a slot was found damaged: a power cut tears the one that is being written. It says that the store
-/// was closed only if it is to be believed.
-pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<(Superblock, bool), StoreError> {
+/// The superblock that counts.
+pub(crate) struct Opened {
+    /// As it is on its disk.
+    pub(crate) newest: Superblock,
+    /// Whether it says that the store was closed, and is to be believed.
+    pub(crate) is_closed: bool,
+    /// Whether a slot was found damaged: a power cut tears the one that is being written.
+    pub(crate) is_damaged: bool,
+}
+
+/// Finds the newest superblock.
+pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<Opened, StoreError> {
     let mut newest: Option<Superblock> = None;
     let mut closed = Vec::new();
     let mut damage = None;
@@ -72,16 +82,16 @@ pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<(Superblock, bool
         }
         closed.push(last);
     }
-    let Some(mut newest) = newest else {
+    let Some(newest) = newest else {
         let (path, offset, unfit) = damage.expect("each disk has two slots");
         let path = format!("{path}/{SUPERBLOCK_FILE}");
         return Err(corrupt("every superblock of the node, the last read", &path, offset, unfit.expected, unfit.found));
     };
-    newest.is_closed = closed.iter().all(|last| *last == Some((newest.generation, true)));
+    let is_closed = closed.iter().all(|last| *last == Some((newest.generation, true)));
     check_disks(disks, &newest)?;
     // A fresh node has one slot that nobody wrote yet.
     let is_damaged = damage.is_some() && newest.generation > 1;
-    Ok((newest, is_damaged))
+    Ok(Opened { newest, is_closed, is_damaged })
 }
 
 /// The newest superblock of an open node.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use base::id::Position;
 use bytes::Bytes;
-use platform::sim::SimDisk;
+use platform::disk::Open;
+use platform::sim::{Faults, SimDisk};
 
 use super::check::{node_of, pack};
 use super::{Machine, options};
+use crate::format::pack_path;
 use crate::{CheckReport, Class, Depth, Options, Recovered, Remedy, Store, StoreError};
 
 type Spoil<'a> = (&'a str, &'a dyn Fn(&SimDisk));
@@ -456,4 +458,60 @@ fn a_pack_that_gives_no_answer_stays() {
     assert_eq!(readable(&machine, &store, &contents), rotten, "nothing was forgotten");
     repair(&machine, &store).unwrap();
     assert_eq!(readable(&machine, &store, &contents), rotten);
+}
+
+/// S-1: frames are given up, one that the newest superblock covers has rotted too, and the power goes meanwhile: the newest superblock
+/// stays, for the one before it would need that frame.
+#[test]
+fn giving_up_frames_costs_no_superblock() {
+    let node = |seed: u64| {
+        let machine = Machine::new(400 + seed, 1, 64 << 20);
+        let (store, _) = machine.open();
+        machine.run(async {
+            for number in 1..=12 {
+                store.log(format!("frame-{number:02}").as_bytes());
+                store.sync_log(store.last_logged()).await.unwrap();
+                if number % 3 == 0 && number < 12 {
+                    store.commit(format!("roots {number}").as_bytes(), Position(number - 1)).await.unwrap();
+                }
+            }
+        });
+        drop(store);
+        machine.world.restart();
+        // The first is covered by the newest superblock and not by the one before, the second by none.
+        for frame in [b"frame-07", b"frame-10"] {
+            let files = machine.disks[0].snapshot_files();
+            let at = |bytes: &[u8]| bytes.windows(8).position(|window| window == frame);
+            let (path, at) = files.iter().find_map(|(path, bytes)| Some((path, at(bytes)?))).unwrap();
+            machine.disks[0].flip_bit(path, at as u64, 2);
+        }
+        machine
+    };
+    cut_while_superblocks_are_written(&node, &|machine| {
+        let (_, recovered) = open_without(machine).unwrap();
+        assert_eq!((&recovered.roots[..], &frames(&recovered)[..]), (&b"roots 9"[..], &["frame-09".to_owned()][..]));
+    });
+}
+
+/// Opens a node of one disk with a power cut at each operation; for every seed at those that leave a superblock that may be torn.
+pub(super) fn cut_while_superblocks_are_written(node: &dyn Fn(u64) -> Machine, verify: &dyn Fn(&Machine)) {
+    let cut = |seed: u64, step: u64| {
+        let machine = node(seed);
+        machine.world.cut_power_at(machine.world.operations() + step);
+        drop(open_without(&machine));
+        let (is_whole, disk) = (machine.world.is_powered(), &machine.disks[0]);
+        let is_pending = disk.snapshot_files()["superblock"] != disk.durable_files()["superblock"];
+        machine.world.restart();
+        verify(&machine);
+        (is_whole, is_pending)
+    };
+    let outcomes: Vec<_> = (1..).map(|step| cut(0, step)).take_while(|(is_whole, _)| !is_whole).collect();
+    let torn: Vec<u64> =
+        (1..).zip(&outcomes).filter(|(_, (_, is_pending))| *is_pending).map(|(step, _)| step).collect();
+    assert!(outcomes.len() > 10 && !torn.is_empty(), "{outcomes:?}");
+    for seed in 1..40 {
+        for step in &torn {
+            cut(seed, *step);
+        }
+    }
 }
