@@ -4,6 +4,7 @@
 //!
 //! F-1   A pack goes only after every good chunk in it is durable in another pack, and the index knows it there. Its file goes before
 //!       the index forgets it: a crash in between leaves names of what was lost, and not a pack whose rotten chunks hide better ones.
+//!       Where the disk gives no answer for a chunk nobody knows whether it is good: all others are copied, and the pack stays.
 //! F-2   A pack that is repaired is condemned first: from then on a put stores anew what lies there (L-1).
 //! F-3   What is adopted never takes the place of what the index names already, and a pack with damaged chunks does not stay: its own
 //!       directory, from which an index is made again, names them like good ones.
@@ -13,11 +14,11 @@
 use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
-use platform::disk::{DiskErrorKind, Open};
+use platform::disk::{DiskError, DiskErrorKind, Open};
 
 use crate::chunk::Packed;
 use crate::failure::StoreError;
-use crate::format::{DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
+use crate::format::{ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
 use crate::identity;
 use crate::index::Change;
 use crate::pack::scan::{self, Found, Recovered};
@@ -33,6 +34,33 @@ struct Contents {
     entries: Vec<Entry>,
     /// The pack's own directory told them, so there can be no others.
     is_complete: bool,
+    /// Why nobody knows whether there are others.
+    error: Option<DiskError>,
+}
+
+/// What became of the chunks of a pack.
+#[derive(Default)]
+struct Saved {
+    copied: u64,
+    /// Good nowhere.
+    lost: u64,
+    /// Those for which the disk gave no answer.
+    silent: u64,
+    /// What it said first.
+    error: Option<DiskError>,
+}
+
+impl Saved {
+    /// Why the pack stays, if the disk gave no answer.
+    fn answered(&self) -> Result<(), StoreError> {
+        let Some(error) = self.error.clone() else { return Ok(()) };
+        let Saved { silent, copied, .. } = self;
+        let detail = format!(
+            "{}; {silent} chunks of it give no answer, so it stays as it is; {copied} were copied to other packs",
+            error.detail
+        );
+        Err(DiskError { detail, ..error }.into())
+    }
 }
 
 /// Lets a pack go that was condemned in vain.
@@ -89,7 +117,15 @@ impl Store {
         }
         let on = &self.pool.disks[disk];
         scan::refuse_newer(on, pack).await?;
-        let found = scan::read(on, self.key(), pack).await?;
+        let found = match scan::read(on, self.key(), pack).await {
+            Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => {
+                let copied = self.copy_what_answers(disk, pack).await?;
+                let detail =
+                    format!("{}; it stays as it is; {copied} chunks of it were copied to other packs", error.detail);
+                return Err(DiskError { detail, ..error }.into());
+            }
+            found => found?,
+        };
         let is_sound = match &found {
             Found::Sealed(sealed) => scan::is_sound(on, self.key(), sealed).await?,
             // The scan has looked.
@@ -112,6 +148,22 @@ impl Store {
         Ok((format!("{count} chunks, {new} of them known nowhere else"), is_sound))
     }
 
+    /// Copies what can be read of a pack of which nobody knows what is in it, and that is not good elsewhere: how much that was.
+    async fn copy_what_answers(&self, disk: usize, pack: u64) -> Result<u64, StoreError> {
+        let bytes = scan::read_what_answers(&self.pool.disks[disk], pack).await?;
+        let mut copies = Vec::new();
+        for entry in scan::scan(self.key(), pack, &bytes).entries {
+            if !self.is_good_elsewhere(pack, &entry.header.address).await {
+                let end = usize::try_from(entry.end()).expect("within the bytes that were scanned");
+                let payload = bytes.slice(entry.offset as usize + ChunkHeader::BYTES..end);
+                copies.push(Packed { header: entry.header, payload });
+            }
+        }
+        let copied = self.append_copies(copies).await?;
+        self.settle_into_index().await?;
+        Ok(copied)
+    }
+
     /// F-1, step by step.
     async fn replace_pack(&self, pack: u64) -> Result<String, StoreError> {
         let _no_reclaim = self.reclaim_work.lock().await;
@@ -125,8 +177,11 @@ impl Store {
         self.packs.condemned.write().insert(pack);
         let _condemned = Condemned(self, pack);
         let contents = self.contents(pack, &known).await?;
-        let (copied, lost) = self.save(pack, &contents.entries).await?;
+        let mut saved = self.save(pack, &contents.entries).await?;
+        saved.error = saved.error.or(contents.error);
         self.settle_into_index().await?;
+        saved.answered()?;
+        let Saved { copied, lost, .. } = saved;
         self.take_away(pack, known.disk, lost == 0 && contents.is_complete)?;
         let addresses = contents.entries.iter().map(|entry| entry.header.address).collect();
         self.forget(pack, addresses).await?;
@@ -149,17 +204,20 @@ impl Store {
 
     /// What a pack should hold: its directory says it, or else a scan and the index.
     async fn contents(&self, pack: u64, known: &PackKnown) -> Result<Contents, StoreError> {
-        let mut entries = match scan::read(&self.pool.disks[known.disk], self.key(), pack).await {
-            Ok(Found::Sealed(sealed)) => return Ok(Contents { entries: sealed.entries, is_complete: true }),
-            Ok(Found::Open { scanned, .. }) => scanned.entries,
+        let (mut entries, error) = match scan::read(&self.pool.disks[known.disk], self.key(), pack).await {
+            Ok(Found::Sealed(sealed)) => {
+                return Ok(Contents { entries: sealed.entries, is_complete: true, error: None });
+            }
+            Ok(Found::Open { scanned, .. }) => (scanned.entries, None),
             // What can be read of it is read chunk by chunk.
-            Err(_) => Vec::new(),
+            Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => (Vec::new(), Some(error)),
+            Err(_) => (Vec::new(), None),
         };
         let scanned: BTreeSet<u32> = entries.iter().map(|entry| entry.offset).collect();
         let indexed = self.indexed(pack)?;
         let others = indexed.into_iter().filter(|(_, place)| !scanned.contains(&place.offset));
         entries.extend(others.map(|(address, place)| Entry { offset: place.offset, header: place.header(address) }));
-        Ok(Contents { entries, is_complete: false })
+        Ok(Contents { entries, is_complete: false, error })
     }
 
     /// What the index file names in a pack.
@@ -171,9 +229,9 @@ impl Store {
         Ok(indexed)
     }
 
-    /// Copies good chunks to other packs, in steps: how many were copied, and how many are good nowhere.
-    async fn save(&self, pack: u64, entries: &[Entry]) -> Result<(u64, u64), StoreError> {
-        let (mut copied, mut lost) = (0, 0);
+    /// Copies good chunks to other packs, in steps.
+    async fn save(&self, pack: u64, entries: &[Entry]) -> Result<Saved, StoreError> {
+        let mut saved = Saved::default();
         let (mut step, mut bytes) = (Vec::new(), 0);
         for entry in entries {
             if self.is_good_elsewhere(pack, &entry.header.address).await {
@@ -184,17 +242,20 @@ impl Store {
                     bytes += copy.payload.len();
                     step.push(copy);
                 }
-                // No answer is no loss: the pack stays as it is.
-                Err(error @ StoreError::Disk(_)) => return Err(error),
-                Err(_) => lost += 1,
+                // No answer is no loss, and costs nothing of what lies behind.
+                Err(StoreError::Disk(error)) => {
+                    saved.silent += 1;
+                    saved.error.get_or_insert(error);
+                }
+                Err(_) => saved.lost += 1,
             }
             if bytes >= STEP_BYTES {
                 bytes = 0;
-                copied += self.append_copies(std::mem::take(&mut step)).await?;
+                saved.copied += self.append_copies(std::mem::take(&mut step)).await?;
             }
         }
-        copied += self.append_copies(step).await?;
-        Ok((copied, lost))
+        saved.copied += self.append_copies(step).await?;
+        Ok(saved)
     }
 
     async fn is_good_elsewhere(&self, pack: u64, address: &ChunkAddress) -> bool {

@@ -233,8 +233,9 @@ impl Control {
         }
         if let Some(unanswered) = unanswered.filter(|_| gives_up) {
             return Err(format!(
-                "not while a part of the store gives no answer, for what is missing may lie there ({unanswered}): mend the disk, or \
-                 take away the file that cannot be read, and repair again"
+                "not while a part of the store gives no answer, for what is missing may lie there ({unanswered}): mend the disk, and \
+                 repair again. If it cannot be mended, take away the file that cannot be read, once a repair has copied what can be \
+                 read of it (`fsck --repair --deep` tells how much that is)"
             ));
         }
         let folder = std::fs::metadata(&self.folder.path).map_err(|error| error.to_string())?;

@@ -69,7 +69,7 @@ impl Check<'_> {
             Err(error) => return self.failed("HF0009", path, error.into(), None),
         };
         if let Err(error) = self.header(&file, pack, known.disk).await {
-            self.failed("HF0004", path.clone(), error, remedy);
+            self.failed_in_pack("HF0004", path.clone(), error, remedy);
         }
         let footer = match read_footer(&file, pack).await {
             Ok(Ok(footer)) => footer,
@@ -77,17 +77,25 @@ impl Check<'_> {
                 let at = (path, file.length().unwrap_or(0));
                 return self.problem("HF0005", "the footer of a pack", at, (expected, found), remedy);
             }
-            Err(error) => return self.failed("HF0005", path, error, remedy),
+            Err(error) => return self.failed_in_pack("HF0005", path, error, remedy),
         };
         let entries = match read_directory(&file, &footer).await {
             Ok(entries) => entries,
-            Err(error) => return self.failed("HF0006", path, error, remedy),
+            Err(error) => return self.failed_in_pack("HF0006", path, error, remedy),
         };
         self.report.chunks += entries.len() as u64;
         self.report.bytes += footer.directory_bytes();
         self.compare(pack, &path, &entries);
         if self.depth == Depth::Deep {
             self.contents(&file, pack, &entries, remedy).await;
+        }
+    }
+
+    /// A pack of which the disk does not give everything: what it gives can be copied.
+    fn failed_in_pack(&mut self, code: &'static str, path: String, error: StoreError, remedy: Option<Remedy>) {
+        match error {
+            StoreError::Disk(error) => self.problem("HF0016", "a pack", (path, 0), ("to read it", error), remedy),
+            error => self.failed(code, path, error, remedy),
         }
     }
 

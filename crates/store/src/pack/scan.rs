@@ -28,6 +28,8 @@ const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 const READINGS_MAX: usize = 8;
 /// What is read again at a time.
 const PIECE_BYTES: usize = 1 << 20;
+/// What a disk gives or does not give as a whole.
+const SECTOR_BYTES: usize = 4096;
 
 /// Tells what a footer says, or why there is none.
 pub(crate) async fn read_footer(file: &File, pack: u64) -> Result<Result<PackFooter, Unfit>, StoreError> {
@@ -125,6 +127,27 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
                 break;
             }
             piece.copy_from_slice(again);
+        }
+        offset += piece.len() as u64;
+    }
+    Ok(Bytes::from(bytes))
+}
+
+/// What can be read of a pack file where the disk does not answer everywhere, with zeroes for the rest.
+pub(crate) async fn read_what_answers(on: &PoolDisk, pack: u64) -> Result<Bytes, StoreError> {
+    let file = on.disk.open(&pack_path(pack), Open::Read)?;
+    let length = file.length()?.min(FILE_BYTES_MAX);
+    let mut bytes = vec![0; usize::try_from(length).expect("at most 4 GiB, which fits into memory")];
+    let mut offset = 0;
+    for piece in bytes.chunks_mut(PIECE_BYTES) {
+        if file.read_exact_at(offset, piece).await.is_err() {
+            let mut at = offset;
+            for sector in piece.chunks_mut(SECTOR_BYTES) {
+                if file.read_exact_at(at, sector).await.is_err() {
+                    sector.fill(0);
+                }
+                at += sector.len() as u64;
+            }
         }
         offset += piece.len() as u64;
     }

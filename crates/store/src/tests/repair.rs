@@ -452,12 +452,60 @@ fn a_pack_that_gives_no_answer_stays() {
     let rotten = readable(&machine, &store, &contents);
     assert_eq!(rotten, contents.len() - 1);
     machine.disks[0].set_unreadable(&path, 30_000..40_000);
-    assert!(readable(&machine, &store, &contents) < rotten);
-    assert!(matches!(repair(&machine, &store), Err(StoreError::Disk(_))));
+    let silent = readable(&machine, &store, &contents);
+    assert!(silent < rotten);
+    let told = repair(&machine, &store).unwrap_err();
+    assert!(matches!(told, StoreError::Disk(_)), "{told}");
+    let (copied, left) = (silent, contents.len() - silent - 1);
+    assert!(told.to_string().contains(&format!("{left} chunks of it give no answer")), "{told}");
+    assert!(told.to_string().contains(&format!("{copied} were copied")), "{told}");
+    // Whatever becomes of its file: what could be read is safe.
+    machine.disks[0].set_unreadable(&path, 0..u64::MAX);
+    assert_eq!(readable(&machine, &store, &contents), silent);
     machine.disks[0].set_unreadable(&path, 0..0);
     assert_eq!(readable(&machine, &store, &contents), rotten, "nothing was forgotten");
     repair(&machine, &store).unwrap();
     assert_eq!(readable(&machine, &store, &contents), rotten);
+}
+
+/// The same where it is the footer that cannot be read. Nobody needs the header.
+#[test]
+fn a_pack_whose_ends_give_no_answer_is_copied() {
+    for is_footer in [false, true] {
+        let (machine, contents) = node(2);
+        let (store, _) = machine.open();
+        let (path, bytes) = pack(&machine.disks[0]);
+        let at = if is_footer { bytes.len() as u64 - 1 } else { 0 };
+        machine.disks[0].set_unreadable(&path, at..at + 1);
+        assert_eq!(check(&machine, &store).problems[0].code, "HF0016");
+        let repaired = repair(&machine, &store);
+        assert!(if is_footer { matches!(repaired, Err(StoreError::Disk(_))) } else { repaired.is_ok() });
+        assert_eq!(machine.disks[0].snapshot_files().contains_key(&path), is_footer);
+        if is_footer {
+            machine.disks[0].set_unreadable(&path, 0..u64::MAX);
+        }
+        assert_eq!(readable(&machine, &store, &contents), contents.len());
+    }
+}
+
+/// The same of a pack that an opening could not read, so that nobody knows what lies in it: what can be read of it is copied, it stays
+/// unknown, and may be adopted when it answers.
+#[test]
+fn what_can_be_read_of_a_stranger_that_gives_no_answer_is_copied() {
+    let (machine, contents) = node(2);
+    let (path, bytes) = pack(&machine.disks[0]);
+    machine.disks[0].remove("index");
+    machine.disks[0].set_unreadable(&path, bytes.len() as u64 - 100..bytes.len() as u64);
+    let (store, _) = machine.open();
+    assert!(readable(&machine, &store, &contents) < contents.len());
+    assert!(matches!(repair(&machine, &store), Err(StoreError::Disk(_))));
+    let answered = readable(&machine, &store, &contents);
+    assert!(answered >= contents.len() - 2, "{answered}");
+    let lost = machine.run(store.read(&store.key().address(b"never put"))).unwrap_err();
+    assert!(matches!(lost, StoreError::Disk(_)), "nobody knows what else was in it");
+    machine.disks[0].set_unreadable(&path, 0..0);
+    repair(&machine, &store).unwrap();
+    assert_eq!(readable(&machine, &store, &contents), contents.len());
 }
 
 /// S-1: frames are given up, one that the newest superblock covers has rotted too, and the power goes meanwhile: the newest superblock
