@@ -205,6 +205,12 @@ impl Index {
         }
     }
 
+    /// Notes that the file is about to forget chunks that are lost where it names them: of one that lies elsewhere too it knows nothing,
+    /// until it is made again. Comes before the change.
+    pub(crate) fn note_loss(&self) {
+        *self.made_again.lock() = None;
+    }
+
     /// From now on every touched address is kept.
     pub(crate) fn begin_mark(&self) {
         *self.pinned.lock() = Some(AddressSet::default());

@@ -4,8 +4,9 @@
 //! nor a "none" of an index that was not made in this life is believed when somebody needs the chunk.
 //!
 //! X-4   What the index says of a chunk that is needed is believed when it names a place where the chunk is (X-2 checks that), or when it
-//!       was made again from the packs in this life of the store; before that, it is made again first, once. A chunk is lost only
-//!       where that could be done and every pack could be read: otherwise nobody knows, and the disk's error says so.
+//!       was made again from the packs in this life of the store, and since the last repair that made it forget a chunk that was lost where
+//!       it named it, for that may lie elsewhere too; else it is made again first, once. A chunk is lost only where that could be done
+//!       and every pack could be read: otherwise nobody knows, and the disk's error says so.
 //!
 //! The new file is made beside the old one, which serves meanwhile, and takes its place when it is complete.
 //!

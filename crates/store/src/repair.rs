@@ -184,7 +184,7 @@ impl Store {
         let Saved { copied, lost, .. } = saved;
         self.take_away(pack, known.disk, lost == 0 && contents.is_complete)?;
         let addresses = contents.entries.iter().map(|entry| entry.header.address).collect();
-        self.forget(pack, addresses).await?;
+        self.forget(pack, addresses, lost > 0).await?;
         Ok(match lost {
             0 => format!("{copied} chunks copied, none lost"),
             _ => format!(
@@ -303,13 +303,16 @@ impl Store {
         }
         let addresses: Vec<ChunkAddress> = self.indexed(pack)?.into_iter().map(|(address, _)| address).collect();
         let count = addresses.len();
-        self.forget(pack, addresses).await?;
+        self.forget(pack, addresses, count > 0).await?;
         Ok(format!("{count} chunks are known to be lost now"))
     }
 
     /// Takes a pack whose file is gone out of catalog and index.
-    async fn forget(&self, pack: u64, addresses: Vec<ChunkAddress>) -> Result<(), StoreError> {
+    async fn forget(&self, pack: u64, addresses: Vec<ChunkAddress>, is_lossy: bool) -> Result<(), StoreError> {
         let _work = self.index_work.lock().await;
+        if is_lossy {
+            self.packs.index.note_loss();
+        }
         self.packs.forget(pack);
         self.change_index(&Change { added: Vec::new(), removed: vec![(pack, addresses)] })
     }

@@ -281,7 +281,8 @@ impl Store {
             // Before the look-up: what a file says that is replaced meanwhile is not believed for the new one.
             let (made, file) = (index.made_again(), index.file());
             let found = index.lookup(address, &self.counters).map(|found| found.filter(|place| Some(*place) != wrong));
-            (found, made, file)
+            // Nor what it says after a repair made it forget.
+            (found, made.filter(|_| index.made_again().is_some()), file)
         };
         let (mut found, mut made, mut file) = look();
         if !matches!(found, Ok(Some(_))) && made.is_none() {
@@ -316,7 +317,10 @@ impl Store {
         self.platform.tasks.aside(Box::pin(async move {
             // For nobody it is not made.
             let made = store.remake_index(&|| Arc::strong_count(&store) > 1).await;
-            store.packs.index.note_made_again(made);
+            // That it could be done was noted at once: a repair may have come since.
+            if made.is_err() {
+                store.packs.index.note_made_again(made);
+            }
             drop(making);
         }));
         drop(self.index_making.lock().await);

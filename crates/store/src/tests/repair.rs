@@ -508,6 +508,25 @@ fn what_can_be_read_of_a_stranger_that_gives_no_answer_is_copied() {
     assert_eq!(readable(&machine, &store, &contents), contents.len());
 }
 
+/// an index that was made again names one copy of a chunk. When the pack of that one goes, the other one is found.
+#[test]
+fn another_copy_is_found_when_the_one_that_the_index_names_is_lost() {
+    for is_gone in [false, true] {
+        let (machine, contents, named, _) = super::reclaim::put_twice(7);
+        let (store, _) = machine.open();
+        machine.run(store.repair(Remedy::Index)).unwrap();
+        let remedy = if is_gone {
+            assert!(machine.disks[0].remove(&pack_path(named)));
+            Remedy::Forget { pack: named }
+        } else {
+            super::reclaim::rot_first_chunk(&machine, named);
+            Remedy::Pack { pack: named }
+        };
+        machine.run(store.repair(remedy)).unwrap();
+        assert_eq!(readable(&machine, &store, &contents[..1]), 1, "{is_gone}");
+    }
+}
+
 /// S-1: frames are given up, one that the newest superblock covers has rotted too, and the power goes meanwhile: the newest superblock
 /// stays, for the one before it would need that frame.
 #[test]
