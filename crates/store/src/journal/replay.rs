@@ -7,7 +7,8 @@
 //!       A superblock that says that the store was closed (S-5) saves looking for frames, unless a segment begins behind it.
 //! R-3   Reading changes nothing. [`make_durable`] comes later, when nothing can be refused any more.
 //! R-4   Frames are given up only where somebody said so. What is left of them is erased, and then the superblock's claim: until both
-//!       are done, the next open refuses again. So what remains is a prefix of the history, and stays one.
+//!       are done, the next open refuses again. So what remains is a prefix of the history, and stays one. A segment in which nobody can
+//!       tell frames from what looks like them counts as frames that are lost, and is erased whole.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +17,7 @@ use bytes::Bytes;
 use platform::disk::{Disk, Open};
 
 use super::{Live, Resume};
-use crate::failure::{StoreError, corrupt};
+use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
 use crate::identity::unfit_error;
 use crate::pack::scan::read_whole;
@@ -68,6 +69,8 @@ struct Segment {
     /// Empty where nothing in it can be needed.
     bytes: Bytes,
     frames: BTreeMap<Position, Found>,
+    /// Frames cannot be told in it from what looks like them.
+    is_muddled: bool,
 }
 
 /// Reads the journal after `superblock.covered`.
@@ -89,6 +92,9 @@ pub(crate) async fn replay(
         for segment in &segments {
             let behind = segment.frames.range(missing..).map(|(_, found)| found);
             replayed.behind.extend(behind.map(|found| (segment.number, found.offset, found.end() - found.offset)));
+            if segment.is_muddled {
+                replayed.behind.push((segment.number, 0, segment.bytes.len()));
+            }
         }
     }
     let valid_after = |segment: &Segment| segment.frames.range(missing..).count() as u64;
@@ -135,23 +141,20 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
         let is_needless = is_closed || number < oldest;
         let bytes = if is_needless { Bytes::new() } else { read_whole(&file, SEGMENT_BYTES_MAX).await? };
         let life = FrameHeader::life(number, &superblock.node_identity);
-        let Some(frames) = find_frames(&bytes, life, first) else {
-            let (expected, found) =
-                ("frames of a journal", "so many beginnings of frames that are none that somebody made them");
-            return Err(corrupt("a journal segment", file.path(), 0, expected, found));
-        };
         // A header that has rotted: the first frame says the same.
-        let opens = |found: &&Found| found.offset == SegmentHeader::FRAMES_AT;
-        let first = first.or_else(|| frames.values().find(opens).map(|found| found.header.position));
-        segments.push(Segment { number, first, length: file.length()?, bytes, frames });
+        let opening = |at: &[u8]| FrameHeader::decode(at, life).map(|(header, _)| header.position);
+        let first = first.or_else(|| bytes.get(SegmentHeader::FRAMES_AT..).and_then(opening));
+        let frames = find_frames(&bytes, life, first);
+        let (is_muddled, frames) = (frames.is_none(), frames.unwrap_or_default());
+        segments.push(Segment { number, first, length: file.length()?, bytes, frames, is_muddled });
     }
     Ok(segments)
 }
 
 /// Every valid frame of a segment that begins with `first`, also behind damage; `None` if that takes too long. What users write into
 /// files lies here too, and what an earlier use of the segment left of it may look like the beginnings of frames, each as long as a frame
-/// can be: a glance tells them apart, for nobody outside knows the life. Should the segment's header have rotted too, the positions tell
-/// less, and there is an end to believing.
+/// can be: a glance tells them apart, for nobody outside knows the life. Should the segment's header and its first frame have rotted too,
+/// the positions tell less, and there is an end to believing.
 fn find_frames(bytes: &Bytes, life: u64, first: Option<Position>) -> Option<BTreeMap<Position, Found>> {
     let count_max = (bytes.len() / FrameHeader::BYTES) as u64;
     let positions = first.map_or(0..=u64::MAX, |first| first.0..=first.0.saturating_add(count_max));
@@ -237,7 +240,12 @@ fn find_lost(disk: &Disk, segments: &[Segment], missing: Position, superblock: &
         Some(format!("frame {} in {}", witness.header.position.0, segment_path(segment.number)))
     };
     let superblock_knew = || (superblock.durable >= missing).then(|| "the superblock".to_owned());
-    let witness = segments.iter().find_map(knew).or_else(superblock_knew)?;
+    // What is in it, nobody knows: it may have been durable.
+    let may_know = || {
+        let muddled = segments.iter().find(|segment| segment.is_muddled)?;
+        Some(format!("for all anybody can tell {}, damaged throughout,", segment_path(muddled.number)))
+    };
+    let witness = segments.iter().find_map(knew).or_else(superblock_knew).or_else(may_know)?;
     let headers = segments.iter().flat_map(|segment| segment.frames.values()).map(|found| &found.header);
     let last = headers.map(|header| header.durable.max(header.position)).max();
     let behind = segments.iter().map(|segment| segment.frames.range(missing..).count() as u64).sum();

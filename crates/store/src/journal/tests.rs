@@ -7,9 +7,9 @@ use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
 use platform::sim::{Faults, each_seed};
 
-use crate::StoreError;
 use crate::format::{FrameHeader, SegmentHeader};
-use crate::tests::Machine;
+use crate::tests::{Machine, options};
+use crate::{Options, Store, StoreError};
 
 /// Frames of one life that are cut off anywhere leave a prefix, and what is logged afterwards follows it.
 #[test]
@@ -94,12 +94,18 @@ fn nothing_is_written_after_a_close() {
 /// Segments whose unused part is full of what looks like frames, as a user's file can be: opening ends soon.
 #[test]
 fn what_looks_like_frames_does_not_hold_an_opening_up() {
-    // Whoever made them knows the positions, and not the life that they are written under. Where the segment's header has rotted too,
-    // anything might be a position; then one of two orders is right by chance.
+    // Whoever made them knows the positions, and not the life that they are written under. Where the segment's header has rotted the first
+    // frame tells the positions; where that has rotted too, anything might be a position; then one of two orders is right by chance.
     let mut refused = 0;
-    for (position, durable, is_rotten) in
-        [(5_000_000, 1, false), (3, 3, false), (3, 1, false), (3, 1, true), (1, 3, true)]
-    {
+    for (position, durable, rotten) in [
+        (5_000_000, 1, vec![]),
+        (3, 3, vec![]),
+        (3, 1, vec![]),
+        (3, 1, vec![20]),
+        (1, 3, vec![20]),
+        (3, 1, vec![20, SegmentHeader::FRAMES_AT as u64 + 33]),
+        (1, 3, vec![20, SegmentHeader::FRAMES_AT as u64 + 33]),
+    ] {
         let machine = Machine::new(4, 1, 64 << 20);
         let (store, _) = machine.open();
         machine.run(async {
@@ -120,14 +126,22 @@ fn what_looks_like_frames_does_not_hold_an_opening_up() {
             fake[24..32].copy_from_slice(&u64::to_le_bytes(durable));
         }
         machine.disks[0].corrupt(path, behind as u64, &fakes);
-        if is_rotten {
-            machine.disks[0].flip_bit(path, 20, 1);
-        }
+        rotten.iter().for_each(|at| machine.disks[0].flip_bit(path, *at, 1));
         match machine.try_open() {
-            Ok((_, recovered)) => assert_eq!(recovered.frames.len(), 1),
+            Ok((_, recovered)) => assert_eq!(recovered.frames.len(), usize::from(rotten.len() < 2)),
             Err(error) => {
-                assert!(is_rotten && matches!(error, StoreError::Corrupt { .. }), "{error}");
+                assert!(rotten.len() == 2 && matches!(error, StoreError::FramesLost { first: 1, .. }), "{error}");
                 refused += 1;
+                // What nobody can tell apart is given up where somebody says so, and for good.
+                let given_up = Options { gives_up_frames: true, ..options() };
+                let platform = machine.world.platform();
+                let (store, recovered) = machine.run(Store::open(&platform, &machine.handles(), given_up)).unwrap();
+                assert!(recovered.frames.is_empty() && recovered.report.problems[0].contains("given up"));
+                machine.run(async { store.sync_log(store.log(b"after")).await.unwrap() });
+                drop(store);
+                machine.world.restart();
+                let (_, recovered) = machine.open();
+                assert_eq!((recovered.frames.len(), recovered.report.problems.len()), (1, 0));
             }
         }
     }
