@@ -261,9 +261,11 @@ fn find_lost(disk: &Disk, segments: &[Segment], missing: Position, superblock: &
 
 /// Erases what is left of the frames that are given up, so that no later open takes it for a witness, or for history.
 pub(crate) async fn erase_behind(disk: &Disk, replayed: &Replayed) -> Result<(), StoreError> {
-    for (segment, offset, length) in &replayed.behind {
-        let file = disk.open(&segment_path(*segment), Open::Write)?;
-        file.write_at(*offset as u64, &vec![0; *length]).await?;
+    for of_segment in replayed.behind.chunk_by(|(one, ..), (other, ..)| one == other) {
+        let file = disk.open(&segment_path(of_segment[0].0), Open::Write)?;
+        for (_, offset, length) in of_segment {
+            file.write_at(*offset as u64, &vec![0; *length]).await?;
+        }
         file.sync().await?;
     }
     Ok(())
