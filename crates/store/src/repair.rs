@@ -133,17 +133,23 @@ impl Store {
         };
         let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
         let recovered = recovered.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
-        self.packs.note_read(pack);
         let mut sealed = match recovered {
             Recovered::Sealed(sealed) | Recovered::Cut { sealed, .. } | Recovered::Unsealed { sealed } => sealed,
-            Recovered::Removed { .. } => return Ok(("there was no chunk in it".to_owned(), true)),
+            Recovered::Removed { .. } => {
+                self.packs.note_read(pack);
+                return Ok(("there was no chunk in it".to_owned(), true));
+            }
         };
+        // Somebody may have brought it back just now.
+        on.disk.sync_directory(PACKS).map_err(|error| self.pool.failed(disk, error, &self.counters))?;
         let count = sealed.entries.len();
         // F-3.
         let is_named = |entry: &Entry| matches!(self.packs.index.lookup(&entry.header.address, &self.counters), Ok(Some(place)) if place.pack != pack);
         sealed.entries.retain(|entry| !is_named(entry));
         let new = sealed.entries.len();
         self.packs.adopt(sealed, disk);
+        // Only now, for until now nobody found what lies in it.
+        self.packs.note_read(pack);
         self.keep_index().await;
         Ok((format!("{count} chunks, {new} of them known nowhere else"), is_sound))
     }

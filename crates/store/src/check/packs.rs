@@ -244,8 +244,9 @@ impl Check<'_> {
                 }
                 Some(pack) if !store.packs.is_on(pack, number) && disk.open(&pack_path(pack), Open::Read).is_ok() => {
                     let words = ("a pack that the store knows", "one that was left alone when the store was opened");
-                    // Two of one number: only a person knows which is the copy.
-                    let remedy = (!store.packs.has(pack)).then_some(Remedy::Adopt { disk: number, pack });
+                    // Two of one number: only a person knows which is the copy. P-1 for the disk.
+                    let is_to_adopt = !store.packs.has(pack) && store.pool.disks[number].is_good();
+                    let remedy = is_to_adopt.then_some(Remedy::Adopt { disk: number, pack });
                     self.problem("HF0008", "a pack", (path, 0), words, remedy);
                 }
                 Some(_) => {}

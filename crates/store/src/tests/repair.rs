@@ -527,6 +527,39 @@ fn another_copy_is_found_when_the_one_that_the_index_names_is_lost() {
     }
 }
 
+/// A pack that somebody brought back a moment ago is relied upon from now on: its name is durable too.
+#[test]
+fn an_adopted_pack_survives_a_power_cut() {
+    for seed in 0..12 {
+        let (machine, contents) = node(20 + seed);
+        let (store, _) = machine.open();
+        let (path, bytes) = pack(&machine.disks[0]);
+        assert!(machine.disks[0].remove(&path));
+        repair(&machine, &store).unwrap();
+        machine.run(async {
+            let file = machine.handles()[0].open(&path, Open::Create).unwrap();
+            file.write_at(0, &bytes).await.unwrap();
+        });
+        let done = repair(&machine, &store).unwrap();
+        assert!(matches!(done[..], [Remedy::Adopt { disk: 0, .. }]), "{done:?}");
+        drop(store);
+        machine.world.restart();
+        let (store, _) = machine.open();
+        assert_eq!(readable(&machine, &store, &contents), contents.len(), "seed {seed}");
+    }
+}
+
+/// P-1: on a disk that takes no writes no stranger is taken in.
+#[test]
+fn a_disk_that_failed_adopts_nothing() {
+    let (machine, _) = node(6);
+    let (store, _) = machine.open();
+    machine.disks[0].install("packs/00000000000000aa.pack", &[7; 5000]);
+    assert_eq!(plan(&check(&machine, &store)).len(), 1);
+    let _ = store.pool.failed(0, store.pool.disks[0].disk.open("none", Open::Write).err().unwrap(), &store.counters);
+    assert_eq!(plan(&check(&machine, &store)), BTreeSet::new());
+}
+
 /// S-1: frames are given up, one that the newest superblock covers has rotted too, and the power goes meanwhile: the newest superblock
 /// stays, for the one before it would need that frame.
 #[test]
