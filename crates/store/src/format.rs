@@ -774,7 +774,7 @@ pub(crate) const INDEX_FILE: &str = "index";
 /// The index while it is made again.
 pub(crate) const INDEX_NEW: &str = "index.new";
 pub(crate) const PACK_SUFFIX: &str = ".pack";
-/// Added to the name of a pack in which nothing good was found.
+/// Added to the name of a pack that was set aside: nothing good was found in it, or a repair saved what was.
 pub(crate) const DAMAGED_SUFFIX: &str = ".pack.damaged";
 pub(crate) const PACKS: &str = "packs";
 pub(crate) const JOURNAL: &str = "journal";

@@ -3,9 +3,9 @@
 //! Two parts. *Recent* is a map in memory of every chunk that was appended and is not in the file yet. The *file* is a redb
 //! database with a bounded cache; it takes whole packs, sealed and synced, in one durable transaction each time.
 //!
-//! X-1   The file names a chunk only if its pack is sealed and durable, and the table `packs` names the pack in the same
-//!       transaction. So the file itself says which packs it covers, and recovery indexes exactly the others. (No number
-//!       in the superblock could say it as well: packs are sealed out of order.)
+//! X-1   The file names a chunk only if its pack takes no more and is durable (sealed, or one for whose directory an opening found
+//!       no room), and the table `packs` names the pack in the same transaction. So the file itself says which packs it covers, and
+//!       recovery indexes exactly the others. (No number in the superblock could say it as well: packs are sealed out of order.)
 //! X-2   The index is never the truth. A place is a hint that the chunk's header and content must confirm; the whole file can
 //!       be deleted and is made again from the packs.
 //! X-3   An entry leaves `recent` only after the transaction that holds it is durable and visible to look-ups.

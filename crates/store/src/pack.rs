@@ -93,7 +93,7 @@ pub(crate) struct Packs {
     settled: AtomicU64,
     settling: Group,
     files: quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>,
-    /// Packs that reclaim is about to delete: what lies there is no duplicate to rely on.
+    /// Packs that reclaim or a repair is about to delete: what lies there is no duplicate to rely on.
     pub(crate) condemned: RwLock<BTreeSet<u64>>,
     /// Packs that could not be read when the store was opened, and why: nobody knows what lies there.
     unread: Mutex<BTreeMap<u64, StoreError>>,

@@ -22,7 +22,7 @@ use crate::index::SealedPack;
 use crate::pool::PoolDisk;
 
 /// Longest pack: chunks are placed by 32-bit offsets. `PACK_BYTES_MAX` and the directory of the smallest chunks, which is as long, come to
-/// no less.
+/// no more.
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Readings of a file before the last one is taken as it is.
 const READINGS_MAX: usize = 8;
