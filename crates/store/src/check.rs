@@ -37,6 +37,7 @@ use platform::disk::DiskErrorKind;
 
 use crate::failure::StoreError;
 use crate::format::{IDENTITY_COPY, IDENTITY_FILE, Identity, JOURNAL, Place, SUPERBLOCK_FILE, Unfit};
+use crate::identity;
 use crate::journal::replay;
 use crate::remedy::Remedy;
 use crate::store::Store;
@@ -181,7 +182,7 @@ impl Check<'_> {
                     Ok(found) if found == disk.identity => {}
                     Ok(found) => {
                         // Another disk, mounted in its place: nothing may be written there.
-                        let words = (crate::identity::hex(&disk.uuid), crate::identity::hex(&found.disk_uuid));
+                        let words = (identity::words(&disk.identity), identity::difference(&disk.identity, &found));
                         self.problem(code, "the identity", (path(file), 0), words, None);
                     }
                     Err(Unfit { expected, found, .. }) => {

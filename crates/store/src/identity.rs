@@ -102,7 +102,10 @@ fn refuse_used(disk: &Disk) -> Result<(), StoreError> {
     let has = |name: &str| names.iter().any(|found| found == name);
     let holds = |directory: &str| Ok::<_, StoreError>(has(directory) && !disk.list(directory)?.is_empty());
     for (found, what) in [
-        (has(IDENTITY_FILE), "it is a disk of a node already (it has a file `disk`)."),
+        (
+            has(IDENTITY_FILE),
+            "it is a disk of a node already, or of one whose formatting was cut short (it has a file `disk`).",
+        ),
         (has(INDEX_FILE), "it holds a chunk index (a file `index`)."),
         (holds(PACKS)?, "it holds packs (files under `packs`)."),
         (holds(JOURNAL)?, "it holds a journal (files under `journal`)."),
@@ -254,6 +257,25 @@ fn check_whole(known: &[(Disk, Identity)]) -> Result<(), StoreError> {
         return Err(refused(known[0].0.path(), why, "Mount the missing disk and name it too."));
     }
     Ok(())
+}
+
+/// Who a disk is. The key is a secret.
+pub(crate) fn words(identity: &Identity) -> String {
+    let Identity { node_identity, node, disk, disk_count, disk_uuid, created, .. } = identity;
+    format!(
+        "disk {disk} of {disk_count}, {}, of node {} {}, made at second {}.{:09} of 1970",
+        hex(disk_uuid),
+        node.0,
+        hex(node_identity),
+        created.seconds,
+        created.nanos
+    )
+}
+
+/// Who another disk is, that is not this one.
+pub(crate) fn difference(this: &Identity, other: &Identity) -> String {
+    let key = if this.key == other.key { "" } else { ", with another key" };
+    format!("{}{key}", words(other))
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

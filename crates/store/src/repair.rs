@@ -23,6 +23,7 @@ use crate::identity;
 use crate::index::Change;
 use crate::pack::scan::{self, Found, Recovered};
 use crate::pack::{PackKnown, PackState};
+use crate::pool::PoolDisk;
 use crate::remedy::Remedy;
 use crate::store::Store;
 
@@ -203,7 +204,9 @@ impl Store {
     async fn settle_into_index(&self) -> Result<(), StoreError> {
         self.settle().await?;
         if !self.packs.seal_all().await {
-            return Err(StoreError::ReadOnly { cause: "a pack cannot be sealed".into() });
+            let is_full = self.pool.disks.iter().all(PoolDisk::is_good);
+            let failed = || StoreError::ReadOnly { cause: "a pack cannot be sealed, for its disk failed".into() };
+            return Err(if is_full { self.pool.full("the directory of a pack", 0) } else { failed() });
         }
         self.take_into_index().await
     }
@@ -301,11 +304,12 @@ impl Store {
 
     async fn forget_pack(&self, pack: u64) -> Result<String, StoreError> {
         let _no_reclaim = self.reclaim_work.lock().await;
-        if let Some(known) = self.packs.known().get(&pack)
-            && !matches!(self.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read),
-                Err(error) if error.kind == DiskErrorKind::Absent)
-        {
-            return Ok("it is there again".to_owned());
+        if let Some(known) = self.packs.known().get(&pack) {
+            match self.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read) {
+                Ok(_) => return Ok("it is there again".to_owned()),
+                Err(error) if error.kind == DiskErrorKind::Absent => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         let addresses: Vec<ChunkAddress> = self.indexed(pack)?.into_iter().map(|(address, _)| address).collect();
         let count = addresses.len();

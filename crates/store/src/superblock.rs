@@ -103,7 +103,8 @@ pub(crate) async fn open_one(pool: &Pool) -> Result<Superblock, StoreError> {
             newest = newest.into_iter().chain(found).max_by_key(|superblock| superblock.generation);
         }
     }
-    newest.ok_or_else(|| corrupt("every superblock", SUPERBLOCK_FILE, 0, "a superblock", "none"))
+    let path = format!("{}/{SUPERBLOCK_FILE}", pool.disks[0].disk.path());
+    newest.ok_or_else(|| corrupt("every superblock of the node, the first", &path, 0, "a superblock", "none"))
 }
 
 fn check_disks(disks: &[(Disk, Identity)], newest: &Superblock) -> Result<(), StoreError> {

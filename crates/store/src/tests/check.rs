@@ -7,6 +7,7 @@ use bytes::Bytes;
 use platform::sim::SimDisk;
 
 use super::{Machine, content};
+use crate::format::Identity;
 use crate::{Class, Depth, Store};
 
 pub(super) fn codes(machine: &Machine, store: &Store, depth: Depth) -> Vec<&'static str> {
@@ -86,6 +87,27 @@ fn each_damage_has_its_number() {
         // Damage that comes while the store is open; opening would mend or refuse some of it.
         spoil(&machine.disks[0]);
         assert_eq!(codes(&machine, &store, depth), [code]);
+    }
+}
+
+/// Another's identity is told by what is different about it.
+#[test]
+fn a_foreign_identity_is_told_apart() {
+    let changes: [&dyn Fn(&mut Identity); 4] = [
+        &|identity| identity.disk_uuid[0] ^= 1,
+        &|identity| identity.node.0 += 1,
+        &|identity| identity.disk_count += 1,
+        &|identity| identity.key.0[0] ^= 1,
+    ];
+    for change in changes {
+        let (machine, _) = node(2);
+        let (store, _) = machine.open();
+        let mut identity = Identity::decode(&machine.disks[0].snapshot_files()["disk"]).unwrap();
+        change(&mut identity);
+        machine.disks[0].install("disk", &identity.encode());
+        let problems = machine.run(store.check(Depth::Shallow, &|_, _| {})).problems;
+        assert_eq!((problems.len(), problems[0].code, problems[0].remedy), (1, "HF0003", None));
+        assert_ne!(problems[0].expected, problems[0].found);
     }
 }
 

@@ -560,6 +560,39 @@ fn a_disk_that_failed_adopts_nothing() {
     assert_eq!(plan(&check(&machine, &store)), BTreeSet::new());
 }
 
+/// A pack that is there and gives no answer is neither gone nor well.
+#[test]
+fn a_pack_that_cannot_be_opened_is_not_forgotten() {
+    let (machine, contents) = node(6);
+    let (store, _) = machine.open();
+    let (path, _) = pack(&machine.disks[0]);
+    let number = crate::format::number_of(path.strip_prefix("packs/").unwrap(), ".pack").unwrap();
+    machine.disks[0].set_faults(Faults { is_dead: true, ..Faults::default() });
+    let told = machine.run(store.repair(Remedy::Forget { pack: number }));
+    assert!(matches!(told, Err(StoreError::Disk(_))), "{told:?}");
+    machine.disks[0].set_faults(Faults::default());
+    assert_eq!(machine.run(store.repair(Remedy::Forget { pack: number })).unwrap(), "it is there again");
+    assert_eq!(readable(&machine, &store, &contents), contents.len());
+}
+
+/// A disk that is full is told as one, whatever needed the room.
+#[test]
+fn a_pack_that_cannot_be_sealed_for_want_of_room_is_told_as_a_full_disk() {
+    let (machine, _) = node(16);
+    let (store, _) = machine.open();
+    machine.disks[0].flip_bit(&pack(&machine.disks[0]).0, 20, 0);
+    let remedies: Vec<_> = plan(&check(&machine, &store)).into_iter().collect();
+    machine.run(async {
+        // So many that their directory takes blocks of its own.
+        store.put_many(Class::Data, (1000..1200).map(|number| super::content(number, 100)).collect()).await.unwrap();
+        store.settle().await.unwrap();
+    });
+    let space = machine.disks[0].disk().space().unwrap();
+    machine.disks[0].set_capacity(space.total - space.free);
+    let told = machine.run(store.repair(remedies[0]));
+    assert!(matches!(told, Err(StoreError::Full { .. })), "{told:?}");
+}
+
 /// S-1: frames are given up, one that the newest superblock covers has rotted too, and the power goes meanwhile: the newest superblock
 /// stays, for the one before it would need that frame.
 #[test]
