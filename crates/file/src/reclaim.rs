@@ -4,7 +4,7 @@
 //!
 //! 1. From now on the store keeps whatever is put or found to be there already ([`Store::begin_mark`]).
 //! 2. Wait for operations that put chunks before 1 and have not named them yet: they do, or drop them.
-//! 3. Between two commits, take the roots and what the journal names beyond them.
+//! 3. Between two commits, take the roots and what the journal names beyond them; make that journal durable.
 //! 4. Wait for operations that use roots older than these.
 //! 5. Mark: walk the trees of the present and of all snapshots.
 //! 6. What is not marked, not named by the journal, and not kept since 1, nobody can reach: the store gives it back.
@@ -129,6 +129,8 @@ impl FileSystem {
             }
             self.roots.lock().clone()
         };
+        // What memory lacks, a record dropped. Should a crash take that record, those before it name what it dropped.
+        self.sync_journal().await?;
         self.grace.wait().await;
         self.trees
             .walk(&roots.orphans, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |_, _| Ok(()))

@@ -27,9 +27,7 @@ use crate::check::{LOST_BYTES_MAX, Namesakes, PROBLEMS_MAX, lost_xattrs, unreach
 use crate::directory::encode_entry;
 use crate::extent::Extent;
 use crate::failure::{FileError, is_loss};
-use crate::format::{
-    Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent,
-};
+use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent};
 use crate::inode::Inode;
 use crate::system::{FileSystem, untrue};
 use crate::tree::Edits;
@@ -558,7 +556,9 @@ impl FileSystem {
                 survey.done.push(format!("the extended attributes of file {file} are lost"));
             }
             if loses_content {
-                survey.done.push(format!("what is lost of the content of file {file} is noted, and goes on to be an error"));
+                survey
+                    .done
+                    .push(format!("what is lost of the content of file {file} is noted, and goes on to be an error"));
             }
             inodes.insert(*file, Some(value));
             count += 1;
@@ -666,7 +666,9 @@ impl FileSystem {
                 lost_bytes = lost_bytes.saturating_add(part.bytes());
                 if lost_bytes > LOST_BYTES_MAX {
                     let expected = "no more lost content than can be noted: remove the file";
-                    return Err(untrue("extent tree", file.to_string(), expected, &format!("{lost_bytes} bytes")).into());
+                    return Err(
+                        untrue("extent tree", file.to_string(), expected, &format!("{lost_bytes} bytes")).into()
+                    );
                 }
                 covered = covered.saturating_add(part.bytes());
                 lost(part.error)?;

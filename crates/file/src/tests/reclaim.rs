@@ -7,7 +7,7 @@ use platform::sim::Faults;
 
 use super::content::pattern;
 use super::{Machine, create, find, read_all};
-use crate::{FileError, Kind, Node};
+use crate::{AttributeChange, FileError, Kind, Node};
 
 #[test]
 fn what_is_dropped_comes_back_and_nothing_else_goes() {
@@ -52,6 +52,27 @@ fn what_is_dropped_comes_back_and_nothing_else_goes() {
         machine.check(&system);
         system = machine.power_cycle(system);
     }
+}
+
+/// A crash may take the record that dropped a chunk, and leave the one that names it.
+#[test]
+fn what_only_a_durable_record_names_stays_until_its_end_is_durable() {
+    let machine = Machine::new(14);
+    let mut system = machine.open();
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(3_000_000, 24), false).await.unwrap();
+        system.sync(file).await.unwrap();
+        let nothing = AttributeChange { size: Some(0), ..AttributeChange::default() };
+        system.set_attributes(file, &nothing).await.unwrap();
+        assert!(system.reclaim(false).await.unwrap().packs_deleted > 0);
+    });
+    system = machine.power_cycle(system);
+    machine.run(async {
+        let found = read_all(&system, find(&system, "f").await.unwrap()).await;
+        assert!(found.is_empty() || found == pattern(3_000_000, 24));
+    });
+    machine.check(&system);
 }
 
 #[test]

@@ -127,7 +127,11 @@ fn whatever_chunk_of_the_trees_is_lost_the_rest_has_names() {
             let named = named(&machine, &system);
             assert!(before.keys().all(|file| named.contains(file)), "chunk {number}, life {life}: all have names");
             assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}, life {life}");
-            assert_eq!(machine.run(system.repair_files(true, (0, 0))).unwrap(), Vec::<String>::new(), "nothing is left to do");
+            assert_eq!(
+                machine.run(system.repair_files(true, (0, 0))).unwrap(),
+                Vec::<String>::new(),
+                "nothing is left to do"
+            );
             if life == 1 {
                 lost_files += files.len() - before.len();
                 homes += usize::from(machine.run(find(&system, "lost+found")).is_ok());
@@ -227,7 +231,11 @@ fn a_file_that_lost_extents_takes_what_is_written_later() {
         machine.run(system.repair_files(true, (0, 0))).unwrap();
         assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}");
         assert_eq!(blocks(&machine, &system, file, &content), before, "chunk {number}: neither more nor less");
-        assert_eq!(machine.run(system.repair_files(true, (0, 0))).unwrap(), Vec::<String>::new(), "nothing is left to do");
+        assert_eq!(
+            machine.run(system.repair_files(true, (0, 0))).unwrap(),
+            Vec::<String>::new(),
+            "nothing is left to do"
+        );
         if machine.run(system.attributes(Node::live(file))).is_err() {
             continue;
         }
