@@ -72,8 +72,9 @@ impl fmt::Display for Remedy {
                 f.write_str("set links, sizes, parents and lists right; files that lost their names go to /lost+found")
             }
             Remedy::Trees { gives_up: true } => f.write_str(
-                "write directories and the catalog again without what cannot be read of them, remove the names that lead nowhere, and \
-                 bring files that lost their names to /lost+found (needs --accept-loss)",
+                "write directories, the catalog and the list of snapshots again without what cannot be read of them, note what content \
+                 is lost, remove the names that lead nowhere, and bring files that lost their names to /lost+found (needs \
+                 --accept-loss)",
             ),
         }
     }
