@@ -198,7 +198,9 @@ impl Queue {
     /// process: the kernel finds an entry by its queue and the request's number, whoever commits it (`fuse_uring_commit_fetch`).
     fn park(&mut self) -> bool {
         if self.is_ending || !self.crew().park.is_wanted() {
-            if std::mem::take(&mut self.has_called) {
+            self.has_called = false;
+            // Also of an attempt that began and ended since this was last asked: `receive` saw it.
+            if !self.parked.is_empty() {
                 self.serve_parked();
             }
             return false;
