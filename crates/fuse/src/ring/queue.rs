@@ -205,8 +205,11 @@ impl Queue {
             }
             return false;
         }
-        if !std::mem::replace(&mut self.has_called, true) && self.is_here {
-            for _ in 0..self.alive {
+        if !std::mem::replace(&mut self.has_called, true) {
+            // A CPU may have come since.
+            self.is_here = self.is_here || pin_thread(self.index);
+            let count = if self.is_here { self.alive } else { 0 };
+            for _ in 0..count {
                 // Without its thread the slot stays with the kernel, and the attempt ends in time.
                 let _ = self.plan.unmounter.provoke();
             }
