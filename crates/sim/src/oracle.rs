@@ -209,10 +209,11 @@ pub(crate) fn verify_order(clients: &[(&History, &Verdict)]) -> Result<(), Strin
     Ok(())
 }
 
-/// On damaged disks: whatever could be read must have been written.
-pub(crate) fn verify_damaged(history: &History, tree: &Tree) -> Result<(), String> {
+/// On damaged disks: whatever could be read must have been written. Where all can be read, it is what was there after the step
+/// `floor`, or later.
+pub(crate) fn verify_damaged(history: &History, floor: usize, tree: &Tree) -> Result<(), String> {
     if tree.damage.is_empty() {
-        let window = Window { history, names: 0, content: 0, last: history.last(), floors: Floors::None };
+        let window = Window { history, names: floor, content: floor, last: history.last(), floors: Floors::None };
         return window.verify(tree).map(|_| ());
     }
     let mut keys: BTreeMap<FileId, Key> = BTreeMap::new();

@@ -70,7 +70,12 @@ pub(crate) struct Image {
     pub(crate) options: Options,
     /// Of each client.
     pub(crate) histories: Vec<History>,
+    /// The step of each client that is in the trees: later ones may be in the journal alone.
+    pub(crate) covered: Vec<usize>,
 }
+
+/// Snapshots of an image: so many that their list does not lie inside the roots.
+const IMAGE_SNAPSHOTS: u64 = 12;
 
 impl Run {
     pub(crate) fn new(seed: u64, plan: Plan, is_verbose: bool) -> Run {
@@ -223,9 +228,17 @@ impl Run {
     pub(crate) fn image(&mut self) -> Result<Image, String> {
         self.format()?;
         let Some(system) = self.open_and_verify()? else { return Err("whole disks were refused".to_owned()) };
-        self.work(&system, End::Close)?;
-        // The keeper ends by itself.
-        self.wait(self.world.platform().tasks.sleep(Duration::from_secs(60)))?;
+        self.work_to_the_end(&system)?;
+        let covered = self.shared.acknowledged();
+        let taken = self.wait(async {
+            for number in 0..IMAGE_SNAPSHOTS {
+                system.snapshot(&format!("image {number}")).await?;
+            }
+            Ok::<_, file::FileError>(())
+        })?;
+        taken.map_err(|error| format!("snapshot: {error}"))?;
+        self.life += 1;
+        self.work_to_the_end(&system)?;
         let synced = self.wait(async {
             system.sync_all().await?;
             // One frame more: that something is missing before it can be seen.
@@ -242,7 +255,13 @@ impl Run {
         let state = self.shared.state();
         let disks = self.disks.iter().map(|disk| (disk.disk().path().to_owned(), disk.snapshot_files())).collect();
         let options = Options { access_times: false, ..self.plan.options(&mut self.random) };
-        Ok(Image { disks, options, histories: state.histories.clone() })
+        Ok(Image { disks, options, histories: state.histories.clone(), covered })
+    }
+
+    fn work_to_the_end(&mut self, system: &Arc<FileSystem>) -> Checked {
+        self.work(system, End::Close)?;
+        // The keeper ends by itself.
+        self.wait(self.world.platform().tasks.sleep(Duration::from_secs(60)))
     }
 
     // -------------------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ impl Run {
                 continue;
             };
             self.note(&format!("client {client}: {} nodes, {} damaged", tree.nodes.len(), tree.damage.len()));
-            verify_damaged(history, &tree).map_err(|what| format!("client {client}: {what}"))?;
+            verify_damaged(history, 0, &tree).map_err(|what| format!("client {client}: {what}"))?;
         }
         // Whatever they say: they must not panic.
         let _ = self.wait(system.check_files(&|_| {}))?;
