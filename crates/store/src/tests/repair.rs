@@ -611,8 +611,9 @@ fn giving_up_frames_costs_no_superblock() {
         });
         drop(store);
         machine.world.restart();
-        // The first is covered by the newest superblock and not by the one before, the second by none.
-        for frame in [b"frame-07", b"frame-10"] {
+        // The first is covered by the newest superblock and not by the one before, the second by none, and the newest knows that it was
+        // durable: it is written again with less.
+        for frame in [b"frame-07", b"frame-09"] {
             let files = machine.disks[0].snapshot_files();
             let at = |bytes: &[u8]| bytes.windows(8).position(|window| window == frame);
             let (path, at) = files.iter().find_map(|(path, bytes)| Some((path, at(bytes)?))).unwrap();
@@ -622,7 +623,7 @@ fn giving_up_frames_costs_no_superblock() {
     };
     cut_while_superblocks_are_written(&node, &|machine| {
         let (_, recovered) = open_without(machine).unwrap();
-        assert_eq!((&recovered.roots[..], &frames(&recovered)[..]), (&b"roots 9"[..], &["frame-09".to_owned()][..]));
+        assert_eq!((&recovered.roots[..], frames(&recovered).len()), (&b"roots 9"[..], 0));
     });
 }
 
