@@ -312,7 +312,8 @@ async fn take_in(packs: &Packs, mut sealed: SealedPack, disk: usize) {
     packs.note_found(vec![sealed]);
 }
 
-/// Whether the chunk at `other` is better than that at `here`, or as good. Few chunks lie in two places, so few are read.
+/// Whether the chunk at `other` verifies and the one at `here` does not, or nobody knows. Few chunks lie in two places, so few are read.
+/// Of two that verify the newcomer's counts: mostly reclaim copied it there, and then the other pack goes, with what the index has of it.
 async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &Place) -> bool {
     let grade = async |place: &Place| match packs.read(address, place).await {
         Ok(_) => 3,
@@ -320,6 +321,6 @@ async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &
         Err(StoreError::Disk(_)) => 2,
         Err(_) => 1,
     };
-    let other = grade(other).await;
-    other == 3 || other > grade(here).await
+    let here = grade(here).await;
+    here < 3 && grade(other).await > here
 }
