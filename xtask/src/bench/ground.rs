@@ -61,6 +61,16 @@ impl Sides {
         Ok(Sides { volume, ext4, pass_through, words, binary, home, disks, _ground: ground })
     }
 
+    /// Whether this side's directory is of the file system that is to be measured, and not of what would show if that were gone.
+    pub(super) fn is_in_place(&self, side: Side) -> Result<bool> {
+        let kind = machine::mount_of(&self.dir(side))?.kind;
+        Ok(match side {
+            Side::Hydrafs => kind == "fuse.hydrafs",
+            Side::PassThrough => kind == "fuse.passthrough_ll",
+            _ => kind == "ext4",
+        })
+    }
+
     /// Mounts what the pass-through side needs.
     pub(super) fn pass_through(&mut self, program: &Path) -> Result<()> {
         let point = self.ext4.with_file_name("pass-through");
@@ -131,7 +141,8 @@ impl Sides {
             self.volume.unmount()?;
             self.volume.mount()?;
         }
-        if let (Side::PassThrough, Some(mounted)) = (side, self.pass_through.take()) {
+        if side == Side::PassThrough {
+            let mounted = self.pass_through.take().context("the pass-through is not mounted")?;
             let program = mounted.program.clone();
             drop(mounted);
             self.pass_through(&program)?;
