@@ -18,6 +18,7 @@ use crate::failure::FileError;
 use crate::format::Entry;
 use crate::inode::{Inode, State};
 use crate::system::{FileSystem, SNAPSHOTS, SNAPSHOTS_NAME, corrupt};
+use crate::tree::Start;
 
 /// Names with equal 55-bit hash that a directory can hold. The hash is keyed: nobody can aim for more.
 const COLLISIONS_MAX: u64 = 256;
@@ -116,13 +117,9 @@ impl FileSystem {
             (state.base.tree.clone(), state.decided_entries(first..=last))
         };
         let mut entries = BTreeMap::new();
-        let mut from = Some(first);
-        while let Some(at) = from.filter(|at| *at <= last) {
-            let (found, next) = self.trees.scan(&tree, at, 1).await?;
-            for (cookie, bytes) in found.into_iter().take_while(|(cookie, _)| *cookie <= last) {
-                entries.insert(cookie, decode_entry(directory, &bytes)?);
-            }
-            from = next;
+        let (found, _) = self.trees.range(&tree, first..=last, Start::AtOrAbove, usize::MAX).await?;
+        for (cookie, bytes) in found {
+            entries.insert(cookie, decode_entry(directory, &bytes)?);
         }
         for (cookie, entry) in decided {
             match entry {

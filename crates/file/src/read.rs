@@ -19,6 +19,7 @@ use crate::failure::FileError;
 use crate::format::{Root, decode_extent};
 use crate::inode::{Inode, State, cut};
 use crate::system::{FileSystem, corrupt};
+use crate::tree::Start;
 
 /// What [`FileSystem::seek`] looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,32 +104,14 @@ impl FileSystem {
             let (length, extent) = decode_extent(&mut Reader::new(bytes)).map_err(wrong)?;
             Ok::<Settled, FileError>((key..key.saturating_add(length), extent))
         };
-        let mut found = Vec::new();
-        if *tree == Root::Empty {
-            return Ok((found, None));
-        }
-        if let Some((key, bytes)) = self.trees.floor(tree, range.start).await?
-            && key < range.start
-        {
-            found.extend(Some(decode(key, &bytes)?).filter(|(extent, _)| extent.end > range.start));
-        }
-        let mut from = range.start;
-        loop {
-            let (entries, next) = self.trees.scan(tree, from, 1).await?;
-            for (key, bytes) in entries {
-                if key >= range.end {
-                    return Ok((found, None));
-                }
-                found.push(decode(key, &bytes)?);
-            }
-            match next {
-                Some(next) if next < range.end => from = next,
-                _ => return Ok((found, None)),
-            }
-            if found.len() >= limit {
-                return Ok((found, Some(from)));
-            }
-        }
+        let Some(last) = range.end.checked_sub(1).filter(|last| range.start <= *last) else {
+            return Ok((Vec::new(), None));
+        };
+        let (entries, next) = self.trees.range(tree, range.start..=last, Start::AtOrBelow, limit).await?;
+        let decoded = entries.into_iter().map(|(key, bytes)| decode(key, &bytes));
+        // The first may end before the range begins.
+        let found = decoded.filter(|found| !found.as_ref().is_ok_and(|(extent, _)| extent.end <= range.start));
+        Ok((found.collect::<Result<_, _>>()?, next))
     }
 
     /// The ranges in `range` that are no holes, in order, up to some end (the second value) that is `range.end` at the latest.

@@ -17,6 +17,7 @@
 mod format;
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use base::id::ChunkAddress;
@@ -54,6 +55,15 @@ impl Place {
         let next = if index + 1 < node.count() { Some(node.key(index + 1)) } else { self.next };
         Place { first: Some(node.key(index)), next }
     }
+}
+
+/// Where a range of entries begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// At the first key that was asked for, or the next.
+    AtOrAbove,
+    /// At the first key that was asked for, or the one before, whose entry may reach into the range.
+    AtOrBelow,
 }
 
 /// A stretch of keys that cannot be read.
@@ -113,7 +123,18 @@ impl Trees {
         from: u64,
         limit: usize,
     ) -> Result<(Vec<(u64, Bytes)>, Option<u64>), StoreError> {
-        let (found, next) = self.scan_past(root, from, limit).await.map_err(|gap| gap.error)?;
+        self.range(root, from..=u64::MAX, Start::AtOrAbove, limit).await
+    }
+
+    /// As [`Trees::scan`], of some keys only: of a leaf nothing is taken that was not asked for.
+    pub(crate) async fn range(
+        &self,
+        root: &Root,
+        keys: RangeInclusive<u64>,
+        start: Start,
+        limit: usize,
+    ) -> Result<(Vec<(u64, Bytes)>, Option<u64>), StoreError> {
+        let (found, next) = self.range_past(root, keys, start, limit).await.map_err(|gap| gap.error)?;
         if let Some(at) = next.filter(|_| found.len() < limit) {
             // It ended before a gap, whose error this is.
             self.locate(root, at, 0).await?;
@@ -128,19 +149,32 @@ impl Trees {
         from: u64,
         limit: usize,
     ) -> Result<(Vec<(u64, Bytes)>, Option<u64>), Gap> {
-        let (mut found, mut at): (Vec<(u64, Bytes)>, u64) = (Vec::new(), from);
+        self.range_past(root, from..=u64::MAX, Start::AtOrAbove, limit).await
+    }
+
+    async fn range_past(
+        &self,
+        root: &Root,
+        keys: RangeInclusive<u64>,
+        start: Start,
+        limit: usize,
+    ) -> Result<(Vec<(u64, Bytes)>, Option<u64>), Gap> {
+        let (mut found, mut at, last): (Vec<(u64, Bytes)>, u64, u64) = (Vec::new(), *keys.start(), *keys.end());
         loop {
-            let located = match self.descend(root, at, 0).await {
+            let Located { node, next, .. } = match self.descend(root, at, 0).await {
                 Ok(Some(located)) => located,
                 Ok(None) => return Ok((found, None)),
                 Err(_) if !found.is_empty() => return Ok((found, Some(at))),
                 Err(gap) => return Err(gap),
             };
-            let first = located.node.find(at).unwrap_or_else(|index| index);
-            found.extend(
-                (first..located.node.count()).map(|index| (located.node.key(index), located.node.value(index))),
-            );
-            match located.next {
+            let first = match (node.find(at), start) {
+                // By I-20 a leaf chosen for a key begins at or below it, unless the key is below the whole tree.
+                (Err(above), Start::AtOrBelow) if at == *keys.start() => above.saturating_sub(1),
+                (Ok(index) | Err(index), _) => index,
+            };
+            let end = node.find(last).map_or_else(|above| above, |index| index + 1);
+            found.extend((first..end).map(|index| (node.key(index), node.value(index))));
+            match next.filter(|next| *next <= last) {
                 Some(next) if found.len() < limit => at = next,
                 next => return Ok((found, next)),
             }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert_eq, proptest};
+use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 
 use super::Machine;
 use crate::format::Root;
-use crate::tree::{Edits, Trees};
+use crate::tree::{Edits, Start, Trees};
 
 /// Batches of edits over few keys, so that they meet, with values up to a few hundred bytes.
 fn batches() -> impl Strategy<Value = Vec<Vec<(u64, Option<Vec<u8>>)>>> {
@@ -15,11 +15,18 @@ fn batches() -> impl Strategy<Value = Vec<Vec<(u64, Option<Vec<u8>>)>>> {
     proptest::collection::vec(proptest::collection::vec((key, value), 0..400), 1..6)
 }
 
+/// First and last key, and how many entries are wanted at a time.
+fn ranges() -> impl Strategy<Value = Vec<(u64, u64, usize)>> {
+    let key = || (0..2100_u64, any::<bool>()).prop_map(|(key, is_far)| if is_far { key << 50 } else { key });
+    let range = (key(), key(), prop_oneof![Just(1), 2..300_usize, Just(usize::MAX)]);
+    proptest::collection::vec(range.prop_map(|(one, other, limit)| (one.min(other), one.max(other), limit)), 1..30)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_tree_is_a_sorted_map(batches in batches(), inline in 0..2_usize) {
+    fn a_tree_is_a_sorted_map(batches in batches(), inline in 0..2_usize, ranges in ranges()) {
         let machine = Machine::new(1);
         let system = machine.open();
         let trees = Trees::new(system.store.clone());
@@ -48,6 +55,20 @@ proptest! {
             prop_assert_eq!(value.as_deref(), model.get(&key).map(Vec::as_slice));
             let floor = machine.run(trees.floor(&root, key)).unwrap().map(|(key, _)| key);
             prop_assert_eq!(floor, model.range(..=key).next_back().map(|(key, _)| *key));
+        }
+        for (first, last, limit) in ranges {
+            for start in [Start::AtOrAbove, Start::AtOrBelow] {
+                let below = if start == Start::AtOrBelow { model.range(..=first).next_back() } else { None };
+                let begin = below.map_or(first, |(key, _)| *key);
+                let expected: Vec<u64> = model.range(begin..=last.max(begin)).map(|(key, _)| *key).collect();
+                let (mut found, mut from, mut start) = (Vec::new(), Some(first), start);
+                while let Some(at) = from {
+                    let (entries, next) = machine.run(trees.range(&root, at..=last, start, limit)).unwrap();
+                    found.extend(entries.into_iter().map(|(key, _)| key));
+                    (from, start) = (next, Start::AtOrAbove);
+                }
+                prop_assert_eq!(found, expected, "{}..={} {:?}", first, last, start);
+            }
         }
         // Whatever its history, the same content is the same tree.
         let at_once: Edits = model.into_iter().map(|(key, value)| (key, Some(value))).collect();
