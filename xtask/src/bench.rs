@@ -116,6 +116,8 @@ enum Side {
     Hydrafs,
     Ext4,
     PassThrough,
+    /// What any store of this kind must do with a stream, without a file system.
+    Cutting,
     Restic,
     Borg,
     /// What memory was promised.
@@ -128,6 +130,7 @@ impl Side {
             Side::Hydrafs => "HydraFS",
             Side::Ext4 => "ext4",
             Side::PassThrough => "pass-through",
+            Side::Cutting => "cutting and hashing alone",
             Side::Restic => "restic",
             Side::Borg => "borg",
             Side::Budget => "the budget",
@@ -200,7 +203,12 @@ const WORKLOADS: [Workload; 16] = [
     beside_ext4("cargo build", programs::cargo_build),
     beside_ext4("many files", programs::many_files),
     beside_ext4("copy twice", programs::copy_twice),
-    beside_ext4("sequential", io::sequential),
+    Workload {
+        name: "sequential",
+        sides: &[Side::Hydrafs, Side::Ext4, Side::Cutting],
+        is_once: false,
+        work: io::sequential,
+    },
     beside_ext4("random read", io::random_read),
     beside_ext4("random write", io::random_write),
     beside_ext4("small files", io::small_files),

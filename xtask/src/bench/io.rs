@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{COLD, Line, Run, Unit, WARM, megabytes, per_second};
+use super::{COLD, Line, Run, Side, Unit, WARM, megabytes, per_second};
 use crate::random::Random;
 
 const MIB: usize = 1 << 20;
@@ -39,23 +39,52 @@ fn fresh_bytes(run: &Run<'_>, count: usize) -> Vec<u8> {
 pub(super) fn sequential(run: &mut Run<'_>) -> Result<()> {
     let bytes = fresh_bytes(run, run.scaled(1 << 30) as usize);
     let (path, count) = (run.dir.join("file"), bytes.len() as u64);
-    let started = Instant::now();
-    let mut file = File::create(&path)?;
-    for piece in bytes.chunks(MIB) {
-        file.write_all(piece)?;
+    let unique = line("write 1 GiB, 1 MiB at a time", Unit::MegabytesPerSecond, FSYNC_AT_END);
+    if run.side == Side::Cutting {
+        run.record(&unique, megabytes(count, cut_and_hash(&bytes)?));
+        return Ok(());
     }
-    file.sync_all()?;
-    run.record(
-        &line("write 1 GiB, 1 MiB at a time", Unit::MegabytesPerSecond, FSYNC_AT_END),
-        megabytes(count, started.elapsed()),
-    );
-    drop((file, bytes));
+    let time = write_all(&path, &bytes)?;
+    run.record(&unique, megabytes(count, time));
+    run.cool()?;
+    let again = line("write the same 1 GiB into another file", Unit::MegabytesPerSecond, FSYNC_AT_END);
+    let time = write_all(&run.dir.join("again"), &bytes)?;
+    run.record(&again, megabytes(count, time));
+    drop(bytes);
     run.cool()?;
     for terms in [COLD, WARM] {
         let time = read_all(&path)?;
         run.record(&line("read 1 GiB, 1 MiB at a time", Unit::MegabytesPerSecond, terms), megabytes(count, time));
     }
     Ok(())
+}
+
+fn write_all(path: &Path, bytes: &[u8]) -> Result<Duration> {
+    let started = Instant::now();
+    let mut file = File::create(path)?;
+    for piece in bytes.chunks(MIB) {
+        file.write_all(piece)?;
+    }
+    file.sync_all()?;
+    Ok(started.elapsed())
+}
+
+/// What every stream must go through, and nothing else: each core cuts its part of the bytes, with the sizes that `store` asks for, and
+/// hashes the chunks.
+fn cut_and_hash(bytes: &[u8]) -> Result<Duration> {
+    let cores = std::thread::available_parallelism().context("how many cores there are is not known")?.get();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for part in bytes.chunks(bytes.len().div_ceil(cores)) {
+            scope.spawn(|| {
+                for chunk in fastcdc::v2020::FastCDC::new(part, 16 << 10, 64 << 10, 256 << 10) {
+                    let hash = blake3::keyed_hash(&[7; 32], &part[chunk.offset..chunk.offset + chunk.length]);
+                    std::hint::black_box(hash);
+                }
+            });
+        }
+    });
+    Ok(started.elapsed())
 }
 
 fn read_all(path: &Path) -> Result<Duration> {
