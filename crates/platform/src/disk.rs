@@ -87,6 +87,8 @@ pub trait RawFile: Send + Sync {
     fn write_run(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.write_at(offset, bytes)
     }
+    /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.
+    fn will_read(&self, _offset: u64, _bytes: u64) {}
     /// Makes what was written, and the length, durable.
     fn sync(&self) -> Result<(), DiskError>;
     /// Bytes in the file.
@@ -163,6 +165,11 @@ impl File {
     pub async fn sync(&self) -> Result<(), DiskError> {
         self.pause(0).await;
         self.0.sync()
+    }
+
+    /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.
+    pub fn will_read(&self, offset: u64, bytes: u64) {
+        self.0.will_read(offset, bytes);
     }
 
     /// Bytes in the file.

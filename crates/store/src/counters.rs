@@ -17,6 +17,7 @@ base::metrics! {
     cache_misses: Counter, Count, "chunks that get did not find in the cache";
     chunk_read: Histogram, Seconds, "a chunk that the cache lacks is looked up, read, decompressed and verified";
     read_bytes: Counter, Bytes, "bytes read from packs for get";
+    prefetched_bytes: Counter, Bytes, "bytes of metadata packs that the disk was asked for before anybody wanted them";
     verify_failures: Counter, Count, "chunks read from a pack that were not what their address says";
     index_lookups: Counter, Count, "look-ups that had to ask the index file";
     index_commits: Counter, Count, "batches of entries committed to the index file";

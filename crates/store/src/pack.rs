@@ -13,6 +13,7 @@
 //!
 //! Not here: what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
+mod neighbours;
 mod open;
 mod read;
 pub(crate) mod scan;
@@ -93,6 +94,7 @@ pub(crate) struct Packs {
     settled: AtomicU64,
     settling: Group,
     files: quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>,
+    neighbours: neighbours::Neighbours,
     /// Packs that reclaim or a repair is about to delete: what lies there is no duplicate to rely on.
     pub(crate) condemned: RwLock<BTreeSet<u64>>,
     /// Packs that could not be read when the store was opened, and why: nobody knows what lies there.
@@ -126,6 +128,7 @@ impl Packs {
             appended: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             settling: Group::default(),
+            neighbours: neighbours::Neighbours::default(),
             files: quick_cache::sync::Cache::with(
                 FILES_KEPT,
                 FILES_KEPT as u64,

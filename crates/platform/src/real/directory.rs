@@ -198,6 +198,16 @@ impl RawFile for DirectoryFile {
         Ok(())
     }
 
+    fn will_read(&self, offset: u64, bytes: u64) {
+        // Linux takes no more of one call than the device takes at once, or its read-ahead (mm/readahead.c).
+        const CALL_BYTES: u64 = 128 << 10;
+        let end = self.length().map_or(0, |length| length.min(offset.saturating_add(bytes)));
+        for begin in (offset..end).step_by(CALL_BYTES as usize) {
+            let length = NonZeroU64::new(CALL_BYTES.min(end - begin));
+            let _ = rustix::fs::fadvise(&self.file, begin, length, rustix::fs::Advice::WillNeed);
+        }
+    }
+
     fn sync(&self) -> Result<(), DiskError> {
         self.file.sync_data().map_err(self.failed("sync"))
     }

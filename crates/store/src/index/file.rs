@@ -27,6 +27,8 @@ const CHUNKS: TableDefinition<'_, ChunkKey, ChunkValue> = TableDefinition::new("
 const PACKS: TableDefinition<'_, u64, &'static [u8; Summary::BYTES]> = TableDefinition::new("packs");
 const ABOUT: TableDefinition<'_, &'static str, &'static [u8]> = TableDefinition::new("about");
 
+/// As much of the file is asked for when it is opened: the entries of some 20 GiB, in a few milliseconds.
+const WARMED_BYTES_MAX: u64 = 32 << 20;
 /// Entries of one transaction at most: bounds redb's dirty pages.
 const BATCH_ENTRIES: usize = 100_000;
 
@@ -148,6 +150,8 @@ impl IndexFile {
 
     fn open_database(&self, disk: &Disk, how: Open) -> Result<Contained<Database>, StoreError> {
         let file = disk.open(self.name, how)?;
+        // Look-ups come by hash, from everywhere in it, and each that finds nothing cached would wait for the disk by itself.
+        file.will_read(0, WARMED_BYTES_MAX.min(self.cache_bytes as u64));
         let backend = Backend { file, failure: self.failure.clone() };
         self.guarded("its header", || {
             let mut builder = Database::builder();

@@ -7,7 +7,7 @@ use platform::disk::{DiskErrorKind, File, Open};
 use super::{PackState, Packs};
 use crate::chunk::{Packed, unpack};
 use crate::failure::{StoreError, corrupt};
-use crate::format::{ChunkHeader, Place, pack_path};
+use crate::format::{ChunkHeader, Class, Place, pack_path};
 
 impl Packs {
     /// The content of the chunk at `place`, verified.
@@ -40,6 +40,12 @@ impl Packs {
                 let file = self.file_of(place.pack)?;
                 let mut bytes = vec![0; length];
                 self.counters.read_bytes.add(length as u64);
+                if place.header(*address).class == Class::Metadata
+                    && let Some(range) = self.neighbours.note(place.pack, offset)
+                {
+                    self.counters.prefetched_bytes.add(range.end - range.start);
+                    file.will_read(range.start, range.end - range.start);
+                }
                 match file.read_exact_at(offset, &mut bytes).await {
                     Ok(()) => Bytes::from(bytes),
                     Err(error) if error.kind == DiskErrorKind::Short => {
