@@ -120,6 +120,10 @@ impl Store {
             superblock.generation += 1;
             superblock::write(&pool, &superblock, &counters).await?;
         }
+        if pool.missing().is_some() && !pool.disks[0].is_good() {
+            // It alone is there at each opening, to say what was left out.
+            return Err(StoreError::ReadOnly { cause: pool.disks[0].words().into() });
+        }
         let packs = recovery.recover_packs(opened, found, next, &options).await?;
 
         report.frames = replayed.frames.len() as u64;

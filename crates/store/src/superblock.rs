@@ -121,12 +121,12 @@ fn check_disks(disks: &[(Disk, Identity)], count: usize, newest: &Superblock) ->
         return Err(refused(disks[0].0.path(), why, "Name all disks of the node."));
     }
     for (disk, identity) in disks {
-        let uuid = &newest.disks[usize::from(identity.disk)];
-        if identity.disk_uuid != *uuid || identity.node_identity != newest.node_identity {
+        let uuid = newest.disks.get(usize::from(identity.disk));
+        if uuid != Some(&identity.disk_uuid) || identity.node_identity != newest.node_identity {
             let why = format!(
                 "it is not the disk that the superblock knows as number {}: expected {}, found {}.",
                 identity.disk,
-                hex(uuid),
+                uuid.map_or("none".to_owned(), |uuid| hex(uuid)),
                 hex(&identity.disk_uuid)
             );
             return Err(refused(disk.path(), why, "Name the original disk."));
