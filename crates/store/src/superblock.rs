@@ -11,8 +11,8 @@
 //!       [`LEFT_OUT`] of them: the missing disk may hold generations that no other has (those written after the others had failed), and
 //!       when it is back what was acknowledged without it counts.
 //! S-5   That the store was closed is believed when the newest superblock of every disk is of one generation and says so, and no segment
-//!       begins behind it (`journal/replay`); of a missing disk nobody knows. The opening writes the next generation without, before a frame is taken; a disk that lost
-//!       that write is still found out, because the first frame of an opening begins a segment.
+//!       begins behind it (`journal/replay`); of a missing disk nobody knows. The opening writes the next generation without, before a
+//!       frame is taken; a disk that lost that write is still found out, because the first frame of an opening begins a segment.
 
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
