@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use base::codec::Reader;
-use base::id::FileId;
+use base::id::{ChunkAddress, FileId};
 use bytes::Bytes;
 use store::{Class, Problem, Remedy, Store, StoreError};
 
@@ -332,7 +332,12 @@ impl FileSystem {
                 if let Extent::Chunk { address, .. } = extent
                     && !self.store.contains(&address)
                 {
-                    found.note("HF1008", "extent", file, offset, "a chunk of this node", &format!("{address}, absent"));
+                    // What a repair noted as lost is on no disk.
+                    let may_come_back = self.store.is_degraded() && address != ChunkAddress::NONE;
+                    let (code, whereabouts) =
+                        if may_come_back { ("HF1024", "on no disk that is there") } else { ("HF1008", "absent") };
+                    let found_words = format!("{address}, {whereabouts}");
+                    found.note(code, "extent", file, offset, "a chunk of this node", &found_words);
                 }
             }
             from = next;
@@ -422,7 +427,7 @@ fn remedy(code: &str, has_gaps: bool, is_live: bool, is_lost: bool) -> Option<Re
     match code {
         _ if !is_live => (code == "HF1001" && is_lost).then_some(Remedy::Trees { gives_up: true }),
         // Lost content stays lost, and is never made up.
-        "HF1007" | "HF1008" | "HF1023" => None,
+        "HF1007" | "HF1008" | "HF1023" | "HF1024" => None,
         "HF1001" | "HF1002" | "HF1004" | "HF1005" | "HF1006" | "HF1010" | "HF1011" | "HF1015" | "HF1021" | "HF1022" => {
             Some(Remedy::Trees { gives_up: true })
         }

@@ -121,6 +121,8 @@ impl FileSystem {
     /// The store's; the trees are as before then, or as a commit of what was recorded has left them: a disk that gives no answer is met
     /// before that, unless it answered once and does not again.
     pub async fn repair_files(&self, accepts_loss: bool, owner: (u32, u32)) -> Result<Vec<String>, FileError> {
+        // F-4: also where everything that is looked at gives an answer, what is not found is not lost.
+        self.refuse_degraded()?;
         // Before `commit`, as a pass of reclaim takes them.
         let _no_reclaim = self.reclaiming.lock().await;
         let (_commit, old) = loop {

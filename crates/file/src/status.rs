@@ -116,6 +116,12 @@ impl FileSystem {
         self.store.check(depth, progress).await
     }
 
+    /// # Errors
+    /// Which disk is missing, if one is: nothing is repaired then.
+    pub fn refuse_degraded(&self) -> Result<(), FileError> {
+        Ok(self.store.refuse_degraded()?)
+    }
+
     /// Carries out a remedy that the check of the store proposed; tells in words what came of it.
     ///
     /// # Errors

@@ -207,7 +207,11 @@ pub(crate) fn hear(socket: &UnixStream, patience: Duration) -> Result<String, Fa
 }
 
 /// Starts the next process and hands over to it. Gives its number and words once it is ready; else it has ended.
-pub(crate) fn pass_on(program: &Path, folder: &Path, handover: &Handover) -> Result<(u32, String), Failure> {
+pub(crate) fn pass_on(
+    program: &Path,
+    (folder, is_degraded): (&Path, bool),
+    handover: &Handover,
+) -> Result<(u32, String), Failure> {
     let cannot = |error: io::Error| {
         Failure::new("cannot restart", format!("the program {} cannot be started: {error}", program.display()))
     };
@@ -215,6 +219,9 @@ pub(crate) fn pass_on(program: &Path, folder: &Path, handover: &Handover) -> Res
     let mut command = Command::new(program);
     // A watchdog that the service manager asked of this process, by its number.
     command.arg0("hydrafs").arg("take-over").arg(folder).env_remove("WATCHDOG_PID");
+    if is_degraded {
+        command.arg("--degraded");
+    }
     let mut child = command.stdin(OwnedFd::from(theirs)).spawn().map_err(cannot)?;
     // The command keeps its end of the socket open, and a process that ended would go unnoticed.
     drop(command);
@@ -286,7 +293,7 @@ mod tests {
         std::fs::write(&program, text).expect("room");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, mode).expect("ours");
-        let (process, words) = pass_on(&program, &folder, &handover()).expect("it says so");
+        let (process, words) = pass_on(&program, (&folder, false), &handover()).expect("it says so");
         assert_eq!(words, "words");
         let process = rustix::process::Pid::from_raw(i32::try_from(process).expect("small"));
         rustix::process::waitpid(process, rustix::process::WaitOptions::empty()).expect("our child");

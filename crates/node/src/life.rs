@@ -285,11 +285,12 @@ impl<'a> Life<'a> {
 
     fn words(&self, house: &House) -> String {
         let folder = self.folder.path.display();
+        let missing = missing(&house.system);
         match &house.serving {
             Some(Serving { unmounter, transport, .. }) => {
-                format!("{folder} is mounted at {} ({transport})", unmounter.mountpoint().display())
+                format!("{folder} is mounted at {} ({transport}){missing}", unmounter.mountpoint().display())
             }
-            None => format!("{folder} is open, without a mount"),
+            None => format!("{folder} is open, without a mount{missing}"),
         }
     }
 
@@ -550,7 +551,7 @@ impl<'a> Life<'a> {
             let session = parked.as_ref().map(duplicate).transpose();
             let session = session.map_err(|error| Failure::new("cannot restart", error))?;
             let handover = Handover { lock, references: references.clone(), numbers: numbers.clone(), session };
-            handover::pass_on(program, &self.folder.path, &handover)
+            handover::pass_on(program, (&self.folder.path, self.folder.goes_without_disks), &handover)
         });
         let failure = match passed {
             Ok((process, words)) => return Ok(Passed::On { process, words }),
@@ -599,6 +600,20 @@ impl<'a> Life<'a> {
         }
         Ok(true)
     }
+}
+
+/// What a person must not overlook: which disks are missing.
+fn missing(system: &FileSystem) -> String {
+    let disks = system.status().store.disks;
+    let missing: Vec<String> =
+        disks.iter().filter(|disk| disk.is_missing).map(|disk| format!("{} ({})", disk.number, disk.path)).collect();
+    if missing.is_empty() {
+        return String::new();
+    }
+    format!(
+        ", DEGRADED: disk {} is missing, and what lies there cannot be read; `hydrafs status` says how much that is",
+        missing.join(" and disk ")
+    )
 }
 
 /// A restart that failed: after what can be done about it, that nothing else has changed.

@@ -52,6 +52,8 @@ pub struct NodeFolder {
     pub path: PathBuf,
     /// Who the node is.
     pub identity: Identity,
+    /// Whether this process opens the node also if disks other than disk 0 are missing.
+    pub goes_without_disks: bool,
 }
 
 /// The lock on a node's folder, held until dropped.
@@ -88,7 +90,7 @@ impl NodeFolder {
             Err(error) => return Err(cannot(error.to_string()).at(&file)),
         };
         let identity = Identity::parse(&text, &file)?;
-        Ok(NodeFolder { path: absolute, identity })
+        Ok(NodeFolder { path: absolute, identity, goes_without_disks: false })
     }
 
     /// Writes a new node's files, durably. The folder exists.
@@ -104,7 +106,7 @@ impl NodeFolder {
         // The file `node` comes last: with it the folder is a node.
         write_durably(&path.join(NODE_FILE), text.as_bytes()).map_err(cannot)?;
         let path = path.canonicalize().map_err(cannot)?;
-        Ok(NodeFolder { path, identity })
+        Ok(NodeFolder { path, identity, goes_without_disks: false })
     }
 
     /// The node's settings.
@@ -124,14 +126,23 @@ impl NodeFolder {
         self.identity.disks.iter().map(|disk| self.path.join(disk)).collect()
     }
 
-    /// Opens the directories of its disks. Whether they are this node's is for the store to say.
+    /// The same folder, for a command that was told to go without disks that are missing.
+    #[must_use]
+    pub fn degraded(self, goes_without_disks: bool) -> NodeFolder {
+        NodeFolder { goes_without_disks, ..self }
+    }
+
+    /// Opens the directories of its disks. Whether they are this node's, and whether one can be missing, is for the store to say.
     pub fn disks(&self) -> Result<Vec<Disk>, Failure> {
         let open = |path: PathBuf| {
-            Directory::open(&path).map_err(|error| {
-                Failure::new("cannot open a disk of the node", error.detail)
-                    .at(&path)
-                    .mend("mount or reconnect the disk, or bring its folder back, then try again; nothing was changed")
-            })
+            match Directory::open(&path) {
+            Err(error) if self.goes_without_disks => Ok(Disk::missing(path.display().to_string(), error.detail)),
+            Err(error) => Err(Failure::new("cannot open a disk of the node", error.detail).at(&path).mend(
+                "mount or reconnect the disk, or bring its folder back, then try again; `--degraded` (of mount and serve) goes without \
+                 a disk that is not the first; nothing was changed",
+            )),
+            Ok(disk) => Ok(disk),
+        }
         };
         self.disk_paths().into_iter().map(open).collect()
     }

@@ -30,7 +30,9 @@ pub(crate) fn open(
     references: &[(FileId, u32)],
 ) -> Result<(Arc<FileSystem>, OpenReport), Failure> {
     let disks = folder.disks()?;
-    block_on(FileSystem::open_in_use(platform, &disks, options(config, ram_bytes()), references))
+    let mut options = options(config, ram_bytes());
+    options.store.goes_without_disks = folder.goes_without_disks;
+    block_on(FileSystem::open_in_use(platform, &disks, options, references))
         .map_err(|error| explain("cannot open the node", folder, &error))
 }
 

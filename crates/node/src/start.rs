@@ -38,6 +38,8 @@ pub(crate) struct MountOptions {
     pub(crate) no_execute: bool,
     /// Overrides the setting.
     pub(crate) allow_other: Option<bool>,
+    /// Not of the mount: the node goes without disks that are missing.
+    pub(crate) degraded: bool,
 }
 
 /// Asks the node's daemon; where none runs, opens the node, does what is asked, and closes it.

@@ -201,6 +201,49 @@ impl File {
     }
 }
 
+/// Stands where a disk should be: every operation fails with the same reason.
+struct Missing {
+    path: String,
+    why: String,
+}
+
+impl Missing {
+    fn fail<T>(&self, operation: &'static str, path: &str) -> Result<T, DiskError> {
+        let path = format!("{}/{path}", self.path);
+        Err(DiskError { kind: DiskErrorKind::Failed, operation, path, detail: self.why.clone() })
+    }
+}
+
+impl RawDisk for Missing {
+    fn open(&self, path: &str, _how: Open) -> Result<Arc<dyn RawFile>, DiskError> {
+        self.fail("open", path)
+    }
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        self.fail("remove", path)
+    }
+    fn rename(&self, from: &str, _to: &str) -> Result<(), DiskError> {
+        self.fail("rename", from)
+    }
+    fn list(&self, path: &str) -> Result<Vec<String>, DiskError> {
+        self.fail("list", path)
+    }
+    fn make_directory(&self, path: &str) -> Result<(), DiskError> {
+        self.fail("make directory", path)
+    }
+    fn sync_directory(&self, path: &str) -> Result<(), DiskError> {
+        self.fail("sync", path)
+    }
+    fn space(&self) -> Result<Space, DiskError> {
+        self.fail("ask for the space of", "")
+    }
+    fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
+        self.fail("lock", path)
+    }
+    fn path(&self) -> &str {
+        &self.path
+    }
+}
+
 /// A directory tree on one device. Cheap to clone.
 #[derive(Clone)]
 pub struct Disk(Arc<dyn RawDisk>);
@@ -210,6 +253,12 @@ impl Disk {
     #[must_use]
     pub fn new(raw: Arc<dyn RawDisk>) -> Disk {
         Disk(raw)
+    }
+
+    /// One that is not there: every operation fails, as `Failed`, with this reason. Nothing is touched at the path.
+    #[must_use]
+    pub fn missing(path: impl Into<String>, why: impl Into<String>) -> Disk {
+        Disk(Arc::new(Missing { path: path.into(), why: why.into() }))
     }
 
     /// Opens a file.

@@ -23,6 +23,7 @@
 //! | HF0016 | a disk, or a file on it, cannot be read |
 //! | HF0017 | a pack was set aside: nothing good was found in it, or the rest of it was saved |
 //! | HF0018 | the copy of a disk's identity is missing or damaged |
+//! | HF0019 | a disk is missing: nothing is known of what lies there |
 //!
 //! Not here: mending (`repair`). Much mends itself, too: superblocks by the next commit, open packs and the index by the next
 //! open, a chunk by being put again.
@@ -166,6 +167,11 @@ impl Check<'_> {
         let _root = store.root.lock().await;
         let (newest, _) = store.newest_superblock();
         for (number, disk) in store.pool.disks.iter().enumerate() {
+            if disk.is_missing {
+                let words = (format!("disk {number}, {}", identity::hex(&disk.uuid)), disk.words());
+                self.problem("HF0019", "a disk", (disk.disk.path().to_owned(), 0), words, None);
+                continue;
+            }
             let path = |file: &str| format!("{}/{file}", disk.disk.path());
             let written_again = |remedy| disk.is_good().then_some(remedy);
             let remedy = written_again(Remedy::Identity { disk: number });

@@ -5,6 +5,9 @@
 //!       The copy of the identity stands in for one that is damaged or cannot be read, never for one that is not there. Who writes
 //!       both (a newer format, one day) writes the copy first.
 //! D-3   All disks are locked while the store is open.
+//! D-4   A node is opened without a disk only where the caller said so ([`crate::Options::goes_without_disks`]), and never without disk 0,
+//!       which has the journal and the index. A disk that is there and belongs to another node is refused all the same. Nothing
+//!       is written to the place where a missing disk should be.
 
 use base::hash::DomainKey;
 use base::id::{NodeNumber, Position};
@@ -117,25 +120,52 @@ fn refuse_used(disk: &Disk) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// A disk that is not there.
+pub(crate) struct Missing {
+    pub(crate) number: u16,
+    /// Where it should be, as far as anybody knows.
+    pub(crate) path: String,
+    pub(crate) why: String,
+}
+
+/// A disk of a node that is being opened.
+pub(crate) struct Member {
+    pub(crate) disk: Disk,
+    pub(crate) identity: Identity,
+    /// Why it is not there, if it is not.
+    pub(crate) missing: Option<String>,
+}
+
 /// The disks of a node, checked and locked.
 pub(crate) struct Opened {
-    /// By number.
+    /// Those that are there, by number. Disk 0 is one of them.
     pub(crate) disks: Vec<(Disk, Identity)>,
+    /// The others, by number.
+    pub(crate) missing: Vec<Missing>,
     pub(crate) locks: Locks,
     /// Those where a file is to be written again, with what is wrong with it unless it was never there.
     pub(crate) damaged: Vec<(usize, Option<String>)>,
 }
 
-/// Reads who the disks are, checks that they are one whole node, and locks them.
-pub(crate) async fn open(disks: &[Disk]) -> Result<Opened, StoreError> {
-    let (mut known, mut damaged) = (Vec::new(), Vec::new());
+/// Reads who the disks are, checks that they are one whole node (or all of it that is there, if it `goes_without` the rest), and locks
+/// them.
+pub(crate) async fn open(disks: &[Disk], goes_without: bool) -> Result<Opened, StoreError> {
+    let (mut known, mut damaged, mut let_go) = (Vec::new(), Vec::new(), Vec::new());
     for disk in disks {
-        let (identity, damage) = read(disk).await?;
-        damaged.extend(damage.map(|what| (usize::from(identity.disk), what)));
-        known.push((disk.clone(), identity));
+        match read(disk).await {
+            Ok((identity, damage)) => {
+                damaged.extend(damage.map(|what| (usize::from(identity.disk), what)));
+                known.push((disk.clone(), identity));
+            }
+            Err(error) if goes_without && is_missing(disk, &error) => {
+                let why = if is_nobody(disk) { "it has no file `disk`".to_owned() } else { error.to_string() };
+                let_go.push((disk.path().to_owned(), why));
+            }
+            Err(error) => return Err(error),
+        }
     }
     known.sort_by_key(|(_, identity)| identity.disk);
-    check_whole(&known)?;
+    let missing = name_missing(check_whole(&known, goes_without, &let_go)?, let_go);
     refuse_read_only(&known)?;
     let mut locks = Locks::new();
     for (disk, _) in &known {
@@ -148,13 +178,54 @@ pub(crate) async fn open(disks: &[Disk]) -> Result<Opened, StoreError> {
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Opened { disks: known, locks, damaged })
+    Ok(Opened { disks: known, missing, locks, damaged })
 }
 
 /// Whether nobody has a store open on one of these disks, nor is about to give it up: the locks are the last that goes.
 pub fn are_free(disks: &[Disk]) -> bool {
     let is_held = |disk: &Disk| disk.lock(LOCK_FILE).is_err_and(|error| error.kind == DiskErrorKind::Locked);
-    !disks.iter().any(is_held)
+    // D-4: to lock is to make a file.
+    !disks.iter().any(|disk| !is_nobody(disk) && is_held(disk))
+}
+
+/// Whether a directory is no disk of any node, such as one where a disk should be mounted.
+fn is_nobody(disk: &Disk) -> bool {
+    disk.open(IDENTITY_FILE, Open::Read).is_err_and(|error| error.kind == DiskErrorKind::Absent)
+}
+
+// Nobody can tell who it is. What an older or a newer program wrote is there.
+fn is_missing(disk: &Disk, error: &StoreError) -> bool {
+    matches!(error, StoreError::Disk(_) | StoreError::Corrupt { .. }) || is_nobody(disk)
+}
+
+/// Which of the disks that were let go is which: they are given by number, mostly. A number for which there is none was not given at all.
+fn name_missing(numbers: Vec<u16>, let_go: Vec<(String, String)>) -> Vec<Missing> {
+    let mut let_go = let_go.into_iter();
+    let named = |number| {
+        let not_given = || (format!("disk {number}"), "it was not named".to_owned());
+        let (path, why) = let_go.next().unwrap_or_else(not_given);
+        Missing { number, path, why }
+    };
+    numbers.into_iter().map(named).collect()
+}
+
+/// All disks of the node, by number. What is to be known of a missing one the superblock knows, with the `uuids` of all.
+pub(crate) fn members(known: Vec<(Disk, Identity)>, missing: Vec<Missing>, uuids: &[[u8; 16]]) -> Vec<Member> {
+    let first = known[0].1.clone();
+    let missing = missing.into_iter().map(|Missing { number, path, why }| {
+        let detail = format!("disk {number} is missing ({why}); mount it again and restart the daemon");
+        // Never written: it is good for words only.
+        let identity = Identity { disk: number, disk_uuid: uuids[usize::from(number)], ..first.clone() };
+        Member { disk: Disk::missing(path, detail), identity, missing: Some(why) }
+    });
+    let known = known.into_iter().map(|(disk, identity)| Member { disk, identity, missing: None });
+    let mut members: Vec<Member> = known.chain(missing).collect();
+    members.sort_by_key(|member| member.identity.disk);
+    assert!(
+        members.iter().enumerate().all(|(number, member)| usize::from(member.identity.disk) == number),
+        "each number once, and none left out: `check_whole` has looked"
+    );
+    members
 }
 
 // Tells at once what the first commit would meet.
@@ -185,7 +256,9 @@ async fn read(disk: &Disk) -> Result<(Identity, Option<Damage>), StoreError> {
         Ok(bytes) => Identity::decode(&bytes).map_err(|unfit| damaged(disk, IDENTITY_FILE, unfit)),
         Err(error) if error.kind == DiskErrorKind::Absent => {
             let why = "it is not a disk of a HydraFS node: it has no file `disk`.";
-            return Err(refused(disk.path(), why, "Check the path and that the disk is mounted, or format it first."));
+            let advice = "Check the path and that the disk is mounted, or format it first; of a node with several disks, `--degraded` goes \
+                          without it.";
+            return Err(refused(disk.path(), why, advice));
         }
         Err(error) => Err(error.into()),
     };
@@ -220,8 +293,21 @@ pub(crate) fn unfit_error(what: &'static str, disk: &str, file: &str, offset: u6
     refused(&path, why, advice)
 }
 
-fn check_whole(known: &[(Disk, Identity)]) -> Result<(), StoreError> {
+/// Gives the numbers of the disks that are missing.
+fn check_whole(
+    known: &[(Disk, Identity)],
+    goes_without: bool,
+    let_go: &[(String, String)],
+) -> Result<Vec<u16>, StoreError> {
+    let without_first = |path: &str, why: String| {
+        let let_go: String = let_go.iter().map(|(path, why)| format!(" {path}: {why}.")).collect();
+        let why = format!("{why} Journal and index are on disk 0, and without them nothing can be opened.{let_go}");
+        refused(path, why, "Mount the missing disk and name it too; any other can be gone without.")
+    };
     let Some((_, first)) = known.first() else {
+        if let Some((path, _)) = let_go.first() {
+            return Err(without_first(path, "every disk of this node is missing.".to_owned()));
+        }
         return Err(refused("the node", "no disk was given.", "Name the directories of all its disks."));
     };
     for (disk, identity) in known {
@@ -247,16 +333,19 @@ fn check_whole(known: &[(Disk, Identity)]) -> Result<(), StoreError> {
             ));
         }
     }
-    let missing = (0..first.disk_count).find(|number| known.iter().all(|(_, identity)| identity.disk != *number));
-    if let Some(number) = missing {
-        let why = format!(
-            "disk {number} of this node is missing: expected {} disks, found {}.",
-            first.disk_count,
-            known.len()
-        );
-        return Err(refused(known[0].0.path(), why, "Mount the missing disk and name it too."));
+    let is_there = |number: &u16| known.iter().any(|(_, identity)| identity.disk == *number);
+    let missing: Vec<u16> = (0..first.disk_count).filter(|number| !is_there(number)).collect();
+    let Some(number) = missing.first() else { return Ok(missing) };
+    let (path, count) = (known[0].0.path(), known.len());
+    let why = format!("disk {number} of this node is missing: expected {} disks, found {count}.", first.disk_count);
+    if *number == 0 {
+        return Err(without_first(path, why));
     }
-    Ok(())
+    if !goes_without {
+        let advice = "Mount the missing disk and name it too, or go without it (`--degraded`): what lies there cannot be read then.";
+        return Err(refused(path, why, advice));
+    }
+    Ok(missing)
 }
 
 /// Who a disk is. The key is a secret.

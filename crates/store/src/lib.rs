@@ -57,7 +57,7 @@ pub use pool::Health;
 pub use reclaim::ReclaimReport;
 pub use recover::{Recovered, RecoveryReport};
 pub use remedy::Remedy;
-pub use status::{ClassStatus, DiskStatus, StoreStatus};
+pub use status::{ClassStatus, DiskStatus, MissingStatus, StoreStatus};
 pub use store::Store;
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// Opens although frames are lost that were durable ([`crate::StoreError::FramesLost`]): what they changed is given up.
     pub gives_up_frames: bool,
+    /// Opens although disks other than disk 0 are missing: what lies on them cannot be read, and everything else goes on.
+    pub goes_without_disks: bool,
 }
 
 impl Default for Options {
@@ -32,6 +34,7 @@ impl Default for Options {
             compression: Compression::Zstd(1),
             reserve_bytes: 512 << 20,
             gives_up_frames: false,
+            goes_without_disks: false,
         }
     }
 }

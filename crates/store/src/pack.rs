@@ -9,7 +9,12 @@
 //! K-3   `settled` counts only chunks that are durable: those of open packs were written and synced, those of a lane whose
 //!       disk failed or filled were moved to another disk first ([`Packs::settle`]), or settle fails, again and again.
 //! K-4   A chunk is named in the index (`recent`) only after its bytes are readable, in a buffer or in the file.
-//! K-5   Pack numbers rise and are used once, over all disks.
+//! K-5   Pack numbers rise and are used once, over all disks. On a missing disk may lie packs that no superblock knows of: so an opening
+//!       without a disk leaves out [`LEFT_OUT`](crate::superblock::LEFT_OUT) numbers, and its first superblock says so before a pack is
+//!       made, for the next time another disk may be missing.
+//! K-6   A pack of the index that is on no disk, while one is missing, stays in the catalog and in the index. Nobody counts on it: what
+//!       is put is stored anew although it lies there, so that it can be read; what is asked for there, or nowhere else, is unknown and
+//!       not lost; reclaim and repair leave it alone.
 //!
 //! Not here: what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
@@ -57,10 +62,13 @@ pub(crate) enum PackState {
     Open(Arc<OpenPack>),
     /// Complete.
     Sealed,
+    /// Complete, and on a disk that is missing, as far as anybody knows.
+    Missing,
 }
 
 #[derive(Clone)]
 pub(crate) struct PackKnown {
+    /// Of those that are missing the first, where the pack is: nobody knows on which.
     pub(crate) disk: usize,
     pub(crate) state: PackState,
     pub(crate) summary: Summary,
@@ -160,7 +168,8 @@ impl Packs {
     }
 
     fn is_reliable(&self, address: &ChunkAddress, place: &Place) -> bool {
-        self.catalog.read().contains_key(&place.pack)
+        let is_here = |known: &PackKnown| !matches!(known.state, PackState::Missing);
+        self.catalog.read().get(&place.pack).is_some_and(is_here)
             && !self.condemned.read().contains(&place.pack)
             && !self.doubted.lock().contains(address)
     }
@@ -483,9 +492,11 @@ impl Packs {
         self.sealed.lock().retain(|sealed| taken.iter().all(|other| other.pack != sealed.pack));
     }
 
-    /// Why some pack could not be read when the store was opened, if there is one: a chunk that is nowhere else may lie there.
+    /// Why some pack could not be read when the store was opened, if there is one: a chunk that is nowhere else may lie there, or on a
+    /// disk that is missing.
     pub(crate) fn unread(&self) -> Option<StoreError> {
-        self.unread.lock().values().next().cloned()
+        let unread = self.unread.lock().values().next().cloned();
+        unread.or_else(|| self.pool.missing_error(PACKS).map(StoreError::Disk))
     }
 
     /// Notes packs that could not be read.

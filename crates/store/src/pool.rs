@@ -4,6 +4,8 @@
 //!       holds. It is still read, because every read is verified.
 //! P-2   Data never takes the last `reserve_bytes` of a disk: they belong to metadata, the journal and the index, so that
 //!       deleting and committing still work on a full disk.
+//! P-3   A missing disk (D-4) keeps its number. It failed from the start, and every operation on it fails as `Failed`: what lies there is
+//!       unknown, and not lost. Whoever goes over all disks by what they hold leaves it out.
 //!
 //! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
 
@@ -13,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use platform::Clock;
-use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
+use platform::disk::{Disk, DiskError, DiskErrorKind, Open, Space};
 
 use crate::counters::Counters;
 use crate::failure::StoreError;
 use crate::format::{Class, Identity};
-use crate::identity::Locks;
+use crate::identity::{Locks, Member};
 
 /// How a disk does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(crate) struct PoolDisk {
     pub(crate) uuid: [u8; 16],
     /// As it was read, or as its copy says.
     pub(crate) identity: Identity,
+    /// P-3.
+    pub(crate) is_missing: bool,
     health: Mutex<Health>,
     /// Free bytes at the last look, less what was given out since.
     free: AtomicU64,
@@ -50,6 +54,14 @@ impl PoolDisk {
 
     pub(crate) fn health(&self) -> Health {
         self.health.lock().clone()
+    }
+
+    /// How it does, in words.
+    pub(crate) fn words(&self) -> String {
+        match self.health() {
+            Health::Good => "good".to_owned(),
+            Health::Failed(cause) => cause,
+        }
     }
 
     pub(crate) fn free(&self) -> u64 {
@@ -98,18 +110,19 @@ const RESERVE_PART: u64 = 8;
 impl Pool {
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
-        disks: Vec<(Disk, Identity)>,
+        disks: Vec<Member>,
         reserve_bytes: u64,
         locks: Locks,
     ) -> Result<Pool, StoreError> {
-        let node_identity = disks[0].1.node_identity;
-        let known = |(disk, identity): (Disk, Identity)| {
-            let space = disk.space()?;
+        let node_identity = disks[0].identity.node_identity;
+        let known = |Member { disk, identity, missing }: Member| {
+            let space = if missing.is_some() { Space::default() } else { disk.space()? };
             Ok(PoolDisk {
                 disk,
                 uuid: identity.disk_uuid,
                 identity,
-                health: Mutex::new(Health::Good),
+                is_missing: missing.is_some(),
+                health: Mutex::new(missing.map_or(Health::Good, |why| Health::Failed(format!("missing: {why}")))),
                 free: AtomicU64::new(space.free),
                 promised: AtomicU64::new(0),
                 reserve_bytes: reserve_bytes.min(space.total / RESERVE_PART),
@@ -117,6 +130,28 @@ impl Pool {
         };
         let disks = disks.into_iter().map(known).collect::<Result<Vec<_>, DiskError>>()?;
         Ok(Pool { clock, disks, node_identity, _locks: locks })
+    }
+
+    /// Disks that are there, with their numbers. Not all of them need be good.
+    pub(crate) fn there(&self) -> impl Iterator<Item = (usize, &PoolDisk)> {
+        self.disks.iter().enumerate().filter(|(_, disk)| !disk.is_missing)
+    }
+
+    /// The first disk that is missing.
+    pub(crate) fn missing(&self) -> Option<usize> {
+        self.disks.iter().position(|disk| disk.is_missing)
+    }
+
+    /// Why nobody knows of something that is on no disk that is there, if one is missing.
+    pub(crate) fn missing_error(&self, path: &str) -> Option<DiskError> {
+        self.missing()?;
+        let missing = self.disks.iter().enumerate().filter(|(_, disk)| disk.is_missing);
+        let names: Vec<String> = missing.map(|(number, disk)| format!("{number} ({})", disk.disk.path())).collect();
+        let detail = format!(
+            "it is on no disk that is there, and disk {} is missing; mount what is missing again and restart the daemon",
+            names.join(" and disk ")
+        );
+        Some(DiskError { kind: DiskErrorKind::Failed, operation: "find", path: path.to_owned(), detail })
     }
 
     /// Takes a disk out, or only notes that it is full. Returns the error for the caller.
@@ -170,15 +205,15 @@ impl Pool {
     }
 
     /// Sums over all good disks, the reserves taken off. Disks on the same device share its room.
-    pub(crate) fn space(&self) -> platform::disk::Space {
-        let mut devices: BTreeMap<u64, platform::disk::Space> = BTreeMap::new();
+    pub(crate) fn space(&self) -> Space {
+        let mut devices: BTreeMap<u64, Space> = BTreeMap::new();
         for disk in self.disks.iter().filter(|disk| disk.is_good()) {
             if let Ok(space) = disk.disk.space() {
                 let device = devices.entry(space.device).or_insert(space);
                 device.free = device.free.saturating_sub(disk.reserve_bytes);
             }
         }
-        devices.values().fold(platform::disk::Space::default(), |sum, device| platform::disk::Space {
+        devices.values().fold(Space::default(), |sum, device| Space {
             total: sum.total.saturating_add(device.total),
             free: sum.free.saturating_add(device.free),
             ..sum

@@ -120,7 +120,8 @@ impl Store {
         let unindexed: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
         let mut doomed = Vec::new();
         for (pack, known) in self.packs.known() {
-            if matches!(known.state, PackState::Open(_)) || unindexed.contains(&pack) {
+            // K-6, for those that are missing.
+            if !matches!(known.state, PackState::Sealed) || unindexed.contains(&pack) {
                 continue;
             }
             if !goes_on() {

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::id::{ChunkAddress, Position};
+use base::units;
 use bytes::Bytes;
 use platform::Platform;
 use platform::disk::{Disk, DiskErrorKind};
@@ -30,7 +31,7 @@ use crate::pack::scan::{self, Recovered as PackRecovered};
 use crate::pack::{PackKnown, PackState, Packs};
 use crate::pool::Pool;
 use crate::store::{Parts, Store};
-use crate::superblock;
+use crate::superblock::{self, LEFT_OUT};
 
 /// What an open found.
 #[derive(Clone, Debug)]
@@ -50,6 +51,8 @@ pub struct Recovered {
 pub struct RecoveryReport {
     /// Packs that the index covered.
     pub packs_covered: u64,
+    /// Packs that the index covers and that are on no disk, while one is missing.
+    pub packs_missing: u64,
     /// Sealed packs that the index did not cover.
     pub packs_found: u64,
     /// Open packs that were cut behind their last good chunk and sealed.
@@ -81,10 +84,13 @@ impl Store {
     ) -> Result<(Arc<Store>, Recovered), StoreError> {
         let counters = Arc::new(Counters::default());
         let mut report = RecoveryReport::default();
-        let identity::Opened { disks, locks, damaged } = identity::open(disks).await?;
+        let found = identity::open(disks, options.goes_without_disks).await?;
+        let identity::Opened { disks, missing, locks, damaged } = found;
         let identity = disks[0].1.clone();
-        let superblock::Opened { newest: found_superblock, is_closed, is_damaged } = superblock::open(&disks).await?;
+        let opened = superblock::open(&disks, disks.len() + missing.len()).await?;
+        let superblock::Opened { newest: found_superblock, is_closed, is_damaged } = opened;
         let mut superblock = Superblock { is_closed, ..found_superblock.clone() };
+        let disks = identity::members(disks, missing, &superblock.disks);
         let pool = Arc::new(Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?);
         let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
         let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare, options.gives_up_frames).await?;
@@ -92,6 +98,8 @@ impl Store {
         let mut recovery = Recovery { pool: &pool, identity: &identity, counters: &counters, report: &mut report };
         let (found, number_max) = recovery.list_packs()?;
         let opened = recovery.open_index(&options, &found).await?;
+        let indexed_max = opened.packs.keys().next_back().copied().unwrap_or(0);
+        let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
         recovery.mend_identities(damaged).await;
         replay::make_durable(&pool.disks[0].disk, &replayed).await?;
@@ -102,11 +110,20 @@ impl Store {
         if replayed.lost.is_some() {
             superblock.durable = replayed.resume.last;
         }
+        if pool.missing().is_some() {
+            // S-4 and K-5: before a pack is made.
+            next += LEFT_OUT;
+            superblock.generation += LEFT_OUT;
+            superblock.pack_next = next;
+        }
         if superblock != found_superblock {
             superblock.generation += 1;
             superblock::write(&pool, &superblock, &counters).await?;
         }
-        let next = superblock.pack_next.max(number_max + 1);
+        if pool.missing().is_some() && !pool.disks[0].is_good() {
+            // It alone is there at each opening, to say what was left out.
+            return Err(StoreError::ReadOnly { cause: pool.disks[0].words().into() });
+        }
         let packs = recovery.recover_packs(opened, found, next, &options).await?;
 
         report.frames = replayed.frames.len() as u64;
@@ -157,7 +174,7 @@ impl Recovery<'_> {
     /// Pack numbers with their disks, and the highest number in use.
     fn list_packs(&mut self) -> Result<(BTreeMap<u64, usize>, u64), StoreError> {
         let (mut found, mut max) = (BTreeMap::new(), 0);
-        for (disk, on) in self.pool.disks.iter().enumerate() {
+        for (disk, on) in self.pool.there() {
             for name in on.disk.list(PACKS)? {
                 max = max.max(number_of(&name, DAMAGED_SUFFIX).unwrap_or(0));
                 let Some(pack) = number_of(&name, PACK_SUFFIX) else { continue };
@@ -205,13 +222,21 @@ impl Recovery<'_> {
         next: u64,
         options: &Options,
     ) -> Result<Packs, StoreError> {
-        let mut known = BTreeMap::new();
+        let (mut known, mut chunks, mut bytes) = (BTreeMap::new(), 0, 0);
         for (pack, summary) in &opened.packs {
-            match found.get(pack) {
-                Some(disk) => {
+            match (found.get(pack), self.pool.missing()) {
+                (Some(disk), _) => {
+                    self.report.packs_covered += 1;
                     known.insert(*pack, PackKnown { disk: *disk, state: PackState::Sealed, summary: *summary });
                 }
-                None => self.report.problems.push(format!(
+                // K-6.
+                (None, Some(disk)) => {
+                    self.report.packs_missing += 1;
+                    chunks += u64::from(summary.count);
+                    bytes += summary.raw_bytes;
+                    known.insert(*pack, PackKnown { disk, state: PackState::Missing, summary: *summary });
+                }
+                (None, None) => self.report.problems.push(format!(
                     "{} is in the index and on no disk: its {} chunks cannot be read; restore the file, or the chunks from \
                      a backup",
                     pack_path(*pack),
@@ -219,8 +244,7 @@ impl Recovery<'_> {
                 )),
             }
         }
-        self.report.packs_covered = known.len() as u64;
-        let next = next.max(opened.packs.keys().next_back().map_or(0, |last| last + 1));
+        self.tell_missing(chunks, units::Bytes(bytes));
         let (index, key) = (Index::new(opened.file), self.identity.key.clone());
         let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, options.pack_bytes, known, next);
         let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
@@ -256,6 +280,21 @@ impl Recovery<'_> {
             packs.index.note_made_again(Ok(()));
         }
         Ok(packs)
+    }
+
+    /// One line for each disk, whatever lies there.
+    fn tell_missing(&mut self, chunks: u64, bytes: units::Bytes) {
+        let missing: Vec<_> = self.pool.disks.iter().enumerate().filter(|(_, disk)| disk.is_missing).collect();
+        let whose = if missing.len() == 1 { "of it" } else { "of the missing disks together" };
+        let packs = self.report.packs_missing;
+        let lines = missing.iter().map(|(number, disk)| {
+            let (path, health) = (disk.disk.path(), disk.words());
+            format!(
+                "DEGRADED: disk {number} ({path}) is {health}; the index knows {packs} packs {whose}, with {chunks} chunks ({bytes} of \
+                 content) that cannot be read; mount it again and restart the daemon"
+            )
+        });
+        self.report.problems.extend(lines);
     }
 
     /// What is good in a pack, and whether it is sealed; `None` if there is nothing.

@@ -5,8 +5,8 @@
 //!
 //! X-4   What the index says of a chunk that is needed is believed when it names a place where the chunk is (X-2 checks that), or when it
 //!       was made again from the packs in this life of the store, and since the last repair that made it forget a chunk that was lost where
-//!       it named it, for that may lie elsewhere too; else it is made again first, once. A chunk is lost only where that could be done
-//!       and every pack could be read: otherwise nobody knows, and the disk's error says so.
+//!       it named it, for that may lie elsewhere too; else it is made again first, once. A chunk is lost only where that could be done,
+//!       every pack could be read, and no disk is missing: otherwise nobody knows, and the disk's error says so.
 //!
 //! The new file is made beside the old one, which serves meanwhile, and takes its place when it is complete.
 //!
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use platform::disk::DiskErrorKind;
 
 use crate::failure::StoreError;
-use crate::format::INDEX_NEW;
+use crate::format::{INDEX_NEW, pack_path};
 use crate::index::{Change, IndexFile, STEP_ENTRIES, SealedPack};
 use crate::pack::scan::{self, Found};
 use crate::pack::{PackState, Packs};
@@ -52,6 +52,9 @@ impl NewIndex<'_> {
             }
             if !goes_on() {
                 return Err(StoreError::ReadOnly { cause: "the store is being closed".into() });
+            }
+            if let (PackState::Missing, Some(error)) = (&known.state, self.packs.pool.missing_error(&pack_path(pack))) {
+                return Err(error.into());
             }
             let on = &self.packs.pool.disks[known.disk];
             let sealed = match scan::read(on, &self.packs.key, pack).await {

@@ -8,6 +8,7 @@
 //! F-2   A pack that is repaired is condemned first: from then on a put stores anew what lies there (L-1).
 //! F-3   What is adopted never takes the place of what the index names already, and a pack with damaged chunks does not stay: its own
 //!       directory, from which an index is made again, names them like good ones.
+//! F-4   While a disk is missing nothing is repaired: what cannot be found may lie there, and it comes back.
 //!
 //! Not here: what is wrong (`check`), what is lost (nothing of it is made up); reclaim, which waits meanwhile.
 
@@ -17,7 +18,7 @@ use base::id::ChunkAddress;
 use platform::disk::{DiskError, DiskErrorKind, Open};
 
 use crate::chunk::Packed;
-use crate::failure::StoreError;
+use crate::failure::{StoreError, refused};
 use crate::format::{ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
 use crate::identity;
 use crate::index::Change;
@@ -80,6 +81,7 @@ impl Store {
     /// # Errors
     /// Why it could not be done. Nothing is lost then, and another try is welcome.
     pub async fn repair(&self, remedy: Remedy) -> Result<String, StoreError> {
+        self.refuse_degraded()?;
         match remedy {
             Remedy::Identity { disk } => {
                 let on = &self.pool.disks[disk];
@@ -108,6 +110,20 @@ impl Store {
             Remedy::Forget { pack } => self.forget_pack(pack).await,
             Remedy::Trees { .. } => Ok("nothing to do in the store".to_owned()),
         }
+    }
+
+    /// F-4.
+    ///
+    /// # Errors
+    /// Which disk is missing, if one is.
+    pub fn refuse_degraded(&self) -> Result<(), StoreError> {
+        let Some(number) = self.pool.missing() else { return Ok(()) };
+        let why = format!("disk {number} is missing, and what a repair would take for lost may lie there.");
+        Err(refused(
+            self.pool.disks[number].disk.path(),
+            why,
+            "Mount it again and restart the daemon, and repair then.",
+        ))
     }
 
     /// What came of it, and whether the pack may stay: one with damaged chunks may not (F-3).

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::Class;
 use crate::pack::PackState;
-use crate::pool::{Health, Pool};
+use crate::pool::Pool;
 use crate::store::Store;
 
 /// A disk of the store.
@@ -18,6 +18,8 @@ pub struct DiskStatus {
     pub uuid: String,
     /// Whether it takes writes.
     pub is_good: bool,
+    /// Whether the store was opened without it.
+    pub is_missing: bool,
     /// `good`, or what failed.
     pub health: String,
     /// Its size.
@@ -51,6 +53,19 @@ pub struct ClassStatus {
     pub content_bytes: u64,
 }
 
+/// Packs on disks that are missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MissingStatus {
+    /// Packs.
+    pub packs: u64,
+    /// Bytes of headers and chunks in them.
+    pub pack_bytes: u64,
+    /// Chunks in them. What was put since is on other disks too.
+    pub chunks: u64,
+    /// Content of those.
+    pub content_bytes: u64,
+}
+
 /// A store at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStatus {
@@ -60,6 +75,9 @@ pub struct StoreStatus {
     pub node_identity: String,
     /// By number.
     pub disks: Vec<DiskStatus>,
+    /// What the index knows of and no disk has, while one is missing: it lies on the missing ones, on all of them together. In
+    /// `metadata` and `data` too.
+    pub missing: MissingStatus,
     /// Packs of trees.
     pub metadata: ClassStatus,
     /// Packs of file content.
@@ -95,6 +113,12 @@ impl StoreStatus {
 }
 
 impl Store {
+    /// Whether a disk is missing: what is not found may lie there.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.pool.missing().is_some()
+    }
+
     /// The store as it is now.
     #[must_use]
     pub fn status(&self) -> StoreStatus {
@@ -116,13 +140,21 @@ impl Store {
         for known in self.packs.known().into_values() {
             let summary = match &known.state {
                 PackState::Open(pack) => pack.summary(),
-                PackState::Sealed => known.summary,
+                PackState::Sealed | PackState::Missing => known.summary,
             };
-            let disk = &mut status.disks[known.disk];
-            disk.packs += 1;
-            disk.pack_bytes += u64::from(summary.data_bytes);
-            disk.chunks += u64::from(summary.count);
-            disk.content_bytes += summary.raw_bytes;
+            if matches!(known.state, PackState::Missing) {
+                let missing = &mut status.missing;
+                missing.packs += 1;
+                missing.pack_bytes += u64::from(summary.data_bytes);
+                missing.chunks += u64::from(summary.count);
+                missing.content_bytes += summary.raw_bytes;
+            } else {
+                let disk = &mut status.disks[known.disk];
+                disk.packs += 1;
+                disk.pack_bytes += u64::from(summary.data_bytes);
+                disk.chunks += u64::from(summary.count);
+                disk.content_bytes += summary.raw_bytes;
+            }
             let class = match summary.class {
                 Class::Metadata => &mut status.metadata,
                 Class::Data => &mut status.data,
@@ -140,16 +172,13 @@ impl Store {
 fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
     let status = |(number, disk): (usize, &crate::pool::PoolDisk)| {
         let space = disk.disk.space().unwrap_or_default();
-        let health = disk.health();
         DiskStatus {
             number: number as u64,
             path: disk.disk.path().to_owned(),
             uuid: crate::identity::hex(&disk.uuid),
-            is_good: health == Health::Good,
-            health: match health {
-                Health::Good => "good".to_owned(),
-                Health::Failed(cause) => cause,
-            },
+            is_good: disk.is_good(),
+            is_missing: disk.is_missing,
+            health: disk.words(),
             total_bytes: space.total,
             free_bytes: space.free,
             has_journal: number == 0,

@@ -7,10 +7,12 @@
 //! S-3   What a superblock names is durable before it is written (`Store::commit`).
 //!       What was found on open is written again to every disk before anything rests on it: a sync that failed in a process
 //!       before may have left it in the page cache alone.
-//! S-4   A generation is used once: the next one is above every valid generation that was found.
+//! S-4   A generation is used once: the next one is above every valid generation that was found. An opening without a disk leaves out
+//!       [`LEFT_OUT`] of them: the missing disk may hold generations that no other has (those written after the others had failed), and
+//!       when it is back what was acknowledged without it counts.
 //! S-5   That the store was closed is believed when the newest superblock of every disk is of one generation and says so, and no segment
-//!       begins behind it (`journal/replay`). The opening writes the next generation without, before a frame is taken; a disk that lost
-//!       that write is still found out, because the first frame of an opening begins a segment.
+//!       begins behind it (`journal/replay`); of a missing disk nobody knows. The opening writes the next generation without, before a
+//!       frame is taken; a disk that lost that write is still found out, because the first frame of an opening begins a segment.
 
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
@@ -19,6 +21,12 @@ use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{Identity, SUPERBLOCK_FILE, Superblock, Unfit};
 use crate::identity::{hex, unfit_error};
 use crate::pool::Pool;
+
+/// Generations, and numbers of packs, that an opening without a disk leaves out: more than one life of a store uses, and few enough for
+/// a thousand million such openings.
+pub(crate) const LEFT_OUT: u64 = 1 << 32;
+// S-1: the slots go on by turns.
+const _: () = assert!(LEFT_OUT.is_multiple_of(Superblock::SLOTS));
 
 /// One slot of one disk as found.
 pub(crate) struct Slot {
@@ -59,8 +67,8 @@ pub(crate) struct Opened {
     pub(crate) is_damaged: bool,
 }
 
-/// Finds the newest superblock.
-pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<Opened, StoreError> {
+/// Finds the newest superblock on the disks that are there, of `count` that the node has.
+pub(crate) async fn open(disks: &[(Disk, Identity)], count: usize) -> Result<Opened, StoreError> {
     let mut newest: Option<Superblock> = None;
     let mut closed = Vec::new();
     let mut damage = None;
@@ -87,8 +95,8 @@ pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<Opened, StoreErro
         let path = format!("{path}/{SUPERBLOCK_FILE}");
         return Err(corrupt("every superblock of the node, the last read", &path, offset, unfit.expected, unfit.found));
     };
-    let is_closed = closed.iter().all(|last| *last == Some((newest.generation, true)));
-    check_disks(disks, &newest)?;
+    let is_closed = closed.len() == count && closed.iter().all(|last| *last == Some((newest.generation, true)));
+    check_disks(disks, count, &newest)?;
     // A fresh node has one slot that nobody wrote yet.
     let is_damaged = damage.is_some() && newest.generation > 1;
     Ok(Opened { newest, is_closed, is_damaged })
@@ -97,7 +105,7 @@ pub(crate) async fn open(disks: &[(Disk, Identity)]) -> Result<Opened, StoreErro
 /// The newest superblock of an open node.
 pub(crate) async fn open_one(pool: &Pool) -> Result<Superblock, StoreError> {
     let mut newest: Option<Superblock> = None;
-    for disk in &pool.disks {
+    for (_, disk) in pool.there() {
         for slot in read_slots(&disk.disk, &disk.uuid).await? {
             let found = slot.content.ok();
             newest = newest.into_iter().chain(found).max_by_key(|superblock| superblock.generation);
@@ -107,17 +115,18 @@ pub(crate) async fn open_one(pool: &Pool) -> Result<Superblock, StoreError> {
     newest.ok_or_else(|| corrupt("every superblock of the node, the first", &path, 0, "a superblock", "none"))
 }
 
-fn check_disks(disks: &[(Disk, Identity)], newest: &Superblock) -> Result<(), StoreError> {
-    if newest.disks.len() != disks.len() {
-        let why = format!("its superblock expects {} disks, {} were given.", newest.disks.len(), disks.len());
+fn check_disks(disks: &[(Disk, Identity)], count: usize, newest: &Superblock) -> Result<(), StoreError> {
+    if newest.disks.len() != count {
+        let why = format!("its superblock expects {} disks, their identities {count}.", newest.disks.len());
         return Err(refused(disks[0].0.path(), why, "Name all disks of the node."));
     }
-    for ((disk, identity), uuid) in disks.iter().zip(&newest.disks) {
-        if identity.disk_uuid != *uuid || identity.node_identity != newest.node_identity {
+    for (disk, identity) in disks {
+        let uuid = newest.disks.get(usize::from(identity.disk));
+        if uuid != Some(&identity.disk_uuid) || identity.node_identity != newest.node_identity {
             let why = format!(
                 "it is not the disk that the superblock knows as number {}: expected {}, found {}.",
                 identity.disk,
-                hex(uuid),
+                uuid.map_or("none".to_owned(), |uuid| hex(uuid)),
                 hex(&identity.disk_uuid)
             );
             return Err(refused(disk.path(), why, "Name the original disk."));

@@ -3,6 +3,7 @@
 //! - `open`: what is refused, and that refusing changes nothing
 //! - `life`: everyday use, without faults
 //! - `crash`: random operations, a power cut at a random one, and what must be there afterwards
+//! - `degraded`: a disk is missing, and comes back
 //! - `faults`: disks that err, flip and lose
 //! - `full`: disks that fill up
 //! - `check`: damage is found and named
@@ -13,6 +14,7 @@
 
 mod check;
 mod crash;
+mod degraded;
 mod faults;
 mod full;
 mod hostile;
@@ -41,6 +43,7 @@ pub(crate) fn options() -> Options {
         compression: Compression::Zstd(1),
         reserve_bytes: 8 << 20,
         gives_up_frames: false,
+        goes_without_disks: false,
     }
 }
 

@@ -39,6 +39,9 @@ pub(super) struct Arguments {
     /// says what that is; without this option the rest is repaired. Not beside a daemon.
     #[arg(long, requires = "repair", conflicts_with = "dry_run")]
     accept_loss: bool,
+    /// Check although disks other than the first are missing: tells which files need what lies there. Nothing is repaired then.
+    #[arg(long, conflicts_with_all = ["repair", "accept_loss"])]
+    degraded: bool,
     /// Only print the plan.
     #[arg(long, requires = "repair")]
     dry_run: bool,
@@ -48,7 +51,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let folder = NodeFolder::open(&arguments.node).map_err(|failure| failure.code(CANNOT_CHECK))?;
+    let folder =
+        NodeFolder::open(&arguments.node).map_err(|failure| failure.code(CANNOT_CHECK))?.degraded(arguments.degraded);
     let report = check(arguments, &folder).map_err(|failure| failure.code(CANNOT_CHECK))?;
     if arguments.json {
         super::say_json(&report);
@@ -76,6 +80,14 @@ fn check(arguments: &Arguments, folder: &NodeFolder) -> Result<Value, Failure> {
         say(lines(&found));
         if !arguments.repair {
             return Ok(found);
+        }
+        if found["degraded"] == Value::Bool(true) {
+            return Err(Failure::new(
+                "cannot repair the node",
+                "a disk is missing, and what seems to be lost may lie there",
+            )
+            .at(&folder.path)
+            .mend("mount the disk again, `hydrafs restart`, and repair then; nothing was changed"));
         }
         say(plan(&found));
         if arguments.dry_run || list(&found, "plan").is_empty() {

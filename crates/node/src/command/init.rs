@@ -157,7 +157,11 @@ fn format(platform: &Platform, disks: &[Disk], arguments: &Arguments) -> Result<
     let number = base::id::NodeNumber(arguments.number);
     block_on(file::format_node(platform, disks, number, uid, gid)).map_err(|error| {
         let identity = Identity { format: 0, uuid: String::new(), number: arguments.number, disks: Vec::new() };
-        opening::explain(WHAT, &NodeFolder { path: arguments.node.clone(), identity }, &error)
+        opening::explain(
+            WHAT,
+            &NodeFolder { path: arguments.node.clone(), identity, goes_without_disks: false },
+            &error,
+        )
     })
 }
 

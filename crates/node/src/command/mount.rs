@@ -19,6 +19,7 @@ use crate::start::{self, MountOptions};
 #[command(after_help = "Examples:\n  \
     hydrafs mount ./node /mnt\n  \
     hydrafs mount --foreground ./node /mnt        stay, and log to the terminal\n  \
+    hydrafs mount --degraded ./node /mnt          a disk is gone: serve what lies on the others\n  \
     mount -t hydrafs /srv/node /mnt               the same (after `hydrafs doctor --fix`)\n  \
     /srv/node /mnt hydrafs defaults,nofail 0 0    the same, as a line of /etc/fstab")]
 pub(super) struct Arguments {
@@ -29,7 +30,11 @@ pub(super) struct Arguments {
     /// Do not go to the background; log to standard error.
     #[arg(long, short)]
     pub(super) foreground: bool,
-    /// Mount options as for mount(8): ro, noexec, nosuid, nodev, allow_other, noallow_other; usual ones that do not
+    /// Go on although disks other than the first are missing: what lies on them cannot be read until they are back. Then
+    /// `hydrafs restart` takes them in.
+    #[arg(long)]
+    pub(super) degraded: bool,
+    /// Mount options as for mount(8): ro, noexec, nosuid, nodev, allow_other, noallow_other, degraded; usual ones that do not
     /// concern us are ignored.
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(super) options: Vec<String>,
@@ -41,7 +46,8 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     daemon::detach();
     let options = parse_options(&arguments.options, arguments.sloppy)?;
-    let folder = NodeFolder::open(&arguments.node)?;
+    let is_degraded = arguments.degraded || options.degraded;
+    let folder = NodeFolder::open(&arguments.node)?.degraded(is_degraded);
     let point = mount_point(&arguments.mountpoint, &folder)?;
     if arguments.foreground {
         life::run(&folder, Some((&point, options)))?;
@@ -53,6 +59,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut command = vec![OsStr::new("mount"), OsStr::new("--foreground"), folder.path.as_os_str(), point.as_os_str()];
     for options in &arguments.options {
         command.extend([OsStr::new("-o"), OsStr::new(options)]);
+    }
+    if arguments.degraded {
+        command.push(OsStr::new("--degraded"));
     }
     if arguments.sloppy {
         command.push(OsStr::new("--sloppy"));
@@ -104,13 +113,14 @@ fn parse_options(lists: &[String], sloppy: bool) -> Result<MountOptions, Failure
             "noexec" => options.no_execute = true,
             "allow_other" => options.allow_other = Some(true),
             "noallow_other" => options.allow_other = Some(false),
+            "degraded" => options.degraded = true,
             _ if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
             // Written by mount(8) into the options of its helpers.
             "comment" | "uhelper" | "helper" => {}
             _ if sloppy => {}
             _ => {
                 return Err(Failure::new("cannot mount", format!("the mount option \"{option}\" is not known"))
-                    .mend("leave it out; known are ro, nosuid, nodev, noexec, allow_other, noallow_other"));
+                    .mend("leave it out; known are ro, nosuid, nodev, noexec, allow_other, noallow_other, degraded"));
             }
         }
     }
@@ -200,9 +210,15 @@ mod tests {
 
     #[test]
     fn usual_options_are_understood_or_ignored_and_others_refused() {
-        let list = ["rw,noatime,_netdev,nofail,x-systemd.automount".to_owned(), "nosuid,,ro".to_owned()];
+        let list = ["rw,noatime,_netdev,nofail,x-systemd.automount".to_owned(), "nosuid,,ro,degraded".to_owned()];
         let options = parse_options(&list, false).expect("usual ones");
-        assert!(options.read_only && options.no_set_id && !options.no_execute && options.allow_other.is_none());
+        assert!(
+            options.read_only
+                && options.degraded
+                && options.no_set_id
+                && !options.no_execute
+                && options.allow_other.is_none()
+        );
         let message = parse_options(&["compress=9".to_owned()], false).expect_err("unknown").to_string();
         assert!(message.contains("\"compress=9\" is not known"), "{message}");
         parse_options(&["compress=9".to_owned()], true).expect("sloppy");

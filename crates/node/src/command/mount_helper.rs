@@ -82,6 +82,8 @@ pub(super) fn mount(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         node: form.node,
         mountpoint: form.mountpoint,
         foreground: false,
+        // An option of the mount.
+        degraded: false,
         options: form.o,
         sloppy: form.sloppy,
     })

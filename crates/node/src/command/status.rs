@@ -114,9 +114,13 @@ fn at_risk(risk: &Value) -> Vec<String> {
         return Vec::new();
     }
     let journal = if risk["journal"] == json!(true) { "; journal and index are on it" } else { "" };
+    let alone = match risk["missing"] == json!(true) {
+        true => "lie on no disk that is there",
+        false => "lie on this disk alone",
+    };
     vec![
         format!(
-            "  at risk {} packs with {} chunks ({} of content) lie on this disk alone{journal}",
+            "  at risk {} packs with {} chunks ({} of content) {alone}{journal}",
             number(risk, "/packs"),
             number(risk, "/chunks"),
             bytes(risk, "/content_bytes")

@@ -16,12 +16,15 @@ use crate::node_folder::NodeFolder;
 pub(super) struct Arguments {
     /// The node's folder.
     node: PathBuf,
+    /// Go without disks that are missing, as the daemon that restarts.
+    #[arg(long)]
+    degraded: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let socket = daemon::take_standard_input()
         .map(UnixStream::from)
         .map_err(|error| Failure::new("cannot take the daemon over", error))?;
-    life::take_over(&NodeFolder::open(&arguments.node)?, &socket)?;
+    life::take_over(&NodeFolder::open(&arguments.node)?.degraded(arguments.degraded), &socket)?;
     Ok(ExitCode::SUCCESS)
 }

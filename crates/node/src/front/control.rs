@@ -176,7 +176,8 @@ impl Control {
                 tell(format!("looked at {} of {}", Bytes(done), Bytes(total)));
             }));
             let files = block_on(self.system.check_files(&|count| tell(format!("looked at {count} files"))))?;
-            Ok(Checked { deep, files, store })
+            let is_degraded = self.system.refuse_degraded().is_err();
+            Ok(Checked { deep, is_degraded, files, store })
         };
         let checked = std::thread::scope(|scope| {
             let worker = scope.spawn(check);
@@ -190,6 +191,7 @@ impl Control {
 
     /// Does what is planned, looks again, and goes on while there is something new to do.
     fn repair(&self, deep: bool, accept_loss: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+        self.system.refuse_degraded().map_err(self.explain("cannot repair the node"))?;
         let (mut steps, mut tried) = (Vec::new(), BTreeSet::new());
         // What could not be read of the store in this run, in words: nothing is known to be lost then (I-101).
         let mut unanswered = None;

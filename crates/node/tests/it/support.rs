@@ -158,9 +158,13 @@ impl Mounted {
         command.arg("mount").arg(node).arg(point).envs(settings.iter().copied());
         let output = run(&mut command);
         assert!(output.status.success(), "mount: {}", String::from_utf8_lossy(&output.stderr));
+        Some(Mounted::running(node, point))
+    }
+
+    /// The mount that a command of ours has made.
+    pub(crate) fn running(node: &Path, point: &Path) -> Mounted {
         let (pid, daemon) = daemon_of(node);
-        let (node, point) = (node.to_owned(), point.to_owned());
-        Some(Mounted { node, point, pid, daemon })
+        Mounted { node: node.to_owned(), point: point.to_owned(), pid, daemon }
     }
 
     /// Has the daemon go on in a new process; returns when the former has ended.

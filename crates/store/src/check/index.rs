@@ -6,6 +6,7 @@ use base::id::ChunkAddress;
 
 use super::{Check, Fingerprint};
 use crate::format::{INDEX_FILE, Place};
+use crate::pack::PackState;
 use crate::remedy::Remedy;
 
 const REMEDY: Option<Remedy> = Some(Remedy::Index);
@@ -22,7 +23,10 @@ impl Check<'_> {
     pub(super) async fn index(&mut self) {
         let store = self.store;
         let path = format!("{}/{INDEX_FILE}", store.pool.disks[0].disk.path());
-        let missing = self.missing().await;
+        let mut missing = self.missing().await;
+        let known = store.packs.known();
+        missing
+            .extend(known.iter().filter(|(_, known)| matches!(known.state, PackState::Missing)).map(|(pack, _)| *pack));
         let mut walk = Walk::default();
         let walked = store.packs.index.file().walk(&mut |address, place| {
             walk.entries += 1;

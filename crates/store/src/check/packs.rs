@@ -23,7 +23,9 @@ const STEP_BYTES: u64 = 8 << 20;
 
 impl Check<'_> {
     pub(super) async fn packs(&mut self) {
-        let known = self.store.packs.known();
+        let mut known = self.store.packs.known();
+        // Their disk was told of.
+        known.retain(|_, known| !matches!(known.state, PackState::Missing));
         self.total_bytes = known.values().map(|known| self.cost(known)).sum();
         (self.progress)(0, self.total_bytes);
         let mut done = 0;
@@ -32,7 +34,7 @@ impl Check<'_> {
             match &known.state {
                 PackState::Sealed => self.sealed(*pack, known).await,
                 PackState::Open(open) if self.depth == Depth::Deep => self.open(open).await,
-                PackState::Open(_) => {}
+                PackState::Open(_) | PackState::Missing => {}
             }
             if !self.store.packs.has(*pack) {
                 // Reclaim removed it meanwhile: whatever was wrong with it is no more.
@@ -210,7 +212,7 @@ impl Check<'_> {
     pub(super) fn strangers(&mut self) -> Vec<(usize, String, Option<u64>)> {
         let store = self.store;
         let mut strangers = Vec::new();
-        for (number, disk) in store.pool.disks.iter().enumerate() {
+        for (number, disk) in store.pool.there() {
             let names = match disk.disk.list(PACKS) {
                 Ok(names) => names,
                 Err(error) => {

@@ -91,7 +91,7 @@ impl Packs {
     fn buffered(&self, place: &Place, length: usize) -> Option<Bytes> {
         match &self.catalog.read().get(&place.pack)?.state {
             PackState::Open(pack) => pack.buffered(u64::from(place.offset), length),
-            PackState::Sealed => None,
+            PackState::Sealed | PackState::Missing => None,
         }
     }
 
@@ -101,6 +101,10 @@ impl Packs {
             Some(known) => match &known.state {
                 PackState::Open(open) => return Ok(open.file().clone()),
                 PackState::Sealed => known.disk,
+                PackState::Missing => {
+                    let error = self.pool.missing_error(&pack_path(pack));
+                    return Err(error.expect("K-6: no pack is missing where no disk is").into());
+                }
             },
             None => {
                 let found = "no such pack on any disk";

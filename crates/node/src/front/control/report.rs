@@ -55,6 +55,7 @@ impl Control {
             "commit": { "generation": store.generation, "covered": store.covered },
             "cache_bytes": store.cache_bytes,
             "disks": disks(store),
+            "missing": missing(store),
             "metrics": self.published.get().and_then(|served| served.as_ref().ok()).map(|served| served.address.to_string()),
             "failures": failures(&status, self.published.get().and_then(|served| served.as_ref().err())),
         })
@@ -103,6 +104,7 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
             "path": disk.path,
             "uuid": disk.uuid,
             "good": disk.is_good,
+            "missing": disk.is_missing,
             "health": disk.health,
             "total_bytes": disk.total_bytes,
             "free_bytes": disk.free_bytes,
@@ -120,6 +122,22 @@ fn at_risk(disk: &file::DiskStatus, store: &StoreStatus) -> Value {
         return Value::Null;
     }
     let superblocks = store.disks.iter().filter(|disk| disk.is_good).count();
+    if disk.is_missing {
+        let lost = &store.missing;
+        return json!({
+            "missing": true,
+            "packs": lost.packs,
+            "chunks": lost.chunks,
+            "content_bytes": lost.content_bytes,
+            "stored_bytes": lost.pack_bytes,
+            "journal": false,
+            "index": false,
+            "good_superblocks": superblocks,
+            "works": "reading and writing, except of what lies on this disk alone: that is an error, and is not lost",
+            "advice": "mount it again, then `hydrafs restart` takes it in; `hydrafs fsck` says which files need it; what is written \
+                       anew is readable at once",
+        });
+    }
     let works = match (superblocks, disk.has_journal) {
         (0, _) => "reading, as far as the disk answers; nothing can be written",
         (_, true) => "reading, as far as the disk answers; nothing new is accepted, for the journal is on it",
@@ -137,6 +155,22 @@ fn at_risk(disk: &file::DiskStatus, store: &StoreStatus) -> Value {
         "good_superblocks": superblocks,
         "works": works,
         "advice": advice,
+    })
+}
+
+/// What lies on disks that are missing, if there are any.
+fn missing(store: &StoreStatus) -> Value {
+    let disks: Vec<u64> = store.disks.iter().filter(|disk| disk.is_missing).map(|disk| disk.number).collect();
+    if disks.is_empty() {
+        return Value::Null;
+    }
+    let missing = &store.missing;
+    json!({
+        "disks": disks,
+        "packs": missing.packs,
+        "chunks": missing.chunks,
+        "content_bytes": missing.content_bytes,
+        "stored_bytes": missing.pack_bytes,
     })
 }
 
@@ -198,6 +232,8 @@ pub(super) fn description(node: Node, from: &Description) -> Value {
 /// What a check came to.
 pub(super) struct Checked {
     pub(super) deep: bool,
+    /// A disk is missing.
+    pub(super) is_degraded: bool,
     pub(super) files: FilesReport,
     pub(super) store: CheckReport,
 }
@@ -207,8 +243,11 @@ impl Checked {
         self.store.problems.iter().chain(&self.files.problems)
     }
 
-    /// What there is to do, in order.
+    /// What there is to do, in order. While a disk is missing that is nothing: what seems to be lost may lie there.
     pub(super) fn plan(&self) -> BTreeSet<Remedy> {
+        if self.is_degraded {
+            return BTreeSet::new();
+        }
         let store = self.store.problems.iter().filter_map(|problem| problem.remedy);
         store.chain(self.files.remedies.iter().copied()).collect()
     }
@@ -222,11 +261,12 @@ impl Checked {
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let problems: Vec<Value> = self.problems().map(problem).collect();
+        let problems: Vec<Value> = self.problems().map(|found| problem(found, self.is_degraded)).collect();
         let plan: Vec<String> = self.plan().iter().map(ToString::to_string).collect();
         json!({
             "clean": problems.is_empty(),
             "deep": self.deep,
+            "degraded": self.is_degraded,
             "files": self.files.files,
             "directories": self.files.directories,
             "entries": self.files.entries,
@@ -252,7 +292,12 @@ impl Checked {
     }
 }
 
-fn problem(problem: &Problem) -> Value {
+fn problem(problem: &Problem, is_degraded: bool) -> Value {
+    let remedy = problem.remedy.filter(|_| !is_degraded);
+    let advice = match is_degraded {
+        true => "a disk is missing: mount it again, `hydrafs restart`, and check again",
+        false => advice(problem.code),
+    };
     json!({
         "code": problem.code,
         "what": problem.what,
@@ -260,9 +305,9 @@ fn problem(problem: &Problem) -> Value {
         "offset": problem.offset,
         "expected": problem.expected,
         "found": problem.found,
-        "repairable": problem.remedy.is_some(),
-        "remedy": problem.remedy.map(|remedy| remedy.to_string()),
-        "advice": problem.remedy.is_none().then(|| advice(problem.code)),
+        "repairable": remedy.is_some(),
+        "remedy": remedy.map(|remedy| remedy.to_string()),
+        "advice": remedy.is_none().then_some(advice),
     })
 }
 

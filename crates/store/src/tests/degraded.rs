@@ -1,0 +1,358 @@
+//! A node goes without a disk, and takes it in again: what was on it is unknown meanwhile, and never lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use base::id::{ChunkAddress, NodeNumber};
+use bytes::Bytes;
+use platform::disk::{Disk, DiskErrorKind};
+use platform::sim::{Faults, SimDisk};
+
+use super::{Machine, content, options};
+use crate::format::{PACK_SUFFIX, number_of};
+use crate::superblock::LEFT_OUT;
+use crate::{Class, Depth, Options, Recovered, Remedy, Store, StoreError};
+
+fn contents(numbers: std::ops::Range<u64>) -> Vec<Bytes> {
+    numbers.map(|number| content(number * 2, 30_000)).collect()
+}
+
+fn try_open(machine: &Machine, handles: &[Disk], goes_without: bool) -> Result<(Arc<Store>, Recovered), StoreError> {
+    let options = Options { goes_without_disks: goes_without, ..options() };
+    machine.run(Store::open(&machine.world.platform(), handles, options))
+}
+
+fn without(machine: &Machine, gone: usize) -> Vec<Disk> {
+    let there = machine.disks.iter().enumerate().filter(|(number, _)| *number != gone);
+    there.map(|(_, disk)| disk.disk()).collect()
+}
+
+fn open_without(machine: &Machine, gone: usize) -> (Arc<Store>, Recovered) {
+    try_open(machine, &without(machine, gone), true).unwrap()
+}
+
+/// A closed node on three disks with chunks on each of them, and those of disk 1.
+fn node(seed: u64) -> (Machine, Vec<Bytes>, Vec<Bytes>) {
+    let machine = Machine::new(seed, 3, 64 << 20);
+    let contents = contents(0..150);
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        let last = store.log(b"frame");
+        store.commit(b"second", last).await.unwrap();
+        store.close().await.unwrap();
+    });
+    let on_one = on_disk(&store, &contents, 1);
+    assert!(on_one.len() > 10 && on_one.len() < contents.len() - 10, "{}", on_one.len());
+    end(&machine, store);
+    (machine, contents, on_one)
+}
+
+/// What the index has on a disk.
+fn on_disk(store: &Store, contents: &[Bytes], disk: usize) -> Vec<Bytes> {
+    let known = store.packs.known();
+    let lies_there = |content: &&Bytes| {
+        let place = store.packs.index.lookup(&store.key().address(content), &store.counters).unwrap().unwrap();
+        known[&place.pack].disk == disk
+    };
+    contents.iter().filter(lies_there).cloned().collect()
+}
+
+fn end(machine: &Machine, store: Arc<Store>) {
+    drop(store);
+    machine.world.restart();
+}
+
+/// These can be read, and those give no answer.
+fn reads(machine: &Machine, store: &Arc<Store>, contents: &[Bytes], unknown: &[Bytes]) {
+    machine.run(async {
+        for content in contents {
+            let found = store.get(Class::Data, &store.key().address(content)).await;
+            if unknown.contains(content) {
+                let error = found.map(drop).expect_err("its disk is missing");
+                assert!(matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Failed), "{error}");
+                assert!(error.to_string().contains("disk 1 (disk 1) is missing"), "{error}");
+            } else {
+                assert_eq!(found.unwrap(), content);
+            }
+        }
+    });
+}
+
+fn codes(machine: &Machine, store: &Store) -> Vec<&'static str> {
+    let report = machine.run(store.check(Depth::Deep, &|_, _| {}));
+    report.problems.iter().map(|problem| problem.code).collect()
+}
+
+/// With all disks everything is there, nothing is wrong, and no pack number was used twice.
+fn is_whole_again(machine: &Machine, contents: &[Bytes]) -> (Arc<Store>, Recovered) {
+    let (store, recovered) = machine.open();
+    assert_eq!(recovered.report.problems, Vec::<String>::new());
+    reads(machine, &store, contents, &[]);
+    assert_eq!(codes(machine, &store), Vec::<&str>::new());
+    assert!(!store.is_degraded() && store.status().missing.packs == 0);
+    (store, recovered)
+}
+
+fn pack_numbers(disk: &SimDisk) -> BTreeSet<u64> {
+    let files = disk.snapshot_files();
+    files.keys().filter_map(|path| number_of(path.strip_prefix("packs/")?, PACK_SUFFIX)).collect()
+}
+
+#[test]
+fn a_disk_is_let_go_only_when_told_to_and_disk_0_never() {
+    let (machine, _, _) = node(1);
+    let handles = machine.handles();
+    let (empty, other) = (machine.world.disk("/empty", 1 << 20), machine.world.disk("/other", 64 << 20));
+    machine.run(Store::create(&machine.world.platform(), &[other.disk()], NodeNumber(9), b"")).unwrap();
+    let files = || machine.disks.iter().map(SimDisk::snapshot_files).collect::<Vec<_>>();
+    let before = files();
+    let refuses = |handles: &[Disk], goes_without: bool, words: &[&str]| {
+        let message = try_open(&machine, handles, goes_without).err().expect("refused").to_string();
+        words.iter().for_each(|word| assert!(message.contains(word), "\"{word}\" is not in: {message}"));
+        assert!(files() == before, "something was changed");
+    };
+    refuses(&handles[..2], false, &["disk 2 of this node is missing", "`--degraded`", "Nothing was changed"]);
+    let unmounted = [handles[0].clone(), empty.disk(), handles[2].clone()];
+    refuses(&unmounted, false, &["/empty: it is not a disk of a HydraFS node", "`--degraded`", "Nothing was changed"]);
+    for goes_without in [false, true] {
+        refuses(&handles[1..], goes_without, &["disk 0 of this node is missing", "Journal and index", "Nothing was"]);
+        let foreign = [handles[0].clone(), other.disk(), handles[2].clone()];
+        refuses(&foreign, goes_without, &["it belongs to another node"]);
+    }
+    let no_first = [empty.disk(), handles[1].clone()];
+    refuses(&no_first, true, &["disk 0 of this node is missing", "/empty: it has no file `disk`"]);
+    refuses(&[empty.disk()], true, &["every disk of this node is missing", "/empty: it has no file `disk`"]);
+
+    // What is gone may be an empty directory, one that gives no answer, or not there at all; nothing is written to it.
+    let (store, recovered) = try_open(&machine, &unmounted, true).unwrap();
+    let [problem] = &recovered.report.problems[..] else { panic!("{:?}", recovered.report.problems) };
+    assert!(problem.contains("DEGRADED: disk 1 (/empty) is missing: it has no file `disk`"), "{problem}");
+    assert!(crate::are_free(&[empty.disk()]));
+    assert!(empty.snapshot_files().is_empty());
+    end(&machine, store);
+    machine.disks[1].set_faults(Faults { is_dead: true, ..Faults::default() });
+    assert!(try_open(&machine, &handles, false).is_err());
+    let (store, recovered) = try_open(&machine, &handles, true).unwrap();
+    assert!(recovered.report.problems[0].contains("disk 1 (/d1) is missing"), "{:?}", recovered.report.problems);
+    end(&machine, store);
+    machine.disks[1].set_faults(Faults::default());
+    let (store, recovered) = try_open(&machine, &handles[..1], true).unwrap();
+    assert_eq!(recovered.report.problems.len(), 2);
+    end(&machine, store);
+    // With all of them it is a node as any other.
+    let (store, recovered) = try_open(&machine, &handles, true).unwrap();
+    assert!(recovered.report.problems.is_empty() && !store.is_degraded());
+}
+
+#[test]
+fn the_rest_is_served_and_what_is_put_again_is_stored_anew() {
+    let (machine, contents, on_one) = node(2);
+    let (store, recovered) = open_without(&machine, 1);
+    assert_eq!(recovered.roots, b"second");
+    let [problem] = &recovered.report.problems[..] else { panic!("{:?}", recovered.report.problems) };
+    assert!(problem.contains(&format!("with {} chunks", on_one.len())), "{problem}");
+    reads(&machine, &store, &contents, &on_one);
+    assert!(on_one.iter().all(|content| !store.contains(&store.key().address(content))));
+    let status = store.status();
+    assert_eq!((status.missing.chunks, status.chunks()), (on_one.len() as u64, contents.len() as u64));
+    assert_eq!(status.disks.iter().map(|disk| disk.is_missing).collect::<Vec<_>>(), [false, true, false]);
+    assert!(!status.disks[1].is_good && status.disks[1].health.starts_with("missing: "), "{:?}", status.disks[1]);
+    assert_eq!(codes(&machine, &store), ["HF0019"]);
+    let packs: Vec<u64> = store.packs.known().into_keys().collect();
+    for remedy in
+        [Remedy::Index, Remedy::Superblock, Remedy::Forget { pack: packs[0] }, Remedy::Pack { pack: packs[1] }]
+    {
+        let error = machine.run(store.repair(remedy)).expect_err("nothing is repaired now");
+        assert!(error.to_string().contains("is missing"), "{error}");
+    }
+    let fresh = self::contents(1000..1010);
+    let all = [&contents[..], &fresh].concat();
+    machine.run(async {
+        store.put_many(Class::Data, on_one.iter().chain(&fresh).cloned().collect()).await.unwrap();
+        store.settle().await.unwrap();
+    });
+    reads(&machine, &store, &all, &[]);
+    // A crash, and an end.
+    end(&machine, store);
+    let (store, _) = open_without(&machine, 1);
+    reads(&machine, &store, &all, &[]);
+    machine.run(async {
+        let last = store.log(b"without disk 1");
+        store.commit(b"third", last).await.unwrap();
+        store.close().await.unwrap();
+    });
+    end(&machine, store);
+    let (store, recovered) = open_without(&machine, 1);
+    assert_eq!(recovered.roots, b"third");
+    reads(&machine, &store, &all, &[]);
+    machine.run(store.close()).unwrap();
+    end(&machine, store);
+    let (store, recovered) = is_whole_again(&machine, &all);
+    assert_eq!(recovered.roots, b"third");
+    end(&machine, store);
+}
+
+#[test]
+fn reclaim_leaves_alone_what_it_cannot_see() {
+    let (machine, contents, on_one) = node(3);
+    let (store, _) = open_without(&machine, 1);
+    let live: BTreeSet<ChunkAddress> = contents.iter().step_by(8).map(|content| store.key().address(content)).collect();
+    let kept: Vec<Bytes> = contents.iter().step_by(8).cloned().collect();
+    let unknown: Vec<Bytes> = kept.iter().filter(|content| on_one.contains(content)).cloned().collect();
+    assert!(!unknown.is_empty());
+    let indexed = store.packs.index.file().packs().unwrap();
+    let missing: BTreeMap<u64, _> = {
+        let there: BTreeSet<u64> = [0, 2].iter().flat_map(|disk| pack_numbers(&machine.disks[*disk])).collect();
+        indexed.into_iter().filter(|(pack, _)| !there.contains(pack)).collect()
+    };
+    let mut deleted = 0;
+    for _ in 0..2 {
+        machine.run(async {
+            store.begin_mark();
+            let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+            assert_eq!(report.problems, Vec::<String>::new());
+            deleted += report.packs_deleted;
+            store.commit(b"third", store.last_logged()).await.unwrap();
+        });
+        reads(&machine, &store, &kept, &unknown);
+    }
+    assert!(deleted > 0, "those that it can see are emptied");
+    let indexed = store.packs.index.file().packs().unwrap();
+    assert!(missing.iter().all(|(pack, summary)| indexed.get(pack) == Some(summary)));
+    machine.run(store.close()).unwrap();
+    end(&machine, store);
+    let (store, _) = is_whole_again(&machine, &kept);
+    // All of disk 1 is there, needed or not.
+    reads(&machine, &store, &on_one, &[]);
+    machine.run(async {
+        store.begin_mark();
+        let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    });
+    reads(&machine, &store, &kept, &[]);
+    assert_eq!(codes(&machine, &store), Vec::<&str>::new());
+}
+
+/// K-5: packs that no superblock and no index knows of, on a disk that is missing, and then on another one.
+#[test]
+fn no_number_of_a_pack_is_used_twice() {
+    let machine = Machine::new(4, 3, 64 << 20);
+    let mut all = contents(0..110);
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.put_many(Class::Data, all.clone()).await.unwrap();
+        store.settle().await.unwrap();
+    });
+    let on_one = on_disk(&store, &all, 1);
+    assert!(!on_one.is_empty());
+    end(&machine, store);
+    let before: Vec<_> = machine.disks.iter().map(pack_numbers).collect();
+
+    // What lay in an open pack on disk 1 nobody knows of now: that is no proof that it is lost.
+    let (store, _) = open_without(&machine, 1);
+    reads(&machine, &store, &all, &on_one);
+    let mut put = |store: &Arc<Store>, numbers: std::ops::Range<u64>| {
+        let more = contents(numbers);
+        machine.run(async {
+            store.put_many(Class::Data, more.clone()).await.unwrap();
+            store.settle().await.unwrap();
+        });
+        all.extend(more);
+    };
+    put(&store, 200..310);
+    // A crash before any commit; the next time another disk is missing, and then none.
+    end(&machine, store);
+    let (store, _) = open_without(&machine, 2);
+    put(&store, 400..510);
+    end(&machine, store);
+    let (store, _) = open_without(&machine, 1);
+    put(&store, 600..710);
+    end(&machine, store);
+    let after: Vec<_> = machine.disks.iter().map(pack_numbers).collect();
+    for (before, after) in before.iter().zip(&after) {
+        assert!(after.difference(before).all(|pack| *pack > LEFT_OUT), "{after:x?}");
+    }
+    let count: usize = after.iter().map(BTreeSet::len).sum();
+    assert_eq!(after.iter().flatten().collect::<BTreeSet<_>>().len(), count, "{after:x?}");
+    is_whole_again(&machine, &all);
+}
+
+#[test]
+fn an_index_that_is_lost_meanwhile_costs_nothing_in_the_end() {
+    let (machine, contents, on_one) = node(5);
+    let (store, _) = open_without(&machine, 1);
+    // It is not made again without what it knows of the missing disk.
+    let error = machine.run(store.remake_index(&|| true)).expect_err("nobody knows what lies there");
+    assert!(matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Failed), "{error}");
+    machine.run(store.close()).unwrap();
+    end(&machine, store);
+    machine.disks[0].remove("index");
+    let (store, _) = open_without(&machine, 1);
+    reads(&machine, &store, &contents, &on_one);
+    machine.run(async {
+        store.put(Class::Data, &on_one[0]).await.unwrap();
+        store.close().await.unwrap();
+    });
+    reads(&machine, &store, &contents, &on_one[1..]);
+    end(&machine, store);
+    is_whole_again(&machine, &contents);
+}
+
+/// S-4: what the missing disk alone has of the history is older than what was acknowledged without it.
+#[test]
+fn a_disk_that_returns_with_a_newer_generation_does_not_win() {
+    let (machine, contents, _) = node(6);
+    let (store, _) = machine.open();
+    machine.run(async {
+        machine.disks[0].set_faults(Faults { sync_error: 1.0, ..Faults::default() });
+        machine.disks[2].set_faults(Faults { sync_error: 1.0, ..Faults::default() });
+        for roots in [b"lost 1", b"lost 2", b"lost 3"] {
+            store.commit(roots, store.last_durable()).await.unwrap();
+        }
+    });
+    [0, 2].iter().for_each(|disk: &usize| machine.disks[*disk].set_faults(Faults::default()));
+    end(&machine, store);
+    let (store, _) = open_without(&machine, 1);
+    machine.run(async {
+        store.commit(b"acknowledged", store.last_logged()).await.unwrap();
+        store.close().await.unwrap();
+    });
+    end(&machine, store);
+    let (store, recovered) = machine.open();
+    assert_eq!(recovered.roots, b"acknowledged");
+    reads(&machine, &store, &contents, &[]);
+}
+
+#[test]
+fn a_power_cut_at_any_moment_without_a_disk_loses_nothing() {
+    for cut in (1..).step_by(7) {
+        let (machine, contents, on_one) = node(7);
+        machine.world.cut_power_at(machine.world.operations() + cut);
+        let acknowledged = machine.world.run_until(async {
+            let options = Options { goes_without_disks: true, ..options() };
+            let (store, _) = Store::open(&machine.world.platform(), &without(&machine, 1), options).await?;
+            store.put_many(Class::Data, on_one[..20].to_vec()).await?;
+            let last = store.log(b"third");
+            store.commit(b"third", last).await?;
+            let live: BTreeSet<_> = contents.iter().map(|content| store.key().address(content)).collect();
+            store.begin_mark();
+            store.reclaim(&|address| live.contains(address), false, &|| true).await?;
+            store.close().await
+        });
+        let is_done = acknowledged.unwrap().is_ok();
+        machine.world.restart();
+        let (store, recovered) = open_without(&machine, 1);
+        assert!(!is_done || recovered.roots == b"third", "after {cut} operations");
+        // What was on its way is there or not.
+        let is_in_force = recovered.roots == b"third";
+        let certain = |content: &&Bytes| is_in_force || !on_one[..20].contains(content);
+        let certain: Vec<Bytes> = contents.iter().filter(certain).cloned().collect();
+        reads(&machine, &store, &certain, &on_one[20..]);
+        end(&machine, store);
+        is_whole_again(&machine, &contents);
+        if is_done {
+            return;
+        }
+    }
+}
