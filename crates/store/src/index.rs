@@ -9,6 +9,9 @@
 //! X-2   The index is never the truth. A place is a hint that the chunk's header and content must confirm; the whole file can
 //!       be deleted and is made again from the packs.
 //! X-3   An entry leaves `recent` only after the transaction that holds it is durable and visible to look-ups.
+//! X-5   Of each chunk that the directory of a pack in `packs` names, the file names a place, needed or not; of one that lies in several
+//!       packs the other places too, apart. When the pack goes that holds the named one, another that verifies takes its place in the
+//!       same transaction. Only where none does, the chunk is named no more: `check` tells of it as long as a pack has it.
 //!
 //! Not here: reading packs (`pack`), deciding what to delete (`reclaim`).
 
@@ -39,6 +42,14 @@ pub(crate) struct SealedPack {
     pub(crate) pack: u64,
     pub(crate) summary: Summary,
     pub(crate) entries: Vec<Entry>,
+    /// Chunks of which another pack has a copy that is to be named, for now.
+    pub(crate) others: Vec<Entry>,
+}
+
+impl SealedPack {
+    pub(crate) fn new(pack: u64, summary: Summary, entries: Vec<Entry>) -> SealedPack {
+        SealedPack { pack, summary, entries, others: Vec::new() }
+    }
 }
 
 /// One durable change of the file.
@@ -47,6 +58,8 @@ pub(crate) struct Change {
     pub(crate) added: Vec<SealedPack>,
     /// Packs to forget, with the chunks that may still be named as lying there.
     pub(crate) removed: Vec<(u64, Vec<ChunkAddress>)>,
+    /// Places outside of those packs, for chunks that are named in them.
+    pub(crate) heirs: Vec<(ChunkAddress, Place)>,
 }
 
 /// Addresses are keyed hashes already: their first bytes are as good as any hash of them, and the same in each run.

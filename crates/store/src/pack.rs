@@ -342,7 +342,7 @@ impl Packs {
         match pack.append_directory(writer.end(), &directory, &self.counters).await {
             Ok(()) => {
                 let summary = Summary::of(data_bytes, &writer.entries);
-                self.note_sealed(SealedPack { pack: pack.number, summary, entries: writer.entries }, disk);
+                self.note_sealed(SealedPack::new(pack.number, summary, writer.entries), disk);
                 true
             }
             Err(error) => {

@@ -22,7 +22,6 @@ use platform::disk::Open;
 
 use crate::failure::{StoreError, corrupt};
 use crate::format::{Class, Entry, PACKS, PackFooter, Place, pack_path};
-use crate::index::Change;
 use crate::pack::scan::{read_directory, read_footer};
 use crate::pack::{PackKnown, PackState};
 use crate::store::Store;
@@ -230,7 +229,7 @@ impl Store {
         let removed = doomed.iter().map(|(examined, _)| (examined.pack, addresses(examined))).collect();
         {
             let _work = self.index_work.lock().await;
-            self.change_index(&Change { added: Vec::new(), removed })?;
+            self.forget_in_index(removed).await?;
         }
         self.renew_root().await?;
         let mut disks = BTreeSet::new();

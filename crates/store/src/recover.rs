@@ -323,7 +323,7 @@ impl Recovery<'_> {
 
     /// Puts packs that were taken in into the index file; where that fails they stay in memory.
     fn index_packs(&mut self, packs: &Packs) {
-        let change = Change { added: packs.sealed_waiting(), removed: Vec::new() };
+        let change = Change { added: packs.sealed_waiting(), ..Change::default() };
         match packs.index.commit(&self.pool.disks[0].disk, &change, self.counters) {
             Ok(()) => packs.forget_sealed(&change.added),
             Err(error) => {
@@ -333,7 +333,7 @@ impl Recovery<'_> {
     }
 }
 
-/// Takes in a pack that the index does not cover, with those of its chunks that have no better copy (O-5).
+/// Takes in a pack that the index does not cover. Of its chunks those are named there that have no better copy (O-5).
 async fn take_in(packs: &Packs, mut sealed: SealedPack, disk: usize) {
     packs.note_known(sealed.pack, disk, sealed.summary);
     let mut entries = Vec::with_capacity(sealed.entries.len());
@@ -343,9 +343,7 @@ async fn take_in(packs: &Packs, mut sealed: SealedPack, disk: usize) {
             Ok(Some(other)) if other.pack != sealed.pack => is_better(packs, &address, &other, &here).await,
             _ => false,
         };
-        if !is_better {
-            entries.push(entry);
-        }
+        if is_better { &mut sealed.others } else { &mut entries }.push(entry);
     }
     sealed.entries = entries;
     packs.note_found(vec![sealed]);

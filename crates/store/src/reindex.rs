@@ -59,9 +59,7 @@ impl NewIndex<'_> {
             let on = &self.packs.pool.disks[known.disk];
             let sealed = match scan::read(on, &self.packs.key, pack).await {
                 Ok(Found::Sealed(sealed)) => sealed,
-                Ok(Found::Open { scanned, .. }) => {
-                    SealedPack { pack, summary: known.summary, entries: scanned.entries }
-                }
+                Ok(Found::Open { scanned, .. }) => SealedPack::new(pack, known.summary, scanned.entries),
                 Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => return Err(error.into()),
                 Err(_) => continue,
             };
@@ -77,7 +75,7 @@ impl NewIndex<'_> {
 
     fn write(&self, added: Vec<SealedPack>) -> Result<(), StoreError> {
         let file = self.file.as_ref().expect("not in its place yet");
-        self.told(file.commit(&self.packs.pool.disks[0].disk, &Change { added, removed: Vec::new() }))
+        self.told(file.commit(&self.packs.pool.disks[0].disk, &Change { added, ..Change::default() }))
     }
 
     /// Puts it in the place of the old one. The caller keeps changes of the index away since before the last packs were taken in.

@@ -21,7 +21,6 @@ use crate::chunk::Packed;
 use crate::failure::{StoreError, refused};
 use crate::format::{ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
 use crate::identity;
-use crate::index::Change;
 use crate::pack::scan::{self, Found, Recovered};
 use crate::pack::{PackKnown, PackState};
 use crate::pool::PoolDisk;
@@ -162,7 +161,7 @@ impl Store {
         let count = sealed.entries.len();
         // F-3.
         let is_named = |entry: &Entry| matches!(self.packs.index.lookup(&entry.header.address, &self.counters), Ok(Some(place)) if place.pack != pack);
-        sealed.entries.retain(|entry| !is_named(entry));
+        (sealed.others, sealed.entries) = std::mem::take(&mut sealed.entries).into_iter().partition(is_named);
         let new = sealed.entries.len();
         self.packs.adopt(sealed, disk);
         // Only now, for until now nobody found what lies in it.
@@ -340,6 +339,6 @@ impl Store {
             self.packs.index.note_loss();
         }
         self.packs.forget(pack);
-        self.change_index(&Change { added: Vec::new(), removed: vec![(pack, addresses)] })
+        self.forget_in_index(vec![(pack, addresses)]).await
     }
 }

@@ -507,7 +507,7 @@ impl Store {
             return Ok(());
         }
         self.refuse_index()?;
-        let change = Change { added: self.packs.sealed_waiting(), removed: Vec::new() };
+        let change = Change { added: self.packs.sealed_waiting(), ..Change::default() };
         self.change_index(&change)?;
         self.packs.forget_sealed(&change.added);
         Ok(())
@@ -542,6 +542,43 @@ impl Store {
             }
             Ok(()) => Ok(()),
         }
+    }
+
+    /// Takes packs that go out of the index file, with the chunks in them. The caller holds `index_work` and, so that the packs of heirs
+    /// stay, `reclaim_work`.
+    pub(crate) async fn forget_in_index(&self, removed: Vec<(u64, Vec<ChunkAddress>)>) -> Result<(), StoreError> {
+        self.refuse_index()?;
+        let heirs = match self.heirs(&removed).await {
+            Err(error @ StoreError::Corrupt { .. }) => {
+                self.doubt_index();
+                return Err(error);
+            }
+            heirs => heirs?,
+        };
+        self.change_index(&Change { added: Vec::new(), removed, heirs })
+    }
+
+    /// Places in packs that stay, for chunks that the index names in packs that go: X-5. What does not verify is no heir: the next put of
+    /// such a chunk would rely on it.
+    async fn heirs(&self, removed: &[(u64, Vec<ChunkAddress>)]) -> Result<Vec<(ChunkAddress, Place)>, StoreError> {
+        let gone = |place: &Place| removed.iter().any(|(pack, _)| *pack == place.pack);
+        let addresses = removed.iter().flat_map(|(_, addresses)| addresses).copied().collect();
+        let copies = self.packs.index.file().copies(&self.pool.disks[0].disk, &addresses)?;
+        let mut heirs: Vec<(ChunkAddress, Place)> = Vec::new();
+        for (address, place) in copies {
+            let has_one = heirs.last().is_some_and(|(last, _)| *last == address);
+            if has_one || gone(&place) || !self.packs.has(place.pack) {
+                continue;
+            }
+            let named = self.packs.index.lookup(&address, &self.counters)?;
+            // Twice: a bit that flipped on its way here may be right the next time.
+            if named.is_some_and(|named| gone(&named))
+                && (self.packs.read(&address, &place).await.is_ok() || self.packs.read(&address, &place).await.is_ok())
+            {
+                heirs.push((address, place));
+            }
+        }
+        Ok(heirs)
     }
 
     /// Whether the index turned out to be damaged. It is made again by the next opening.

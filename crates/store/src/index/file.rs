@@ -1,6 +1,7 @@
-//! The file part of the index: a redb database with three tables.
+//! The file part of the index: a redb database with four tables.
 //!
-//! `chunks` names places, `packs` the packs that are wholly in it, `about` says to which node and version it belongs.
+//! `chunks` names places, `copies` further places of the few chunks that lie in more than one pack, `packs` the packs that are wholly
+//! in it, and `about` says to which node and version it belongs.
 //! redb's own crash safety (a shadow-paged tree and two header slots) makes each transaction whole or absent. It checks its
 //! pages only when it repairs, so each value carries a check of its own, and whatever redb says or does about damaged
 //! bytes, a panic included, becomes an error here.
@@ -16,14 +17,15 @@ use redb::{
     Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
 };
 
-use super::Change;
 use super::backend::{Backend, Failure};
+use super::{AddressSet, Change};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{INDEX_FILE, INDEX_NEW, Place, Summary, VERSION};
 
 type ChunkKey = &'static [u8; ChunkAddress::BYTES];
 type ChunkValue = &'static [u8; Place::BYTES];
 const CHUNKS: TableDefinition<'_, ChunkKey, ChunkValue> = TableDefinition::new("chunks");
+const COPIES: TableDefinition<'_, (ChunkKey, u64), ChunkValue> = TableDefinition::new("copies");
 const PACKS: TableDefinition<'_, u64, &'static [u8; Summary::BYTES]> = TableDefinition::new("packs");
 const ABOUT: TableDefinition<'_, &'static str, &'static [u8]> = TableDefinition::new("about");
 
@@ -86,7 +88,10 @@ impl IndexFile {
         let file = IndexFile::closed(disk, INDEX_FILE, cache_bytes, node_identity);
         let database = file.open_database(disk, Open::Write)?;
         let packs = file.guarded("packs", || {
-            file.check_about(&database.begin_read().map_err(words)?.open_table(ABOUT).map_err(words)?)?;
+            let read = database.begin_read().map_err(words)?;
+            file.check_about(&read.open_table(ABOUT).map_err(words)?)?;
+            // One of an older form has none, and does not know of copies.
+            read.open_table(COPIES).map_err(words)?;
             read_packs(&database)
         })?;
         file.publish(database)?;
@@ -141,6 +146,7 @@ impl IndexFile {
                 about.insert("node", &self.node_identity[..]).map_err(words)?;
                 about.insert("version", &VERSION.to_le_bytes()[..]).map_err(words)?;
                 write.open_table(CHUNKS).map_err(words)?;
+                write.open_table(COPIES).map_err(words)?;
                 write.open_table(PACKS).map_err(words)?;
             }
             write.commit().map_err(words)
@@ -174,12 +180,16 @@ impl IndexFile {
     // Look-ups see the newest commit through one long-lived read transaction: beginning one for each would cost more
     // than the look-up.
     fn publish(&self, database: Contained<Database>) -> Result<(), StoreError> {
-        let table = self.guarded("its tables", || {
-            database.begin_read().map_err(words)?.open_table(CHUNKS).map(Contained::new).map_err(words)
-        })?;
-        *self.chunks.write() = Some(Arc::new(table));
+        *self.chunks.write() = Some(self.snapshot(&database)?);
         *self.database.lock() = Some(database);
         Ok(())
+    }
+
+    fn snapshot(&self, database: &Database) -> Result<Arc<Chunks>, StoreError> {
+        self.guarded("its tables", || {
+            let table = database.begin_read().map_err(words)?.open_table(CHUNKS).map_err(words)?;
+            Ok(Arc::new(Contained::new(table)))
+        })
     }
 
     /// The place that the file knows.
@@ -205,6 +215,24 @@ impl IndexFile {
         self.guarded("packs", || read_packs(database))
     }
 
+    /// Further places of these chunks, in the order of addresses and packs: hints, of which some may be of packs that are gone.
+    pub(crate) fn copies(&self, disk: &Disk, of: &AddressSet) -> Result<Vec<(ChunkAddress, Place)>, StoreError> {
+        let mut slot = self.database.lock();
+        let database = self.open_again(disk, &mut slot)?;
+        self.guarded("copies", || {
+            let mut copies = Vec::new();
+            let table = database.begin_read().map_err(words)?.open_table(COPIES).map_err(words)?;
+            // Few chunks lie in two places: all of them are looked at.
+            for entry in table.iter().map_err(words)? {
+                let (key, value) = entry.map_err(words)?;
+                let address = ChunkAddress(*key.value().0);
+                let place = Place::decode(&address, value.value()).filter(|_| of.contains(&address));
+                copies.extend(place.map(|place| (address, place)));
+            }
+            Ok(copies)
+        })
+    }
+
     /// Chunks in the file.
     pub(crate) fn count(&self) -> u64 {
         let table = self.chunks.read().clone();
@@ -227,16 +255,27 @@ impl IndexFile {
         })
     }
 
+    /// The database; after a failure it is opened again.
+    fn open_again<'a>(
+        &self,
+        disk: &Disk,
+        slot: &'a mut Option<Contained<Database>>,
+    ) -> Result<&'a Contained<Database>, StoreError> {
+        if slot.is_none() {
+            // The old snapshot must be gone before another instance may reuse its pages.
+            *self.chunks.write() = None;
+            let database = self.open_database(disk, Open::Write)?;
+            *self.chunks.write() = Some(self.snapshot(&database)?);
+            *slot = Some(database);
+        }
+        Ok(slot.as_ref().expect("opened above"))
+    }
+
     /// Makes a change durable. After a failure the database is opened again by the next try; look-ups meanwhile go on
     /// with the old snapshot where redb lets them.
     pub(crate) fn commit(&self, disk: &Disk, change: &Change) -> Result<(), StoreError> {
         let mut slot = self.database.lock();
-        if slot.is_none() {
-            // The old snapshot must be gone before another instance may reuse its pages.
-            *self.chunks.write() = None;
-            *slot = Some(self.open_database(disk, Open::Write)?);
-        }
-        let database = slot.as_ref().expect("opened above");
+        let database = self.open_again(disk, &mut slot)?;
         let done = self.guarded("a commit", || {
             write_change(database, change)?;
             database.begin_read().map_err(words)?.open_table(CHUNKS).map(Contained::new).map_err(words)
@@ -297,7 +336,7 @@ fn write_change(database: &Database, change: &Change) -> Result<(), String> {
         let (now, later) = added.split_at(packs);
         // Removals come last: what replaces a chunk is in before the chunk goes.
         let going = if later.is_empty() { std::mem::take(&mut removed) } else { &[] };
-        write_batch(database, now, going)?;
+        write_batch(database, now, going, &change.heirs)?;
         added = later;
     }
     Ok(())
@@ -307,6 +346,7 @@ fn write_batch(
     database: &Database,
     added: &[super::SealedPack],
     removed: &[(u64, Vec<ChunkAddress>)],
+    heirs: &[(ChunkAddress, Place)],
 ) -> Result<(), String> {
     let mut write = database.begin_write().map_err(words)?;
     write.set_durability(Durability::Immediate).map_err(words)?;
@@ -314,6 +354,7 @@ fn write_batch(
     write.set_quick_repair(true);
     {
         let mut chunks = write.open_table(CHUNKS).map_err(words)?;
+        let mut copies = write.open_table(COPIES).map_err(words)?;
         let mut packs = write.open_table(PACKS).map_err(words)?;
         let mut sorted: Vec<(ChunkAddress, Place)> = added
             .iter()
@@ -322,13 +363,28 @@ fn write_batch(
         // In key order the tree's pages are touched once each.
         sorted.sort_unstable_by_key(|(address, place)| (*address, place.pack, place.offset));
         for (address, place) in &sorted {
-            chunks.insert(&address.0, &place.encode(address)).map_err(words)?;
+            let old = chunks.insert(&address.0, &place.encode(address)).map_err(words)?;
+            let old = old.and_then(|old| Place::decode(address, old.value())).filter(|old| old.pack != place.pack);
+            if let Some(old) = old {
+                copies.insert((&address.0, old.pack), &old.encode(address)).map_err(words)?;
+            }
         }
         for sealed in added {
+            for entry in &sealed.others {
+                let (address, place) = (entry.header.address, Place::of(sealed.pack, entry));
+                copies.insert((&address.0, sealed.pack), &place.encode(&address)).map_err(words)?;
+            }
             packs.insert(sealed.pack, &sealed.summary.encode()).map_err(words)?;
+        }
+        for (address, place) in heirs {
+            let old = chunks.get(&address.0).map_err(words)?.and_then(|old| Place::decode(address, old.value()));
+            if old.is_some_and(|old| removed.iter().any(|(pack, _)| *pack == old.pack)) {
+                chunks.insert(&address.0, &place.encode(address)).map_err(words)?;
+            }
         }
         for (pack, addresses) in removed {
             for address in addresses {
+                copies.remove((&address.0, *pack)).map_err(words)?;
                 let is_there = chunks
                     .get(&address.0)
                     .map_err(words)?

@@ -181,7 +181,7 @@ pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Fo
         match read_directory(&file, &footer).await {
             Ok(entries) => {
                 let summary = Summary::of(footer.data_bytes, &entries);
-                return Ok(Found::Sealed(SealedPack { pack, summary, entries }));
+                return Ok(Found::Sealed(SealedPack::new(pack, summary, entries)));
             }
             // Where a footer vouches for a directory that has rotted the chunks tell themselves.
             Err(StoreError::Corrupt { .. }) => {}
@@ -244,7 +244,7 @@ async fn seal(on: &PoolDisk, header: &PackHeader, bytes: &[u8], scanned: Scanned
     let Scanned { entries, bad_bytes, .. } = scanned;
     let end = entries.last().expect("the caller looked").end();
     let data_bytes = u32::try_from(end).expect("packs end below 4 GiB");
-    let sealed = SealedPack { pack, summary: Summary::of(data_bytes, &entries), entries };
+    let sealed = SealedPack::new(pack, Summary::of(data_bytes, &entries), entries);
     let file = on.disk.open(&pack_path(pack), Open::Write)?;
     // Written again before it is synced: O-3; only what was verified, lest a reading that went wrong be made to last. The chunks
     // first, the footer second: K-2 holds here too. A crash in between leaves a pack that is scanned again.
