@@ -110,8 +110,11 @@ impl Report {
     /// Tables and what is missing from them, for the terminal.
     pub(super) fn text(&self) -> String {
         let tables: Vec<String> = self.tables().iter().map(Table::text).collect();
-        let missing = self.missing.iter().map(|(name, why)| format!("did not run: {name}: {why}\n"));
-        format!("{}\n{}", tables.join("\n"), missing.collect::<String>())
+        format!("{}\n{}", tables.join("\n"), self.missing_lines())
+    }
+
+    fn missing_lines(&self) -> String {
+        self.missing.iter().map(|(name, why)| format!("- did not run: {name}: {why}\n")).collect()
     }
 
     fn to_json(&self) -> Value {
@@ -171,11 +174,12 @@ impl Report {
              beside it; all sides did the same work, by turns, on the same disk.\n\n{}\n\
              \"Synced at the end\": the time includes syncfs on ext4 and `hydrafs sync` here, so that everything is on the disk. \
              \"Cold\": HydraFS was mounted anew and the kernel's caches were dropped, on all sides.\n\n{}\n\
-             ![times as fast as ext4](bench.svg)\n",
+             {}\n![times as fast as ext4](bench.svg)\n",
             self.date.split('T').next().unwrap_or_default(),
             self.runs,
             machine.markdown(),
             self.tables().iter().map(Table::markdown).collect::<Vec<_>>().join("\n"),
+            self.missing_lines(),
         );
         fs::create_dir_all(project.join("docs"))?;
         fs::write(project.join("docs/bench.md"), text)?;
