@@ -135,14 +135,13 @@ impl NodeFolder {
     /// Opens the directories of its disks. Whether they are this node's, and whether one can be missing, is for the store to say.
     pub fn disks(&self) -> Result<Vec<Disk>, Failure> {
         let open = |path: PathBuf| {
+            const MEND: &str = "mount or reconnect the disk, or bring its folder back, then try again; `--degraded` (of mount, \
+                                serve and fsck) goes without a disk that is not the first; nothing was changed";
             match Directory::open(&path) {
-            Err(error) if self.goes_without_disks => Ok(Disk::missing(path.display().to_string(), error.detail)),
-            Err(error) => Err(Failure::new("cannot open a disk of the node", error.detail).at(&path).mend(
-                "mount or reconnect the disk, or bring its folder back, then try again; `--degraded` (of mount and serve) goes without \
-                 a disk that is not the first; nothing was changed",
-            )),
-            Ok(disk) => Ok(disk),
-        }
+                Ok(disk) => Ok(disk),
+                Err(error) if self.goes_without_disks => Ok(Disk::missing(path.display().to_string(), error.detail)),
+                Err(error) => Err(Failure::new("cannot open a disk of the node", error.detail).at(&path).mend(MEND)),
+            }
         };
         self.disk_paths().into_iter().map(open).collect()
     }

@@ -11,7 +11,8 @@
 //! X-3   An entry leaves `recent` only after the transaction that holds it is durable and visible to look-ups.
 //! X-5   Of each chunk that the directory of a pack in `packs` names, the file names a place, needed or not; of one that lies in several
 //!       packs the other places too, apart. When the pack goes that holds the named one, another that verifies takes its place in the
-//!       same transaction. Only where none does, the chunk is named no more: `check` tells of it as long as a pack has it.
+//!       same transaction; where none does, one on a missing disk (K-6). Only where there is neither, the chunk is named no more: `check`
+//!       tells of it as long as a pack has it.
 //!
 //! Not here: reading packs (`pack`), deciding what to delete (`reclaim`).
 
@@ -42,7 +43,7 @@ pub(crate) struct SealedPack {
     pub(crate) pack: u64,
     pub(crate) summary: Summary,
     pub(crate) entries: Vec<Entry>,
-    /// Chunks of which another pack has a copy that is to be named, for now.
+    /// Its other chunks: of each another pack has the copy that is named, and the place here is a further one.
     pub(crate) others: Vec<Entry>,
 }
 

@@ -168,8 +168,8 @@ impl Packs {
     }
 
     fn is_reliable(&self, address: &ChunkAddress, place: &Place) -> bool {
-        let is_here = |known: &PackKnown| !matches!(known.state, PackState::Missing);
-        self.catalog.read().get(&place.pack).is_some_and(is_here)
+        self.has(place.pack)
+            && !self.is_missing(place.pack)
             && !self.condemned.read().contains(&place.pack)
             && !self.doubted.lock().contains(address)
     }

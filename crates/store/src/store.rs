@@ -8,6 +8,7 @@
 //!
 //! Not here: opening (`recover`), giving back room (`reclaim`), looking for damage (`check`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::hash::DomainKey;
@@ -559,26 +560,29 @@ impl Store {
     }
 
     /// Places in packs that stay, for chunks that the index names in packs that go: X-5. What does not verify is no heir: the next put of
-    /// such a chunk would rely on it.
+    /// such a chunk would rely on it. Nobody relies on what lies on a missing disk (K-6), so that is one where there is no better.
     async fn heirs(&self, removed: &[(u64, Vec<ChunkAddress>)]) -> Result<Vec<(ChunkAddress, Place)>, StoreError> {
         let gone = |place: &Place| removed.iter().any(|(pack, _)| *pack == place.pack);
         let addresses = removed.iter().flat_map(|(_, addresses)| addresses).copied().collect();
         let copies = self.packs.index.file().copies(&self.pool.disks[0].disk, &addresses)?;
-        let mut heirs: Vec<(ChunkAddress, Place)> = Vec::new();
+        let (mut heirs, mut missing) = (BTreeMap::new(), BTreeMap::new());
         for (address, place) in copies {
-            let has_one = heirs.last().is_some_and(|(last, _)| *last == address);
-            if has_one || gone(&place) || !self.packs.has(place.pack) {
+            if heirs.contains_key(&address) || gone(&place) || !self.packs.has(place.pack) {
                 continue;
             }
-            let named = self.packs.index.lookup(&address, &self.counters)?;
+            if !self.packs.index.lookup(&address, &self.counters)?.is_some_and(|named| gone(&named)) {
+                continue;
+            }
+            if self.packs.is_missing(place.pack) {
+                missing.insert(address, place);
             // Twice: a bit that flipped on its way here may be right the next time.
-            if named.is_some_and(|named| gone(&named))
-                && (self.packs.read(&address, &place).await.is_ok() || self.packs.read(&address, &place).await.is_ok())
+            } else if self.packs.read(&address, &place).await.is_ok() || self.packs.read(&address, &place).await.is_ok()
             {
-                heirs.push((address, place));
+                heirs.insert(address, place);
             }
         }
-        Ok(heirs)
+        missing.extend(heirs);
+        Ok(missing.into_iter().collect())
     }
 
     /// Whether the index turned out to be damaged. It is made again by the next opening.

@@ -131,6 +131,11 @@ impl Packs {
         self.catalog.read().contains_key(&pack)
     }
 
+    /// Whether it is on a disk that is missing.
+    pub(crate) fn is_missing(&self, pack: u64) -> bool {
+        self.catalog.read().get(&pack).is_some_and(|known| matches!(known.state, PackState::Missing))
+    }
+
     /// Whether it has it on this disk.
     pub(crate) fn is_on(&self, pack: u64, disk: usize) -> bool {
         self.catalog.read().get(&pack).is_some_and(|known| known.disk == disk)

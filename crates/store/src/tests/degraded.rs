@@ -234,6 +234,30 @@ fn reclaim_leaves_alone_what_it_cannot_see() {
     assert_eq!(codes(&machine, &store), Vec::<&str>::new());
 }
 
+/// X-5, K-6: what was stored anew and is not needed any more goes; the copy on the missing disk is named again, for it comes back.
+#[test]
+fn what_was_stored_anew_and_went_is_named_where_it_was() {
+    let (machine, all, on_one) = node(8);
+    let (store, _) = open_without(&machine, 1);
+    let needed: BTreeSet<ChunkAddress> =
+        all.iter().filter(|content| !on_one.contains(content)).map(|content| store.key().address(content)).collect();
+    machine.run(async {
+        store.put_many(Class::Data, on_one.clone()).await.unwrap();
+        store.commit(b"third", store.last_logged()).await.unwrap();
+        store.packs.seal_all().await;
+        store.commit(b"fourth", store.last_logged()).await.unwrap();
+        store.begin_mark();
+        let report = store.reclaim(&|address| needed.contains(address), false, &|| true).await.unwrap();
+        assert!(report.packs_deleted > 0 && report.problems.is_empty(), "{report:?}");
+    });
+    reads(&machine, &store, &all, &on_one);
+    end(&machine, store);
+    // Before anything is read: what the index does not name is a reason to make it again.
+    let (store, _) = machine.open();
+    assert_eq!(codes(&machine, &store), Vec::<&str>::new());
+    reads(&machine, &store, &all, &[]);
+}
+
 /// K-5: packs that no superblock and no index knows of, on a disk that is missing, and then on another one.
 #[test]
 fn no_number_of_a_pack_is_used_twice() {
