@@ -19,6 +19,7 @@ base::metrics! {
     read_bytes: Counter, Bytes, "bytes read from packs for get";
     prefetched_bytes: Counter, Bytes, "bytes of metadata packs that the disk was asked for before anybody wanted them";
     verify_failures: Counter, Count, "chunks read from a pack that were not what their address says";
+    other_copies: Counter, Count, "reads of a chunk from another place, because the one that the index names did not verify";
     index_lookups: Counter, Count, "look-ups that had to ask the index file";
     index_commits: Counter, Count, "batches of entries committed to the index file";
     index_entries: Counter, Count, "entries committed to the index file";

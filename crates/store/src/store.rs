@@ -252,14 +252,24 @@ impl Store {
         }
     }
 
-    /// Another place than the one where the chunk was looked for twice in vain, if there is one: an older version of a page of the index
-    /// names places of old.
+    /// Another place than the one where the chunk was looked for twice in vain, if there is one: a further copy, or another that an
+    /// index made again names, for an older version of a page of the index names places of old.
     async fn place_after(
         self: &Arc<Store>,
         address: &ChunkAddress,
         place: Place,
         error: StoreError,
     ) -> Result<Place, StoreError> {
+        let of = std::iter::once(*address).collect();
+        // What keeps the copies from being known is no worse than what is wrong already.
+        for (_, copy) in self.packs.index.file().copies(&self.pool.disks[0].disk, &of).unwrap_or_default() {
+            if copy != place && self.packs.has(copy.pack) && self.packs.read(address, &copy).await.is_ok() {
+                // T-3: the one that is named is a bad one still.
+                self.packs.doubt(*address);
+                self.counters.other_copies.add(1);
+                return Ok(copy);
+            }
+        }
         let other = match &error {
             StoreError::Corrupt { .. } => match self.packs.is_named_at(address, &place).await {
                 Ok(true) => Err(error.clone()),

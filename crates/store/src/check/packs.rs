@@ -129,6 +129,8 @@ impl Check<'_> {
                 }
                 // Another copy of it: that one's pack is looked at too.
                 Ok(Some(_)) => {}
+                // Reclaim takes a pack out of the index, and a moment later away.
+                Ok(None) if store.packs.condemned.read().contains(&pack) => {}
                 Ok(None) => {
                     let at = (path.to_owned(), u64::from(entry.offset));
                     let words = (format!("an index entry for {address}"), "none");

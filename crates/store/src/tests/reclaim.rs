@@ -323,6 +323,43 @@ fn an_opening_names_the_copy_that_is_good() {
     }
 }
 
+/// a copy is as good as the one that is named, and is read where that one rotted.
+#[test]
+fn a_rotten_chunk_is_read_where_another_copy_lies() {
+    for is_older in [false, true] {
+        let (machine, contents, new, old) = put_twice(10);
+        rot_first_chunk(&machine, if is_older { old } else { new });
+        let (store, _) = machine.open();
+        let needed = store.key().address(&contents[0]);
+        assert_eq!(machine.run(store.get(Class::Data, &needed)).unwrap(), contents[0], "{is_older}");
+        assert_eq!(store.counters.other_copies.value(), u64::from(!is_older));
+        // It is no duplicate (T-3): what is put again is named, and read.
+        machine.run(async {
+            store.put(Class::Data, &contents[0]).await.unwrap();
+            assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0], "{is_older}");
+        });
+    }
+}
+
+/// A pack that leaves the index goes a moment later: who looks in between tells nothing.
+#[test]
+fn a_check_between_the_index_and_the_pack_tells_nothing() {
+    let machine = Machine::new(11, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.run(async {
+        let addresses = store.put_many(Class::Data, contents()).await.unwrap();
+        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.packs.seal_all().await;
+        store.commit(b"again", store.last_logged()).await.unwrap();
+        let place = store.packs.index.lookup(&addresses[0], &store.counters).unwrap().unwrap();
+        store.packs.condemned.write().insert(place.pack);
+        store.forget_in_index(vec![(place.pack, addresses)]).await.unwrap();
+        assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+        store.packs.condemned.write().clear();
+        assert!(!store.check(Depth::Deep, &|_, _| {}).await.problems.is_empty());
+    });
+}
+
 /// A store that is about to stop does not wait for the whole pass.
 #[test]
 fn a_pass_ends_early_when_told() {
