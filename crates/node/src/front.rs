@@ -13,7 +13,6 @@ mod errands;
 mod failures;
 mod listers;
 mod nodes;
-mod room;
 mod translate;
 
 mod control;

@@ -2,7 +2,8 @@
 //!
 //! *Written is not durable*: data is safe after [`File::sync`], names after [`Disk::sync_directory`]. One implementation is a
 //! real directory, the other a simulated one that forgets what was not synced. The raw traits are blocking; the wrappers
-//! add the pause that a simulated device takes in virtual time, which a real one does not need.
+//! add the pause that a simulated device takes in virtual time, which a real one does not need, and let a real one be waited for
+//! elsewhere by a thread that has other things to do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -60,6 +61,8 @@ pub struct Space {
     pub free: u64,
     /// The device: disks of the same device share total and free.
     pub device: u64,
+    /// The device does not answer: this is what it said last.
+    pub is_late: bool,
 }
 
 /// How [`Disk::open`] opens.
@@ -76,10 +79,22 @@ pub enum Open {
 /// Where a device takes bytes from memory as they are: their address and their place in the file are multiples of this, in bytes.
 pub const RUN_ALIGN: usize = 4096;
 
+/// What [`RawFile::read_or_wait`] did.
+pub enum Read {
+    /// As [`RawFile::read_at`].
+    Done(usize),
+    /// So many bytes are read; the others come with this future, as far as the file reaches.
+    Waits(usize, Boxed<Result<Vec<u8>, DiskError>>),
+}
+
 /// One open file, blocking. Implemented by `real` and `sim`.
 pub trait RawFile: Send + Sync {
     /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError>;
+    /// As [`RawFile::read_at`]; but a thread that has other things to do does not wait for the device.
+    fn read_or_wait(&self, offset: u64, buffer: &mut [u8]) -> Result<Read, DiskError> {
+        self.read_at(offset, buffer).map(Read::Done)
+    }
     /// Writes all of `bytes`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
     /// As [`RawFile::write_at`], of a long run that nobody is likely to read soon: the device may begin at once, and no memory need
@@ -101,10 +116,22 @@ pub trait RawFile: Send + Sync {
     fn path(&self) -> &str;
 }
 
+/// What [`RawDisk::open_or_wait`] did.
+pub enum Opening {
+    /// It is open.
+    Done(Arc<dyn RawFile>),
+    /// It will be.
+    Waits(Boxed<Result<Arc<dyn RawFile>, DiskError>>),
+}
+
 /// One directory tree on one device, blocking. Paths are relative, `/`-separated.
 pub trait RawDisk: Send + Sync {
     /// Opens a file.
     fn open(&self, path: &str, how: Open) -> Result<Arc<dyn RawFile>, DiskError>;
+    /// Opens an existing file for reading; a thread that has other things to do is given what to wait for.
+    fn open_or_wait(&self, path: &str) -> Result<Opening, DiskError> {
+        self.open(path, Open::Read).map(Opening::Done)
+    }
     /// Removes a file.
     fn remove(&self, path: &str) -> Result<(), DiskError>;
     /// Renames a file over whatever is at `to`.
@@ -115,7 +142,7 @@ pub trait RawDisk: Send + Sync {
     fn make_directory(&self, path: &str) -> Result<(), DiskError>;
     /// Makes the names in a directory durable.
     fn sync_directory(&self, path: &str) -> Result<(), DiskError>;
-    /// Sizes.
+    /// Sizes. Never waits long.
     fn space(&self) -> Result<Space, DiskError>;
     /// Takes the lock file at `path` until the returned value is dropped; `Locked` if somebody has it.
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError>;
@@ -131,7 +158,14 @@ impl File {
     /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
     pub async fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
         self.pause(buffer.len()).await;
-        self.0.read_at(offset, buffer)
+        match self.0.read_or_wait(offset, buffer)? {
+            Read::Done(count) => Ok(count),
+            Read::Waits(count, rest) => {
+                let rest = rest.await?;
+                buffer[count..count + rest.len()].copy_from_slice(&rest);
+                Ok(count + rest.len())
+            }
+        }
     }
 
     /// Fills `buffer`; a file that ends before is an error of kind `Short`.
@@ -266,6 +300,14 @@ impl Disk {
         self.0.open(path, how).map(File)
     }
 
+    /// Opens a file that exists, to be read.
+    pub async fn open_to_read(&self, path: &str) -> Result<File, DiskError> {
+        match self.0.open_or_wait(path)? {
+            Opening::Done(file) => Ok(File(file)),
+            Opening::Waits(file) => file.await.map(File),
+        }
+    }
+
     /// Reads a small file; of one that is longer than 1 MiB only so much, for it may be longer than memory.
     pub async fn read(&self, path: &str) -> Result<Vec<u8>, DiskError> {
         const SMALL_BYTES_MAX: u64 = 1 << 20;
@@ -316,7 +358,7 @@ impl Disk {
         self.0.sync_directory(path)
     }
 
-    /// Sizes.
+    /// Sizes. Never waits long.
     pub fn space(&self) -> Result<Space, DiskError> {
         self.0.space()
     }

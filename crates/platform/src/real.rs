@@ -3,9 +3,11 @@
 
 mod aside;
 mod directory;
+mod question;
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::time::Timestamp;
@@ -28,8 +30,23 @@ pub fn platform() -> Platform {
     Platform {
         clock: Arc::new(SystemClock { start: Instant::now() }),
         chance: Arc::new(SystemChance),
-        tasks: Arc::new(Threads { aside: Aside::new() }),
+        tasks: Arc::new(Threads { aside: aside() }),
     }
+}
+
+/// The threads of this process for what waits for a disk.
+fn aside() -> &'static Aside {
+    static ASIDE: OnceLock<Aside> = OnceLock::new();
+    ASIDE.get_or_init(Aside::new)
+}
+
+thread_local! {
+    /// Whether this thread waits for one future and has nothing else to do meanwhile. A transport's thread has.
+    static IS_WAITING: Cell<bool> = const { Cell::new(false) };
+}
+
+fn is_waiting() -> bool {
+    IS_WAITING.get()
 }
 
 struct SystemClock {
@@ -66,7 +83,7 @@ impl Chance for SystemChance {
 }
 
 struct Threads {
-    aside: Aside,
+    aside: &'static Aside,
 }
 
 impl Tasks for Threads {
@@ -103,7 +120,7 @@ impl Tasks for Threads {
     }
 }
 
-/// Polls a future to completion on this thread, which sleeps while the future waits.
+/// Polls a future to completion on this thread, which sleeps while the future waits, and waits for disks itself.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     use std::task::{Context, Poll, Wake, Waker};
 
@@ -119,7 +136,15 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     }
+    /// Puts back what the thread was before.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            IS_WAITING.set(self.0);
+        }
+    }
     let mut future = std::pin::pin!(future);
+    let _before = Before(IS_WAITING.replace(true));
     WAKER.with(|waker| {
         let mut context = Context::from_waker(waker);
         loop {

@@ -20,7 +20,7 @@ pub struct DiskStatus {
     pub is_good: bool,
     /// Whether the store was opened without it.
     pub is_missing: bool,
-    /// `good`, or what failed.
+    /// `good`, that it does not answer, or what failed.
     pub health: String,
     /// Its size.
     pub total_bytes: u64,
@@ -169,6 +169,9 @@ impl Store {
     }
 }
 
+/// The health of a disk that takes writes, but has not said how much room it has.
+const SILENT: &str = "it does not answer: see the system's log";
+
 fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
     let status = |(number, disk): (usize, &crate::pool::PoolDisk)| {
         let space = disk.disk.space().unwrap_or_default();
@@ -178,7 +181,7 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             uuid: crate::identity::hex(&disk.uuid),
             is_good: disk.is_good(),
             is_missing: disk.is_missing,
-            health: disk.words(),
+            health: if space.is_late && disk.is_good() { SILENT.to_owned() } else { disk.words() },
             total_bytes: space.total,
             free_bytes: space.free,
             has_journal: number == 0,

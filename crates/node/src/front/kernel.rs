@@ -30,7 +30,6 @@ use self::reply::{Answer, Refusal, Reply};
 use super::errands::Errands;
 use super::listers::Listers;
 use super::nodes::Nodes;
-use super::room::Room;
 use super::translate;
 use crate::front::failures::Failures;
 
@@ -46,7 +45,6 @@ pub(crate) struct Kernel {
     system: Arc<FileSystem>,
     platform: Platform,
     nodes: Nodes,
-    room: Room,
     /// How long the kernel may keep what it is told.
     valid: Duration,
     opens_silently: AtomicBool,
@@ -103,7 +101,6 @@ impl Kernel {
     /// `nodes`: those of snapshots that the kernel knows from a process before.
     pub(crate) fn new(system: Arc<FileSystem>, platform: &Platform, valid: Duration, nodes: Nodes) -> Kernel {
         Kernel {
-            room: Room::new(system.space()),
             system,
             platform: platform.clone(),
             nodes,
@@ -254,7 +251,7 @@ impl Kernel {
                 done(self.system.set_xattr(writable(node)?, name, value, mode, clears_set_gid).await)
             }
             Request::RemoveXattr { name } => done(self.system.remove_xattr(writable(node)?, name).await),
-            Request::StatFs => Ok(Reply::StatFs(self.statfs().await)),
+            Request::StatFs => Ok(Reply::StatFs(self.statfs())),
             Request::Ioctl { .. } => Err(Errno::ENOTTY.into()),
             // CREATE becomes MKNOD; FLUSH, ACCESS, POLL, BMAP, locks: the kernel does them itself once it has heard this.
             _ => Err(Errno::ENOSYS.into()),
@@ -349,9 +346,8 @@ impl Kernel {
         Ok(Reply::Xattr(list))
     }
 
-    async fn statfs(&self) -> StatFs {
-        let system = Arc::clone(&self.system);
-        let space = self.room.space(&self.platform, async move { system.space() }).await;
+    fn statfs(&self) -> StatFs {
+        let space = self.system.space();
         let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK_BYTES);
         StatFs {
             blocks: blocks(space.total),

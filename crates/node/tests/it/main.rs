@@ -3,6 +3,7 @@
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
 //! - `copy`: `hydrafs cp` from folder to folder.
 //! - `handover`: restarts in the middle of which somebody dies, or is told to end.
+//! - `hung`: a disk that does not answer, and who need not wait for it.
 //! - `limits`: names, attributes and open files at and over their limits.
 //! - `lists`: lists of system calls beside a local folder.
 //! - `metrics`: what is measured of a mount, over HTTP and by `stats` and `profile`; hostile clients.
@@ -15,6 +16,7 @@
 mod cli;
 mod copy;
 mod handover;
+mod hung;
 mod limits;
 mod lists;
 mod metrics;

@@ -24,15 +24,22 @@ fn over_each_transport(name: &str, test: impl Fn(&Mounted)) {
     over_each_transport_mut(name, |mounted| test(mounted));
 }
 
+/// The transports that this machine has.
+pub(crate) fn transports() -> impl Iterator<Item = &'static str> {
+    let is_here = |transport: &&str| {
+        let is_here = *transport == "device"
+            || fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|on| on.starts_with(b"Y"));
+        if !is_here {
+            eprintln!("skipped over io_uring: it is off for FUSE here");
+        }
+        is_here
+    };
+    ["device", "ring"].into_iter().filter(is_here)
+}
+
 /// The same, of a test that restarts the daemon.
 pub(crate) fn over_each_transport_mut(name: &str, test: impl Fn(&mut Mounted)) {
-    for transport in ["device", "ring"] {
-        if transport == "ring"
-            && !fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|on| on.starts_with(b"Y"))
-        {
-            eprintln!("skipped over io_uring: it is off for FUSE here");
-            continue;
-        }
+    for transport in transports() {
         let folder = Folder::new(name);
         let (node, point) = (folder.node("n"), folder.make("m"));
         let settings = [SMALL, ("HYDRAFS_MOUNT_TRANSPORT", transport)];

@@ -1,7 +1,7 @@
 //! Threads for what waits for a disk. Each takes one task at a time and ends when it has had none for a while.
 //!
 //! An operation runs in the thread that polls it, disk and all. Where that thread serves others too, as a transport's does, waiting for a
-//! disk would hold them all up.
+//! disk would hold them all up: so it does not wait there for what has to be read, nor for what is told to take long.
 //!
 //! No task waits for a thread, for one may be what another waits for. Who has many bounds them himself.
 

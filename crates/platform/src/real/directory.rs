@@ -2,25 +2,41 @@
 //!
 //! Blocking positioned I/O in the calling thread; `fdatasync` for data, `fsync` for directories. Long runs go past the page cache
 //! where the file system has direct I/O: a copy, and pages to find and to write back, were a quarter of what a stream cost (measured).
+//!
+//! A thread that serves others reads what the system has in memory; for the rest it asks a thread aside to wait for the device.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use futures_timer::Delay;
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
+use rustix::io::ReadWriteFlags;
+use tokio::sync::oneshot;
 
-use crate::disk::{Disk, DiskError, DiskErrorKind, Open, RUN_ALIGN, RawDisk, RawFile, Space};
-use crate::task::Boxed;
+use super::question::Question;
+use super::{aside, is_waiting};
+use crate::disk::{Disk, DiskError, DiskErrorKind, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space};
+use crate::task::{Boxed, First, first};
+
+/// How long a read waits for a device that does not answer. The kernel's own limits, with their repetitions, are about as long.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory as a disk.
 pub struct Directory {
     root: PathBuf,
     shown: String,
+    /// How much room there is.
+    space: Question<Result<Space, DiskError>>,
+    /// What was last heard of it.
+    heard: Mutex<Option<Space>>,
 }
 
 impl Directory {
@@ -32,7 +48,12 @@ impl Directory {
         if !metadata.is_dir() {
             return Err(failed(io::Error::from(io::ErrorKind::NotADirectory)));
         }
-        Ok(Disk::new(Arc::new(Directory { root: root.to_owned(), shown })))
+        Ok(Disk::new(Arc::new(Directory {
+            root: root.to_owned(),
+            shown,
+            space: Question::new(),
+            heard: Mutex::default(),
+        })))
     }
 
     /// A directory, made with its parents where it does not exist, open to its owner only.
@@ -66,13 +87,63 @@ fn describe(operation: &'static str, path: &str, error: &io::Error) -> DiskError
     DiskError { kind, operation, path: path.to_owned(), detail: error.to_string() }
 }
 
+fn open(options: &OpenOptions, path: &Path) -> Result<Arc<dyn RawFile>, DiskError> {
+    let shown: Arc<str> = path.display().to_string().into();
+    let file = options.open(path).map_err(|error| describe("open", &shown, &error))?;
+    Ok(Arc::new(DirectoryFile { file: Arc::new(file), direct: OnceLock::new(), shown }))
+}
+
+fn measure(root: &Path, shown: &str) -> Result<Space, DiskError> {
+    let failed = |error: rustix::io::Errno| describe("measure the space of", shown, &error.into());
+    let status = rustix::fs::statvfs(root).map_err(failed)?;
+    Ok(Space {
+        // As df reckons: what is kept for root is neither used nor free.
+        total: (status.f_blocks - status.f_bfree.min(status.f_blocks))
+            .saturating_add(status.f_bavail)
+            .saturating_mul(status.f_frsize),
+        free: status.f_bavail.saturating_mul(status.f_frsize),
+        device: rustix::fs::stat(root).map_err(failed)?.st_dev,
+        is_late: false,
+    })
+}
+
+/// What is said of a device that does not answer.
+fn silent(operation: &'static str, path: &str) -> DiskError {
+    let detail = "the device does not answer".to_owned();
+    DiskError { kind: DiskErrorKind::Failed, operation, path: path.to_owned(), detail }
+}
+
+/// Runs `work`, which waits for a device, on a thread of its own, for as long as there is patience.
+fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, DiskError> + Send + 'static,
+    silent: DiskError,
+) -> Boxed<Result<T, DiskError>> {
+    let (send, receive) = oneshot::channel();
+    // Who asked may have gone.
+    aside().run(Box::pin(async move { drop(send.send(work())) }));
+    Box::pin(async move {
+        match first(receive, Delay::new(PATIENCE)).await {
+            First::Left(Ok(result)) => result,
+            First::Left(Err(_)) | First::Right(()) => Err(silent),
+        }
+    })
+}
+
 impl RawDisk for Directory {
     fn open(&self, path: &str, how: Open) -> Result<Arc<dyn RawFile>, DiskError> {
         let mut options = OpenOptions::new();
         options.read(true).write(how != Open::Read).create_new(how == Open::Create).mode(0o600);
-        let file = options.open(self.join(path)).map_err(self.failed("open", path))?;
-        let shown = self.join(path).display().to_string();
-        Ok(Arc::new(DirectoryFile { file, direct: OnceLock::new(), shown }))
+        open(&options, &self.join(path))
+    }
+
+    fn open_or_wait(&self, path: &str) -> Result<Opening, DiskError> {
+        if is_waiting() {
+            return self.open(path, Open::Read).map(Opening::Done);
+        }
+        let path = self.join(path);
+        let silent = silent("open", &path.display().to_string());
+        let opened = move || open(OpenOptions::new().read(true), &path);
+        Ok(Opening::Waits(beside(opened, silent)))
     }
 
     fn remove(&self, path: &str) -> Result<(), DiskError> {
@@ -107,18 +178,13 @@ impl RawDisk for Directory {
     }
 
     fn space(&self) -> Result<Space, DiskError> {
-        let status = rustix::fs::statvfs(&self.root)
-            .map_err(|error| describe("measure the space of", &self.shown, &io::Error::from(error)))?;
-        Ok(Space {
-            // As df reckons: what is kept for root is neither used nor free.
-            total: (status.f_blocks - status.f_bfree.min(status.f_blocks))
-                .saturating_add(status.f_bavail)
-                .saturating_mul(status.f_frsize),
-            free: status.f_bavail.saturating_mul(status.f_frsize),
-            device: rustix::fs::stat(&self.root)
-                .map_err(|error| describe("identify the device of", &self.shown, &io::Error::from(error)))?
-                .st_dev,
-        })
+        let (root, shown) = (self.root.clone(), self.shown.clone());
+        let Some(answer) = self.space.ask(move || measure(&root, &shown)) else {
+            let late = self.heard.lock().map(|space| Space { is_late: true, ..space });
+            return late.ok_or_else(|| silent("measure the space of", &self.shown));
+        };
+        *self.heard.lock() = answer.as_ref().ok().copied();
+        answer
     }
 
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
@@ -137,10 +203,24 @@ impl RawDisk for Directory {
 }
 
 struct DirectoryFile {
-    file: fs::File,
+    file: Arc<fs::File>,
     /// For direct I/O, once it was wanted; `None` where there is none.
     direct: OnceLock<Option<fs::File>>,
-    shown: String,
+    shown: Arc<str>,
+}
+
+/// Fills `buffer` as far as the file reaches.
+fn fill(file: &fs::File, shown: &str, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(describe("read", shown, &error)),
+        }
+    }
+    Ok(filled)
 }
 
 impl DirectoryFile {
@@ -161,16 +241,29 @@ impl DirectoryFile {
 
 impl RawFile for DirectoryFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed("read")(error)),
-            }
+        fill(&self.file, &self.shown, offset, buffer)
+    }
+
+    fn read_or_wait(&self, offset: u64, buffer: &mut [u8]) -> Result<Read, DiskError> {
+        if is_waiting() {
+            return self.read_at(offset, buffer).map(Read::Done);
         }
-        Ok(filled)
+        // What is not in memory is read ahead by this, which says so, as it does where a file system cannot tell. Errors are the
+        // other's to tell.
+        let now = rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT);
+        let count = now.unwrap_or(0);
+        if count == buffer.len() {
+            return Ok(Read::Done(count));
+        }
+        let (file, shown, length) = (Arc::clone(&self.file), Arc::clone(&self.shown), buffer.len() - count);
+        let silent = silent("read", &shown);
+        let read = move || {
+            let mut rest = vec![0; length];
+            let count = fill(&file, &shown, offset + count as u64, &mut rest)?;
+            rest.truncate(count);
+            Ok(rest)
+        };
+        Ok(Read::Waits(count, beside(read, silent)))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {

@@ -222,7 +222,7 @@ impl Files {
     pub(super) fn space(&self) -> Space {
         let living = self.files.values().filter(|entry| entry.is_named || entry.open_count > 0);
         let taken: u64 = living.map(|entry| entry.content.visible().taken()).sum();
-        Space { total: self.capacity, free: self.capacity.saturating_sub(taken), device: self.device }
+        Space { total: self.capacity, free: self.capacity.saturating_sub(taken), device: self.device, is_late: false }
     }
 
     pub(super) fn lock(&mut self, path: &str) -> Result<(), Refusal> {

@@ -2,7 +2,7 @@
 
 use base::id::ChunkAddress;
 use bytes::Bytes;
-use platform::disk::{DiskErrorKind, File, Open};
+use platform::disk::{DiskErrorKind, File};
 
 use super::{PackState, Packs};
 use crate::chunk::{Packed, unpack};
@@ -37,7 +37,7 @@ impl Packs {
         let bytes = match self.buffered(place, length) {
             Some(bytes) => bytes,
             None => {
-                let file = self.file_of(place.pack)?;
+                let file = self.file_of(place.pack).await?;
                 let mut bytes = vec![0; length];
                 self.counters.read_bytes.add(length as u64);
                 if place.header(*address).class == Class::Metadata
@@ -77,7 +77,7 @@ impl Packs {
             None if !self.has(place.pack) => return Ok(false),
             None => {
                 let mut bytes = vec![0; ChunkHeader::BYTES];
-                match self.file_of(place.pack)?.read_exact_at(u64::from(place.offset), &mut bytes).await {
+                match self.file_of(place.pack).await?.read_exact_at(u64::from(place.offset), &mut bytes).await {
                     Err(error) if error.kind == DiskErrorKind::Short => return Ok(false),
                     read => read?,
                 }
@@ -96,7 +96,7 @@ impl Packs {
     }
 
     /// The open file of a pack, kept for the next reader.
-    fn file_of(&self, pack: u64) -> Result<File, StoreError> {
+    async fn file_of(&self, pack: u64) -> Result<File, StoreError> {
         let disk = match self.catalog.read().get(&pack) {
             Some(known) => match &known.state {
                 PackState::Open(open) => return Ok(open.file().clone()),
@@ -114,7 +114,7 @@ impl Packs {
         if let Some(file) = self.files.get(&pack) {
             return Ok(file);
         }
-        let file = self.pool.disks[disk].disk.open(&pack_path(pack), Open::Read)?;
+        let file = self.pool.disks[disk].disk.open_to_read(&pack_path(pack)).await?;
         self.files.insert(pack, file.clone());
         Ok(file)
     }

@@ -1,10 +1,12 @@
 //! A file that was written by runs is what was given, past the page cache or not.
 
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::DirectoryFile;
+use crate::disk::Read;
 use crate::disk::{RUN_ALIGN, RawFile};
+use crate::real::block_on;
 
 /// Where runs end: within pages, at their borders, and more than a page on.
 const ENDS: [usize; 9] = [1, 4096, 4097, 8192, 12_000, 50_000, 53_248, 53_250, 200_000];
@@ -13,7 +15,7 @@ fn file(name: &str, is_direct: bool) -> DirectoryFile {
     let path = std::env::temp_dir().join(format!("hydrafs-run-{}-{name}", std::process::id()));
     let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     let direct = if is_direct { OnceLock::new() } else { OnceLock::from(None) };
-    let file = DirectoryFile { file, direct, shown: path.display().to_string() };
+    let file = DirectoryFile { file: Arc::new(file), direct, shown: path.display().to_string().into() };
     // Opened by name, so that it can be removed now.
     if file.direct().is_none() && is_direct {
         eprintln!("skipped: {} takes no direct I/O", path.display());
@@ -42,5 +44,27 @@ fn runs_at_odd_offsets_are_written_as_they_were_given() {
             assert_eq!(file.read_at(0, &mut found).unwrap(), given.len(), "direct {is_direct}, shift {shift}");
             assert!(found[..given.len()] == given, "direct {is_direct}, shift {shift}");
         }
+    }
+}
+
+#[test]
+fn a_thread_with_other_things_to_do_is_given_what_to_wait_for() {
+    let given: Vec<u8> = (0..300_000_usize).map(|at| u8::try_from(at * at % 251).unwrap()).collect();
+    let file = file("waits", false);
+    file.write_at(0, &given).unwrap();
+    file.sync().unwrap();
+    for (offset, length) in [(0, 300_000), (4095, 10_000), (299_000, 5000), (400_000, 10)] {
+        rustix::fs::fadvise(&*file.file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let mut found = vec![0; length];
+        let Read::Waits(now, rest) = file.read_or_wait(offset as u64, &mut found).unwrap() else {
+            panic!("{offset}: nothing of it was in memory, or the end was not met");
+        };
+        found.truncate(now);
+        found.extend(block_on(rest).unwrap());
+        assert!(found == given[offset.min(given.len())..given.len().min(offset + length)], "{length} at {offset}");
+        // Here there is nothing else to do.
+        let mut again = vec![0; length];
+        let read = block_on(async { file.read_or_wait(offset as u64, &mut again) });
+        assert!(matches!(read.unwrap(), Read::Done(count) if again[..count] == found));
     }
 }
