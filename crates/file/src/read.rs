@@ -70,26 +70,24 @@ impl FileSystem {
                 settled.push((inside.clone(), cut(&range, &extent, &inside)));
             }
         }
-        for (range, extent) in settled {
-            if let Extent::Chunk { address, skip, .. } = extent {
-                let at = usize::try_from(range.start - offset).expect("inside the buffer");
-                let length = usize::try_from(range.end - range.start).expect("inside the buffer");
-                self.copy_chunk(&address, skip, &mut buffer[at..at + length]).await?;
-            }
+        let chunk = |(range, extent): Settled| match extent {
+            Extent::Chunk { address, skip, .. } => Some((address, skip as usize, range)),
+            _ => None,
+        };
+        let chunks: Vec<_> = settled.into_iter().filter_map(chunk).collect();
+        let addresses: Vec<ChunkAddress> = chunks.iter().map(|(address, _, _)| *address).collect();
+        let contents = self.store.get_many(Class::Data, &addresses).await?;
+        for ((address, skip, range), content) in chunks.into_iter().zip(contents) {
+            let at = usize::try_from(range.start - offset).expect("inside the buffer");
+            let length = usize::try_from(range.end - range.start).expect("inside the buffer");
+            let source = content.get(skip..skip + length).ok_or_else(|| {
+                let error = Reader::new(&content).refuse("extent within its chunk");
+                corrupt("extent", address.to_string(), error)
+            })?;
+            buffer[at..at + length].copy_from_slice(source);
         }
         self.counters.read_bytes.add(count as u64);
         Ok(count)
-    }
-
-    async fn copy_chunk(&self, address: &ChunkAddress, skip: u32, target: &mut [u8]) -> Result<(), FileError> {
-        let chunk = self.store.get(Class::Data, address).await?;
-        let start = skip as usize;
-        let source = chunk.get(start..start + target.len()).ok_or_else(|| {
-            let error = Reader::new(&chunk).refuse("extent within its chunk");
-            corrupt("extent", address.to_string(), error)
-        })?;
-        target.copy_from_slice(source);
-        Ok(())
     }
 
     /// Extents of a committed tree that overlap `range`, whole, about `limit` of them, and where to go on (`None`: done).

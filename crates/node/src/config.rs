@@ -61,6 +61,8 @@ pub struct Config {
     pub threads: u32,
     /// Largest read or write request.
     pub request_bytes: u32,
+    /// How far the kernel may read ahead of who reads a file in order.
+    pub read_ahead_bytes: u64,
     /// How long the kernel may keep attributes and names.
     pub cache_time: Duration,
     /// Least severe messages that are logged.
@@ -81,6 +83,7 @@ impl Default for Config {
             queue_depth: 1,
             threads: 0,
             request_bytes: 0,
+            read_ahead_bytes: 0,
             cache_time: Duration::ZERO,
             log_level: tracing::Level::INFO,
             metrics_listen: None,
@@ -185,6 +188,13 @@ const KEYS: &[Key] = &[
             config.request_bytes = u32::try_from(bytes).map_err(|_| "too large".to_owned())?;
             Ok(())
         },
+    },
+    Key {
+        section: "mount",
+        name: "read_ahead",
+        default: "1 MiB",
+        help: "How far the kernel reads ahead of who reads a file in order. Needs root; else it is the kernel's 128 KiB.",
+        set: |config, text| size(text, 0, 1 << 30).map(|bytes| config.read_ahead_bytes = bytes),
     },
     Key {
         section: "mount",

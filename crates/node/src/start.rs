@@ -132,7 +132,23 @@ pub(crate) fn mount(
     let kernel = Arc::new(Kernel::new(Arc::clone(system), platform, config.cache_time, Nodes::new()));
     let mount = fuse::mount(point, &options).map_err(cannot)?;
     let session = Session::start(mount, Arc::clone(&kernel), &settings(config)).map_err(cannot)?;
+    // Without it reading is slower, and that is all.
+    if let Err(error) = set_read_ahead(point, config.read_ahead_bytes) {
+        tracing::info!("the kernel reads ahead as it does by itself: {error}");
+    }
     Ok((session, kernel))
+}
+
+/// Has the kernel read ahead so far in our mount at `point`. What the protocol agrees on can only be less than what the kernel has set
+/// for the mount by itself (`process_init_reply` in fs/fuse/inode.c), and that is 128 KiB.
+#[expect(clippy::disallowed_methods, reason = "sysfs is the outside")]
+fn set_read_ahead(point: &Path, bytes: u64) -> Result<(), Failure> {
+    let mounts = mounts::read()?;
+    let cannot = |why: String| Failure::new("cannot set how far the kernel reads ahead", why).at(point);
+    let mount = mounts::at(&mounts, point).filter(|mount| mount.is_hydrafs());
+    let (major, minor) = mount.ok_or_else(|| cannot("it is no mount of ours".to_owned()))?.device;
+    let file = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    std::fs::write(&file, (bytes >> 10).to_string()).map_err(|error| cannot(format!("{file}: {error}")))
 }
 
 /// Whether fusermount3 lets this user open a mount to others. The setting is a wish: without this right the mount is for its

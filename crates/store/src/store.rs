@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use platform::Platform;
 use platform::disk::{Disk, Space};
 use platform::task::parallel;
+use tokio::sync::oneshot;
 
 use crate::chunk::pack;
 use crate::counters::Counters;
@@ -35,6 +36,10 @@ use crate::superblock;
 
 /// Sealed packs after which the index takes them without waiting for a commit: bounds what `recent` holds in memory.
 const SEALED_WAITING_MAX: usize = 16;
+/// Tasks that read the chunks of one [`Store::get_many`] at most.
+const READERS_MAX: usize = 4;
+/// Chunks that one of them reads at least: a hand-over costs about as much as checking one.
+const READ_TOGETHER_MIN: usize = 3;
 /// What a cached chunk costs beyond its bytes.
 const CACHED_OVERHEAD: u64 = 128;
 
@@ -225,6 +230,62 @@ impl Store {
         self.counters.cache_misses.add(1);
         // Of many that want the same chunk one reads it, the others wait for it. Boxed: most find it cached, and need not carry this.
         cache.get_or_insert_async(address, Box::pin(self.read(address))).await
+    }
+
+    /// The contents of chunks, in their order, each as [`Store::get`] gives it. Of many that are not cached some are read and checked
+    /// at the same time.
+    ///
+    /// # Errors
+    /// As [`Store::get`]: the first.
+    pub async fn get_many(
+        self: &Arc<Store>,
+        class: Class,
+        addresses: &[ChunkAddress],
+    ) -> Result<Vec<Bytes>, StoreError> {
+        let cache = &self.caches[class.index()];
+        let absent: Vec<usize> = match addresses {
+            [_] => Vec::new(),
+            _ => (0..addresses.len()).filter(|number| cache.peek(&addresses[*number]).is_none()).collect(),
+        };
+        let each = absent.len().div_ceil(READERS_MAX).max(READ_TOGETHER_MIN);
+        let mut parts: Vec<&[usize]> = absent.chunks(each).collect();
+        // The last is read here, with what is cached.
+        parts.pop();
+        let begin = |part: &&[usize]| self.get_aside(class, part.iter().map(|number| addresses[*number]).collect());
+        let begun: Vec<_> = parts.iter().map(begin).collect();
+        let mut contents: Vec<Option<Bytes>> = vec![None; addresses.len()];
+        let is_elsewhere = |number: &usize| parts.iter().any(|part| part.contains(number));
+        for number in (0..addresses.len()).filter(|number| !is_elsewhere(number)) {
+            contents[number] = Some(self.get(class, &addresses[number]).await?);
+        }
+        for (part, begun) in parts.into_iter().zip(begun) {
+            let read = begun.await.expect("a panic there is one here")?;
+            part.iter().zip(read).for_each(|(number, content)| contents[*number] = Some(content));
+        }
+        Ok(contents.into_iter().flatten().collect())
+    }
+
+    /// Begins to get chunks, beside the caller.
+    fn get_aside(
+        self: &Arc<Store>,
+        class: Class,
+        addresses: Vec<ChunkAddress>,
+    ) -> oneshot::Receiver<Result<Vec<Bytes>, StoreError>> {
+        let (send, receive) = oneshot::channel();
+        let store = Arc::clone(self);
+        self.platform.tasks.aside(Box::pin(async move {
+            let mut contents = Vec::with_capacity(addresses.len());
+            let mut result = Ok(());
+            for address in &addresses {
+                result = store.get(class, address).await.map(|content| contents.push(content));
+                if result.is_err() {
+                    break;
+                }
+            }
+            // Who asked may have gone.
+            drop(send.send(result.map(|()| contents)));
+        }));
+        receive
     }
 
     /// Reads past the cache.

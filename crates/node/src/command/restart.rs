@@ -19,7 +19,7 @@ use crate::node_folder::NodeFolder;
 #[command(after_help = "Examples:\n  \
     hydrafs restart ./node                       the program from where it was started, which may be newer now\n  \
     hydrafs restart --binary ./hydrafs ./node    this program\n\n\
-    Open files, locks, listings and mappings go on. Options of the mount, request_size and transport stay as they are\n\
+    Open files, locks, listings and mappings go on. Options of the mount, request_size, read_ahead and transport stay as they are\n\
     until the next mount.")]
 pub(super) struct Arguments {
     /// The node's folder.

@@ -147,6 +147,18 @@ fn files_are_written_read_and_named() {
 }
 
 #[test]
+fn the_kernel_reads_ahead_as_far_as_it_is_told() {
+    over_each_transport("ahead", |mounted| {
+        let device = fs::metadata(&mounted.point).expect("a mount").dev();
+        let set = format!("/sys/class/bdi/{}:{}/read_ahead_kb", rustix::fs::major(device), rustix::fs::minor(device));
+        if OpenOptions::new().write(true).open(&set).is_err() {
+            return eprintln!("skipped: {set} cannot be written here");
+        }
+        assert_eq!(fs::read_to_string(set).expect("readable").trim(), "1024");
+    });
+}
+
+#[test]
 fn files_without_names_and_holes() {
     over_each_transport("holes", |mounted| {
         let m = |name: &str| mounted.point.join(name);
