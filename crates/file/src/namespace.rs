@@ -465,7 +465,9 @@ impl FileSystem {
     }
 
     async fn forget_committed(&self, node: Node) -> Result<(), FileError> {
-        if self.roots.lock().orphans == crate::format::Root::Empty {
+        // Clean, for it is not in memory: if it has no name, the newest commit has it among the orphans.
+        let orphans = self.roots.lock().orphans.clone();
+        if self.trees.get(&orphans, node.file.0).await?.is_none() {
             return Ok(());
         }
         match self.inode(node).await {

@@ -5,11 +5,11 @@
 //!
 //! Not here: prefetch, caches of chunks (the store's).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use base::codec::Reader;
-use base::id::ChunkAddress;
 use base::interval::cover_all;
 use store::Class;
 
@@ -35,6 +35,8 @@ pub(crate) type Settled = (Range<u64>, Extent);
 
 /// What a seek looks at first.
 const SEEK_BYTES: u64 = 1 << 20;
+/// Chunks that one read has in hand at a time: of 2 MiB mostly, and never of more than 8.
+const CHUNKS_PER_STEP: usize = 32;
 /// Extents are looked up in groups of about this many, so that a file of a million extents needs little memory.
 const EXTENTS_PER_STEP: usize = 1024;
 
@@ -70,24 +72,46 @@ impl FileSystem {
                 settled.push((inside.clone(), cut(&range, &extent, &inside)));
             }
         }
-        let chunk = |(range, extent): Settled| match extent {
-            Extent::Chunk { address, skip, .. } => Some((address, skip as usize, range)),
-            _ => None,
-        };
-        let chunks: Vec<_> = settled.into_iter().filter_map(chunk).collect();
-        let addresses: Vec<ChunkAddress> = chunks.iter().map(|(address, _, _)| *address).collect();
-        let contents = self.store.get_many(Class::Data, &addresses).await?;
-        for ((address, skip, range), content) in chunks.into_iter().zip(contents) {
-            let at = usize::try_from(range.start - offset).expect("inside the buffer");
-            let length = usize::try_from(range.end - range.start).expect("inside the buffer");
-            let source = content.get(skip..skip + length).ok_or_else(|| {
-                let error = Reader::new(&content).refuse("extent within its chunk");
-                corrupt("extent", address.to_string(), error)
-            })?;
-            buffer[at..at + length].copy_from_slice(source);
-        }
+        self.copy_chunks(settled, offset, buffer).await?;
         self.counters.read_bytes.add(count as u64);
         Ok(count)
+    }
+
+    /// Copies settled content to where it belongs in a buffer that begins at `offset`.
+    async fn copy_chunks(&self, mut settled: Vec<Settled>, offset: u64, buffer: &mut [u8]) -> Result<(), FileError> {
+        // In the order of the file, which mostly is that of their packs.
+        settled.sort_unstable_by_key(|(range, _)| range.start);
+        let (mut addresses, mut numbers) = (Vec::new(), BTreeMap::new());
+        let mut pieces: Vec<(usize, usize, Range<u64>)> = Vec::new();
+        for (range, extent) in settled {
+            if let Extent::Chunk { address, skip, .. } = extent {
+                let number = *numbers.entry(address).or_insert(addresses.len());
+                if number == addresses.len() {
+                    addresses.push(address);
+                }
+                pieces.push((number, skip as usize, range));
+            }
+        }
+        // Of a chunk in several pieces all are copied at once.
+        pieces.sort_by_key(|(number, _, _)| *number);
+        let mut pieces = pieces.into_iter().peekable();
+        for (step, addresses) in addresses.chunks(CHUNKS_PER_STEP).enumerate() {
+            let contents = self.store.get_many(Class::Data, addresses).await?;
+            for (index, content) in contents.iter().enumerate() {
+                while let Some((_, skip, range)) =
+                    pieces.next_if(|(number, _, _)| *number == step * CHUNKS_PER_STEP + index)
+                {
+                    let at = usize::try_from(range.start - offset).expect("inside the buffer");
+                    let length = usize::try_from(range.end - range.start).expect("inside the buffer");
+                    let source = content.get(skip..skip + length).ok_or_else(|| {
+                        let error = Reader::new(content).refuse("extent within its chunk");
+                        corrupt("extent", addresses[index].to_string(), error)
+                    })?;
+                    buffer[at..at + length].copy_from_slice(source);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Extents of a committed tree that overlap `range`, whole, about `limit` of them, and where to go on (`None`: done).

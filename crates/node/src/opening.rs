@@ -158,7 +158,7 @@ pub(crate) fn explain_disk(what: &str, error: &DiskError) -> Failure {
         }
         DiskErrorKind::Denied => "run the command as the user who owns the disk's folder, or as root",
         DiskErrorKind::Locked => "another process uses the disk; end it first",
-        DiskErrorKind::Exists | DiskErrorKind::Short | DiskErrorKind::Failed => {
+        DiskErrorKind::Exists | DiskErrorKind::Short | DiskErrorKind::Silent | DiskErrorKind::Failed => {
             "check the disk: see dmesg and smartctl"
         }
     };

@@ -40,6 +40,8 @@ pub enum DiskErrorKind {
     Locked,
     /// The file ends before what was asked for.
     Short,
+    /// The device did not answer in time. What was to be done may be done yet.
+    Silent,
     /// Anything else: the medium failed. Nothing is known about what was written.
     Failed,
 }

@@ -41,7 +41,7 @@ fn aside() -> &'static Aside {
 }
 
 thread_local! {
-    /// Whether this thread waits for one future and has nothing else to do meanwhile. A transport's thread has.
+    /// Whether this thread waits for disks itself: it has nothing else to do, and nobody waits for it who must not wait for ever.
     static IS_WAITING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -90,7 +90,7 @@ impl Tasks for Threads {
     fn spawn(&self, name: &str, task: Boxed<()>) {
         let builder = std::thread::Builder::new().name(name.to_owned());
         let run = move || {
-            if catch_unwind(AssertUnwindSafe(|| block_on(task))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| drive(task))).is_err() {
                 // Nobody would do its work from now on, and who waits for it would wait for ever. Recovery is sound.
                 std::process::abort();
             }
@@ -99,7 +99,10 @@ impl Tasks for Threads {
     }
 
     fn aside(&self, task: Boxed<()>) {
-        self.aside.run(task);
+        if let Err(task) = self.aside.run(task) {
+            // No more threads in this system: the caller then waits with the others.
+            aside::finish(task);
+        }
     }
 
     fn here(&self, task: Boxed<()>) {
@@ -120,8 +123,21 @@ impl Tasks for Threads {
     }
 }
 
-/// Polls a future to completion on this thread, which sleeps while the future waits, and waits for disks itself.
+/// Polls a future to completion on this thread, which sleeps while the future waits, and waits for disks itself, however long that takes.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    /// Puts back what the thread was before.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            IS_WAITING.set(self.0);
+        }
+    }
+    let _before = Before(IS_WAITING.replace(true));
+    drive(future)
+}
+
+/// The same, but disks are waited for elsewhere: only so long, and others may be waiting for what this thread holds.
+fn drive<T>(future: impl Future<Output = T>) -> T {
     use std::task::{Context, Poll, Wake, Waker};
 
     struct Unpark(std::thread::Thread);
@@ -136,15 +152,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     }
-    /// Puts back what the thread was before.
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            IS_WAITING.set(self.0);
-        }
-    }
     let mut future = std::pin::pin!(future);
-    let _before = Before(IS_WAITING.replace(true));
     WAKER.with(|waker| {
         let mut context = Context::from_waker(waker);
         loop {

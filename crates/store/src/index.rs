@@ -10,9 +10,9 @@
 //!       be deleted and is made again from the packs.
 //! X-3   An entry leaves `recent` only after the transaction that holds it is durable and visible to look-ups.
 //! X-5   Of each chunk that the directory of a pack in `packs` names, the file names a place, needed or not; of one that lies in several
-//!       packs the other places too, apart: a read goes there where the named copy does not verify. When the pack goes that holds the named one, another that verifies takes its place in the
-//!       same transaction; where none does, one on a missing disk (K-6). Only where there is neither, the chunk is named no more: `check`
-//!       tells of it as long as a pack has it.
+//!       packs the other places too, apart: a read goes there where the named copy does not verify. When the pack goes that holds the
+//!       named one, another that verifies takes its place in the same transaction; where none does, one on a missing disk (K-6). Only
+//!       where there is neither, the chunk is named no more: `check` tells of it as long as a pack has it.
 //!
 //! Not here: reading packs (`pack`), deciding what to delete (`reclaim`).
 

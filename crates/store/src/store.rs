@@ -17,7 +17,7 @@ use base::limits::CHUNK_BYTES_MAX;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use platform::Platform;
-use platform::disk::{Disk, Space};
+use platform::disk::{Disk, DiskErrorKind, Space};
 use platform::task::parallel;
 use tokio::sync::oneshot;
 
@@ -236,7 +236,7 @@ impl Store {
     /// at the same time.
     ///
     /// # Errors
-    /// As [`Store::get`]: the first.
+    /// As [`Store::get`], of one of them.
     pub async fn get_many(
         self: &Arc<Store>,
         class: Class,
@@ -255,14 +255,21 @@ impl Store {
         let begun: Vec<_> = parts.iter().map(begin).collect();
         let mut contents: Vec<Option<Bytes>> = vec![None; addresses.len()];
         let is_elsewhere = |number: &usize| parts.iter().any(|part| part.contains(number));
+        let mut result = Ok(());
         for number in (0..addresses.len()).filter(|number| !is_elsewhere(number)) {
-            contents[number] = Some(self.get(class, &addresses[number]).await?);
+            match self.get(class, &addresses[number]).await {
+                Ok(content) => contents[number] = Some(content),
+                Err(error) => result = Err(error),
+            }
         }
+        // All are waited for: none works for nobody.
         for (part, begun) in parts.into_iter().zip(begun) {
-            let read = begun.await.expect("a panic there is one here")?;
-            part.iter().zip(read).for_each(|(number, content)| contents[*number] = Some(content));
+            match begun.await.expect("a panic there is one here") {
+                Ok(read) => part.iter().zip(read).for_each(|(number, content)| contents[*number] = Some(content)),
+                Err(error) => result = Err(error),
+            }
         }
-        Ok(contents.into_iter().flatten().collect())
+        result.map(|()| contents.into_iter().flatten().collect())
     }
 
     /// Begins to get chunks, beside the caller.
@@ -277,12 +284,13 @@ impl Store {
             let mut contents = Vec::with_capacity(addresses.len());
             let mut result = Ok(());
             for address in &addresses {
-                result = store.get(class, address).await.map(|content| contents.push(content));
-                if result.is_err() {
+                // Who asked may have gone.
+                if send.is_closed() || result.is_err() {
                     break;
                 }
+                result = store.get(class, address).await.map(|content| contents.push(content));
             }
-            // Who asked may have gone.
+            drop(store);
             drop(send.send(result.map(|()| contents)));
         }));
         receive
@@ -303,7 +311,10 @@ impl Store {
             if now != place {
                 // It was moved meanwhile.
                 place = now;
-            } else if is_second {
+            } else if is_second || is_silence(&error) {
+                if let Some(content) = self.other_copy(address, place).await {
+                    return Ok(content);
+                }
                 place = self.place_after(address, place, error).await?;
                 is_second = false;
             } else {
@@ -313,24 +324,31 @@ impl Store {
         }
     }
 
-    /// Another place than the one where the chunk was looked for twice in vain, if there is one: a further copy, or another that an
-    /// index made again names, for an older version of a page of the index names places of old.
+    /// The content of a further copy of a chunk that does not verify at `place`, if there is a good one.
+    async fn other_copy(&self, address: &ChunkAddress, place: Place) -> Option<Bytes> {
+        // What keeps the copies from being known is no worse than what is wrong already.
+        for copy in self.packs.index.file().copies_of(address).unwrap_or_default() {
+            if copy == place || !self.packs.has(copy.pack) {
+                continue;
+            }
+            if let Ok(content) = self.packs.read(address, &copy).await {
+                // T-3: the one that is named is a bad one still.
+                self.packs.doubt(*address);
+                self.counters.other_copies.add(1);
+                return Some(content);
+            }
+        }
+        None
+    }
+
+    /// Another place than the one where the chunk was looked for in vain, if there is one: an older version of a page of the index
+    /// names places of old.
     async fn place_after(
         self: &Arc<Store>,
         address: &ChunkAddress,
         place: Place,
         error: StoreError,
     ) -> Result<Place, StoreError> {
-        let of = std::iter::once(*address).collect();
-        // What keeps the copies from being known is no worse than what is wrong already.
-        for (_, copy) in self.packs.index.file().copies(&self.pool.disks[0].disk, &of).unwrap_or_default() {
-            if copy != place && self.packs.has(copy.pack) && self.packs.read(address, &copy).await.is_ok() {
-                // T-3: the one that is named is a bad one still.
-                self.packs.doubt(*address);
-                self.counters.other_copies.add(1);
-                return Ok(copy);
-            }
-        }
         let other = match &error {
             StoreError::Corrupt { .. } => match self.packs.is_named_at(address, &place).await {
                 Ok(true) => Err(error.clone()),
@@ -684,4 +702,9 @@ impl Store {
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
+}
+
+/// Whether a disk did not answer: it was waited for long enough.
+fn is_silence(error: &StoreError) -> bool {
+    matches!(error, StoreError::Disk(error) if error.kind == DiskErrorKind::Silent)
 }

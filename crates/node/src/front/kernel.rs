@@ -70,7 +70,7 @@ impl Service for Kernel {
         }
         let system = Arc::clone(&self.system);
         let mut forget = Box::pin(async move { system.forget(node, count).await });
-        // Mostly it is done at once: only the last reference to an unlinked file may have to wait.
+        // Mostly it is done at once: only where orphans are read from a disk, or one of them ends, there is something to wait for.
         let done = match forget.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(done) => done,
             Poll::Pending => {
@@ -79,7 +79,7 @@ impl Service for Kernel {
                         tracing::warn!("cannot end {}: {error}", node.file);
                     }
                 };
-                return self.platform.tasks.spawn("forget", Box::pin(finish));
+                return self.platform.tasks.aside(Box::pin(finish));
             }
         };
         if let Err(error) = done {

@@ -1,7 +1,7 @@
 //! Threads for what waits for a disk. Each takes one task at a time and ends when it has had none for a while.
 //!
 //! An operation runs in the thread that polls it, disk and all. Where that thread serves others too, as a transport's does, waiting for a
-//! disk would hold them all up: so it does not wait there for what has to be read, nor for what is told to take long.
+//! disk would hold them all up: so reads wait here, and what is told to take long.
 //!
 //! No task waits for a thread, for one may be what another waits for. Who has many bounds them himself.
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::block_on;
+use super::drive;
 use crate::task::Boxed;
 
 /// How long a thread waits for its next task before it ends.
@@ -43,29 +43,24 @@ impl Aside {
         Aside { shared: Arc::new(Shared { cpus, queue: Mutex::default(), arrived: Condvar::new() }) }
     }
 
-    /// Runs a task on a thread of ours.
-    pub(super) fn run(&self, task: Boxed<()>) {
+    /// Runs a task on a thread of ours; gives it back if the system starts no more of them.
+    pub(super) fn run(&self, task: Boxed<()>) -> Result<(), Boxed<()>> {
         let mut queue = self.shared.queue.lock();
         queue.waiting.push_back(task);
         if queue.waiting.len() <= queue.idle {
             self.shared.arrived.notify_one();
-            return;
+            return Ok(());
         }
         let shared = Arc::clone(&self.shared);
         let started = std::thread::Builder::new().name("aside".to_owned()).spawn(move || shared.work());
-        if started.is_err() {
-            // No more threads in this system: the caller then waits with the others.
-            let task = queue.waiting.pop_back().expect("pushed above");
-            drop(queue);
-            finish(task);
-        }
+        started.map(drop).map_err(|_| queue.waiting.pop_back().expect("pushed above"))
     }
 }
 
 /// Runs a task on this thread.
 pub(super) fn finish(task: Boxed<()>) {
     // Who waits for the task hears of a panic by its silence.
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| block_on(task)));
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drive(task)));
 }
 
 impl Shared {
@@ -94,16 +89,17 @@ impl Shared {
 mod tests {
     use tokio::sync::oneshot;
 
-    use super::{Aside, block_on};
+    use super::{Aside, drive};
 
     #[test]
     fn tasks_run_beside_each_other_and_a_panic_ends_one() {
         let aside = Aside::new();
         let ((send, receive), (done, is_done)) = (oneshot::channel(), oneshot::channel());
-        aside.run(Box::pin(async { panic!("this one alone") }));
+        let run = |task| assert!(aside.run(task).is_ok(), "the system starts a thread");
+        run(Box::pin(async { panic!("this one alone") }));
         // The first waits for the second: with one thread both would hang.
-        aside.run(Box::pin(async move { done.send(receive.await.expect("sent")).expect("awaited") }));
-        aside.run(Box::pin(async move { send.send(7).expect("awaited") }));
-        assert_eq!(block_on(is_done), Ok(7));
+        run(Box::pin(async move { done.send(receive.await.expect("sent")).expect("awaited") }));
+        run(Box::pin(async move { send.send(7).expect("awaited") }));
+        assert_eq!(drive(is_done), Ok(7));
     }
 }

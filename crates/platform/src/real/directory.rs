@@ -12,6 +12,7 @@ use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -36,8 +37,12 @@ pub struct Directory {
     /// How much room there is.
     space: Question<Result<Space, DiskError>>,
     /// What was last heard of it.
-    heard: Mutex<Option<Space>>,
+    heard: Arc<Mutex<Option<Space>>>,
+    overdue: Overdue,
 }
+
+/// Answers of a device that were waited for in vain and have not come yet. While there are any, nobody else waits.
+type Overdue = Arc<AtomicUsize>;
 
 impl Directory {
     /// An existing directory.
@@ -52,7 +57,8 @@ impl Directory {
             root: root.to_owned(),
             shown,
             space: Question::new(),
-            heard: Mutex::default(),
+            heard: Arc::default(),
+            overdue: Overdue::default(),
         })))
     }
 
@@ -87,10 +93,10 @@ fn describe(operation: &'static str, path: &str, error: &io::Error) -> DiskError
     DiskError { kind, operation, path: path.to_owned(), detail: error.to_string() }
 }
 
-fn open(options: &OpenOptions, path: &Path) -> Result<Arc<dyn RawFile>, DiskError> {
+fn open(options: &OpenOptions, path: &Path, overdue: &Overdue) -> Result<Arc<dyn RawFile>, DiskError> {
     let shown: Arc<str> = path.display().to_string().into();
     let file = options.open(path).map_err(|error| describe("open", &shown, &error))?;
-    Ok(Arc::new(DirectoryFile { file: Arc::new(file), direct: OnceLock::new(), shown }))
+    Ok(Arc::new(DirectoryFile { file: Arc::new(file), direct: OnceLock::new(), shown, overdue: Arc::clone(overdue) }))
 }
 
 fn measure(root: &Path, shown: &str) -> Result<Space, DiskError> {
@@ -110,21 +116,48 @@ fn measure(root: &Path, shown: &str) -> Result<Space, DiskError> {
 /// What is said of a device that does not answer.
 fn silent(operation: &'static str, path: &str) -> DiskError {
     let detail = "the device does not answer".to_owned();
-    DiskError { kind: DiskErrorKind::Failed, operation, path: path.to_owned(), detail }
+    DiskError { kind: DiskErrorKind::Silent, operation, path: path.to_owned(), detail }
 }
 
-/// Runs `work`, which waits for a device, on a thread of its own, for as long as there is patience.
+/// Runs `work`, which waits for a device, on a thread aside, and waits for it until the patience ends.
 fn beside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, DiskError> + Send + 'static,
+    overdue: &Overdue,
     silent: DiskError,
+    patience: impl Future<Output = ()> + Send + 'static,
 ) -> Boxed<Result<T, DiskError>> {
+    const ANSWERED: u8 = 1;
+    const OVERDUE: u8 = 2;
+    if overdue.load(Ordering::SeqCst) > 0 {
+        return Box::pin(async { Err(silent) });
+    }
     let (send, receive) = oneshot::channel();
-    // Who asked may have gone.
-    aside().run(Box::pin(async move { drop(send.send(work())) }));
+    let state = Arc::new(AtomicU8::new(0));
+    let (noted, owed) = (Arc::clone(&state), Arc::clone(overdue));
+    let task = Box::pin(async move {
+        let result = work();
+        if noted.swap(ANSWERED, Ordering::SeqCst) == OVERDUE {
+            owed.fetch_sub(1, Ordering::SeqCst);
+        }
+        // Who asked may have gone.
+        drop(send.send(result));
+    });
+    if aside().run(task).is_err() {
+        let detail = "the system starts no more threads".to_owned();
+        return Box::pin(async move { Err(DiskError { kind: DiskErrorKind::Failed, detail, ..silent }) });
+    }
+    let owed = Arc::clone(overdue);
     Box::pin(async move {
-        match first(receive, Delay::new(PATIENCE)).await {
+        match first(receive, patience).await {
             First::Left(Ok(result)) => result,
-            First::Left(Err(_)) | First::Right(()) => Err(silent),
+            First::Left(Err(_)) => Err(silent),
+            First::Right(()) => {
+                owed.fetch_add(1, Ordering::SeqCst);
+                if state.swap(OVERDUE, Ordering::SeqCst) == ANSWERED {
+                    owed.fetch_sub(1, Ordering::SeqCst);
+                }
+                Err(silent)
+            }
         }
     })
 }
@@ -133,7 +166,7 @@ impl RawDisk for Directory {
     fn open(&self, path: &str, how: Open) -> Result<Arc<dyn RawFile>, DiskError> {
         let mut options = OpenOptions::new();
         options.read(true).write(how != Open::Read).create_new(how == Open::Create).mode(0o600);
-        open(&options, &self.join(path))
+        open(&options, &self.join(path), &self.overdue)
     }
 
     fn open_or_wait(&self, path: &str) -> Result<Opening, DiskError> {
@@ -142,8 +175,9 @@ impl RawDisk for Directory {
         }
         let path = self.join(path);
         let silent = silent("open", &path.display().to_string());
-        let opened = move || open(OpenOptions::new().read(true), &path);
-        Ok(Opening::Waits(beside(opened, silent)))
+        let overdue = Arc::clone(&self.overdue);
+        let opened = move || open(OpenOptions::new().read(true), &path, &overdue);
+        Ok(Opening::Waits(beside(opened, &self.overdue, silent, Delay::new(PATIENCE))))
     }
 
     fn remove(&self, path: &str) -> Result<(), DiskError> {
@@ -178,13 +212,11 @@ impl RawDisk for Directory {
     }
 
     fn space(&self) -> Result<Space, DiskError> {
-        let (root, shown) = (self.root.clone(), self.shown.clone());
-        let Some(answer) = self.space.ask(move || measure(&root, &shown)) else {
-            let late = self.heard.lock().map(|space| Space { is_late: true, ..space });
-            return late.ok_or_else(|| silent("measure the space of", &self.shown));
-        };
-        *self.heard.lock() = answer.as_ref().ok().copied();
-        answer
+        let (root, shown, heard) = (self.root.clone(), self.shown.clone(), Arc::clone(&self.heard));
+        let measure = move || measure(&root, &shown).inspect(|space| *heard.lock() = Some(*space));
+        // What is not known at all has to be waited for.
+        let Some(before) = *self.heard.lock() else { return measure() };
+        self.space.ask(measure).unwrap_or(Ok(Space { is_late: true, ..before }))
     }
 
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
@@ -207,6 +239,7 @@ struct DirectoryFile {
     /// For direct I/O, once it was wanted; `None` where there is none.
     direct: OnceLock<Option<fs::File>>,
     shown: Arc<str>,
+    overdue: Overdue,
 }
 
 /// Fills `buffer` as far as the file reaches.
@@ -263,7 +296,7 @@ impl RawFile for DirectoryFile {
             rest.truncate(count);
             Ok(rest)
         };
-        Ok(Read::Waits(count, beside(read, silent)))
+        Ok(Read::Waits(count, beside(read, &self.overdue, silent, Delay::new(PATIENCE))))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {

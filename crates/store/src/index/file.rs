@@ -43,11 +43,23 @@ pub(crate) struct IndexFile {
     node_identity: [u8; 16],
     // `None` after a failure, until the next commit opens it anew.
     database: Mutex<Option<Contained<Database>>>,
-    chunks: RwLock<Option<Arc<Chunks>>>,
+    tables: RwLock<Option<Arc<Contained<Tables>>>>,
     failure: Failure,
 }
 
-type Chunks = Contained<ReadOnlyTable<ChunkKey, ChunkValue>>;
+/// What look-ups look into.
+struct Tables {
+    chunks: ReadOnlyTable<ChunkKey, ChunkValue>,
+    copies: ReadOnlyTable<(ChunkKey, u64), ChunkValue>,
+}
+
+impl Tables {
+    fn of(database: &Database) -> Result<Arc<Contained<Tables>>, String> {
+        let read = database.begin_read().map_err(words)?;
+        let (chunks, copies) = (read.open_table(CHUNKS).map_err(words)?, read.open_table(COPIES).map_err(words)?);
+        Ok(Arc::new(Contained::new(Tables { chunks, copies })))
+    }
+}
 
 /// Something of redb's that may panic when it is dropped, after it panicked over damaged bytes.
 struct Contained<T>(Option<T>);
@@ -105,7 +117,7 @@ impl IndexFile {
             cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
             node_identity,
             database: Mutex::new(None),
-            chunks: RwLock::new(None),
+            tables: RwLock::new(None),
             failure: Failure::default(),
         }
     }
@@ -180,25 +192,20 @@ impl IndexFile {
     // Look-ups see the newest commit through one long-lived read transaction: beginning one for each would cost more
     // than the look-up.
     fn publish(&self, database: Contained<Database>) -> Result<(), StoreError> {
-        *self.chunks.write() = Some(self.snapshot(&database)?);
+        *self.tables.write() = Some(self.guarded("its tables", || Tables::of(&database))?);
         *self.database.lock() = Some(database);
         Ok(())
     }
 
-    fn snapshot(&self, database: &Database) -> Result<Arc<Chunks>, StoreError> {
-        self.guarded("its tables", || {
-            let table = database.begin_read().map_err(words)?.open_table(CHUNKS).map_err(words)?;
-            Ok(Arc::new(Contained::new(table)))
-        })
+    fn tables(&self) -> Result<Arc<Contained<Tables>>, StoreError> {
+        let tables = self.tables.read().clone();
+        tables.ok_or_else(|| corrupt("the chunk index", &self.path, 0, "an open index", "one that failed before"))
     }
 
     /// The place that the file knows.
     pub(crate) fn lookup(&self, address: &ChunkAddress) -> Result<Option<Place>, StoreError> {
-        let table = self.chunks.read().clone();
-        let Some(table) = table else {
-            return Err(corrupt("the chunk index", &self.path, 0, "an open index", "one that failed before"));
-        };
-        self.guarded("an entry", || match table.get(&address.0).map_err(words)? {
+        let tables = self.tables()?;
+        self.guarded("an entry", || match tables.chunks.get(&address.0).map_err(words)? {
             None => Ok(None),
             Some(value) => Place::decode(address, value.value())
                 .map(Some)
@@ -215,6 +222,18 @@ impl IndexFile {
         self.guarded("packs", || read_packs(database))
     }
 
+    /// Further places of a chunk, in the order of packs: hints, of which some may be of packs that are gone.
+    pub(crate) fn copies_of(&self, address: &ChunkAddress) -> Result<Vec<Place>, StoreError> {
+        let tables = self.tables()?;
+        self.guarded("copies", || {
+            let mut copies = Vec::new();
+            for entry in tables.copies.range((&address.0, 0)..=(&address.0, u64::MAX)).map_err(words)? {
+                copies.extend(Place::decode(address, entry.map_err(words)?.1.value()));
+            }
+            Ok(copies)
+        })
+    }
+
     /// Further places of these chunks, in the order of addresses and packs: hints, of which some may be of packs that are gone.
     pub(crate) fn copies(&self, disk: &Disk, of: &AddressSet) -> Result<Vec<(ChunkAddress, Place)>, StoreError> {
         let mut slot = self.database.lock();
@@ -222,7 +241,7 @@ impl IndexFile {
         self.guarded("copies", || {
             let mut copies = Vec::new();
             let table = database.begin_read().map_err(words)?.open_table(COPIES).map_err(words)?;
-            // Few chunks lie in two places: all of them are looked at.
+            // All are looked at: mostly few chunks lie in two places.
             for entry in table.iter().map_err(words)? {
                 let (key, value) = entry.map_err(words)?;
                 let address = ChunkAddress(*key.value().0);
@@ -235,18 +254,15 @@ impl IndexFile {
 
     /// Chunks in the file.
     pub(crate) fn count(&self) -> u64 {
-        let table = self.chunks.read().clone();
-        table.and_then(|table| self.guarded("its length", || table.len().map_err(words)).ok()).unwrap_or(0)
+        let length = |tables: Arc<Contained<Tables>>| self.guarded("its length", || tables.chunks.len().map_err(words));
+        self.tables().and_then(length).unwrap_or(0)
     }
 
     /// Every entry, in the order of addresses; for `check`.
     pub(crate) fn walk(&self, visit: &mut dyn FnMut(ChunkAddress, Option<Place>)) -> Result<(), StoreError> {
-        let table = self.chunks.read().clone();
-        let Some(table) = table else {
-            return Err(corrupt("the chunk index", &self.path, 0, "an open index", "one that failed before"));
-        };
+        let tables = self.tables()?;
         self.guarded("an entry", || {
-            for entry in table.iter().map_err(words)? {
+            for entry in tables.chunks.iter().map_err(words)? {
                 let (key, value) = entry.map_err(words)?;
                 let address = ChunkAddress(*key.value());
                 visit(address, Place::decode(&address, value.value()));
@@ -263,9 +279,9 @@ impl IndexFile {
     ) -> Result<&'a Contained<Database>, StoreError> {
         if slot.is_none() {
             // The old snapshot must be gone before another instance may reuse its pages.
-            *self.chunks.write() = None;
+            *self.tables.write() = None;
             let database = self.open_database(disk, Open::Write)?;
-            *self.chunks.write() = Some(self.snapshot(&database)?);
+            *self.tables.write() = Some(self.guarded("its tables", || Tables::of(&database))?);
             *slot = Some(database);
         }
         Ok(slot.as_ref().expect("opened above"))
@@ -278,15 +294,15 @@ impl IndexFile {
         let database = self.open_again(disk, &mut slot)?;
         let done = self.guarded("a commit", || {
             write_change(database, change)?;
-            database.begin_read().map_err(words)?.open_table(CHUNKS).map(Contained::new).map_err(words)
+            Tables::of(database)
         });
         match done {
-            Ok(table) => {
-                *self.chunks.write() = Some(Arc::new(table));
+            Ok(tables) => {
+                *self.tables.write() = Some(tables);
                 Ok(())
             }
             Err(error) => {
-                *self.chunks.write() = None;
+                *self.tables.write() = None;
                 *slot = None;
                 // Reads must go on: open at once. If that fails too, the next commit tries again.
                 if let Ok(database) = self.open_database(disk, Open::Write) {

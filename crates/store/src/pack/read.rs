@@ -116,6 +116,10 @@ impl Packs {
         }
         let file = self.pool.disks[disk].disk.open_to_read(&pack_path(pack)).await?;
         self.files.insert(pack, file.clone());
+        // It may have been dropped while it was being opened, and nobody would close it.
+        if !self.has(pack) {
+            self.files.remove(&pack);
+        }
         Ok(file)
     }
 

@@ -1,11 +1,13 @@
 //! A file that was written by runs is what was given, past the page cache or not.
 
 use std::fs;
+use std::future::{pending, ready};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
-use super::DirectoryFile;
-use crate::disk::Read;
-use crate::disk::{RUN_ALIGN, RawFile};
+use super::{DirectoryFile, Overdue, beside, silent};
+use crate::disk::{DiskError, DiskErrorKind, RUN_ALIGN, RawFile, Read};
 use crate::real::block_on;
 
 /// Where runs end: within pages, at their borders, and more than a page on.
@@ -15,7 +17,12 @@ fn file(name: &str, is_direct: bool) -> DirectoryFile {
     let path = std::env::temp_dir().join(format!("hydrafs-run-{}-{name}", std::process::id()));
     let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     let direct = if is_direct { OnceLock::new() } else { OnceLock::from(None) };
-    let file = DirectoryFile { file: Arc::new(file), direct, shown: path.display().to_string().into() };
+    let file = DirectoryFile {
+        file: Arc::new(file),
+        direct,
+        shown: path.display().to_string().into(),
+        overdue: Overdue::default(),
+    };
     // Opened by name, so that it can be removed now.
     if file.direct().is_none() && is_direct {
         eprintln!("skipped: {} takes no direct I/O", path.display());
@@ -67,4 +74,24 @@ fn a_thread_with_other_things_to_do_is_given_what_to_wait_for() {
         let read = block_on(async { file.read_or_wait(offset as u64, &mut again) });
         assert!(matches!(read.unwrap(), Read::Done(count) if again[..count] == found));
     }
+}
+
+#[test]
+fn a_device_that_was_waited_for_in_vain_is_not_waited_for_again_until_it_answers() {
+    let (overdue, said) = (Overdue::default(), || silent("read", "p"));
+    let (send, receive) = channel();
+    let (tell, told) = channel();
+    let hangs = move || {
+        receive.recv().expect("sent below");
+        tell.send(()).expect("awaited below");
+        Ok(1)
+    };
+    let kind = |result: Result<i32, DiskError>| result.map_err(|error| error.kind);
+    // A patience that has ended.
+    assert_eq!(kind(block_on(beside(hangs, &overdue, said(), ready(())))), Err(DiskErrorKind::Silent));
+    assert_eq!(kind(block_on(beside(|| unreachable!(), &overdue, said(), pending()))), Err(DiskErrorKind::Silent));
+    send.send(()).expect("it hangs");
+    told.recv().expect("it goes on");
+    while overdue.load(Ordering::SeqCst) > 0 {}
+    assert_eq!(kind(block_on(beside(|| Ok(2), &overdue, said(), pending()))), Ok(2));
 }
