@@ -21,6 +21,8 @@
 //!       nobody waits without one. It answers after the frame is durable, or the try has failed; should it end in another way, the list is
 //!       dropped, and that is an error too.
 //! J-7   A group begins at a page of its own, so no write touches a sector that holds durable frames, and a device takes it past the page cache.
+//! J-8   A superblock covers frames of this life only when one of them is durable: from then on a segment of this life is the one that J-3
+//!       names. Else what a torn group of the life before left behind its gap would follow what the superblock covers (seed 50132).
 //!
 //! Not here: what a crash left (`replay`), what frames mean.
 
@@ -113,6 +115,8 @@ pub(crate) struct Journal {
     counters: Arc<Counters>,
     segment_bytes: u64,
     buffer: Mutex<Buffer>,
+    /// The last frame of the lives before.
+    resumed: Position,
     durable: AtomicU64,
     waiting: Mutex<Waiting>,
     segments: tokio::sync::Mutex<Segments>,
@@ -153,6 +157,7 @@ impl Journal {
                 next: resume.last.0 + 1,
                 spare: Run::default(),
             }),
+            resumed: resume.last,
             durable: AtomicU64::new(resume.last.0),
             waiting: Mutex::default(),
             segments: tokio::sync::Mutex::new(Segments {
@@ -222,6 +227,14 @@ impl Journal {
     /// Why the journal ended, if it did.
     pub(crate) fn failure(&self) -> Option<StoreError> {
         self.failure.lock().clone().map(|cause| StoreError::ReadOnly { cause })
+    }
+
+    /// Returns when a superblock may cover frames up to `covered` (J-8).
+    pub(crate) async fn begin_for(self: &Arc<Journal>, covered: Position) -> Answer {
+        if covered <= self.resumed || self.last_durable() > self.resumed {
+            return Ok(());
+        }
+        self.sync(covered).await
     }
 
     /// Returns when frame `upto` is durable.

@@ -510,6 +510,7 @@ impl Store {
         let mut root = self.root.lock().await;
         assert!(covered >= root.covered, "commits cover more and more");
         self.settle().await?;
+        self.journal.begin_for(covered).await?;
         self.keep_index().await;
         self.write_root(&mut root, roots.to_vec(), covered, false).await?;
         Ok(())

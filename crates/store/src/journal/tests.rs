@@ -50,6 +50,38 @@ fn a_tail_that_is_torn_anywhere_leaves_a_prefix() {
     });
 }
 
+/// J-8: what a torn group left behind its gap does not follow what a commit of the next life covers, written or not.
+#[test]
+fn leftovers_of_a_torn_group_never_count_again() {
+    for covered in 0..6_u64 {
+        let machine = Machine::new(5, 1, 64 << 20);
+        let (store, _) = machine.open();
+        machine.run(async {
+            for number in 1..=5_u8 {
+                store.log(&[number; 100]);
+            }
+            store.sync_log(Position(5)).await.unwrap();
+        });
+        drop(store);
+        machine.world.restart();
+        let files = machine.disks[0].snapshot_files();
+        let (path, _) = files.iter().find(|(path, _)| path.starts_with("journal/")).unwrap();
+        machine.disks[0].corrupt(path, (SegmentHeader::FRAMES_AT + FrameHeader::BYTES) as u64, &[9; 10]);
+        let (store, recovered) = machine.open();
+        assert!(recovered.frames.is_empty(), "the first of the group is torn");
+        machine.run(async {
+            for _ in 0..covered {
+                store.log(b"of the new life");
+            }
+            store.commit(b"roots", Position(covered)).await.unwrap();
+        });
+        drop(store);
+        machine.world.restart();
+        let (_, recovered) = machine.open();
+        assert_eq!((recovered.covered, recovered.frames.len()), (Position(covered), 0));
+    }
+}
+
 /// Segments are used again, and what they held before never counts.
 #[test]
 fn segments_are_used_again() {
