@@ -2,8 +2,8 @@
 //!
 //! Crates above take a [`Platform`] and [`disk::Disk`]s and never touch `std::fs`, `Instant::now`, threads or random numbers
 //! themselves (clippy.toml bans them). On the real platform an operation on a disk runs in the thread that asks and is
-//! complete at the first poll, except that a thread which serves others waits for no read; on the simulated one it waits its turn in
-//! virtual time.
+//! complete at the first poll, but for reads that have to wait for the device: those wait on a thread aside, unless a `block_on` asks; on
+//! the simulated one it waits its turn in virtual time.
 //!
 //! Not here: what the bytes mean; sockets (they come with the cluster).
 
