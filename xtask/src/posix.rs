@@ -86,11 +86,12 @@ impl Place {
 type Step = (&'static str, fn(&Place) -> Result<End>);
 
 /// All steps, quick ones first: what fails, fails early.
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     ("pjdfstest", suites::pjdfstest),
     ("fsx", suites::fsx),
     ("stress-ng one by one", suites::stress_each),
     ("stress-ng together", suites::stress_together),
+    ("direct and cached", suites::direct_and_cached),
     ("sqlite", sqlite::torture),
     ("tar", trees::tar),
     ("rsync", trees::rsync),

@@ -46,6 +46,20 @@ impl FileSystem {
     /// # Errors
     /// `IsDirectory`, or the store's: bytes that cannot be verified are an error, never wrong data.
     pub async fn read(&self, node: Node, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
+        self.read_noting(node, offset, buffer, true).await
+    }
+
+    /// The same; moves the access time only if `notes_access` (open(2), O_NOATIME).
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub async fn read_noting(
+        &self,
+        node: Node,
+        offset: u64,
+        buffer: &mut [u8],
+        notes_access: bool,
+    ) -> Result<usize, FileError> {
         self.counters.reads.add(1);
         let _use = self.grace.enter(node.file.0);
         let inode = self.inode(node).await?;
@@ -63,7 +77,9 @@ impl FileSystem {
                 let at = usize::try_from(range.start - offset).expect("inside the buffer");
                 buffer[at..at + bytes.len()].copy_from_slice(bytes);
             });
-            self.note_access(&inode, &mut state, node);
+            if notes_access {
+                self.note_access(&inode, &mut state, node);
+            }
             (count, state.base.tree.clone(), settled, gaps)
         };
         for gap in gaps {

@@ -153,6 +153,11 @@ impl Unmounter {
         &self.place.mountpoint
     }
 
+    /// `major:minor` of the mount in mount tables.
+    pub fn device(&self) -> &str {
+        &self.place.device
+    }
+
     /// Whether our mount is still the topmost at its place.
     pub fn is_mounted(&self) -> io::Result<bool> {
         let place = &self.place;

@@ -2,7 +2,7 @@
 //!
 //! Beware: the kernel takes locks for these. Dropping pages waits for reads and writes of the same file that are being
 //! served, dropping a name waits for requests in its directory. A thread that serves requests must therefore never
-//! `send`; it may `post`, and a thread of the notifier's own sends.
+//! `send`; it may `post`, and a thread of the notifier's own sends. Attributes alone it may `forget_attributes`.
 
 #![expect(unsafe_code, reason = "writev(2) has no wrapper that takes a shared descriptor")]
 
@@ -74,6 +74,12 @@ impl Notifier {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Has the kernel forget a node's attributes. This alone a thread that serves requests may send: leaving the data alone, the kernel
+    /// takes no lock for it that a request could hold (`fuse_reverse_inval_inode` in fs/fuse/inode.c).
+    pub fn forget_attributes(&self, node: u64) -> io::Result<bool> {
+        self.send(&Notice::InvalidateInode { node, offset: -1, bytes: 0 })
     }
 
     /// Sends a notice soon, after those posted before. Errors are not reported: they mean that the session is over or

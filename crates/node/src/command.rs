@@ -84,7 +84,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let name =
         arguments.first().and_then(|name| Path::new(name).file_name()).map(|name| name.to_string_lossy().into_owned());
     let result = match name.as_deref() {
-        Some("mount.hydrafs") => mount_helper::mount(&arguments),
+        Some("mount.hydrafs" | "mount.fuse.hydrafs") => mount_helper::mount(&arguments),
         Some("umount.fuse.hydrafs" | "umount.hydrafs") => mount_helper::umount(&arguments),
         _ => run(CommandLine::parse_from(arguments).verb),
     };

@@ -53,6 +53,8 @@ pub struct Config {
     pub compression: Compression,
     /// Whether other users than the daemon's may use the mount.
     pub allow_other: bool,
+    /// Whether reading moves access times (relatime).
+    pub access_times: bool,
     /// Transport of requests.
     pub transport: Transport,
     /// Requests that may be under way per queue.
@@ -79,6 +81,7 @@ impl Default for Config {
             commit_interval: Duration::ZERO,
             compression: Compression::None,
             allow_other: true,
+            access_times: true,
             transport: Transport::Auto,
             queue_depth: 1,
             threads: 0,
@@ -148,6 +151,20 @@ const KEYS: &[Key] = &[
         default: "true",
         help: "Whether other users than the one who mounts may use the mount (the kernel checks their permissions).\nAs an ordinary user this needs `user_allow_other` in /etc/fuse.conf.",
         set: |config, text| boolean(text).map(|allow| config.allow_other = allow),
+    },
+    Key {
+        section: "mount",
+        name: "access_times",
+        default: "relatime",
+        help: "When reading moves a file's access time: \"relatime\" (if it is not newer than the last change, or a day old)\nor \"noatime\" (never). The mount option noatime says it for one mount.",
+        set: |config, text| {
+            config.access_times = match text {
+                "relatime" => true,
+                "noatime" => false,
+                _ => return Err("expected relatime or noatime".to_owned()),
+            };
+            Ok(())
+        },
     },
     Key {
         section: "mount",

@@ -9,6 +9,7 @@
 //! Nothing is decided here that another front end would have to decide again: permissions are the kernel's, everything else the
 //! file layer's.
 
+mod around;
 mod errands;
 mod failures;
 mod listers;

@@ -41,7 +41,8 @@ use crate::daemon::{self, Verdict};
 use crate::failure::Failure;
 use crate::front::{Answer, Asked, Control, Desk, Kernel, Mounted, Nodes, Wish};
 use crate::handover::{self, Handover};
-use crate::node_folder::{Lock, NodeFolder};
+use crate::mounts;
+use crate::node_folder::{Lock, NodeFolder, Stage};
 use crate::opening;
 use crate::start::{self, MountOptions, take_away};
 
@@ -63,11 +64,11 @@ const EXTENSION_US: u32 = 30_000_000;
 
 /// Runs the daemon of a node, mounted or not, until it is told to end.
 pub(crate) fn run(folder: &NodeFolder, mount: Option<(&Path, MountOptions)>) -> Result<(), Failure> {
-    let config = folder.config()?;
+    let mut config = folder.config()?;
+    config.access_times &= !mount.is_some_and(|(_, options)| options.no_access_times);
     daemon::log(config.log_level);
-    let mut lock = folder.lock()?;
-    let at = mount.map(|(point, _)| format!(", mounted at {}", point.display())).unwrap_or_default();
-    lock.describe(&format!("its daemon (process {}{at})", std::process::id()));
+    let lock = folder.lock_when_ended(|text| tracing::info!("{text}"))?;
+    describe(&lock, mount.map(|(point, _)| point));
     let (life, inbox) = Life::new(folder, config, lock);
     let system = life.open(&[])?;
     let serving = mount.map(|mount| {
@@ -100,8 +101,11 @@ pub(crate) fn run(folder: &NodeFolder, mount: Option<(&Path, MountOptions)>) -> 
 pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), Failure> {
     let prepare = || -> Result<_, Failure> {
         let Handover { lock, references, numbers, session } = Handover::receive(socket)?;
-        let config = folder.config()?;
+        let mut config = folder.config()?;
         daemon::log(config.log_level);
+        let table = mounts::read()?;
+        let is_ours = |mount: &&mounts::Mount| mount.is_hydrafs() && mount.source == folder.path;
+        config.access_times &= !table.iter().find(is_ours).is_some_and(|mount| mount.has("noatime"));
         let (life, inbox) = Life::new(folder, config, Lock::handed_over(lock));
         let parked = session.map(|(device, bytes)| Parked::decode(device, &bytes));
         let parked = parked.transpose().map_err(|error| Failure::new("cannot take the mount over", error))?;
@@ -110,7 +114,7 @@ pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), 
         let (server, ready) = life.begin(&mut house)?;
         Ok((life, inbox, house, server, ready))
     };
-    let (mut life, inbox, house, server, ready) = prepare().inspect_err(|failure| {
+    let (life, inbox, house, server, ready) = prepare().inspect_err(|failure| {
         handover::tell(socket, &Verdict::Failed(failure.clone()));
     })?;
     // From now on signals are ours.
@@ -118,9 +122,41 @@ pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), 
     handover::tell(socket, &Verdict::Ready(words.clone()));
     handover::wait_for_go(socket);
     ready.go();
-    life.lock.describe(&format!("its daemon (process {}{})", std::process::id(), house.at()));
+    describe(&life.lock, house.unmounter().map(Unmounter::mountpoint));
     tracing::info!("{words}, taken over");
     life.live(house, server, &inbox)
+}
+
+/// Notes in the lock file that this daemon has the node.
+fn describe(lock: &Lock, point: Option<&Path>) {
+    let process = std::process::id();
+    match point {
+        Some(point) => {
+            lock.describe(&format!("its daemon (process {process}, mounted at {})", point.display()), Stage::Mounted);
+        }
+        None => lock.describe(&format!("its daemon (process {process})"), Stage::Working),
+    }
+}
+
+/// How the mount was taken away, while the session has not ended yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unmounting {
+    /// If nobody used it.
+    Gently,
+    /// Whoever uses it.
+    ByForce,
+}
+
+/// Refuses if the mount, taken away where it was made, is still elsewhere: the kernel goes on with it then.
+fn kept_elsewhere(unmounter: &Unmounter) -> Result<(), Failure> {
+    let keepers = mounts::elsewhere(unmounter.device(), start::USERS_MAX);
+    if keepers.is_empty() {
+        return Ok(());
+    }
+    let why = format!("it is gone here and goes on {}", keepers.join(", "));
+    Err(Failure::new("cannot end the mount", why).at(unmounter.mountpoint()).mend(
+        "the daemon ends with the last of these; or use `hydrafs stop --lazy NODE`: programs get errors from then on",
+    ))
 }
 
 /// What happens to a daemon.
@@ -182,6 +218,7 @@ enum End {
 
 impl Serving {
     fn new(session: Session, kernel: Arc<Kernel>) -> Serving {
+        kernel.serves(session.notifier());
         let (parker, unmounter) = (session.parker(), session.unmounter());
         let transport = start::transport_name(session.negotiated());
         Serving { session: Some(session), kernel, parker, unmounter, transport }
@@ -191,10 +228,6 @@ impl Serving {
 impl House {
     fn unmounter(&self) -> Option<&Unmounter> {
         self.serving.as_ref().map(|serving| &serving.unmounter)
-    }
-
-    fn at(&self) -> String {
-        self.unmounter().map(|at| format!(", mounted at {}", at.mountpoint().display())).unwrap_or_default()
     }
 }
 
@@ -233,7 +266,7 @@ impl<'a> Life<'a> {
         (next, known): (u64, Vec<(u64, Node, u64)>),
     ) -> Result<House, Failure> {
         let nodes = Nodes::resume(next, &known);
-        let kernel = Arc::new(Kernel::new(Arc::clone(&system), &self.platform, self.config.cache_time, nodes));
+        let kernel = Arc::new(Kernel::resume(Arc::clone(&system), &self.platform, self.config.cache_time, nodes));
         self.house(system, parked.map(|parked| (parked, kernel)))
     }
 
@@ -343,11 +376,35 @@ impl<'a> Life<'a> {
     fn until_end(&self, house: &House, inbox: &Receiver<Event>, mut later: VecDeque<Event>) -> End {
         let unmounter = house.unmounter();
         let mut stops = Vec::new();
-        let mut is_unmounting = false;
+        let mut unmounting = None;
         // A restart that waits for its flush.
         let mut restart: Option<(PathBuf, Answer)> = None;
         let ending = || Failure::new("cannot restart", "the daemon is ending");
-        while let Some(event) = later.pop_front().or_else(|| inbox.recv().ok()) {
+        loop {
+            let event = match (later.pop_front(), unmounting) {
+                (Some(event), _) => Ok(event),
+                (None, Some(_)) => inbox.recv_timeout(PROGRESS_INTERVAL),
+                (None, None) => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let event = match event {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Disconnected) => return End::Stop(stops),
+                Err(RecvTimeoutError::Timeout) => {
+                    let kept = unmounter.map_or(Ok(()), kept_elsewhere);
+                    match (kept, unmounting) {
+                        // Some request still has to end.
+                        (Ok(()), _) => {}
+                        // Their calls fail when this process has ended.
+                        (Err(_), Some(Unmounting::ByForce)) => return End::Stop(stops),
+                        (Err(failure), _) => {
+                            unmounting = None;
+                            stops.drain(..).for_each(|answer: Answer| answer.done(Ok(json!({ "kept": failure }))));
+                        }
+                    }
+                    continue;
+                }
+            };
+            let is_unmounting = unmounting.is_some();
             match event {
                 Event::Ended(result) => {
                     if let Err(error) = result {
@@ -380,12 +437,16 @@ impl<'a> Life<'a> {
                         }
                     }
                 }
-                Event::Asked(Asked { wish: Wish::Stop { .. }, answer }) if is_unmounting => stops.push(answer),
+                Event::Asked(Asked { wish: Wish::Stop { detach }, answer })
+                    if unmounting.is_some_and(|how| how == Unmounting::ByForce || !detach) =>
+                {
+                    stops.push(answer);
+                }
                 Event::Asked(Asked { wish: Wish::Stop { detach }, answer }) => {
                     match unmounter.map_or(Ok(()), |unmounter| take_away(unmounter, detach)) {
                         Ok(()) => {
                             stops.push(answer);
-                            is_unmounting = true;
+                            unmounting = Some(if detach { Unmounting::ByForce } else { Unmounting::Gently });
                         }
                         Err(failure) => answer.done(Err(failure)),
                     }
@@ -402,9 +463,10 @@ impl<'a> Life<'a> {
                     if let Err(failure) = taken {
                         tracing::error!("{failure}");
                     }
-                    is_unmounting = true;
+                    unmounting = Some(Unmounting::ByForce);
                 }
             }
+            let is_unmounting = unmounting.is_some();
             if let Some((_, answer)) = restart.take_if(|_| is_unmounting) {
                 answer.done(Err(ending()));
             }
@@ -412,12 +474,12 @@ impl<'a> Life<'a> {
                 return End::Stop(stops);
             }
         }
-        End::Stop(stops)
     }
 
     /// Ends for good, and says so.
     fn end(self, house: House, server: Server, answers: &[Answer]) -> Result<(), Failure> {
         daemon::stopping();
+        self.lock.describe(&format!("its daemon (process {})", std::process::id()), Stage::Ending);
         let closed = self.close(&house, answers);
         if let Err(failure) = &closed {
             tracing::error!("{failure}");

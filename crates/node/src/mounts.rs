@@ -26,6 +26,8 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where.
     pub point: PathBuf,
+    /// Options of the mount, separated by commas.
+    pub options: String,
     /// File system type with subtype.
     pub kind: String,
     /// What is mounted: for ours the node's folder.
@@ -37,6 +39,12 @@ impl Mount {
     #[must_use]
     pub fn is_hydrafs(&self) -> bool {
         self.kind == KIND
+    }
+
+    /// Whether it was mounted with this option.
+    #[must_use]
+    pub fn has(&self, option: &str) -> bool {
+        self.options.split(',').any(|word| word == option)
     }
 }
 
@@ -68,6 +76,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         device: (major.parse().ok()?, minor.parse().ok()?),
         root: path(3)?,
         point: path(4)?,
+        options: text(5)?.to_owned(),
         kind: text(dash + 1)?.to_owned(),
         source: path(dash + 2)?,
     })
@@ -139,20 +148,46 @@ pub fn is_dead(error: &io::Error) -> bool {
 /// hung mount does not hang us. Other users' processes are visible to root only.
 #[must_use]
 pub fn users(point: &Path, limit: usize) -> Vec<String> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let is_process = |name: &OsString| name.as_bytes().iter().all(u8::is_ascii_digit);
-    let names = processes.flatten().map(|entry| entry.file_name()).filter(is_process);
     let uses = |name: &OsString| {
         let folder = Path::new("/proc").join(name);
         let links = ["cwd", "root", "exe"].map(|link| folder.join(link));
         let open = std::fs::read_dir(folder.join("fd")).into_iter().flatten().flatten().map(|entry| entry.path());
         links.into_iter().chain(open).any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(point)))
     };
-    let describe = |name: OsString| {
-        let command = std::fs::read_to_string(Path::new("/proc").join(&name).join("comm")).unwrap_or_default();
-        format!("{} ({})", name.display(), command.trim_end())
+    processes().filter(uses).map(describe).take(limit).collect()
+}
+
+/// Where else the file system with this device number (`major:minor`) is mounted, at most `limit` places: "at POINT" in our mount table
+/// (a bind mount), or "in the mount namespace of pid (name)" (a container, a service, unshare(1)). Other users' processes are visible to
+/// root only.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "the mount tables are the outside")]
+pub fn elsewhere(device: &str, limit: usize) -> Vec<String> {
+    let namespace = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
+    let found = |process: &Path| {
+        let table = std::fs::read(process.join("mountinfo")).unwrap_or_default();
+        parse(&table).into_iter().find(|mount| format!("{}:{}", mount.device.0, mount.device.1) == device)
     };
-    names.filter(uses).map(describe).take(limit).collect()
+    let own = Path::new("/proc/self");
+    let ours = found(own).map(|mount| format!("at {}", mount.point.display()));
+    let others = processes().filter(|name| {
+        let process = Path::new("/proc").join(name);
+        namespace(&process) != namespace(own) && found(&process).is_some()
+    });
+    let others = others.map(|name| format!("in the mount namespace of {}", describe(name)));
+    ours.into_iter().chain(others).take(limit).collect()
+}
+
+/// Names in /proc of all processes.
+fn processes() -> impl Iterator<Item = OsString> {
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter(|name| name.as_bytes().iter().all(u8::is_ascii_digit))
+}
+
+/// A process for people: "pid (name)".
+fn describe(process: OsString) -> String {
+    let command = std::fs::read_to_string(Path::new("/proc").join(&process).join("comm")).unwrap_or_default();
+    format!("{} ({})", process.display(), command.trim_end())
 }
 
 #[cfg(test)]
@@ -177,6 +212,7 @@ mod tests {
         assert_eq!(mounts[1].source, Path::new("/srv/the\\node"));
         assert_eq!(mounts[1].device, (0, 41));
         assert!(mounts[1].is_hydrafs() && !mounts[0].is_hydrafs());
+        assert!(mounts[1].has("nosuid") && !mounts[1].has("suid") && !mounts[1].has("user_id=0"));
     }
 
     #[test]

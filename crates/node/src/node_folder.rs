@@ -3,7 +3,7 @@
 //! ```text
 //! NODE/node            format, uuid, number, disks        (this module; written once by init)
 //! NODE/hydrafs.toml    settings                           (config)
-//! NODE/lock            flock of the running daemon; its process id and mount point, for messages
+//! NODE/lock            flock of the running daemon; who it is, for messages, and its [`Stage`]
 //! NODE/control.sock    the running daemon's control socket (control)
 //! NODE/hydrafs.log     log of a daemon that runs in the background (daemon)
 //! ```
@@ -14,6 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use base::id::NodeNumber;
 use platform::disk::Disk;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{self, Config};
 use crate::failure::Failure;
+use crate::mounts;
 
 /// Version of the folder's layout and of the file `node`.
 pub const FORMAT: i64 = 1;
@@ -30,6 +32,13 @@ const NODE_FILE: &str = "node";
 const LOCK_FILE: &str = "lock";
 /// Largest `node` file that is read: a thousand disks with long paths fit.
 const NODE_FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// How long a daemon that has lost its mount may take to make everything local before who waits for its lock is refused.
+const ENDING_PATIENCE: Duration = Duration::from_secs(120);
+/// How long it may take to notice that it has lost it.
+const NOTICING_PATIENCE: Duration = Duration::from_secs(2);
+/// How often the lock is tried meanwhile.
+const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Content of the file `node`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,25 +157,104 @@ impl NodeFolder {
 
     /// Takes the lock, or says who holds it.
     pub fn lock(&self) -> Result<Lock, Failure> {
+        self.try_lock()?.map_err(|holder| self.in_use(&holder))
+    }
+
+    /// Takes the lock, also if a daemon still has it whose mount was taken away: umount(8) returns before that daemon has made
+    /// everything local. `say` hears that it is waited for.
+    #[expect(clippy::disallowed_methods, reason = "a command that waits for another process")]
+    pub fn lock_when_ended(&self, say: impl FnOnce(&str)) -> Result<Lock, Failure> {
+        let begin = Instant::now();
+        let mut say = Some(say);
+        loop {
+            let holder = match self.try_lock()? {
+                Ok(lock) => return Ok(lock),
+                Err(holder) => holder,
+            };
+            let patience = match holder.stage {
+                Some(Stage::Ending) => ENDING_PATIENCE,
+                Some(Stage::Mounted) if !self.is_mounted()? => NOTICING_PATIENCE,
+                _ => Duration::ZERO,
+            };
+            if begin.elapsed() >= patience {
+                return Err(self.in_use(&holder));
+            }
+            if let Some(say) = say.take_if(|_| holder.stage == Some(Stage::Ending)) {
+                say(&format!("waiting for {}, which makes everything local and ends", holder.name));
+            }
+            std::thread::sleep(LOCK_INTERVAL);
+        }
+    }
+
+    /// Whether the mount table of this process has a mount of this node.
+    fn is_mounted(&self) -> Result<bool, Failure> {
+        Ok(mounts::read()?.iter().any(|mount| mount.is_hydrafs() && mount.source == self.path))
+    }
+
+    /// Takes the lock, or gives who holds it.
+    fn try_lock(&self) -> Result<Result<Lock, Holder>, Failure> {
         let path = self.path.join(LOCK_FILE);
         let cannot = |error: std::io::Error| Failure::new("cannot lock the node", error).at(&path);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(cannot)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Lock { file }),
+            Ok(()) => Ok(Ok(Lock { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut holder = String::new();
+                let mut text = String::new();
                 // Who holds it is a courtesy: without it the message is still right.
-                let _ = Read::by_ref(&mut file).take(4096 + 64).read_to_string(&mut holder);
-                let holder = if holder.is_empty() { "another process".to_owned() } else { holder.trim().to_owned() };
-                Err(Failure::new("cannot use the node", format!("{holder} is using it")).at(&self.path).mend(format!(
-                    "see `hydrafs status {0}`, or end it with `hydrafs stop {0}`; nothing was changed",
-                    self.path.display()
-                )))
+                let _ = Read::by_ref(&mut file).take(4096 + 64).read_to_string(&mut text);
+                Ok(Err(Holder::parse(&text)))
             }
             Err(error) => Err(cannot(error.into())),
         }
+    }
+
+    fn in_use(&self, holder: &Holder) -> Failure {
+        Failure::new("cannot use the node", format!("{} is using it", holder.name)).at(&self.path).mend(format!(
+            "see `hydrafs status {0}`, or end it with `hydrafs stop {0}`; nothing was changed",
+            self.path.display()
+        ))
+    }
+}
+
+/// What the lock file says of who holds the lock: a line for people, and a line with the stage.
+#[derive(Debug, PartialEq, Eq)]
+struct Holder {
+    name: String,
+    /// `None` also for what another version wrote.
+    stage: Option<Stage>,
+}
+
+/// Where the holder of a lock is in its life, for who waits for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It has the lock for as long as it likes.
+    Working,
+    /// It ends when its mount is taken away.
+    Mounted,
+    /// It makes everything local and ends.
+    Ending,
+}
+
+impl Stage {
+    const ALL: [(Stage, &str); 3] =
+        [(Stage::Working, "working"), (Stage::Mounted, "mounted"), (Stage::Ending, "ending")];
+}
+
+impl Holder {
+    fn parse(text: &str) -> Holder {
+        let mut lines = text.lines();
+        let name = lines.next().filter(|name| !name.is_empty()).unwrap_or("another process").to_owned();
+        let word = lines.next();
+        let stage = Stage::ALL.iter().find(|(_, known)| Some(*known) == word).map(|(stage, _)| *stage);
+        Holder { name, stage }
+    }
+
+    fn text(name: &str, stage: Stage) -> String {
+        let word = Stage::ALL.iter().find(|(known, _)| *known == stage).map(|(_, word)| *word);
+        // A path may hold a line's end.
+        format!("{}\n{}\n", name.replace('\n', " "), word.unwrap_or_default())
     }
 }
 
@@ -182,14 +270,16 @@ impl Lock {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// Notes who holds the lock, for the message that the next one gets.
-    pub fn describe(&mut self, holder: &str) {
-        let write = |file: &mut File| {
-            file.set_len(0)?;
+    /// Notes who holds the lock, for who wants it next.
+    pub fn describe(&self, holder: &str, stage: Stage) {
+        let text = Holder::text(holder, stage);
+        // Whoever reads meanwhile finds the lines of one holder: what an older one left comes after them.
+        let write = |mut file: &File| {
             file.rewind()?;
-            file.write_all(holder.as_bytes())
+            file.write_all(text.as_bytes())?;
+            file.set_len(text.len() as u64)
         };
-        if let Err(error) = write(&mut self.file) {
+        if let Err(error) = write(&self.file) {
             tracing::warn!("cannot note the process id in the lock file: {error}");
         }
     }
@@ -253,7 +343,7 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::Identity;
+    use super::{Holder, Identity, Stage};
 
     fn parse(text: &str) -> Result<Identity, String> {
         Identity::parse(text, Path::new("/n/node")).map_err(|failure| failure.to_string())
@@ -268,6 +358,18 @@ mod tests {
             disks: vec![PathBuf::from("/d/\u{e9} \"x\""), PathBuf::from("disk")],
         };
         assert_eq!(parse(&toml::to_string(&identity).expect("plain")), Ok(identity));
+    }
+
+    #[test]
+    fn a_holder_reads_back_and_what_another_version_wrote_is_a_name() {
+        for (stage, _) in Stage::ALL {
+            let found = Holder::parse(&Holder::text("its daemon (process 7, mounted at /a\nending)", stage));
+            assert_eq!(found.stage, Some(stage));
+            assert_eq!(found.name, "its daemon (process 7, mounted at /a ending)");
+        }
+        let of_old = Holder::parse("its daemon (process 7)");
+        assert_eq!((of_old.name.as_str(), of_old.stage), ("its daemon (process 7)", None));
+        assert_eq!(Holder::parse("").name, "another process");
     }
 
     #[test]

@@ -99,6 +99,7 @@ fn options(config: &Config, ram_bytes: u64) -> file::Options {
         commit_journal_bytes: (shared / 24).min(64 << 20),
         uncommitted_files_max: count(shared / 12, UNCOMMITTED_BYTES),
         inodes_max: count(shared / 12, INODE_BYTES),
+        access_times: config.access_times,
         ..file::Options::default()
     };
     options.store.cache_bytes = shared / 3;

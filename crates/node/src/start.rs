@@ -12,7 +12,7 @@ use file::FileSystem;
 use fuse::{Negotiated, Session, Unmounter};
 use platform::Platform;
 use platform::real::block_on;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 
@@ -22,12 +22,12 @@ use crate::control::server::Handler;
 use crate::control::wire::Request;
 use crate::daemon;
 use crate::failure::Failure;
-use crate::front::{Control, Kernel, Nodes};
-use crate::node_folder::{Lock, NodeFolder};
+use crate::front::{Control, Kernel};
+use crate::node_folder::{Lock, NodeFolder, Stage};
 use crate::{mounts, opening};
 
 /// Processes that a message names when a mount is in use.
-const USERS_MAX: usize = 5;
+pub(crate) const USERS_MAX: usize = 5;
 
 /// How to mount, beyond the settings.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,8 +36,12 @@ pub(crate) struct MountOptions {
     pub(crate) no_set_id: bool,
     pub(crate) no_devices: bool,
     pub(crate) no_execute: bool,
+    /// Reading moves no access times, whatever the setting.
+    pub(crate) no_access_times: bool,
     /// Overrides the setting.
     pub(crate) allow_other: Option<bool>,
+    /// Sets the options of the mount that is there.
+    pub(crate) remount: bool,
     /// Not of the mount: the node goes without disks that are missing.
     pub(crate) degraded: bool,
 }
@@ -66,8 +70,8 @@ impl<'a> Access<'a> {
         }
         daemon::log_of_tool();
         let config = folder.config()?;
-        let mut lock = folder.lock()?;
-        lock.describe(&format!("a command (process {})", std::process::id()));
+        let lock = folder.lock_when_ended(|text| tracing::warn!("{text}"))?;
+        lock.describe(&format!("a command (process {})", std::process::id()), Stage::Working);
         let platform = platform::real::platform();
         let (system, report, given_up) = if accepts_loss {
             opening::open_with_loss(folder, &config, &platform)?
@@ -120,7 +124,13 @@ pub(crate) fn mount(
     let source = folder.path.to_str().ok_or_else(|| {
         Failure::new("cannot mount", "the node's path is not UTF-8").at(&folder.path).mend("rename its folder")
     })?;
-    let words = [(options.no_set_id, "nosuid"), (options.no_devices, "nodev"), (options.no_execute, "noexec")];
+    let words = [
+        (options.no_set_id, "nosuid"),
+        (options.no_devices, "nodev"),
+        (options.no_execute, "noexec"),
+        // The mount table keeps it for a process that takes over.
+        (!config.access_times, "noatime"),
+    ];
     let options = fuse::MountOptions {
         source: source.to_owned(),
         subtype: "hydrafs".to_owned(),
@@ -129,7 +139,7 @@ pub(crate) fn mount(
         read_only: options.read_only,
         extra: words.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()).collect(),
     };
-    let kernel = Arc::new(Kernel::new(Arc::clone(system), platform, config.cache_time, Nodes::new()));
+    let kernel = Arc::new(Kernel::new(Arc::clone(system), platform, config.cache_time));
     let mount = fuse::mount(point, &options).map_err(cannot)?;
     let session = Session::start(mount, Arc::clone(&kernel), &settings(config)).map_err(cannot)?;
     // Without it reading is slower, and that is all.
@@ -160,6 +170,32 @@ fn may_allow_other() -> bool {
         tracing::warn!("only you can use the mount: user_allow_other is not set in /etc/fuse.conf");
     }
     may
+}
+
+/// Gives the mount at `point` other options. Access times are kept as before until the daemon is restarted.
+pub(crate) fn remount(folder: &NodeFolder, point: &Path, options: MountOptions) -> Result<(), Failure> {
+    let cannot = |why: String| Failure::new("cannot remount", why).at(point);
+    let point = point.canonicalize().map_err(|error| cannot(error.to_string()))?;
+    let table = mounts::read()?;
+    let mount = mounts::at(&table, &point).filter(|mount| mount.is_hydrafs() && mount.source == folder.path);
+    let Some(mount) = mount else {
+        return Err(cannot(format!("{} is not mounted there", folder.path.display()))
+            .mend("see the mounts of HydraFS with `findmnt -t fuse.hydrafs`"));
+    };
+    let flags = [
+        (options.read_only, MountFlags::RDONLY),
+        (options.no_set_id, MountFlags::NOSUID),
+        (options.no_devices, MountFlags::NODEV),
+        (options.no_execute, MountFlags::NOEXEC),
+        (options.no_access_times, MountFlags::NOATIME),
+    ];
+    let flags = flags.iter().filter(|(is_set, _)| *is_set).fold(MountFlags::empty(), |all, (_, flag)| all | *flag);
+    rustix::mount::mount_remount(&mount.point, flags, "").map_err(|error| match error {
+        rustix::io::Errno::BUSY => {
+            cannot("files in it are open for writing".to_owned()).mend("end who writes; nothing was changed")
+        }
+        error => cannot(error.to_string()),
+    })
 }
 
 /// Unmounts; with `detach` even while it is in use, and whoever uses it gets errors from then on.

@@ -1,9 +1,10 @@
-//! Suites made for testing file systems: pjdfstest, fsx, stress-ng.
+//! Suites made for testing file systems: pjdfstest, fsx, stress-ng; and fio for what they leave out.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +21,37 @@ const FSX_OPERATIONS_PER_RUN: u64 = 20_000;
 
 /// Two users that every Debian and most other systems have, each with its own group: none has to be made.
 const USERS: [&str; 6] = ["nobody", "daemon", "bin", "games", "mail", "www-data"];
+
+/// Asynchronous direct writes beside reads through the kernel's cache: when all is over, both ways show the same content.
+pub(super) fn direct_and_cached(place: &Place) -> Result<End> {
+    let (file, direct) = (place.dir.join("file"), place.scratch("direct")?.join("file"));
+    let rounds = if place.is_quick { 20 } else { 400 };
+    for round in 0..rounds {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        // There may be no file yet.
+                        let _ = fs::read(&file);
+                    }
+                });
+            }
+            let fio = Program::new("fio").arg(format!("--filename={}", file.display()));
+            let fio = fio.args(["--name=direct", "--ioengine=libaio", "--direct=1", "--rw=randwrite", "--bs=64k"]);
+            let fio = fio.args(["--size=640k", "--iodepth=10", "--randrepeat=0", "--refill_buffers"]);
+            let written = fio.log(&place.log).run();
+            is_over.store(true, Ordering::Relaxed);
+            written
+        })?;
+        let copy = Program::new("dd").args(["bs=64k", "iflag=direct", "status=none"]);
+        copy.arg(format!("if={}", file.display())).arg(format!("of={}", direct.display())).log(&place.log).run()?;
+        if fs::read(&file)? != fs::read(&direct)? {
+            bail!("round {round}: a read through the cache shows other content than one around it");
+        }
+    }
+    Ok(End::Passed(format!("{rounds} files written by libaio while they were read through the cache")))
+}
 
 /// pjdfstest, all of it.
 pub(super) fn pjdfstest(place: &Place) -> Result<End> {

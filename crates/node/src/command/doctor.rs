@@ -71,7 +71,7 @@ const RING_FILES: [(&str, &str); 2] = [
     ("etc/tmpfiles.d/hydrafs.conf", "w /sys/module/fuse/parameters/enable_uring - - - - Y\n"),
     ("etc/modprobe.d/hydrafs.conf", "options fuse enable_uring=1\n"),
 ];
-const HELPERS: [&str; 2] = ["usr/sbin/mount.hydrafs", "usr/sbin/umount.fuse.hydrafs"];
+const HELPERS: [&str; 3] = ["usr/sbin/mount.hydrafs", "usr/sbin/mount.fuse.hydrafs", "usr/sbin/umount.fuse.hydrafs"];
 /// Packs, their indexes and journals of some disks, with room to spare.
 const OPEN_FILES_MIN: u64 = 4096;
 /// FUSE as we speak it needs 5.4 (zero-message opens, copy_file_range); statx of birth times and O_TMPFILE need 6.6.
@@ -265,7 +265,7 @@ impl Machine {
             }
             std::os::unix::fs::symlink(&ours, &path)?;
         }
-        Ok(format!("linked /{} and /{} to {}", HELPERS[0], HELPERS[1], ours.display()))
+        Ok(format!("linked /{} to {}", HELPERS.join(", /"), ours.display()))
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Arguments {
     /// `hydrafs restart` takes them in.
     #[arg(long)]
     pub(super) degraded: bool,
-    /// Mount options as for mount(8): ro, noexec, nosuid, nodev, allow_other, noallow_other, degraded; usual ones that do not
+    /// Mount options as for mount(8): ro, noexec, nosuid, nodev, noatime, allow_other, noallow_other, degraded; usual ones that do not
     /// concern us are ignored.
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(super) options: Vec<String>,
@@ -44,18 +44,30 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if let Some(words) = mount(arguments)? {
+        super::say(words);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Mounts. Gives what the daemon in the background said; in the foreground it is over then.
+pub(super) fn mount(arguments: &Arguments) -> Result<Option<String>, Failure> {
     daemon::detach();
     let options = parse_options(&arguments.options, arguments.sloppy)?;
     let is_degraded = arguments.degraded || options.degraded;
     let folder = NodeFolder::open(&arguments.node)?.degraded(is_degraded);
+    if options.remount {
+        start::remount(&folder, &arguments.mountpoint, options)?;
+        return Ok(None);
+    }
     let point = mount_point(&arguments.mountpoint, &folder)?;
     if arguments.foreground {
         life::run(&folder, Some((&point, options)))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(None);
     }
     // Bad settings and a second daemon are cheap to find here, in the user's own terminal.
     folder.config()?;
-    drop(folder.lock()?);
+    drop(folder.lock_when_ended(super::remark)?);
     let mut command = vec![OsStr::new("mount"), OsStr::new("--foreground"), folder.path.as_os_str(), point.as_os_str()];
     for options in &arguments.options {
         command.extend([OsStr::new("-o"), OsStr::new(options)]);
@@ -66,13 +78,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.sloppy {
         command.push(OsStr::new("--sloppy"));
     }
-    super::say(daemon::start(&command, &folder.path)?);
-    Ok(ExitCode::SUCCESS)
+    daemon::start(&command, &folder.path).map(Some)
 }
 
 /// Options of mount(8) that mean nothing to us or are somebody else's: time stamps are kept relatime, the network and the boot
 /// order are systemd's.
-const IGNORED: [&str; 26] = [
+const IGNORED: [&str; 25] = [
     "rw",
     "defaults",
     "auto",
@@ -89,7 +100,6 @@ const IGNORED: [&str; 26] = [
     "suid",
     "exec",
     "atime",
-    "noatime",
     "diratime",
     "nodiratime",
     "relatime",
@@ -111,16 +121,18 @@ fn parse_options(lists: &[String], sloppy: bool) -> Result<MountOptions, Failure
             "nosuid" => options.no_set_id = true,
             "nodev" => options.no_devices = true,
             "noexec" => options.no_execute = true,
+            "noatime" => options.no_access_times = true,
             "allow_other" => options.allow_other = Some(true),
             "noallow_other" => options.allow_other = Some(false),
             "degraded" => options.degraded = true,
+            "remount" => options.remount = true,
             _ if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
             // Written by mount(8) into the options of its helpers.
             "comment" | "uhelper" | "helper" => {}
             _ if sloppy => {}
             _ => {
                 return Err(Failure::new("cannot mount", format!("the mount option \"{option}\" is not known"))
-                    .mend("leave it out; known are ro, nosuid, nodev, noexec, allow_other, noallow_other, degraded"));
+                    .mend("leave it out; known are ro, nosuid, nodev, noexec, noatime, remount, allow_other, noallow_other, degraded"));
             }
         }
     }
@@ -216,6 +228,7 @@ mod tests {
             options.read_only
                 && options.degraded
                 && options.no_set_id
+                && options.no_access_times
                 && !options.no_execute
                 && options.allow_other.is_none()
         );

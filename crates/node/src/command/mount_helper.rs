@@ -1,5 +1,7 @@
 //! What mount(8) and umount(8) call: `mount.hydrafs NODE MOUNTPOINT -o …` for `mount -t hydrafs` and fstab, and
-//! `umount.fuse.hydrafs MOUNTPOINT`, so that a plain `umount` too returns only when everything is local.
+//! `umount.fuse.hydrafs MOUNTPOINT`, so that umount(8) too returns only when everything is local: systemd's, a user's, a lazy one.
+//! A plain `umount DIR` of root's asks the kernel alone for the type (libmount, `lookup_umount_fs_by_statfs`), hears "fuse" and
+//! finds no helper of that name: it returns at once, the daemon makes everything local and ends, and the next `mount` waits for it.
 //!
 //! The forms are util-linux's: `mount.TYPE spec dir [-sfnv] [-N namespace] [-o options] [-t type]` (mount(8), "External
 //! helpers") and `umount.TYPE dir [-flnrv] [-N namespace] [-t type]`.
@@ -78,7 +80,8 @@ pub(super) fn mount(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     if form.fake {
         return Ok(ExitCode::SUCCESS);
     }
-    mount::run(&mount::Arguments {
+    // mount(8) is silent when all is well, and so are its helpers.
+    mount::mount(&mount::Arguments {
         node: form.node,
         mountpoint: form.mountpoint,
         foreground: false,
@@ -86,12 +89,15 @@ pub(super) fn mount(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         degraded: false,
         options: form.o,
         sloppy: form.sloppy,
-    })
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn umount(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     let form = UmountForm::parse_from(arguments);
-    umount::run(&umount::Arguments { mountpoint: form.mountpoint, lazy: form.lazy })
+    // The mount has gone, which is all that umount(8) asks for, also where the daemon goes on because of others.
+    umount::umount(&umount::Arguments { mountpoint: form.mountpoint, lazy: form.lazy })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

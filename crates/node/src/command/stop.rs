@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::number;
-use crate::control::client::Daemon;
+use crate::control::client::{Daemon, Stopped};
 use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
 
@@ -27,12 +27,22 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let folder = NodeFolder::open(&arguments.node)?;
-    say_flushed(&Daemon::find(&folder.path)?.stop(arguments.lazy, super::remark)?);
-    Ok(ExitCode::SUCCESS)
+    say_stopped(Daemon::find(&folder.path)?.stop(arguments.lazy, super::remark)?)
+}
+
+/// What there was to do, or why it goes on.
+pub(super) fn say_stopped(stopped: Stopped) -> Result<ExitCode, Failure> {
+    match stopped {
+        Stopped::Ended(outcome) => {
+            say_flushed(&outcome);
+            Ok(ExitCode::SUCCESS)
+        }
+        Stopped::Kept(why) => Err(why),
+    }
 }
 
 /// What there was to do at the end.
-pub(super) fn say_flushed(outcome: &Value) {
+fn say_flushed(outcome: &Value) {
     let seconds = outcome.pointer("/seconds").and_then(Value::as_f64).unwrap_or_default();
     super::say(format!(
         "flushed {} of {} files in {seconds:.1} s; everything is on the disks",

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::mount::is_abandoned;
-use super::stop::say_flushed;
-use crate::control::client::Daemon;
+use super::stop::say_stopped;
+use crate::control::client::{Daemon, Stopped};
 use crate::failure::Failure;
 use crate::{mounts, start};
 
@@ -28,6 +28,11 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    umount(arguments)?.map_or(Ok(ExitCode::SUCCESS), say_stopped)
+}
+
+/// Unmounts. Gives what came of the daemon, if there was one.
+pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> {
     let point = mounts::absolute(&arguments.mountpoint)
         .map_err(|error| Failure::new("cannot unmount", error).at(&arguments.mountpoint))?;
     let table = mounts::read()?;
@@ -39,16 +44,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Some(mount) => return Err(not_ours(format!("it is a mount of another file system ({})", mount.kind))),
         None => return Err(not_ours("nothing is mounted there".to_owned())),
     };
-    match Daemon::reach(&mount.source)? {
-        Some(daemon) => {
-            say_flushed(&daemon.stop(arguments.lazy, super::remark)?);
-        }
-        None => {
-            // Who still uses a dead mount gets errors either way.
-            let detach = arguments.lazy || is_abandoned(mount);
-            start::unmount(&point, detach).map_err(|error| not_ours(format!("no daemon answers, and {error}")))?;
-            super::remark(&format!("took away the dead mount at {}: its daemon had ended before", point.display()));
-        }
+    let unmount =
+        |detach: bool| start::unmount(&point, detach).map_err(|error| Failure::new("cannot unmount", error).at(&point));
+    // A bind mount, or one that was bound elsewhere: the others stay, and the daemon for them.
+    if table.iter().filter(|other| other.device == mount.device).count() > 1 {
+        return unmount(arguments.lazy || is_abandoned(mount)).map(|()| None);
     }
-    Ok(ExitCode::SUCCESS)
+    let Some(daemon) = Daemon::reach(&mount.source)? else {
+        // Who still uses a dead mount gets errors either way.
+        unmount(arguments.lazy || is_abandoned(mount))?;
+        super::remark(&format!("took away the dead mount at {}: its daemon had ended before", point.display()));
+        return Ok(None);
+    };
+    let stopped = daemon.stop(arguments.lazy, super::remark)?;
+    if matches!(stopped, Stopped::Kept(_))
+        && mounts::at(&mounts::read()?, &point).is_some_and(mounts::Mount::is_hydrafs)
+    {
+        // The last one is not where the daemon made it.
+        return unmount(arguments.lazy).map(|()| None);
+    }
+    Ok(Some(stopped))
 }

@@ -83,19 +83,30 @@ impl Daemon {
         }
     }
 
-    /// Asks it to end, and returns when its process has ended.
-    pub fn stop(self, detach: bool, progress: impl FnMut(&str)) -> Result<Value, Failure> {
+    /// Asks it to end, and returns when its process has ended, or its mount is kept elsewhere.
+    pub fn stop(self, detach: bool, progress: impl FnMut(&str)) -> Result<Stopped, Failure> {
         let peer = rustix::net::sockopt::socket_peercred(&self.stream);
         // Taken before it can end, so that it is this process and no later one of the same number.
         let process = peer.ok().and_then(|peer| rustix::process::pidfd_open(peer.pid, PidfdFlags::empty()).ok());
         let pid = peer.ok().map(|peer| peer.pid);
-        let answer = self.ask(&Request::Stop { detach }, progress)?;
+        let mut answer = self.ask(&Request::Stop { detach }, progress)?;
+        if let Some(kept) = answer.get_mut("kept").and_then(|kept| serde_json::from_value(kept.take()).ok()) {
+            return Ok(Stopped::Kept(kept));
+        }
         match process {
             Some(process) => wait_readable(&process),
             None => pid.into_iter().for_each(wait_gone),
         }
-        Ok(answer)
+        Ok(Stopped::Ended(answer))
     }
+}
+
+/// What came of [`Daemon::stop`].
+pub enum Stopped {
+    /// It has ended; what there was to do.
+    Ended(Value),
+    /// Its mount has been taken away where it was made, and goes on elsewhere.
+    Kept(Failure),
 }
 
 /// A pidfd is readable when its process has ended.

@@ -15,18 +15,19 @@
 mod listing;
 mod reply;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base::id::FileId;
 use file::{Attributes, FileError, FileSystem, Kind, NewFile, Node, SNAPSHOTS, Seek, View, XattrMode};
 use fuse::flags::{setxattr, write};
-use fuse::{Errno, Exchange, Header, Negotiated, Request, Service, StatFs};
+use fuse::{Errno, Exchange, Header, Negotiated, Notice, Notifier, Request, Service, StatFs};
 use platform::Platform;
 
 use self::reply::{Answer, Refusal, Reply};
+use super::around::Around;
 use super::errands::Errands;
 use super::listers::Listers;
 use super::nodes::Nodes;
@@ -51,6 +52,9 @@ pub(crate) struct Kernel {
     failures: Failures,
     errands: Errands,
     listers: Listers,
+    around: Around,
+    /// To take back what the kernel was told.
+    notifier: OnceLock<Notifier>,
 }
 
 impl Service for Kernel {
@@ -92,14 +96,28 @@ impl Service for Kernel {
     }
 }
 
+/// O_DIRECT.
+fn is_direct(flags: u32) -> bool {
+    flags & libc::O_DIRECT.cast_unsigned() != 0
+}
+
 /// O_DSYNC, or O_SYNC, which includes its bit.
 fn is_synchronous(flags: u32) -> bool {
     flags & libc::O_DSYNC.cast_unsigned() != 0
 }
 
 impl Kernel {
-    /// `nodes`: those of snapshots that the kernel knows from a process before.
-    pub(crate) fn new(system: Arc<FileSystem>, platform: &Platform, valid: Duration, nodes: Nodes) -> Kernel {
+    /// Of a mount that is made now.
+    pub(crate) fn new(system: Arc<FileSystem>, platform: &Platform, valid: Duration) -> Kernel {
+        Kernel::with(system, platform, valid, Nodes::new(), Around::new(None))
+    }
+
+    /// Of a mount that another process served, or this one before. `nodes`: those of snapshots that the kernel knows.
+    pub(crate) fn resume(system: Arc<FileSystem>, platform: &Platform, valid: Duration, nodes: Nodes) -> Kernel {
+        Kernel::with(system, platform, valid, nodes, Around::new(Some(platform.clock.elapsed())))
+    }
+
+    fn with(system: Arc<FileSystem>, platform: &Platform, valid: Duration, nodes: Nodes, around: Around) -> Kernel {
         Kernel {
             system,
             platform: platform.clone(),
@@ -109,7 +127,15 @@ impl Kernel {
             failures: Failures::default(),
             errands: Errands::new(platform.tasks.clone()),
             listers: Listers::default(),
+            around,
+            notifier: OnceLock::new(),
         }
+    }
+
+    /// Tells it of the session that it serves, before the first request.
+    pub(crate) fn serves(&self, notifier: Notifier) {
+        // Of a session that was resumed in this process the notifier writes to the same device.
+        let _ = self.notifier.set(notifier);
     }
 
     /// The kernel's numbers, for who goes on in another process.
@@ -202,13 +228,27 @@ impl Kernel {
             Request::Open { .. } => self.open(fuse::flags::opened::KEEP_CACHE),
             Request::OpenDir { .. } => self.open(fuse::flags::opened::KEEP_CACHE | fuse::flags::opened::CACHE_DIR),
             Request::Release { .. } | Request::ReleaseDir { .. } | Request::Destroy => Ok(Reply::Empty),
-            Request::Read { offset, .. } => {
-                Ok(Reply::Data(self.system.read(node, offset, exchange.reply_room()).await?))
+            Request::Read { offset, flags, .. } => {
+                if !is_direct(flags) {
+                    self.around.reads(header.node, self.platform.clock.elapsed());
+                }
+                let notes_access = flags & libc::O_NOATIME.cast_unsigned() == 0;
+                Ok(Reply::Data(self.system.read_noting(node, offset, exchange.reply_room(), notes_access).await?))
             }
             Request::Write { offset, data, write_flags, flags, .. } => {
                 let file = writable(node)?;
                 let clears_set_id = write_flags & write::KILL_SUIDGID != 0;
+                let has_set_id = clears_set_id && self.has_set_id(node).await?;
                 self.system.write(file, offset, data, clears_set_id).await?;
+                if has_set_id {
+                    self.mode_changed(header.node);
+                }
+                if is_direct(flags)
+                    && write_flags & write::CACHE == 0
+                    && self.around.has_old_pages(header.node, self.platform.clock.elapsed())
+                {
+                    self.drop_pages(header.node, offset, data.len()).await;
+                }
                 if is_synchronous(flags) {
                     self.system.sync(file).await?;
                 }
@@ -224,7 +264,12 @@ impl Kernel {
             Request::SyncFs => done(self.system.sync_all().await),
             Request::FAllocate { offset, length, mode, .. } => {
                 let how = translate::allocation(mode)?;
-                done(self.system.allocate(writable(node)?, how, offset, length).await)
+                let has_set_id = self.has_set_id(node).await?;
+                self.system.allocate(writable(node)?, how, offset, length).await?;
+                if has_set_id {
+                    self.mode_changed(header.node);
+                }
+                Ok(Reply::Empty)
             }
             Request::Lseek { offset, whence, .. } => {
                 let what = match whence.cast_signed() {
@@ -236,7 +281,11 @@ impl Kernel {
             }
             Request::CopyFileRange { offset, node_out, offset_out, bytes, .. } => {
                 let to = self.nodes.find(node_out).ok_or(Errno::ESTALE)?;
+                let has_set_id = self.has_set_id(to).await?;
                 let count = self.system.copy_range(node, offset, writable(to)?, offset_out, bytes).await?;
+                if has_set_id {
+                    self.mode_changed(node_out);
+                }
                 Ok(Reply::Copied(count))
             }
             Request::GetXattr { name, .. } => self.xattr(node, name).await,
@@ -318,6 +367,33 @@ impl Kernel {
     /// How long attributes may be kept.
     fn valid_of(&self, node: Node) -> Duration {
         self.valid_in(node)
+    }
+
+    /// Whether it has bits that go with a change of content.
+    async fn has_set_id(&self, node: Node) -> Result<bool, FileError> {
+        // Boxed: every request would carry its state.
+        let attributes = Box::pin(self.system.attributes(node)).await?;
+        Ok(attributes.mode & (libc::S_ISUID | libc::S_ISGID) != 0)
+    }
+
+    /// Has the kernel ask for a node's mode again. After content was changed around its cache it counts on other times and blocks alone,
+    /// and would show the set-id bits that have gone.
+    fn mode_changed(&self, number: u64) {
+        let told = self.notifier.get().map(|notifier| notifier.forget_attributes(number));
+        if let Some(Err(error)) = told {
+            self.failures.note(&self.platform, || format!("the kernel keeps old attributes of {number:#x}: {error}"));
+        }
+    }
+
+    /// Has the kernel drop what it has cached of a range, and waits for it, beside the transport's threads: the kernel waits for reads of it
+    /// that they serve.
+    async fn drop_pages(&self, number: u64, offset: u64, bytes: usize) {
+        let Some(notifier) = self.notifier.get().cloned() else { return };
+        let notice = Notice::InvalidateInode { node: number, offset: offset.cast_signed(), bytes: bytes as i64 };
+        let told = Box::pin(self.errands.run(async move { notifier.send(&notice) })).await;
+        if let Err(error) = told {
+            self.failures.note(&self.platform, || format!("the kernel keeps old pages of {number:#x}: {error}"));
+        }
     }
 
     fn open(&self, flags: u32) -> Answer {

@@ -7,15 +7,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
 };
 use rustix::io::Errno;
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, content, hydrafs, succeed};
+use crate::support::{Folder, Mounted, content, hydrafs, spawn, succeed};
 
 pub(crate) const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
 
@@ -291,6 +291,15 @@ fn attributes_and_access() {
             let denied = as_user(2, &["cat"], &m("f"));
             assert!(denied.contains("ermission denied"), "the kernel checks permissions: {denied}");
             assert_eq!(as_user(1, &["cat"], &m("f")), "f");
+            // Set-id bits go with a write around the kernel's cache, and the kernel, asked for the mode alone, does not show the old one.
+            let to = PathBuf::from(format!("of={}", m("f").display()));
+            let direct = ["dd", "if=/dev/zero", "bs=4096", "count=1", "oflag=direct", "conv=notrunc", "status=none"];
+            for (change, path) in [(&direct[..], &to), (&["fallocate", "-l", "100000"][..], &m("f"))] {
+                fs::set_permissions(m("f"), fs::Permissions::from_mode(0o6777)).expect("root may");
+                assert_eq!(as_user(1, change, path), "");
+                let found = rustix::fs::statx(CWD, m("f"), AtFlags::empty(), StatxFlags::MODE).expect("there");
+                assert_eq!(found.stx_mode & 0o7777, 0o777, "{change:?}");
+            }
         }
         // Locks are the kernel's own.
         let (one, other) = (File::open(m("f")).expect("there"), File::open(m("f")).expect("there"));
@@ -298,6 +307,26 @@ fn attributes_and_access() {
         assert_eq!(rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));
         let space = rustix::fs::statvfs(&mounted.point).expect("mounted");
         assert!(space.f_blocks > space.f_bavail && space.f_bavail > 0 && space.f_namemax == 255);
+    });
+}
+
+#[test]
+fn reading_moves_the_access_time_unless_it_is_told_not_to() {
+    over_each_transport("access", |mounted| {
+        let path = mounted.point.join("f");
+        let file = open_new(&path);
+        file.write_all_at(b"read", 0).and_then(|()| file.sync_all()).expect("room");
+        // The daemon sees reads that the kernel cannot answer.
+        let read = |flags: OFlags| {
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("clean");
+            let before = fs::metadata(&path).expect("there").accessed().expect("kept");
+            let reader = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&path);
+            reader.expect("there").read_exact(&mut [0; 4]).expect("readable");
+            fs::metadata(&path).expect("there").accessed().expect("kept") != before
+        };
+        assert!(!read(OFlags::NOATIME));
+        assert!(read(OFlags::empty()));
+        assert!(!read(OFlags::empty()), "relatime");
     });
 }
 
@@ -428,6 +457,88 @@ fn everything_is_there_again() {
     drop(held);
     drop(mounted);
     assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), node.as_os_str()]).contains("all is well"));
+}
+
+#[test]
+fn what_root_unmounts_can_be_mounted_again_at_once() {
+    over_each_transport_mut("unmounted", |mounted| {
+        for round in 0..4u8 {
+            let bytes = vec![round; 4 << 20];
+            let path = mounted.point.join(round.to_string());
+            // Not on the disks when the mount goes.
+            fs::write(&path, &bytes).expect("room");
+            mounted.take_away();
+            mounted.mend();
+            assert_eq!(fs::read(&path).expect("made local at the end"), bytes);
+        }
+    });
+}
+
+/// A process with a mount table of its own, which keeps this mount of ours. `None` where that is not allowed.
+fn keeper(point: &Path) -> Option<Child> {
+    // Other tests' mounts are not to be kept.
+    let script = "while read -r _ _ _ _ at rest; do case $at,$rest in $0,*) ;; *fuse.hydrafs*) umount -i -l $at;; esac; done \
+                  < /proc/self/mountinfo; echo; read line";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(point);
+    let mut keeper = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("util-linux is here");
+    let mut line = [0];
+    let is_there = keeper.stdout.as_mut().expect("a pipe").read_exact(&mut line).is_ok();
+    if !is_there {
+        eprintln!("skipped: no mount namespace can be made here");
+        keeper.wait().expect("our child");
+    }
+    is_there.then_some(keeper)
+}
+
+#[test]
+fn a_mount_that_another_namespace_keeps_ends_with_that_or_by_force() {
+    over_each_transport_mut("kept", |mounted| {
+        fs::write(mounted.point.join("f"), "kept").expect("room");
+        for by_force in [true, false] {
+            let Some(mut keeper) = keeper(&mounted.point) else { return };
+            let there = PathBuf::from(format!("/proc/{}/root{}/f", keeper.id(), mounted.point.display()));
+            let refused = hydrafs(&[OsStr::new("umount"), mounted.point.as_os_str()]);
+            let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert!(refused.status.code() == Some(1), "{message}");
+            assert!(message.contains(&format!("goes on in the mount namespace of {} (sh)", keeper.id())), "{message}");
+            assert_eq!(fs::read(&there).expect("served as before"), b"kept");
+            if by_force {
+                succeed(&[OsStr::new("stop"), OsStr::new("--lazy"), mounted.node.as_os_str()]);
+                fs::metadata(&there).expect_err("nobody serves it");
+            }
+            drop(keeper.stdin.take());
+            keeper.wait().expect("our child");
+            mounted.wait();
+            mounted.mend();
+        }
+    });
+}
+
+#[test]
+fn each_of_several_mounts_of_one_file_system_is_taken_away_alone() {
+    over_each_transport_mut("bound", |mounted| {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: only root may bind");
+        }
+        let folder = Folder::new("bound-elsewhere");
+        let (there, umount) = (folder.make("there"), OsStr::new("umount"));
+        fs::create_dir(mounted.point.join("d")).and_then(|()| fs::write(mounted.point.join("d/f"), "f")).expect("room");
+        let bind = || rustix::mount::mount_bind(mounted.point.join("d"), &there).expect("root may");
+        bind();
+        succeed(&[umount, there.as_os_str()]);
+        assert!(!there.join("f").exists() && mounted.point.join("d/f").exists());
+        bind();
+        succeed(&[umount, mounted.point.as_os_str()]);
+        assert!(!mounted.point.join("d").exists());
+        assert_eq!(fs::read(there.join("f")).expect("served as before"), b"f");
+        let refused = hydrafs(&[OsStr::new("stop"), mounted.node.as_os_str()]);
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(1) && message.contains(&format!("at {}", there.display())), "{message}");
+        succeed(&[umount, there.as_os_str()]);
+        mounted.wait();
+        mounted.mend();
+    });
 }
 
 #[test]
@@ -659,14 +770,25 @@ fn mount_8_finds_its_helpers() {
     let call = |name: &str, arguments: &[&OsStr]| {
         let output =
             Command::new(env!("CARGO_BIN_EXE_hydrafs")).arg0(name).args(arguments).output().expect("it starts");
-        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success() && said.is_empty(), "{name}: {}", String::from_utf8_lossy(&said));
     };
     let options = ["-o", "rw,nosuid,noatime,_netdev"].map(OsStr::new);
     call("/sbin/mount.hydrafs", &[node.as_os_str(), point.as_os_str(), options[0], options[1]]);
     let table = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
     let line = table.lines().find(|line| line.contains(point.to_str().expect("UTF-8"))).expect("it is mounted");
     assert!(line.contains("nosuid") && line.contains("fuse.hydrafs"), "{line}");
-    fs::write(point.join("f"), "f").expect("room");
+    let file = point.join("f");
+    fs::write(&file, "f").expect("room");
+    let accessed = || fs::metadata(&file).expect("it is there").accessed().expect("kept");
+    let before = accessed();
+    assert_eq!(fs::read(&file).expect("readable"), b"f");
+    assert_eq!(accessed(), before, "noatime");
+    call("/sbin/mount.hydrafs", &[node.as_os_str(), point.as_os_str(), options[0], OsStr::new("remount,ro,noatime")]);
+    let error = fs::write(&file, "g").expect_err("read-only");
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    call("/sbin/mount.hydrafs", &[node.as_os_str(), point.as_os_str(), options[0], OsStr::new("remount,rw")]);
+    fs::write(&file, "g").expect("writable again");
     call("/sbin/umount.fuse.hydrafs", &[point.as_os_str()]);
     assert!(!point.join("f").exists());
 }

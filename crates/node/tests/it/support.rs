@@ -195,6 +195,12 @@ impl Mounted {
         assert!(self.has_ended(), "umount returns when the daemon has ended");
     }
 
+    /// Takes the mount away as root's plain `umount` does: the daemon ends some time later.
+    pub(crate) fn take_away(&self) {
+        drop(STARTING.write());
+        rustix::mount::unmount(&self.point, UnmountFlags::empty()).expect("nobody uses it");
+    }
+
     /// Ends the daemon without warning, as a crash would, and waits for its end.
     pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
