@@ -3,6 +3,9 @@
 //! A snapshot appears as a directory below `.snapshots` in the root. Its files have the ids that they have in the present, in a
 //! view of their own.
 //!
+//! I-103 A snapshot is in both superblock slots when its taking returns: no journal tells of it, so where the newest superblock rots, the
+//!       one before must name it.
+//!
 //! The list is a tree, and a copy of it is in memory: as far as it could be read when it was loaded. What nobody may lose looks into the
 //! tree.
 //!
@@ -50,6 +53,8 @@ impl FileSystem {
         }
         self.sync_all().await?;
         self.commit_with(Some(SnapshotChange::Add { name: name.to_owned() })).await?;
+        // I-103. That it cannot be written once more is the disk's failure, which is noted, and not the snapshot's.
+        let _ = self.store.renew_root().await;
         self.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or(FileError::Stale)
     }
 

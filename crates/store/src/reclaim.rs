@@ -144,7 +144,7 @@ impl Store {
             }
         }
         if !doomed.is_empty() {
-            self.remove(&doomed, &mut report).await?;
+            self.remove(&doomed, goes_on, &mut report).await?;
         }
         Ok(report)
     }
@@ -223,13 +223,26 @@ impl Store {
     }
 
     /// L-2, step by step.
-    async fn remove(&self, doomed: &[(Examined, usize)], report: &mut ReclaimReport) -> Result<(), StoreError> {
+    async fn remove(
+        &self,
+        doomed: &[(Examined, usize)],
+        goes_on: &(dyn Fn() -> bool + Sync),
+        report: &mut ReclaimReport,
+    ) -> Result<(), StoreError> {
         self.settle().await?;
         let addresses = |examined: &Examined| examined.entries.iter().map(|entry| entry.header.address).collect();
-        let removed = doomed.iter().map(|(examined, _)| (examined.pack, addresses(examined))).collect();
-        {
+        let removed = || doomed.iter().map(|(examined, _)| (examined.pack, addresses(examined))).collect();
+        let forget = async || {
             let _work = self.index_work.lock().await;
-            self.forget_in_index(removed).await?;
+            self.forget_in_index(removed()).await
+        };
+        let forgotten = forget().await;
+        if forgotten.is_err() && self.packs.index.is_doubted() && self.pool.disks[0].is_good() {
+            // It turned out to be damaged. The packs that go are still there, and in the new one they are forgotten too.
+            self.remake_held_index(goes_on).await?;
+            forget().await?;
+        } else {
+            forgotten?;
         }
         self.renew_root().await?;
         let mut disks = BTreeSet::new();

@@ -420,6 +420,11 @@ impl Store {
     pub(crate) async fn remake_index(&self, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
         // No reclaim meanwhile, for it decides by what the index names.
         let _no_reclaim = self.reclaim_work.lock().await;
+        self.remake_held_index(goes_on).await
+    }
+
+    /// The same; the caller holds `reclaim_work`.
+    pub(crate) async fn remake_held_index(&self, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
         if !self.pool.disks[0].is_good() {
             return Err(StoreError::ReadOnly { cause: "disk 0, which holds the index, failed".into() });
         }

@@ -2,9 +2,9 @@
 //!
 //! `chunks` names places, `copies` further places of the few chunks that lie in more than one pack, `packs` the packs that are wholly
 //! in it, and `about` says to which node and version it belongs.
-//! redb's own crash safety (a shadow-paged tree and two header slots) makes each transaction whole or absent. It checks its
-//! pages only when it repairs, so each value carries a check of its own, and whatever redb says or does about damaged
-//! bytes, a panic included, becomes an error here.
+//! redb's own crash safety (a shadow-paged tree and two header slots) makes each transaction whole or absent. Damaged pages do not
+//! reach it (`backend`, X-6), each value carries a check of its own, and whatever redb says or does all the same, a panic included,
+//! becomes an error here.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -170,7 +170,7 @@ impl IndexFile {
         let file = disk.open(self.name, how)?;
         // Look-ups come by hash, from everywhere in it, and each that finds nothing cached would wait for the disk by itself.
         file.will_read(0, WARMED_BYTES_MAX.min(self.cache_bytes as u64));
-        let backend = Backend { file, failure: self.failure.clone() };
+        let backend = Backend::new(file, self.failure.clone());
         self.guarded("its header", || {
             let mut builder = Database::builder();
             builder.set_cache_size(self.cache_bytes);
