@@ -178,10 +178,13 @@ impl StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        for (number, group) in self.groups.lock().iter_mut().filter(|(_, group)| group.is_new) {
-            let bytes = group.sums.encode(*number);
-            self.noted(self.file.raw().write_at(IndexSums::offset(*number), &bytes))?;
-            group.is_new = false;
+        // Written without the lock: look-ups need it. redb uses nothing any more of a file that it could not write.
+        let new = |(number, group): (&u64, &mut Group)| {
+            std::mem::take(&mut group.is_new).then(|| (IndexSums::offset(*number), group.sums.encode(*number)))
+        };
+        let new: Vec<_> = self.groups.lock().iter_mut().filter_map(new).collect();
+        for (offset, bytes) in new {
+            self.noted(self.file.raw().write_at(offset, &bytes))?;
         }
         self.noted(self.file.raw().sync())
     }
