@@ -8,8 +8,8 @@
 //! Which write is asynchronous the kernel does not say, and dropping costs a hand-over: it is done for files that were also read through
 //! the cache of late. A database that reads and writes around the cache alone pays nothing.
 //!
-//! The truth kept here: a read through the cache takes down that it happens before it looks at the content, and a direct write asks when
-//! its own content is there. So the write knows of every read that got the old content.
+//! I-104 A read through the cache takes down that it happens before it looks at the content, and a direct write asks when its own content
+//!       is there. So the write knows of every read that got the old content, and has its pages dropped before it is answered.
 //!
 //! Not known: who maps a file that was opened with O_DIRECT. Its page faults look like direct reads.
 
