@@ -18,6 +18,7 @@
 
 mod backend;
 mod file;
+mod format;
 
 use core::hash::{BuildHasher, Hasher};
 use std::sync::Arc;

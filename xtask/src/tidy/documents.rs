@@ -10,8 +10,12 @@ use super::{Source, Violation};
 use crate::tools;
 
 /// Files that lay out bytes: on disk, and between kernel, daemon and command line.
-const FORMATS: [&str; 3] =
-    ["crates/store/src/format.rs", "crates/file/src/format.rs", "crates/file/src/tree/format.rs"];
+const FORMATS: [&str; 4] = [
+    "crates/store/src/format.rs",
+    "crates/store/src/index/format.rs",
+    "crates/file/src/format.rs",
+    "crates/file/src/tree/format.rs",
+];
 const FORMAT_DOCUMENT: &str = "docs/format.md";
 const INVARIANTS_DOCUMENT: &str = "docs/invariants.md";
 /// Begins the line of [`FORMAT_DOCUMENT`] that holds the hash.

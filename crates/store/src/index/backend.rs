@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use platform::disk::{DiskError, DiskErrorKind, File};
 use redb::StorageBackend;
 
-use crate::format::IndexSums;
+use super::format::IndexSums;
 
 const PAGE: usize = IndexSums::PAGE_BYTES;
 const PAGES: u64 = IndexSums::PAGES as u64;
