@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, content, hydrafs, spawn, succeed};
+use crate::support::{Folder, Mounted, content, hydrafs, keeper, succeed};
 
 pub(crate) const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
 
@@ -472,23 +472,6 @@ fn what_root_unmounts_can_be_mounted_again_at_once() {
             assert_eq!(fs::read(&path).expect("made local at the end"), bytes);
         }
     });
-}
-
-/// A process with a mount table of its own, which keeps this mount of ours. `None` where that is not allowed.
-fn keeper(point: &Path) -> Option<Child> {
-    // Other tests' mounts are not to be kept.
-    let script = "while read -r _ _ _ _ at rest; do case $at,$rest in $0,*) ;; *fuse.hydrafs*) umount -i -l $at;; esac; done \
-                  < /proc/self/mountinfo; echo; read line";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(point);
-    let mut keeper = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped())).expect("util-linux is here");
-    let mut line = [0];
-    let is_there = keeper.stdout.as_mut().expect("a pipe").read_exact(&mut line).is_ok();
-    if !is_there {
-        eprintln!("skipped: no mount namespace can be made here");
-        keeper.wait().expect("our child");
-    }
-    is_there.then_some(keeper)
 }
 
 #[test]

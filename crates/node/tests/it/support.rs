@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -73,6 +73,24 @@ static STARTING: RwLock<()> = RwLock::new(());
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let _starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
     command.spawn()
+}
+
+/// A process with a mount table of its own, which keeps this mount of ours. `None` where that is not allowed.
+pub(crate) fn keeper(point: &Path) -> Option<Child> {
+    // Other tests' mounts are not to be kept, and are not taken away before it has let go of them.
+    let _starting = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+    let script = "while read -r _ _ _ _ at rest; do case $at,$rest in $0,*) ;; *fuse.hydrafs*) umount -i -l $at;; esac; done \
+                  < /proc/self/mountinfo; echo; read line";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(point);
+    let mut keeper = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("util-linux is here");
+    let mut line = [0];
+    let is_there = keeper.stdout.as_mut().expect("a pipe").read_exact(&mut line).is_ok();
+    if !is_there {
+        eprintln!("skipped: no mount namespace can be made here");
+        keeper.wait().expect("our child");
+    }
+    is_there.then_some(keeper)
 }
 
 /// Runs a program to its end.
