@@ -58,6 +58,8 @@ fn runs_at_odd_offsets_are_written_as_they_were_given() {
 fn a_thread_with_other_things_to_do_is_given_what_to_wait_for() {
     let given: Vec<u8> = (0..300_000_usize).map(|at| u8::try_from(at * at % 251).unwrap()).collect();
     let file = file("waits", false);
+    // Pages that the kernel is reading ahead cannot be evicted.
+    rustix::fs::fadvise(&*file.file, 0, None, rustix::fs::Advice::Random).unwrap();
     file.write_at(0, &given).unwrap();
     file.sync().unwrap();
     for (offset, length) in [(0, 300_000), (4095, 10_000), (299_000, 5000), (400_000, 10)] {
