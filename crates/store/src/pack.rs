@@ -103,6 +103,8 @@ pub(crate) struct Packs {
     settling: Group,
     files: quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>,
     neighbours: neighbours::Neighbours,
+    /// Packs whose files are being made: the catalog has them when their names are durable.
+    pub(crate) making: Mutex<BTreeSet<u64>>,
     /// Packs that reclaim or a repair is about to delete: what lies there is no duplicate to rely on.
     pub(crate) condemned: RwLock<BTreeSet<u64>>,
     /// Packs that could not be read when the store was opened, and why: nobody knows what lies there.
@@ -144,6 +146,7 @@ impl Packs {
                 AddressHash::default(),
                 quick_cache::sync::DefaultLifecycle::default(),
             ),
+            making: Mutex::default(),
             condemned: RwLock::new(BTreeSet::new()),
             unread: Mutex::default(),
             doubted: Mutex::default(),
@@ -278,7 +281,7 @@ impl Packs {
                 return false;
             }
         }
-        match self.create(disk, class).await {
+        match self.create(disk, class) {
             Ok(writer) => {
                 lane.writer = Some(writer);
                 true
@@ -290,8 +293,15 @@ impl Packs {
         }
     }
 
-    async fn create(&self, disk: usize, class: Class) -> Result<Writer, platform::disk::DiskError> {
+    fn create(&self, disk: usize, class: Class) -> Result<Writer, platform::disk::DiskError> {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
+        self.making.lock().insert(number);
+        let made = self.make(number, disk, class);
+        self.making.lock().remove(&number);
+        made
+    }
+
+    fn make(&self, number: u64, disk: usize, class: Class) -> Result<Writer, platform::disk::DiskError> {
         let on = &self.pool.disks[disk];
         let file = on.disk.open(&pack_path(number), Open::Create)?;
         // The name is durable before anything that is in it is relied upon.

@@ -234,13 +234,16 @@ impl Check<'_> {
         strangers
     }
 
-    /// Those that are strangers still: a pack is a file for a moment before the store knows it, and after.
+    /// Those that are strangers still: a pack is a file for a moment before the store knows it, and after. On a slow disk the moment is
+    /// long, so what is being made or removed is no stranger.
     pub(super) fn tell_strangers(&mut self, strangers: Vec<(usize, String, Option<u64>)>) {
         let store = self.store;
         for (number, name, pack) in strangers {
             let disk = &store.pool.disks[number].disk;
             let path = format!("{}/{PACKS}/{name}", disk.path());
             match pack {
+                // Asked before whether the store knows it, which is so when it is made, and not any more when it is removed.
+                Some(pack) if store.packs.is_passing(pack) => {}
                 None => {
                     let words =
                         ("no such file", "what could not be saved of a pack; remove it when you have looked at it");

@@ -145,6 +145,11 @@ impl Packs {
         self.catalog.read().get(&pack).is_some_and(|known| known.disk == disk)
     }
 
+    /// Whether the file of a pack is being made, or about to be removed: on the disk and not in the catalog, or the other way round.
+    pub(crate) fn is_passing(&self, pack: u64) -> bool {
+        self.making.lock().contains(&pack) || self.condemned.read().contains(&pack)
+    }
+
     /// Takes a pack out of the catalog, so that its file can be removed.
     pub(crate) fn drop_pack(&self, pack: u64) {
         self.catalog.write().remove(&pack);

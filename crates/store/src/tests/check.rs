@@ -90,6 +90,21 @@ fn each_damage_has_its_number() {
     }
 }
 
+/// On a slow disk a pack's file is there long before the store knows it, or after.
+#[test]
+fn a_pack_that_is_being_made_or_removed_is_no_stranger() {
+    let (machine, _) = node(2);
+    let (store, _) = machine.open();
+    machine.disks[0].install("packs/00000000000000aa.pack", b"its header is still to be written");
+    store.packs.making.lock().insert(0xaa);
+    assert_eq!(codes(&machine, &store, Depth::Shallow), Vec::<&str>::new());
+    store.packs.making.lock().remove(&0xaa);
+    store.packs.condemned.write().insert(0xaa);
+    assert_eq!(codes(&machine, &store, Depth::Shallow), Vec::<&str>::new());
+    store.packs.condemned.write().remove(&0xaa);
+    assert_eq!(codes(&machine, &store, Depth::Shallow), ["HF0008"]);
+}
+
 /// Another's identity is told by what is different about it.
 #[test]
 fn a_foreign_identity_is_told_apart() {
