@@ -111,10 +111,13 @@ impl FileSystem {
     pub(crate) async fn slots(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Slots, FileError> {
         let _use = self.grace.enter(directory.file.0);
         let (first, last) = self.cookies(name).into_inner();
-        let (tree, decided) = {
+        let (tree, decided, version) = {
             let state = directory.state.lock();
             expect_directory(&state)?;
-            (state.base.tree.clone(), state.decided_entries(first..=last))
+            if state.vacant == Some((first, state.version)) {
+                return Ok(Slots { first, entries: BTreeMap::new() });
+            }
+            (state.base.tree.clone(), state.decided_entries(first..=last), state.version)
         };
         let mut entries = BTreeMap::new();
         let (found, _) = self.trees.range(&tree, first..=last, Start::AtOrAbove, usize::MAX).await?;
@@ -126,6 +129,12 @@ impl FileSystem {
                 Some(entry) => entries.insert(cookie, entry),
                 None => entries.remove(&cookie),
             };
+        }
+        if entries.is_empty() {
+            let mut state = directory.state.lock();
+            if state.base.tree == tree {
+                state.vacant = Some((first, version));
+            }
         }
         Ok(Slots { first, entries })
     }

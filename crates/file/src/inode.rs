@@ -8,6 +8,8 @@
 //!       operations and recovery share.
 //! I-31  A size or an extent enters `logged` and `active` only when its data is durable or in the same frame.
 //! I-32  `active` holds records of one generation only; what is older was frozen before.
+//! I-105 `vacant` names cookies that no entry has while the version is the one beside it: a change of entries raises the version, and a
+//!       commit changes none. Who replaces `base` otherwise forgets it, and nobody notes what another `base` told.
 //! I-33  A state lock is held over no I/O. Who needs two of them holds the namespace lock.
 
 use std::collections::BTreeMap;
@@ -86,6 +88,8 @@ pub(crate) struct State {
     pub(crate) is_access_dirty: bool,
     /// Ids set aside for new files of this directory, so that they lie together in the catalog.
     pub(crate) ids: std::ops::Range<u64>,
+    /// The first of the cookies of a name that was looked up in vain, and when that was: mostly the name is made next.
+    pub(crate) vacant: Option<(u64, Version)>,
     /// Removed for good (or not born yet): no name, no user.
     pub(crate) is_gone: bool,
 }
@@ -172,6 +176,7 @@ impl State {
             xattrs,
             is_access_dirty: false,
             ids: 0..0,
+            vacant: None,
             is_gone: false,
         }
     }

@@ -227,7 +227,8 @@ impl FileSystem {
         }
         *self.roots.lock() = replaced.roots;
         for (inode, base) in replaced.bases {
-            inode.state.lock().base = base;
+            let mut state = inode.state.lock();
+            (state.base, state.vacant) = (base, None);
         }
     }
 

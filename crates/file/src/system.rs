@@ -6,9 +6,7 @@
 //!
 //! Not here: the operations (`namespace`, `attribute`, `read`, `write`), flushing, committing.
 
-use std::collections::BTreeMap;
-use std::collections::hash_map::{DefaultHasher, HashMap};
-use std::hash::BuildHasherDefault;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,6 +15,7 @@ use base::codec::Writer;
 use base::id::{FileId, NodeNumber, Position};
 use base::limits::FRAME_BYTES_MAX;
 use base::time::Timestamp;
+use foldhash::fast::FixedState;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use platform::Platform;
 use store::{Store, StoreError};
@@ -127,7 +126,7 @@ pub struct FileSystem {
     /// Held by who empties `unlogged` (I-63).
     pub(crate) flush_round: tokio::sync::Mutex<()>,
     /// The kernel's look-up counts: an unlinked file lives while it has one.
-    pub(crate) references: Mutex<HashMap<FileId, u32, BuildHasherDefault<DefaultHasher>>>,
+    pub(crate) references: Mutex<HashMap<FileId, u32, FixedState>>,
     pub(crate) next_counter: AtomicU64,
     pub(crate) commit: tokio::sync::Mutex<()>,
     /// Held by who changes the list of snapshots.

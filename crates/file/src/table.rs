@@ -4,10 +4,10 @@
 //! I-35  What was loaded from a catalog enters the table only while that catalog is the current one.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::{DefaultHasher, Entry, HashMap};
-use std::hash::BuildHasherDefault;
+use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
 use crate::attributes::Node;
@@ -19,7 +19,7 @@ const SHARDS: usize = 16;
 const EVICTION_TRIES: usize = 16;
 
 /// A map whose hash has no random key: only looked up, never walked, and the same in each run of a simulation.
-type Map<V> = HashMap<Node, V, BuildHasherDefault<DefaultHasher>>;
+type Map<V> = HashMap<Node, V, FixedState>;
 
 #[derive(Default)]
 struct Shard {

@@ -14,6 +14,7 @@
 //!
 //! Not here: what keys and values mean; caching (the store's); when an update runs (`commit`).
 
+mod checked;
 mod format;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use bytes::Bytes;
 use store::{Class, Store, StoreError};
 
 use crate::format::Root;
+use checked::Checked;
 use format::{ChildValue, Node, NodeBuilder};
 
 /// Nodes are put into the store in groups of this many, so that hashing and compression use all cores.
@@ -77,11 +79,12 @@ pub(crate) struct Gap {
 #[derive(Clone)]
 pub(crate) struct Trees {
     store: Arc<Store>,
+    checked: Checked,
 }
 
 impl Trees {
     pub(crate) fn new(store: Arc<Store>) -> Trees {
-        Trees { store }
+        Trees { store, checked: Checked::new() }
     }
 
     /// The value of `key`.
@@ -351,7 +354,14 @@ impl Trees {
     }
 
     async fn node(&self, address: &ChunkAddress, level: u8, place: &Place) -> Result<Node, StoreError> {
-        let node = Node::decode(self.store.get(Class::Metadata, address).await?, level, Some(address))?;
+        let bytes = self.store.get(Class::Metadata, address).await?;
+        let node = if self.checked.has(address, level) {
+            Node::decoded_before(bytes)
+        } else {
+            let node = Node::decode(bytes, level, Some(address))?;
+            self.checked.note(address, level);
+            node
+        };
         let (first, last) = (node.key(0), node.key(node.count() - 1));
         if place.first.is_some_and(|expected| expected != first) || place.next.is_some_and(|next| next <= last) {
             return Err(StoreError::Corrupt {

@@ -9,6 +9,8 @@ use store::StoreError;
 const MAGIC: u32 = u32::from_le_bytes(*b"HTN1");
 /// Magic, level, three bytes of padding, count, four bytes of padding.
 const HEADER_BYTES: usize = 16;
+/// Where the count is.
+const COUNT_AT: usize = 8;
 /// Key, end of the value in the heap.
 const SLOT_BYTES: usize = 12;
 /// A node is not ended below this, so that tiny nodes do not drown the index.
@@ -83,6 +85,13 @@ impl Node {
             return Err(corrupt("values up to the end", format!("{previous_end} of {heap} bytes")));
         }
         Ok(node)
+    }
+
+    /// Bytes that `decode` has accepted before.
+    pub(super) fn decoded_before(bytes: Bytes) -> Node {
+        let mut node = Node { bytes, count: 0 };
+        node.count = u32::from_le_bytes(node.field(COUNT_AT)) as usize;
+        node
     }
 
     pub(super) fn count(&self) -> usize {
