@@ -18,6 +18,7 @@ base::metrics! {
     forgets: Counter, Count, "nodes in FORGET and BATCH_FORGET";
     ring_grown: Counter, Count, "ring entries added because late answers occupied the others";
     ring_starved: Counter, Count, "times a ring had no entry left and its queue had to be set going again";
+    ring_delayed: Counter, Count, "times a ring's thread got its CPU late because it gives way to callers, and stopped doing so for a while";
 }
 
 const REQUESTS: Description = Description {

@@ -10,10 +10,7 @@
 //!
 //! Not here: whether the mount point makes sense (`node`), who serves it (`session`).
 
-#![expect(
-    unsafe_code,
-    reason = "mount(2), statfs(2), ioctl(2), close_range(2) and recvmsg(2) have no safe wrapper in std"
-)]
+#![expect(unsafe_code, reason = "mount(2), statx(2), ioctl(2) and recvmsg(2) have no safe wrapper in std")]
 
 use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
@@ -203,22 +200,30 @@ impl Unmounter {
         Ok(false)
     }
 
-    /// Makes the kernel send us a request (STATFS, which it never answers from memory), from a thread on this CPU, which waits for the
-    /// answer.
+    /// Has the kernel hand over the pages that were changed through mappings, by sync(1): see `provoke`. They would be lost with the
+    /// connection.
+    pub fn write_pages_back(&self) -> io::Result<()> {
+        let mut sync = core_program("sync")?;
+        sync.args(["--file-system", "--"]).arg(&self.place.mountpoint);
+        let output = sync.stderr(Stdio::piped()).spawn()?.wait_with_output()?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        }
+    }
+
+    /// Makes the kernel send us a request (STATFS, which it never answers from memory), by stat(1) on this CPU. The thread that it gives
+    /// ends when the answer has come.
     ///
-    /// The thread has none of our descriptors. Once its request is with us it waits even when it is killed: it would keep /dev/fuse
-    /// open, and so the connection alive that nobody serves any more, and itself waiting.
+    /// No thread of ours may wait for ourselves. Who waits for an answer that is under way does so even when it is killed, and keeps its
+    /// memory until then: ours is mapped to the rings, their entries keep /dev/fuse open, and that keeps the connection, which nobody
+    /// would ever answer. A process of its own has none of it, and gets its error when the daemon has died.
     pub(crate) fn provoke(&self) -> io::Result<JoinHandle<()>> {
-        let path = c_string(self.place.mountpoint.as_os_str())?;
+        let mut stat = core_program("stat")?;
+        stat.args(["--file-system", "--format=%i", "--"]).arg(&self.place.mountpoint);
+        let mut stat = stat.spawn()?;
         Builder::new().name("fuse-provoke".to_owned()).spawn(move || {
-            // Before Linux 5.9 it fails; there is no io_uring for FUSE there, and a request is with us only while it is served.
-            // SAFETY: this thread alone goes on with a table of its own, of 0, 1 and 2, and owns no descriptor.
-            unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
-            // SAFETY: a zero-terminated path and room for the answer, both alive during the call.
-            unsafe {
-                let mut answer: libc::statfs = std::mem::zeroed();
-                libc::statfs(path.as_ptr(), &raw mut answer);
-            }
+            let _ = stat.wait();
         })
     }
 
@@ -237,6 +242,19 @@ impl Unmounter {
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// A program of the coreutils, wherever the path of this process leads, silent and with nothing of ours.
+pub(crate) fn core_program(name: &str) -> io::Result<Command> {
+    let places = ["/usr/bin", "/bin", "/run/current-system/sw/bin"];
+    let found = places.iter().map(|place| Path::new(place).join(name)).find(|path| path.exists());
+    let path = found.ok_or_else(|| {
+        let text = format!("{name} (package coreutils) is needed, in {}", places.join(" or "));
+        io::Error::new(io::ErrorKind::NotFound, text)
+    })?;
+    let mut command = Command::new(path);
+    command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(command)
 }
 
 /// Another descriptor of the same connection, with a queue of answers of its own.

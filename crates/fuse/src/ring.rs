@@ -9,15 +9,18 @@
 //!   to enter its ring: a thread stays until then, and never blocks elsewhere.
 //! - An entry added while requests wait in a queue does not take one up. See `queue` for what we do about that.
 //!
+//! And the scheduler makes one: see `courtesy` for how a caller is woken where it is.
+//!
 //! FORGET, INTERRUPT, notices and the end of the session still go over /dev/fuse: `device` keeps one reader.
 
+mod courtesy;
 mod mailbox;
 mod queue;
 mod slot;
 
 use crate::buffer::Area;
 use crate::crew::Crew;
-use crate::mount::Unmounter;
+use crate::mount::{Unmounter, core_program};
 use crate::settings::Settings;
 pub(crate) use mailbox::Mailbox;
 use queue::Queue;
@@ -95,6 +98,8 @@ impl Rings {
     /// Makes a thread, a ring and buffers for every possible CPU. Nothing is known to the kernel's FUSE yet.
     /// `areas`: slots of another process, with their requests, and the queue of each.
     pub(crate) fn prepare(plan: Plan, mut areas: Vec<(u16, Area)>) -> io::Result<Rings> {
+        // Without it a queue that once had nothing could hang (`queue`).
+        core_program("stat")?;
         let plan = Arc::new(plan);
         let mut rings = Rings { queues: Vec::new() };
         for index in 0..possible_cpus()? {

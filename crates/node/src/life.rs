@@ -148,8 +148,8 @@ enum Unmounting {
 }
 
 /// Refuses if the mount, taken away where it was made, is still elsewhere: the kernel goes on with it then.
-fn kept_elsewhere(unmounter: &Unmounter) -> Result<(), Failure> {
-    let keepers = mounts::elsewhere(unmounter.device(), start::USERS_MAX);
+fn kept_elsewhere(source: &Path, unmounter: &Unmounter) -> Result<(), Failure> {
+    let keepers = mounts::elsewhere(source, unmounter.device(), start::USERS_MAX);
     if keepers.is_empty() {
         return Ok(());
     }
@@ -390,7 +390,7 @@ impl<'a> Life<'a> {
                 Ok(event) => event,
                 Err(RecvTimeoutError::Disconnected) => return End::Stop(stops),
                 Err(RecvTimeoutError::Timeout) => {
-                    let kept = unmounter.map_or(Ok(()), kept_elsewhere);
+                    let kept = unmounter.map_or(Ok(()), |unmounter| kept_elsewhere(&self.folder.path, unmounter));
                     match (kept, unmounting) {
                         // Some request still has to end.
                         (Ok(()), _) => {}

@@ -41,6 +41,12 @@ impl Mount {
         self.kind == KIND
     }
 
+    /// Whether it is a mount of the node in this folder, with this device number (`major:minor`).
+    #[must_use]
+    pub fn is_of(&self, source: &Path, device: &str) -> bool {
+        self.is_hydrafs() && self.source == source && format!("{}:{}", self.device.0, self.device.1) == device
+    }
+
     /// Whether it was mounted with this option.
     #[must_use]
     pub fn has(&self, option: &str) -> bool {
@@ -157,16 +163,16 @@ pub fn users(point: &Path, limit: usize) -> Vec<String> {
     processes().filter(uses).map(describe).take(limit).collect()
 }
 
-/// Where else the file system with this device number (`major:minor`) is mounted, at most `limit` places: "at POINT" in our mount table
-/// (a bind mount), or "in the mount namespace of pid (name)" (a container, a service, unshare(1)). Other users' processes are visible to
-/// root only.
+/// Where else the file system of this node with this device number (`major:minor`) is mounted, at most `limit` places: "at POINT" in our
+/// mount table (a bind mount), or "in the mount namespace of pid (name)" (a container, a service, unshare(1)). Other users' processes are
+/// visible to root only. The number alone tells too little: the kernel gives it to the next file system when ours has gone.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the mount tables are the outside")]
-pub fn elsewhere(device: &str, limit: usize) -> Vec<String> {
+pub fn elsewhere(source: &Path, device: &str, limit: usize) -> Vec<String> {
     let namespace = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
     let found = |process: &Path| {
         let table = std::fs::read(process.join("mountinfo")).unwrap_or_default();
-        parse(&table).into_iter().find(|mount| format!("{}:{}", mount.device.0, mount.device.1) == device)
+        parse(&table).into_iter().find(|mount| mount.is_of(source, device))
     };
     let own = Path::new("/proc/self");
     let ours = found(own).map(|mount| format!("at {}", mount.point.display()));
@@ -212,6 +218,9 @@ mod tests {
         assert_eq!(mounts[1].source, Path::new("/srv/the\\node"));
         assert_eq!(mounts[1].device, (0, 41));
         assert!(mounts[1].is_hydrafs() && !mounts[0].is_hydrafs());
+        let node = Path::new("/srv/the\\node");
+        assert!(mounts[1].is_of(node, "0:41") && !mounts[1].is_of(node, "0:42"));
+        assert!(!mounts[1].is_of(Path::new("/n"), "0:41") && !mounts[2].is_of(Path::new("tmpfs"), "0:42"));
         assert!(mounts[1].has("nosuid") && !mounts[1].has("suid") && !mounts[1].has("user_id=0"));
     }
 

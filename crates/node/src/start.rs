@@ -2,7 +2,6 @@
 //!
 //! Not here: the daemon's life (`life`), what is answered (`front`), going to the background (`daemon`).
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -96,13 +95,30 @@ impl<'a> Access<'a> {
     }
 }
 
-/// Takes a mount away whose daemon is gone. Of ours only: the caller looked.
-pub(crate) fn unmount(point: &Path, detach: bool) -> io::Result<()> {
+/// How a mount is taken away by who does not serve it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// If nobody uses it.
+    Gently,
+    /// Even if it is in use.
+    Detached,
+    /// Its daemon has died. Who still waits for an answer of it gets an error: nothing else ends such a call where something has kept
+    /// the connection open.
+    Abandoned,
+}
+
+/// Takes a mount away that this process does not serve. Of ours only: the caller looked. Nothing here waits for its daemon.
+pub(crate) fn unmount(point: &Path, how: How) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
-        let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        let flags = match how {
+            How::Gently => UnmountFlags::empty(),
+            How::Detached => UnmountFlags::DETACH,
+            How::Abandoned => UnmountFlags::DETACH | UnmountFlags::FORCE,
+        };
         return Ok(rustix::mount::unmount(point, flags | UnmountFlags::NOFOLLOW)?);
     }
-    let flags: &[&str] = if detach { &["-u", "-z"] } else { &["-u"] };
+    // It forces nothing: the connection ends when the last who has it open lets go of it.
+    let flags: &[&str] = if how == How::Gently { &["-u"] } else { &["-u", "-z"] };
     let output = Command::new("fusermount3").args(flags).arg("--").arg(point).output()?;
     if output.status.success() {
         return Ok(());
@@ -203,7 +219,9 @@ pub(crate) fn take_away(unmounter: &Unmounter, detach: bool) -> Result<(), Failu
     let point = unmounter.mountpoint();
     let cannot = |why: String| Failure::new("cannot unmount", why).at(point);
     if detach {
-        write_pages_back(point);
+        if let Err(error) = unmounter.write_pages_back() {
+            tracing::warn!("pages changed through mappings may be lost: {error}");
+        }
         return unmounter.abort().map_err(|error| cannot(error.to_string()));
     }
     unmounter.unmount().map_err(|error| {
@@ -215,15 +233,6 @@ pub(crate) fn take_away(unmounter: &Unmounter, detach: bool) -> Result<(), Failu
         cannot(format!("it is in use: {users}"))
             .mend("end them, or take it away with --lazy: they get errors from then on; nothing was changed")
     })
-}
-
-/// Has the kernel hand over the pages that were changed through mappings: they would be lost with the connection.
-#[expect(clippy::disallowed_methods, reason = "a mount is the outside")]
-fn write_pages_back(point: &Path) {
-    let synced = File::open(point).and_then(|root| Ok(rustix::fs::syncfs(root)?));
-    if let Err(error) = synced {
-        tracing::warn!("pages changed through mappings may be lost: {error}");
-    }
 }
 
 pub(crate) fn settings(config: &Config) -> fuse::Settings {

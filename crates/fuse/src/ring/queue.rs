@@ -14,7 +14,7 @@
 //! *The nudge.* A request that comes while no slot is held waits in a queue in the kernel, from which only a COMMIT
 //! takes (`fuse_uring_next_fuse_req`); a REGISTER does not look there. If all slots went late at once, the new ones
 //! would stay idle beside a waiting request, for as long as the late answers take. So after growing from nothing the
-//! queue is *suspect*, and while it is, one statfs(2) after another is made on this CPU by a thread for the purpose: it
+//! queue is *suspect*, and while it is, one statfs(2) after another is made on this CPU by a process for the purpose: it
 //! uses a new slot, and committing its answer takes up a waiting request. A COMMIT that comes back without a request
 //! has seen the kernel's queue empty, which ends the suspicion.
 //!
@@ -27,6 +27,7 @@
 #![expect(unsafe_code, reason = "io_uring submissions; sched_setaffinity(2)")]
 
 use super::Plan;
+use super::courtesy::Courtesy;
 use super::mailbox::{Letters, Mailbox};
 use super::slot::{self, Slot};
 use crate::buffer::Area;
@@ -40,10 +41,12 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Tag of the completion that says the mailbox wants to be read.
 const EVENT: u64 = u64::MAX;
+/// After a nudge that could not be made.
+const NUDGE_PAUSE: Duration = Duration::from_millis(10);
 /// Commands collected before they have to be submitted.
 const SUBMISSIONS: u32 = 64;
 
@@ -57,6 +60,7 @@ pub(super) struct Queue {
     plan: Arc<Plan>,
     index: u16,
     mailbox: Arc<Mailbox>,
+    courtesy: Courtesy,
     tally: Arc<Tally>,
     depth: usize,
     /// Slots that have not come back with an error.
@@ -104,7 +108,7 @@ pub(super) fn pin_thread(cpu: u16) -> bool {
 }
 
 impl Queue {
-    /// Makes the ring. `is_here`: the thread runs on the CPU the queue is for. `areas`: slots with requests that another process
+    /// Makes the ring, on the thread that will serve it. `is_here`: the thread runs on the CPU the queue is for. `areas`: slots with requests that another process
     /// parked.
     pub(super) fn new(
         plan: Arc<Plan>,
@@ -123,6 +127,7 @@ impl Queue {
             plan,
             index,
             mailbox,
+            courtesy: Courtesy::new(),
             alive: 0,
             held: 0,
             commits: 0,
@@ -254,7 +259,7 @@ impl Queue {
             }
         }
         for nudge in self.nudges.drain(..) {
-            // It only waits for a system call.
+            // It only waits for a process that has its answer, or its error.
             let _ = nudge.join();
         }
     }
@@ -452,10 +457,11 @@ impl Queue {
         let (index, mailbox) = (self.index, self.mailbox.clone());
         let unmounter = self.plan.unmounter.clone();
         let nudge = Builder::new().name(format!("fuse-nudge-{index}")).spawn(move || {
-            if pin_thread(index)
-                && let Ok(answered) = unmounter.provoke()
-            {
-                let _ = answered.join();
+            let is_under_way = pin_thread(index) && unmounter.is_mounted().unwrap_or(false);
+            match is_under_way.then(|| unmounter.provoke()) {
+                Some(Ok(answered)) => drop(answered.join()),
+                // No process can be made, or none would reach us. That may change; trying without a pause would keep a CPU busy.
+                _ => std::thread::sleep(NUDGE_PAUSE),
             }
             // The queue looks again.
             mailbox.nudged();
@@ -473,7 +479,13 @@ impl Queue {
             self.is_event_armed = true;
         }
         let may_sleep = self.mailbox.may_sleep(self.is_ending);
+        if may_sleep && !self.ring.submission().is_empty() {
+            self.courtesy.give_way();
+        }
         self.enter(usize::from(may_sleep));
+        if self.courtesy.take_up() {
+            self.tally.counters.ring_delayed.add(1);
+        }
         self.mailbox.wakes();
     }
 

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::life;
 use crate::mounts;
 use crate::node_folder::NodeFolder;
-use crate::start::{self, MountOptions};
+use crate::start::{self, How, MountOptions};
 
 /// Mount a node: start its daemon, and return when the mount is usable.
 #[derive(Args, Debug)]
@@ -148,16 +148,17 @@ fn mount_point(point: &Path, folder: &NodeFolder) -> Result<PathBuf, Failure> {
         }
         _ => cannot(error.to_string()),
     })?;
-    let found = std::fs::metadata(&absolute);
-    let is_dead = found.as_ref().is_err_and(mounts::is_dead);
-    // The kernel may go on answering for a dead mount from what it has kept.
-    let metadata = if is_dead || mounts::at(&mounts::read()?, &absolute).is_some_and(is_abandoned) {
+    // Before the mount itself is asked. The kernel may go on answering for a dead one from what it has kept, and one whose connection
+    // something keeps open does not answer at all.
+    if mounts::at(&mounts::read()?, &absolute).is_some_and(is_abandoned) {
         take_dead_mount_away(&absolute)?;
-        std::fs::metadata(&absolute)
-    } else {
-        found
-    };
-    let metadata = metadata.map_err(|error| cannot(error.to_string()))?;
+    }
+    let mut found = std::fs::metadata(&absolute);
+    if found.as_ref().is_err_and(mounts::is_dead) {
+        take_dead_mount_away(&absolute)?;
+        found = std::fs::metadata(&absolute);
+    }
+    let metadata = found.map_err(|error| cannot(error.to_string()))?;
     if !metadata.is_dir() {
         return Err(cannot("it is not a directory".to_owned()).mend("name an empty directory"));
     }
@@ -208,7 +209,7 @@ fn take_dead_mount_away(point: &Path) -> Result<(), Failure> {
                 .mend(format!("take it away with `umount -l {}` (or `fusermount3 -uz`)", point.display())));
         }
     }
-    start::unmount(point, true).map_err(|error| {
+    start::unmount(point, How::Abandoned).map_err(|error| {
         dead("the mount is dead (its daemon has ended) and cannot be taken away")
             .mend(format!("{error}; as root: umount -l {}", point.display()))
     })?;

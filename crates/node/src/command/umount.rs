@@ -12,7 +12,8 @@ use super::mount::is_abandoned;
 use super::stop::say_stopped;
 use crate::control::client::{Daemon, Stopped};
 use crate::failure::Failure;
-use crate::{mounts, start};
+use crate::mounts;
+use crate::start::{self, How};
 
 /// End a mount and its daemon; return when everything that was written is on the disks.
 #[derive(Args, Debug)]
@@ -45,14 +46,15 @@ pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> 
         None => return Err(not_ours("nothing is mounted there".to_owned())),
     };
     let unmount =
-        |detach: bool| start::unmount(&point, detach).map_err(|error| Failure::new("cannot unmount", error).at(&point));
+        |how: How| start::unmount(&point, how).map_err(|error| Failure::new("cannot unmount", error).at(&point));
+    let wished = if arguments.lazy { How::Detached } else { How::Gently };
     // A bind mount, or one that was bound elsewhere: the others stay, and the daemon for them.
     if table.iter().filter(|other| other.device == mount.device).count() > 1 {
-        return unmount(arguments.lazy || is_abandoned(mount)).map(|()| None);
+        return unmount(if is_abandoned(mount) { How::Abandoned } else { wished }).map(|()| None);
     }
     let Some(daemon) = Daemon::reach(&mount.source)? else {
         // Who still uses a dead mount gets errors either way.
-        unmount(arguments.lazy || is_abandoned(mount))?;
+        unmount(if is_abandoned(mount) { How::Abandoned } else { wished })?;
         super::remark(&format!("took away the dead mount at {}: its daemon had ended before", point.display()));
         return Ok(None);
     };
@@ -61,7 +63,7 @@ pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> 
         && mounts::at(&mounts::read()?, &point).is_some_and(mounts::Mount::is_hydrafs)
     {
         // The last one is not where the daemon made it.
-        return unmount(arguments.lazy).map(|()| None);
+        return unmount(wished).map(|()| None);
     }
     Ok(Some(stopped))
 }

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
 use crate::mount::{SMALL, over_each_transport_mut};
-use crate::support::{Folder, Mounted, hydrafs, is_mounted, run, script, spawn, succeed};
+use crate::support::{Folder, Mounted, hydrafs, is_mounted, run, script, spawn, succeed, within_or};
 
 /// Restarts in a row.
 const RESTARTS: usize = 12;
@@ -444,4 +445,42 @@ fn a_mount_whose_daemon_died_says_so_and_is_mended() {
         let count = table.lines().filter(|line| line.contains(point.to_str().expect("UTF-8"))).count();
         assert_eq!(count, 1, "the dead mount is not below the new one");
     });
+}
+
+#[test]
+fn a_dead_mount_that_does_not_answer_is_mended() {
+    over_each_transport_mut("silent", |mounted| {
+        let file = mounted.point.join("f");
+        fs::write(&file, "synced").expect("room");
+        succeed(&[OsStr::new("sync"), mounted.point.as_os_str()]);
+        let held = File::open(&file).expect("there");
+        // While anybody has the connection open, calls wait for an answer, whoever might give it.
+        let connections = mounted.connections();
+        assert!(!connections.is_empty());
+        mounted.kill();
+        let asked = mounted.point.clone();
+        let asks = std::thread::spawn(move || rustix::fs::statvfs(&asked));
+        let (node, point) = (mounted.node.clone(), mounted.point.clone());
+        let mend = move || succeed(&[OsStr::new("mount"), node.as_os_str(), point.as_os_str()]);
+        let point = mounted.point.clone();
+        let force = move || {
+            let _ = rustix::mount::unmount(&point, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        };
+        within_or("hydrafs mount", force, mend);
+        mounted.follow();
+        // It waited until the mount was taken away, or asked the new one.
+        if let Err(error) = asks.join().expect("no panic") {
+            assert!(is_of_dead(error), "{error:?}");
+        }
+        let mut byte = [0];
+        let error = rustix::io::pread(&held, &mut byte, 1 << 20).expect_err("the mount of this file has gone");
+        assert!(is_of_dead(error), "{error:?}");
+        assert_eq!(fs::read(&file).expect("it was synced"), b"synced");
+        drop(connections);
+    });
+}
+
+/// Whether a mount answers so whose daemon is gone. ECANCELED: the call was on its way to an io_uring queue when the daemon died.
+fn is_of_dead(error: Errno) -> bool {
+    matches!(error, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)
 }

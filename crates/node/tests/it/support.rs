@@ -13,7 +13,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal};
 
 /// How long anything may take that a test waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -227,6 +227,16 @@ impl Mounted {
 
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::pidfd_send_signal(&self.daemon, signal).expect("our own daemon");
+    }
+
+    /// What the daemon has open of /dev/fuse, for this process too.
+    pub(crate) fn connections(&self) -> Vec<OwnedFd> {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid)).expect("our own daemon").flatten();
+        let ours =
+            open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == Path::new("/dev/fuse")));
+        let number = |entry: fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse().ok());
+        let take = |fd| rustix::process::pidfd_getfd(&self.daemon, fd, PidfdGetfdFlags::empty());
+        ours.filter_map(number).map(|fd| take(fd).expect("our own daemon")).collect()
     }
 
     /// Waits for the daemon's end.
