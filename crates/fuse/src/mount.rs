@@ -21,7 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::thread::{Builder, JoinHandle};
 
 #[cfg(test)]
@@ -70,6 +70,8 @@ pub struct Mount {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     place: Arc<Place>,
+    /// Held for reading by who has the kernel look at the mount: that keeps it in use.
+    looking: Arc<RwLock<()>>,
 }
 
 /// Where a mount is, and how it is known.
@@ -103,8 +105,8 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> io::Result<Mount> {
         return Err(io::Error::other(format!("{} is not in the mount table after mounting", mountpoint.display())));
     };
     let unique = unique_number(&mountpoint);
-    let place = Arc::new(Place { mountpoint, device: found.device, unique, by_helper });
-    Ok(Mount { device: Some(Arc::new(device)), unmounter: Unmounter { place } })
+    let place = Place { mountpoint, device: found.device, unique, by_helper };
+    Ok(Mount { device: Some(Arc::new(device)), unmounter: Unmounter::of(place) })
 }
 
 /// Bytes of a page of memory.
@@ -138,7 +140,7 @@ impl Drop for Mount {
 impl Unmounter {
     /// Of a mount that another process made.
     pub(crate) fn of(place: Place) -> Unmounter {
-        Unmounter { place: Arc::new(place) }
+        Unmounter { place: Arc::new(place), looking: Arc::default() }
     }
 
     pub(crate) fn place(&self) -> &Place {
@@ -168,6 +170,8 @@ impl Unmounter {
 
     /// Unmounts. EBUSY while a file or directory of the mount is in use; nothing to do if it has gone.
     pub fn unmount(&self) -> io::Result<()> {
+        // Whoever looks is answered soon, and nobody begins to.
+        let _nobody_looks = self.looking.write();
         self.remove(0, &["-u"])
     }
 
@@ -203,6 +207,9 @@ impl Unmounter {
     /// Has the kernel hand over the pages that were changed through mappings, by sync(1): see `provoke`. They would be lost with the
     /// connection.
     pub fn write_pages_back(&self) -> io::Result<()> {
+        if !self.is_mounted()? {
+            return Ok(());
+        }
         let mut sync = core_program("sync")?;
         sync.args(["--file-system", "--"]).arg(&self.place.mountpoint);
         let output = sync.stderr(Stdio::piped()).spawn()?.wait_with_output()?;
@@ -213,17 +220,18 @@ impl Unmounter {
     }
 
     /// Makes the kernel send us a request (STATFS, which it never answers from memory), by stat(1) on this CPU. The thread that it gives
-    /// ends when the answer has come.
+    /// ends when the answer has come, or tells why nobody asks.
     ///
     /// No thread of ours may wait for ourselves. Who waits for an answer that is under way does so even when it is killed, and keeps its
     /// memory until then: ours is mapped to the rings, their entries keep /dev/fuse open, and that keeps the connection, which nobody
     /// would ever answer. A process of its own has none of it, and gets its error when the daemon has died.
-    pub(crate) fn provoke(&self) -> io::Result<JoinHandle<()>> {
+    pub(crate) fn provoke(&self) -> io::Result<JoinHandle<io::Result<()>>> {
         let mut stat = core_program("stat")?;
         stat.args(["--file-system", "--format=%i", "--"]).arg(&self.place.mountpoint);
-        let mut stat = stat.spawn()?;
+        let looking = Arc::clone(&self.looking);
         Builder::new().name("fuse-provoke".to_owned()).spawn(move || {
-            let _ = stat.wait();
+            let _looks = looking.read();
+            stat.spawn()?.wait().map(drop)
         })
     }
 

@@ -168,7 +168,10 @@ impl NodeFolder {
         let mut say = Some(say);
         loop {
             let holder = match self.try_lock()? {
-                Ok(lock) => return Ok(lock),
+                Ok(lock) => {
+                    self.wait_for_disks();
+                    return Ok(lock);
+                }
                 Err(holder) => holder,
             };
             let patience = match holder.stage {
@@ -182,6 +185,17 @@ impl NodeFolder {
             if let Some(say) = say.take_if(|_| holder.stage == Some(Stage::Ending)) {
                 say(&format!("waiting for {}, which makes everything local and ends", holder.name));
             }
+            std::thread::sleep(LOCK_INTERVAL);
+        }
+    }
+
+    /// Waits a moment for its disks. A process that ends lets go of all its locks at once, in any order: who has got the node's may find
+    /// those of the disks still held.
+    #[expect(clippy::disallowed_methods, reason = "a command that waits for another process")]
+    fn wait_for_disks(&self) {
+        let begin = Instant::now();
+        // What keeps them from being opened is told when they are.
+        while self.disks().is_ok_and(|disks| !file::are_free(&disks)) && begin.elapsed() < NOTICING_PATIENCE {
             std::thread::sleep(LOCK_INTERVAL);
         }
     }

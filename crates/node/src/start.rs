@@ -218,10 +218,12 @@ pub(crate) fn remount(folder: &NodeFolder, point: &Path, options: MountOptions) 
 pub(crate) fn take_away(unmounter: &Unmounter, detach: bool) -> Result<(), Failure> {
     let point = unmounter.mountpoint();
     let cannot = |why: String| Failure::new("cannot unmount", why).at(point);
+    // Before the connection ends with them. And so that the kernel has nothing to ask us for while a thread of ours unmounts: killed
+    // then, it would wait for an answer of its own, for ever.
+    if let Err(error) = unmounter.write_pages_back() {
+        tracing::warn!("pages changed through mappings may be lost: {error}");
+    }
     if detach {
-        if let Err(error) = unmounter.write_pages_back() {
-            tracing::warn!("pages changed through mappings may be lost: {error}");
-        }
         return unmounter.abort().map_err(|error| cannot(error.to_string()));
     }
     unmounter.unmount().map_err(|error| {

@@ -457,11 +457,11 @@ impl Queue {
         let (index, mailbox) = (self.index, self.mailbox.clone());
         let unmounter = self.plan.unmounter.clone();
         let nudge = Builder::new().name(format!("fuse-nudge-{index}")).spawn(move || {
-            let is_under_way = pin_thread(index) && unmounter.is_mounted().unwrap_or(false);
-            match is_under_way.then(|| unmounter.provoke()) {
-                Some(Ok(answered)) => drop(answered.join()),
-                // No process can be made, or none would reach us. That may change; trying without a pause would keep a CPU busy.
-                _ => std::thread::sleep(NUDGE_PAUSE),
+            let ask = || unmounter.provoke()?.join().unwrap_or(Ok(()));
+            let can_reach_us = pin_thread(index) && unmounter.is_mounted().unwrap_or(false);
+            if !can_reach_us || ask().is_err() {
+                // That may change; trying without a pause would keep a CPU busy.
+                std::thread::sleep(NUDGE_PAUSE);
             }
             // The queue looks again.
             mailbox.nudged();

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, content, hydrafs, keeper, succeed};
+use crate::support::{Folder, Mounted, content, hydrafs, keeper, run, spawn, succeed};
 
 pub(crate) const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
 
@@ -751,8 +751,7 @@ fn mount_8_finds_its_helpers() {
         return eprintln!("skipped: /dev/fuse cannot be opened here");
     }
     let call = |name: &str, arguments: &[&OsStr]| {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_hydrafs")).arg0(name).args(arguments).output().expect("it starts");
+        let output = run(Command::new(env!("CARGO_BIN_EXE_hydrafs")).arg0(name).args(arguments));
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success() && said.is_empty(), "{name}: {}", String::from_utf8_lossy(&said));
     };
@@ -781,7 +780,7 @@ fn a_daemon_without_a_mount_answers() {
     let folder = Folder::new("serve");
     let node = folder.node("n");
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
-    let mut daemon = daemon.arg("serve").arg(&node).stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+    let mut daemon = spawn(daemon.arg("serve").arg(&node).stderr(std::process::Stdio::piped())).expect("it starts");
     // Its log says when it is ready.
     let mut log = std::io::BufReader::new(daemon.stderr.take().expect("piped"));
     let mut line = String::new();
@@ -814,7 +813,6 @@ fn status(mounted: &Mounted) -> serde_json::Value {
 /// What a command of another user prints.
 fn as_user(uid: u32, command: &[&str], path: &PathBuf) -> String {
     use std::os::unix::process::CommandExt;
-    let mut run = Command::new(command[0]);
-    let output = run.args(&command[1..]).arg(path).current_dir("/").uid(uid).gid(uid).output().expect("it starts");
+    let output = run(Command::new(command[0]).args(&command[1..]).arg(path).current_dir("/").uid(uid).gid(uid));
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
