@@ -238,7 +238,7 @@ impl FileSystem {
         self.has_room.notify_waiters();
     }
 
-    /// fallocate.
+    /// fallocate. Set-id bits are the caller's to take away before.
     ///
     /// # Errors
     /// `FileTooLarge`, `Invalid`, `NoSpace`, or the store's.
@@ -288,7 +288,7 @@ impl FileSystem {
         // A reservation goes below what was accepted, also since the holes were looked for.
         let is_below = matches!(how, Allocate::Reserve { .. });
         let reach = end_of(&content).filter(|_| how != Allocate::Punch).unwrap_or(0);
-        let replacement = Replacement { size, clears_set_id: true, is_below, content };
+        let replacement = Replacement { size, clears_set_id: false, is_below, content };
         self.replace_content(&mut transaction, inode, &mut state, replacement);
         // Beyond the size for good, or until accepted data is local: a crash before that leaves it there (I-65).
         if reach > state.logged.size && !state.attributes.is_preallocated {
@@ -349,7 +349,8 @@ impl FileSystem {
         Ok(content)
     }
 
-    /// Copies a range by sharing its chunks. Gives the bytes copied: fewer at the end of the source or in a long copy.
+    /// Copies a range by sharing its chunks. Gives the bytes copied: fewer at the end of the source or in a long copy. Set-id bits are the
+    /// caller's to take away before.
     ///
     /// # Errors
     /// `FileTooLarge`, `IsDirectory`, `Invalid` for overlapping ranges of one file, or the store's.
@@ -432,7 +433,7 @@ impl FileSystem {
         if state.has_unlogged() && size > state.logged.size {
             return Ok(None);
         }
-        let replacement = Replacement { size, clears_set_id: true, is_below: false, content };
+        let replacement = Replacement { size, clears_set_id: false, is_below: false, content };
         self.replace_content(&mut transaction, target, &mut state, replacement);
         state.allocated = None;
         transaction.log();

@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base::id::FileId;
-use file::{Attributes, FileError, FileSystem, Kind, NewFile, Node, SNAPSHOTS, Seek, View, XattrMode};
+use file::{AttributeChange, Attributes, FileError, FileSystem, Kind, NewFile, Node, SNAPSHOTS, Seek, View, XattrMode};
 use fuse::flags::{setxattr, write};
 use fuse::{Errno, Exchange, Header, Negotiated, Notice, Notifier, Request, Service, StatFs};
 use platform::Platform;
@@ -264,12 +264,8 @@ impl Kernel {
             Request::SyncFs => done(self.system.sync_all().await),
             Request::FAllocate { offset, length, mode, .. } => {
                 let how = translate::allocation(mode)?;
-                let has_set_id = self.has_set_id(node).await?;
-                self.system.allocate(writable(node)?, how, offset, length).await?;
-                if has_set_id {
-                    self.mode_changed(header.node);
-                }
-                Ok(Reply::Empty)
+                self.drop_set_id(header, header.node, writable(node)?).await?;
+                done(self.system.allocate(writable(node)?, how, offset, length).await)
             }
             Request::Lseek { offset, whence, .. } => {
                 let what = match whence.cast_signed() {
@@ -281,12 +277,8 @@ impl Kernel {
             }
             Request::CopyFileRange { offset, node_out, offset_out, bytes, .. } => {
                 let to = self.nodes.find(node_out).ok_or(Errno::ESTALE)?;
-                let has_set_id = self.has_set_id(to).await?;
-                let count = self.system.copy_range(node, offset, writable(to)?, offset_out, bytes).await?;
-                if has_set_id {
-                    self.mode_changed(node_out);
-                }
-                Ok(Reply::Copied(count))
+                self.drop_set_id(header, node_out, writable(to)?).await?;
+                Ok(Reply::Copied(self.system.copy_range(node, offset, writable(to)?, offset_out, bytes).await?))
             }
             Request::GetXattr { name, .. } => self.xattr(node, name).await,
             Request::ListXattr { .. } => self.list_xattrs(header, node).await,
@@ -374,6 +366,25 @@ impl Kernel {
         // Boxed: every request would carry its state.
         let attributes = Box::pin(self.system.attributes(node)).await?;
         Ok(attributes.mode & (libc::S_ISUID | libc::S_ISGID) != 0)
+    }
+
+    /// Takes the set-id bits of a file whose content is about to be changed by a caller who may not keep them. The kernel leaves that to us
+    /// for fallocate(2) and copy_file_range(2), and says nothing of the caller's rights but the ids: root's files keep them, and of the
+    /// groups only the first is known. Set-group-id goes where the group may execute, and where the caller is not of it (as in
+    /// `setattr_should_drop_sgid`, fs/attr.c).
+    async fn drop_set_id(&self, caller: &Header, number: u64, file: FileId) -> Result<(), FileError> {
+        if caller.uid == 0 {
+            return Ok(());
+        }
+        let attributes = Box::pin(self.system.attributes(Node::live(file))).await?;
+        let loses_group = attributes.mode & libc::S_IXGRP != 0 || caller.gid != attributes.gid;
+        let kept = !(libc::S_ISUID | if loses_group { libc::S_ISGID } else { 0 });
+        if attributes.mode & kept != attributes.mode {
+            let change = AttributeChange { mode: Some(attributes.mode & kept), ..Default::default() };
+            Box::pin(self.system.set_attributes(file, &change)).await?;
+            self.mode_changed(number);
+        }
+        Ok(())
     }
 
     /// Has the kernel ask for a node's mode again. After content was changed around its cache it counts on other times and blocks alone,

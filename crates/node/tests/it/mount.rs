@@ -300,6 +300,15 @@ fn attributes_and_access() {
                 let found = rustix::fs::statx(CWD, m("f"), AtFlags::empty(), StatxFlags::MODE).expect("there");
                 assert_eq!(found.stx_mode & 0o7777, 0o777, "{change:?}");
             }
+            // Not those of root's own doing; and where the group may not execute, by who is not of it.
+            let length = |bytes: &str| ["-l", bytes].map(str::to_owned);
+            let mode = || fs::metadata(m("f")).expect("there").mode() & 0o7777;
+            fs::set_permissions(m("f"), fs::Permissions::from_mode(0o6777)).expect("root may");
+            assert!(run(Command::new("fallocate").args(length("120000")).arg(m("f"))).status.success());
+            assert_eq!(mode(), 0o6777, "root keeps them");
+            fs::set_permissions(m("f"), fs::Permissions::from_mode(0o6666)).expect("root may");
+            assert_eq!(as_user(1, &["fallocate", "-l", "140000"], &m("f")), "");
+            assert_eq!(mode(), 0o666, "its group is 2");
         }
         // Locks are the kernel's own.
         let (one, other) = (File::open(m("f")).expect("there"), File::open(m("f")).expect("there"));
