@@ -10,10 +10,10 @@
 //!
 //! Not here: whether the mount point makes sense (`node`), who serves it (`session`).
 
-#![expect(unsafe_code, reason = "mount(2), statx(2), ioctl(2) and recvmsg(2) have no safe wrapper in std")]
+#![expect(unsafe_code, reason = "mount(2), statx(2), syncfs(2), ioctl(2) and recvmsg(2) have no safe wrapper in std")]
 
 use std::ffi::{CString, OsStr};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -21,14 +21,19 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, TryLockError};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 #[cfg(test)]
 mod tests;
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
 const DEVICE_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+
+/// How long unmounting waits for our own look at the mount to end, and how often it tries.
+const LOOKING_MAX: Duration = Duration::from_secs(1);
+const LOOKING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How a file system is mounted.
 #[derive(Clone, Debug)]
@@ -170,8 +175,14 @@ impl Unmounter {
 
     /// Unmounts. EBUSY while a file or directory of the mount is in use; nothing to do if it has gone.
     pub fn unmount(&self) -> io::Result<()> {
-        // Whoever looks is answered soon, and nobody begins to.
-        let _nobody_looks = self.looking.write();
+        // Who looks is answered soon. Not on a disk that hangs: then the mount is in use, and who unmounts hears so.
+        let begin = Instant::now();
+        let _nobody_looks = loop {
+            match self.looking.try_write() {
+                Err(TryLockError::WouldBlock) if begin.elapsed() < LOOKING_MAX => std::thread::sleep(LOOKING_INTERVAL),
+                result => break result.ok(),
+            }
+        };
         self.remove(0, &["-u"])
     }
 
@@ -204,18 +215,22 @@ impl Unmounter {
         Ok(false)
     }
 
-    /// Has the kernel hand over the pages that were changed through mappings, by sync(1): see `provoke`. They would be lost with the
-    /// connection.
+    /// Has the kernel hand over the pages that were changed through mappings: they would be lost with the connection. By sync(1), for the
+    /// reason that `provoke` gives; without it by a thread of ours, which may then hang after a crash, and loses nothing.
     pub fn write_pages_back(&self) -> io::Result<()> {
         if !self.is_mounted()? {
             return Ok(());
         }
-        let mut sync = core_program("sync")?;
-        sync.args(["--file-system", "--"]).arg(&self.place.mountpoint);
-        let output = sync.stderr(Stdio::piped()).spawn()?.wait_with_output()?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        let path = &self.place.mountpoint;
+        let synced = core_program("sync").and_then(|mut sync| sync.args(["-f", "--"]).arg(path).status());
+        if synced.is_ok_and(|status| status.success()) {
+            return Ok(());
+        }
+        let root = File::open(path)?;
+        // SAFETY: the descriptor is open during the call.
+        match unsafe { libc::syncfs(root.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 
@@ -227,11 +242,12 @@ impl Unmounter {
     /// would ever answer. A process of its own has none of it, and gets its error when the daemon has died.
     pub(crate) fn provoke(&self) -> io::Result<JoinHandle<io::Result<()>>> {
         let mut stat = core_program("stat")?;
-        stat.args(["--file-system", "--format=%i", "--"]).arg(&self.place.mountpoint);
+        stat.args(["-f", "-c", "%i", "--"]).arg(&self.place.mountpoint);
         let looking = Arc::clone(&self.looking);
         Builder::new().name("fuse-provoke".to_owned()).spawn(move || {
             let _looks = looking.read();
-            stat.spawn()?.wait().map(drop)
+            let status = stat.status()?;
+            if status.success() { Ok(()) } else { Err(io::Error::other(format!("stat(1) ended with {status}"))) }
         })
     }
 

@@ -218,8 +218,8 @@ pub(crate) fn remount(folder: &NodeFolder, point: &Path, options: MountOptions) 
 pub(crate) fn take_away(unmounter: &Unmounter, detach: bool) -> Result<(), Failure> {
     let point = unmounter.mountpoint();
     let cannot = |why: String| Failure::new("cannot unmount", why).at(point);
-    // Before the connection ends with them. And so that the kernel has nothing to ask us for while a thread of ours unmounts: killed
-    // then, it would wait for an answer of its own, for ever.
+    // Before the connection ends with them. And so that the kernel has hardly anything to ask us for while a thread of ours unmounts:
+    // killed then, it would wait for an answer of its own, for ever.
     if let Err(error) = unmounter.write_pages_back() {
         tracing::warn!("pages changed through mappings may be lost: {error}");
     }

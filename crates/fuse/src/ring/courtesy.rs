@@ -3,7 +3,8 @@
 //! An answer wakes the caller while the queue's thread still has the CPU. The scheduler takes that CPU for busy and wakes the caller on
 //! another one, which is idle and slow to start: half of what a request cost. A CPU whose thread is of policy SCHED_IDLE counts as free
 //! (`sched_idle_cpu` in kernel/sched/fair.c). So a queue's thread has that policy within the call that answers and waits, and nowhere
-//! else: what it holds, what it starts and what it does for a request are ordinary.
+//! else: what it holds, what it starts and what our code does for a request are ordinary. What the kernel does for an answer (it copies
+//! the data, and fetches the next request) is not.
 //!
 //! The price: on a CPU that others keep busy it gets its turn late. `Judge` watches that; after a long wait the thread is ordinary for a
 //! while. Measured, and what else was tried: docs/decisions/0008-courtesy.md.
@@ -53,10 +54,13 @@ impl Courtesy {
     /// After it. True if the thread got its CPU late and rests.
     pub(super) fn take_up(&mut self) -> bool {
         let (Some(since), Some(waits)) = (self.since.take(), &self.waits) else { return false };
-        // It could at the beginning (`can_take_up`).
-        set_policy(libc::SCHED_OTHER);
         let now = Instant::now();
-        self.judge.returned(now, now - since, || waited(waits).unwrap_or_default())
+        let is_late = self.judge.returned(now, now - since, || waited(waits).unwrap_or_default());
+        if !set_policy(libc::SCHED_OTHER) {
+            // It could at the beginning (`can_take_up`). What it is now it stays; it does not ask for it again.
+            self.waits = None;
+        }
+        is_late
     }
 }
 
@@ -66,6 +70,8 @@ struct Judge {
     total: Duration,
     /// What it may have waited since, unread.
     unread: Duration,
+    /// The end of the last call that it judged.
+    last: Option<Instant>,
     /// The end of its rest.
     until: Option<Instant>,
     rest: Duration,
@@ -73,24 +79,25 @@ struct Judge {
 
 impl Judge {
     fn new() -> Judge {
-        // At first the total is read as after a rest.
-        Judge { total: Duration::ZERO, unread: Duration::MAX, until: None, rest: REST }
+        Judge { total: Duration::ZERO, unread: Duration::ZERO, last: None, until: None, rest: REST }
     }
 
+    /// Before a call. What it waited since the last one, as an ordinary thread, does not count.
     fn rests(&mut self, now: Instant, total: impl FnOnce() -> Duration) -> bool {
-        match self.until {
-            Some(until) if now < until => return true,
-            Some(_) => {
-                // What it waited meanwhile is none of ours.
-                (self.total, self.unread, self.until) = (total(), Duration::ZERO, None);
-            }
-            None => {}
+        if self.until.is_some_and(|until| now < until) {
+            return true;
+        }
+        self.until = None;
+        match self.last.map(|last| now - last) {
+            Some(between) if between < LONG => self.unread += between,
+            _ => (self.total, self.unread) = (total(), Duration::ZERO),
         }
         false
     }
 
     /// A call took so long. What is read is read only where it can tell something.
     fn returned(&mut self, now: Instant, took: Duration, total: impl FnOnce() -> Duration) -> bool {
+        self.last = Some(now);
         if took < LONG {
             self.unread = self.unread.saturating_add(took);
             return false;
@@ -99,7 +106,7 @@ impl Judge {
         (self.total, self.unread) = (total(), Duration::ZERO);
         let is_late = self.total.saturating_sub(before) >= LONG;
         if is_late {
-            self.until = Some(now + self.rest);
+            (self.until, self.last) = (Some(now + self.rest), None);
             self.rest = (self.rest * 2).min(REST_MAX);
         } else {
             self.rest = (self.rest / 2).max(REST);
@@ -149,21 +156,36 @@ mod tests {
     #[test]
     fn short_calls_ask_for_nothing_and_hide_nothing() {
         let (mut judge, now) = (Judge::new(), Instant::now());
-        assert!(!judge.returned(now, LONG, || LONG * 100), "what was before it is none of ours");
+        assert!(!judge.rests(now, || LONG * 100), "what was before it is none of ours");
         for _ in 0..1000 {
-            assert!(!judge.rests(now, unread));
             assert!(!judge.returned(now, SHORT, unread));
+            assert!(!judge.rests(now, unread));
         }
         // They may have waited all their time: nobody knows. The next long call begins anew.
         assert!(!judge.returned(now, LONG * 30, || LONG * 100 + SHORT * 1000));
+        assert!(!judge.rests(now, unread));
         assert!(!judge.returned(now, LONG * 30, || LONG * 101 - SHORT + SHORT * 1000), "it slept");
+        assert!(!judge.rests(now, unread));
         assert!(judge.returned(now, LONG * 30, || LONG * 102 + SHORT * 1000), "it was ready, and had no CPU");
+    }
+
+    #[test]
+    fn what_an_ordinary_thread_waits_does_not_count() {
+        let (mut judge, now) = (Judge::new(), Instant::now());
+        assert!(!judge.rests(now, || LONG));
+        assert!(!judge.returned(now, SHORT, unread));
+        // It served for long, and had no CPU for most of that.
+        assert!(!judge.rests(now + LONG * 50, || LONG * 49));
+        assert!(!judge.returned(now + LONG * 60, LONG * 10, || LONG * 49 + SHORT));
+        // It served for a little, all of it without a CPU.
+        assert!(!judge.rests(now + LONG * 60 + SHORT, unread));
+        assert!(!judge.returned(now + LONG * 70, LONG * 10, || LONG * 50 + SHORT));
     }
 
     #[test]
     fn who_waits_long_again_and_again_rests_longer() {
         let (mut judge, mut now, mut total) = (Judge::new(), Instant::now(), Duration::ZERO);
-        assert!(!judge.returned(now, LONG, || total));
+        assert!(!judge.rests(now, || total));
         let mut rest = REST;
         for _ in 0..10 {
             total += LONG;
@@ -177,6 +199,7 @@ mod tests {
         }
         for _ in 0..10 {
             assert!(!judge.returned(now, LONG * 9, || total));
+            assert!(!judge.rests(now, unread));
         }
         assert!(judge.returned(now, LONG, || total + LONG));
         assert!(!judge.rests(now + REST, || total + LONG), "forgiven");

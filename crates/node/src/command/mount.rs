@@ -11,7 +11,7 @@ use crate::daemon;
 use crate::failure::Failure;
 use crate::life;
 use crate::mounts;
-use crate::node_folder::NodeFolder;
+use crate::node_folder::{Lock, NodeFolder};
 use crate::start::{self, How, MountOptions};
 
 /// Mount a node: start its daemon, and return when the mount is usable.
@@ -150,12 +150,12 @@ fn mount_point(point: &Path, folder: &NodeFolder) -> Result<PathBuf, Failure> {
     })?;
     // Before the mount itself is asked. The kernel may go on answering for a dead one from what it has kept, and one whose connection
     // something keeps open does not answer at all.
-    if mounts::at(&mounts::read()?, &absolute).is_some_and(is_abandoned) {
-        take_dead_mount_away(&absolute)?;
+    if mounts::at(&mounts::read()?, &absolute).is_some_and(mounts::Mount::is_hydrafs) {
+        take_dead_mount_away(&absolute, false)?;
     }
     let mut found = std::fs::metadata(&absolute);
     if found.as_ref().is_err_and(mounts::is_dead) {
-        take_dead_mount_away(&absolute)?;
+        take_dead_mount_away(&absolute, true)?;
         found = std::fs::metadata(&absolute);
     }
     let metadata = found.map_err(|error| cannot(error.to_string()))?;
@@ -187,9 +187,15 @@ fn mount_point(point: &Path, folder: &NodeFolder) -> Result<PathBuf, Failure> {
     Ok(absolute)
 }
 
-/// Whether this is a mount of ours whose daemon has ended without taking it away: nobody holds the node's lock.
+/// The node's lock if this is a mount of ours whose daemon has ended without taking it away: nobody else holds it, and while it is kept
+/// nobody mounts the node anew.
+pub(super) fn abandoned(mount: &mounts::Mount) -> Option<Lock> {
+    NodeFolder::open(&mount.source).ok().filter(|_| mount.is_hydrafs())?.lock().ok()
+}
+
+/// Whether it is such a mount.
 pub(super) fn is_abandoned(mount: &mounts::Mount) -> bool {
-    mount.is_hydrafs() && NodeFolder::open(&mount.source).is_ok_and(|folder| folder.lock().is_ok())
+    abandoned(mount).is_some()
 }
 
 /// What to say of such a mount.
@@ -198,18 +204,25 @@ pub(super) fn dead(what: &str, mount: &mounts::Mount) -> Failure {
     Failure::new(what, "the daemon of this mount has died").at(&mount.point).mend(mend)
 }
 
-/// Detaches a mount whose daemon is gone, if it is one of ours.
-fn take_dead_mount_away(point: &Path) -> Result<(), Failure> {
+/// Takes a mount away whose daemon is gone, if it is one of ours. `is_dead`: it has answered so; else that is to be found out.
+fn take_dead_mount_away(point: &Path, is_dead: bool) -> Result<(), Failure> {
     let dead = |why: &str| Failure::new("cannot mount", why).at(point);
     let table = mounts::read()?;
-    match mounts::at(&table, point) {
-        Some(mount) if mount.is_hydrafs() => {}
+    let mount = match mounts::at(&table, point) {
+        Some(mount) if mount.is_hydrafs() => mount,
         _ => {
             return Err(dead("a dead mount of another file system is in the way")
                 .mend(format!("take it away with `umount -l {}` (or `fusermount3 -uz`)", point.display())));
         }
-    }
-    start::unmount(point, How::Abandoned).map_err(|error| {
+    };
+    // Kept until it has gone: by force nobody else's is taken away, who mends it at the same time.
+    let lock = abandoned(mount);
+    let how = match (&lock, is_dead) {
+        (Some(_), _) => How::Abandoned,
+        (None, true) => How::Detached,
+        (None, false) => return Ok(()),
+    };
+    start::unmount(point, how).map_err(|error| {
         dead("the mount is dead (its daemon has ended) and cannot be taken away")
             .mend(format!("{error}; as root: umount -l {}", point.display()))
     })?;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::mount::is_abandoned;
+use super::mount::abandoned;
 use super::stop::say_stopped;
 use crate::control::client::{Daemon, Stopped};
 use crate::failure::Failure;
@@ -48,13 +48,18 @@ pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> 
     let unmount =
         |how: How| start::unmount(&point, how).map_err(|error| Failure::new("cannot unmount", error).at(&point));
     let wished = if arguments.lazy { How::Detached } else { How::Gently };
+    // With the lock kept, nobody mounts it anew meanwhile.
+    let dead_or_wished = || match abandoned(mount) {
+        Some(_lock) => unmount(How::Abandoned),
+        None => unmount(wished),
+    };
     // A bind mount, or one that was bound elsewhere: the others stay, and the daemon for them.
     if table.iter().filter(|other| other.device == mount.device).count() > 1 {
-        return unmount(if is_abandoned(mount) { How::Abandoned } else { wished }).map(|()| None);
+        return dead_or_wished().map(|()| None);
     }
     let Some(daemon) = Daemon::reach(&mount.source)? else {
         // Who still uses a dead mount gets errors either way.
-        unmount(if is_abandoned(mount) { How::Abandoned } else { wished })?;
+        dead_or_wished()?;
         super::remark(&format!("took away the dead mount at {}: its daemon had ended before", point.display()));
         return Ok(None);
     };
