@@ -1,6 +1,6 @@
 //! How fast and how small, beside others on the same disk in the same run: `make bench`.
 //!
-//! The other is ext4; for names also libfuse's example of a pass-through over it, which is what FUSE itself costs; for what is stored,
+//! The other is ext4; for names and streams also libfuse's example of a pass-through over it, which is what FUSE itself costs; for what is stored,
 //! restic and borg on the same inputs ([`dedup`]). Recovery and memory stand for themselves ([`node`]).
 //!
 //! All sides stand on the same ground: HydraFS's disks are two directories of the very ext4 that the other side is a directory of.
@@ -205,7 +205,7 @@ const WORKLOADS: [Workload; 16] = [
     beside_ext4("copy twice", programs::copy_twice),
     Workload {
         name: "sequential",
-        sides: &[Side::Hydrafs, Side::Ext4, Side::Cutting],
+        sides: &[Side::Hydrafs, Side::Ext4, Side::PassThrough, Side::Cutting],
         is_once: false,
         work: io::sequential,
     },

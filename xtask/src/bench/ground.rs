@@ -187,9 +187,9 @@ impl PassThrough {
     fn mount(program: &Path, source: &Path, point: &Path) -> Result<PassThrough> {
         // It keeps a descriptor open for each file that the kernel knows.
         let all = "ulimit -S -n \"$(ulimit -H -n)\" && exec \"$@\"";
-        // As ours: with extended attributes, without which the kernel asks it for no ACL and no capability; and with permissions, which
-        // cost a request for the attributes of a directory that has changed.
-        let source = format!("source={},xattr,default_permissions", source.display());
+        // As ours: with extended attributes, without which the kernel asks it for no ACL and no capability; with permissions, which
+        // cost a request for the attributes of a directory that has changed; and the kernel keeps names, attributes and pages.
+        let source = format!("source={},xattr,default_permissions,cache=always", source.display());
         let child = Program::new("sh").args(["-c", all, "sh"]).arg(program).arg("-f").arg("-o").arg(source).arg(point);
         let child = child.limit(Duration::MAX).start(Stdio::null(), Stdio::null(), Stdio::inherit())?;
         let mut mounted = PassThrough { program: program.to_owned(), point: point.to_owned(), child };
