@@ -50,7 +50,13 @@ impl FileSystem {
                 }
                 (state.allocation_overlay(), state.base.tree.clone(), state.base.allocated)
             };
-            let allocated = self.count_allocated(&tree, base_allocated, &painted).await?;
+            let allocated = match self.count_allocated(&tree, base_allocated, &painted).await {
+                // How much room a damaged file takes is worth no error: it is told as it was.
+                Err(error) if error.is_loss() || self.is_left_out(&inode) => {
+                    return Ok(self.seen_attributes(&inode.state.lock()));
+                }
+                allocated => allocated?,
+            };
             let mut state = inode.state.lock();
             // Content that came meanwhile is counted by the next one who asks.
             if state.base.tree == tree {
@@ -162,6 +168,9 @@ impl FileSystem {
             Kind::Regular => {}
             Kind::Directory => return Err(FileError::IsDirectory),
             _ => return Err(FileError::Invalid("only a regular file has a size to set")),
+        }
+        if size > 0 {
+            self.refuse_left_out(inode)?;
         }
         let _flush = self.lock_flush(inode).await;
         let mut transaction = Transaction::begin(self);

@@ -195,7 +195,7 @@ impl FileSystem {
     /// Only what keeps the check from running; what it finds is in the report.
     pub async fn check_files(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<FilesReport, FileError> {
         self.sync_all().await?;
-        let uncommitted = match self.commit().await {
+        let uncommitted = match self.commit_whole().await {
             Ok(()) => None,
             // The trees are too damaged to take it. They are looked at as they are, and the journal keeps the rest.
             Err(error) if error.is_loss() => Some(error),

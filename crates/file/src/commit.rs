@@ -5,12 +5,14 @@
 //! part of `base`, and the journal up to T is free (Ungureanu et al., FAST 2010, the commit server; its three timestamp cases
 //! are here: records before T are in `frozen`, those after T in `active`, and a file without records is not touched).
 //!
-//! I-70  The superblock of time T names trees that hold exactly the records up to T.
+//! I-70  The superblock of time T names trees that hold exactly the records up to T, but for what I-106 leaves out.
 //! I-71  The new roots are current before any inode is cleaned: who loads an inode that left memory finds it there.
 //! I-72  A commit that fails changes nothing but that `frozen` is `active` again.
 //! I-73  `allocated` of a committed inode is exact: the bytes that its extents cover.
+//! I-106 A file whose tree cannot be read stops no other: a commit leaves what was recorded for that tree out, and had it logged anew
+//!       behind T, durable before the superblock. Until then nothing of it is given up, and the file takes no more changes of its tree.
 //!
-//! Not here: what the store does at a superblock (`store`), recovery (`open`).
+//! Not here: what the store does at a superblock (`store`), recovery (`open`), what is left out (`left_out`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::codec::Writer;
-use base::id::FileId;
+use base::id::{FileId, Position, Version};
 use base::interval::IntervalMap;
 use bytes::Bytes;
 use platform::task::first;
@@ -26,12 +28,13 @@ use store::{Class, StoreError};
 
 use crate::attributes::{Attributes, Node};
 use crate::directory::encode_entry;
-use crate::extent::{Extent, Overlay};
+use crate::extent::{Extent, Overlay, covered_ranges};
 use crate::failure::FileError;
 use crate::format::{
     Base, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent, encode_xattrs,
 };
 use crate::inode::{Frozen, InodeSet};
+use crate::left_out::Whole;
 use crate::system::FileSystem;
 use crate::tree::Edits;
 
@@ -39,6 +42,20 @@ use crate::tree::Edits;
 const PUT_BYTES: usize = 8 << 20;
 /// Looks for a commit that is due, in parts of the commit interval.
 const ROUNDS_PER_INTERVAL: u32 = 10;
+
+/// Why a commit did not happen.
+enum NotCommitted {
+    /// The trees of these files cannot be read.
+    Unreadable(BTreeMap<FileId, FileError>),
+    /// Anything else.
+    Failed(FileError),
+}
+
+impl<E: Into<FileError>> From<E> for NotCommitted {
+    fn from(error: E) -> NotCommitted {
+        NotCommitted::Failed(error.into())
+    }
+}
 
 /// A change of the list of snapshots that goes with a commit.
 #[derive(Clone, Debug)]
@@ -61,7 +78,15 @@ impl FileSystem {
     /// # Errors
     /// The store's; nothing is lost, the journal stays.
     pub async fn commit(&self) -> Result<(), FileError> {
-        self.commit_with(None).await
+        self.commit_with(None, Whole::AsFarAsRead).await
+    }
+
+    /// The same, of everything: no file is left out.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::commit`], and why a tree cannot be read.
+    pub(crate) async fn commit_whole(&self) -> Result<(), FileError> {
+        self.commit_with(None, Whole::OrNot).await
     }
 
     /// Commits, and writes the superblock of every disk also if there was nothing to commit: a disk that hangs is met here.
@@ -73,21 +98,45 @@ impl FileSystem {
         Ok(self.store.renew_root().await?)
     }
 
-    pub(crate) async fn commit_with(&self, change: Option<SnapshotChange>) -> Result<(), FileError> {
+    pub(crate) async fn commit_with(&self, change: Option<SnapshotChange>, whole: Whole) -> Result<(), FileError> {
         let _commit = self.commit.lock().await;
-        let (generation, covered, logged, inodes) = {
+        self.try_left_out_again();
+        loop {
+            match self.commit_once(change.clone(), whole).await {
+                Err(NotCommitted::Unreadable(files)) if whole == Whole::AsFarAsRead => self.leave_out(files),
+                Err(NotCommitted::Unreadable(files)) => {
+                    return Err(files.into_values().next().expect("not without one"));
+                }
+                Err(NotCommitted::Failed(error)) => {
+                    *self.commit_failure.lock() = Some(error.clone());
+                    self.counters.commit_failures.add(1);
+                    self.commit_ended.notify_waiters();
+                    return Err(error);
+                }
+                Ok(()) => {
+                    *self.commit_failure.lock() = None;
+                    self.commit_ended.notify_waiters();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The caller holds `commit`.
+    async fn commit_once(&self, change: Option<SnapshotChange>, whole: Whole) -> Result<(), NotCommitted> {
+        let (generation, covered, logged, inodes, left_out) = {
             let mut gate = self.gate.write();
+            if change.is_none() && self.has_nothing_new(whole) {
+                return Ok(());
+            }
             *gate += 1;
-            let logged = self.store.counters().log_bytes.value();
+            let (logged, covered) = (self.store.counters().log_bytes.value(), self.store.last_logged());
             let inodes = std::mem::take(&mut *self.touched.lock());
             self.touched_count.store(0, Ordering::Relaxed);
             self.committing_count.store(inodes.len(), Ordering::Relaxed);
-            (*gate, self.store.last_logged(), logged, inodes)
+            let left_out = self.log_left_out(&inodes, *gate, whole);
+            (*gate, covered, logged, inodes, left_out)
         };
-        if inodes.is_empty() && change.is_none() {
-            self.commit_ended.notify_waiters();
-            return Ok(());
-        }
         let _time = self.platform.clock.timer(&self.counters.commit);
         let frozen = Freezing { system: self, inodes };
         let inodes = &frozen.inodes;
@@ -97,27 +146,24 @@ impl FileSystem {
                 state.freeze(generation);
             }
         }
-        let result = self.write_trees(inodes, covered, change).await;
+        let result = self.write_trees(inodes, &left_out, covered, change).await;
         let result = match result {
             Ok(bases) => {
                 self.clean(inodes, bases);
+                self.forget_left_out(inodes, left_out);
                 self.journal_committed.store(logged, Ordering::SeqCst);
                 self.journal_replayed.store(0, Ordering::Relaxed);
                 self.dropped_since_pass.store(true, Ordering::SeqCst);
-                *self.commit_failure.lock() = None;
                 self.counters.commit_inodes.add(inodes.len() as u64);
                 frozen.end();
                 Ok(())
             }
             Err(error) => {
-                *self.commit_failure.lock() = Some(error.clone());
-                self.counters.commit_failures.add(1);
                 drop(frozen);
                 Err(error)
             }
         };
         self.measure_space();
-        self.commit_ended.notify_waiters();
         result
     }
 
@@ -125,13 +171,14 @@ impl FileSystem {
     async fn write_trees(
         &self,
         inodes: &InodeSet,
-        covered: base::id::Position,
+        left_out: &BTreeMap<FileId, Version>,
+        covered: Position,
         change: Option<SnapshotChange>,
-    ) -> Result<BTreeMap<FileId, Base>, FileError> {
+    ) -> Result<BTreeMap<FileId, Base>, NotCommitted> {
         let old = self.roots.lock().clone();
-        let mut overlays = self.settle_inlined(inodes).await?;
+        let mut overlays = self.settle_inlined(inodes, left_out).await?;
         let (mut catalog, mut orphans) = (Edits::new(), Edits::new());
-        let mut bases = BTreeMap::new();
+        let (mut bases, mut unreadable) = (BTreeMap::new(), BTreeMap::new());
         for (file, inode) in inodes {
             let (frozen, base) = {
                 let state = inode.state.lock();
@@ -143,9 +190,20 @@ impl FileSystem {
                 self.dropped_bytes.fetch_add(base.allocated, Ordering::Relaxed);
                 catalog.insert(file.0, None);
             } else {
-                let content = overlays.remove(file);
-                let based = self.new_base(&frozen, base, content).await.map_err(|error| of_file(*file, error))?;
-                let base = Base { is_orphan, ..based };
+                let tree = match left_out.contains_key(file) {
+                    true => Ok((base.tree.clone(), base.allocated)),
+                    false => self.new_tree(&frozen, &base, overlays.remove(file)).await,
+                };
+                let (tree, allocated) = match tree {
+                    Ok(tree) => tree,
+                    Err(error) if error.is_unreadable() => {
+                        unreadable.insert(*file, of_file(*file, error));
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                let xattrs = self.new_xattrs(&frozen, base.xattrs).await?;
+                let base = Base { tree, target: base.target, xattrs, allocated, is_orphan };
                 let attributes = Attributes { allocated: base.allocated, ..frozen.attributes.clone() };
                 let value = InodeValue { attributes, version: frozen.version, base: base.clone() };
                 catalog.insert(file.0, Some(value.encode()));
@@ -155,11 +213,17 @@ impl FileSystem {
                 orphans.insert(file.0, is_orphan.then(Vec::new));
             }
         }
+        if !unreadable.is_empty() {
+            return Err(NotCommitted::Unreadable(unreadable));
+        }
         let catalog = self.trees.update(&old.catalog, catalog, INLINE_BYTES_MAX).await?;
         let orphans = self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?;
         let mut roots = Roots { catalog, orphans, ..(*old).clone() };
         roots.next_counter = self.next_counter.load(Ordering::SeqCst);
         let snapshots = self.change_snapshots(&mut roots, change).await?;
+        if !left_out.is_empty() {
+            self.sync_journal().await?;
+        }
         self.store.commit(&roots.encode(), covered).await?;
         *self.roots.lock() = Arc::new(roots);
         if let Some(snapshots) = snapshots {
@@ -169,13 +233,17 @@ impl FileSystem {
     }
 
     /// Makes chunks of what only the journal had. Gives the content of each file that changed, without inlined bytes.
-    async fn settle_inlined(&self, inodes: &InodeSet) -> Result<BTreeMap<FileId, IntervalMap<Extent>>, FileError> {
+    async fn settle_inlined(
+        &self,
+        inodes: &InodeSet,
+        left_out: &BTreeMap<FileId, Version>,
+    ) -> Result<BTreeMap<FileId, IntervalMap<Extent>>, FileError> {
         let mut settled = BTreeMap::new();
         let (mut chunks, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
         for (file, inode) in inodes {
             let frozen = inode.state.lock().frozen.clone().expect("frozen above, under the commit lock");
             let Overlay { extents, inlined } = &frozen.layer.content;
-            if frozen.is_gone || (extents.is_empty() && inlined.is_empty()) {
+            if frozen.is_gone || left_out.contains_key(file) || (extents.is_empty() && inlined.is_empty()) {
                 continue;
             }
             settled.insert(*file, extents.clone());
@@ -213,33 +281,33 @@ impl FileSystem {
         Ok(())
     }
 
-    async fn new_base(
+    /// The tree of a file with what was recorded for it, and the bytes that its extents cover.
+    async fn new_tree(
         &self,
         frozen: &Frozen,
-        base: Base,
+        base: &Base,
         content: Option<IntervalMap<Extent>>,
-    ) -> Result<Base, FileError> {
-        let Base { tree, target, xattrs, allocated, is_orphan } = base;
+    ) -> Result<(Root, u64), FileError> {
         let (tree, allocated) = match content {
-            Some(content) => self.update_extents(tree, allocated, &content).await?,
-            None => (tree, allocated),
+            Some(content) => self.update_extents(base.tree.clone(), base.allocated, &content).await?,
+            None => (base.tree.clone(), base.allocated),
         };
         let entries = frozen.layer.entries.iter();
         let edits: Edits = entries.map(|(cookie, entry)| (*cookie, entry.as_ref().map(encode_entry))).collect();
-        let tree = self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?;
-        let xattrs = match &frozen.xattrs {
-            None => xattrs,
-            Some(set) if set.is_empty() => XattrPlace::None,
-            Some(set) => {
-                let bytes = encode_xattrs(set);
-                if bytes.len() <= INLINE_BYTES_MAX {
-                    XattrPlace::Inline(Bytes::from(bytes))
-                } else {
-                    XattrPlace::Chunk(self.store.put(Class::Metadata, &bytes).await?)
-                }
-            }
-        };
-        Ok(Base { tree, target, xattrs, allocated, is_orphan })
+        Ok((self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?, allocated))
+    }
+
+    async fn new_xattrs(&self, frozen: &Frozen, before: XattrPlace) -> Result<XattrPlace, FileError> {
+        let Some(set) = &frozen.xattrs else { return Ok(before) };
+        if set.is_empty() {
+            return Ok(XattrPlace::None);
+        }
+        let bytes = encode_xattrs(set);
+        Ok(if bytes.len() <= INLINE_BYTES_MAX {
+            XattrPlace::Inline(Bytes::from(bytes))
+        } else {
+            XattrPlace::Chunk(self.store.put(Class::Metadata, &bytes).await?)
+        })
     }
 
     /// Puts new content over the extents of a tree.
@@ -352,12 +420,12 @@ impl FileSystem {
 fn of_file(file: FileId, error: FileError) -> FileError {
     match error {
         FileError::Store(StoreError::Corrupt { what, path, offset, expected, found }) => {
-            let path = format!("{path} (of file {file})").into();
+            let path = format!("{path} (of {file})").into();
             FileError::Store(StoreError::Corrupt { what, path, offset, expected, found })
         }
         FileError::Store(StoreError::Absent { chunk }) => FileError::Store(StoreError::Corrupt {
             what: "tree node",
-            path: format!("{chunk} (of file {file})").into(),
+            path: format!("{chunk} (of {file})").into(),
             offset: 0,
             expected: "a chunk".into(),
             found: "none on any disk".into(),
@@ -401,18 +469,6 @@ fn touching(inlined: &IntervalMap<Vec<u8>>) -> Vec<(u64, Bytes)> {
         }
     }
     joined.into_iter().map(|(offset, bytes)| (offset, Bytes::from(bytes))).collect()
-}
-
-/// The ranges that have a decision, those that touch as one.
-fn covered_ranges(content: &IntervalMap<Extent>) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    for (range, _) in content.iter() {
-        match ranges.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => ranges.push(range),
-        }
-    }
-    ranges
 }
 
 /// The extents that a tree keeps: no holes, and neighbours that go on in the same chunk as one.

@@ -21,5 +21,6 @@ base::metrics! {
     namespace_changes: Counter, Count, "creates, links, removes and renames";
     commit: Histogram, Seconds, "records become trees and the superblock is switched";
     commit_inodes: Counter, Count, "inodes written by commits";
+    files_left_out: Counter, Count, "files that commits began to leave out because their trees cannot be read";
     commit_failures: Counter, Count, "commits that failed; their records stay in the journal";
 }

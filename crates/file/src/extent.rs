@@ -1,5 +1,7 @@
 //! Extents: what lies in a range of a file, and the layers in which newer content hides older.
 
+use std::ops::Range;
+
 use base::id::ChunkAddress;
 use base::interval::{IntervalMap, Piece};
 
@@ -78,4 +80,16 @@ impl Overlay {
             self.insert_inline(range.start, bytes);
         }
     }
+}
+
+/// The ranges that have a decision, those that touch as one.
+pub(crate) fn covered_ranges(content: &IntervalMap<Extent>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for (range, _) in content.iter() {
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => ranges.push(range),
+        }
+    }
+    ranges
 }

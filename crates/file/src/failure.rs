@@ -85,6 +85,11 @@ impl FileError {
     pub(crate) fn is_loss(&self) -> bool {
         matches!(self, FileError::Store(error) if is_loss(error))
     }
+
+    /// Whether what gave this error cannot be read, now or ever.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        matches!(self, FileError::Store(error) if is_loss(error) || matches!(error, StoreError::Disk(_)))
+    }
 }
 
 impl From<StoreError> for FileError {

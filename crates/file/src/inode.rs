@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use crate::attributes::{Attributes, Kind};
 use crate::buffers::{Buffers, RUN_BYTES_MAX};
 use crate::extent::{Extent, Overlay};
+use crate::failure::FileError;
 use crate::format::{Base, Change, Content, Entry, InodeValue, Record, XattrPlace, Xattrs};
 
 /// A file that somebody uses or that has something to commit.
@@ -92,6 +93,17 @@ pub(crate) struct State {
     pub(crate) vacant: Option<(u64, Version)>,
     /// Removed for good (or not born yet): no name, no user.
     pub(crate) is_gone: bool,
+}
+
+/// A file that commits leave out (I-106).
+#[derive(Debug)]
+pub(crate) struct LeftOut {
+    /// Why its tree cannot be read.
+    pub(crate) error: FileError,
+    /// Since when, by the monotonic clock.
+    pub(crate) since: std::time::Duration,
+    /// As of the last commit that left it out, once there was one.
+    pub(crate) version: Option<Version>,
 }
 
 /// Content on its way to the store.

@@ -46,6 +46,8 @@ mod attribute;
 mod flush;
 mod namespace;
 
+mod left_out;
+
 mod commit;
 mod snapshot;
 

@@ -49,6 +49,7 @@ impl FileSystem {
         self.check_new_name(parent, name)?;
         self.admit_metadata().await?;
         let directory = self.live(parent).await?;
+        self.refuse_left_out(&directory)?;
         let _operation = directory.operation.lock().await;
         let slots = self.slots(&directory, name).await?;
         if slots.find(name).is_some() {
@@ -180,6 +181,7 @@ impl FileSystem {
         self.admit_metadata().await?;
         let inode = self.live(file).await?;
         let directory = self.live(parent).await?;
+        self.refuse_left_out(&directory)?;
         if inode.state.lock().attributes.kind == Kind::Directory {
             return Err(FileError::NotPermitted("a directory has one name"));
         }
@@ -232,6 +234,7 @@ impl FileSystem {
         }
         self.admit_removal().await;
         let directory = self.live(parent).await?;
+        self.refuse_left_out(&directory)?;
         let _operation = directory.operation.lock().await;
         let slots = self.slots(&directory, name).await?;
         let (cookie, entry) = slots.find(name).ok_or(FileError::NoEntry)?;
@@ -296,6 +299,8 @@ impl FileSystem {
         let _rename = if from == to { None } else { Some(self.rename.lock().await) };
         let source_directory = self.live(from).await?;
         let target_directory = self.live(to).await?;
+        self.refuse_left_out(&source_directory)?;
+        self.refuse_left_out(&target_directory)?;
         let (first, second) =
             if from <= to { (&source_directory, &target_directory) } else { (&target_directory, &source_directory) };
         let _first = first.operation.lock().await;

@@ -127,7 +127,7 @@ impl FileSystem {
         let _no_reclaim = self.reclaiming.lock().await;
         let (_commit, old) = loop {
             self.sync_all().await?;
-            match self.commit().await {
+            match self.commit_whole().await {
                 Err(FileError::Store(error)) if accepts_loss => {
                     lost(error)?;
                     self.commit_without_gaps().await?;
@@ -175,7 +175,7 @@ impl FileSystem {
         self.survey_catalog(&old.catalog, &mut survey).await?;
         self.survey_directories(&old.catalog, true, &mut survey).await?;
         let before = self.make_committable().await?;
-        let committed = self.commit().await;
+        let committed = self.commit_whole().await;
         if committed.is_err() {
             self.undo(before).await;
         }

@@ -32,6 +32,8 @@ pub struct Status {
     pub flush_failure: Option<String>,
     /// Why the last commit failed, if it did. When commits have been due for long, nothing new is accepted.
     pub commit_failure: Option<String>,
+    /// Files that commits leave out because their trees cannot be read, and why: what was recorded for them stays in the journal.
+    pub left_out: Vec<(FileId, String)>,
     /// Why the last pass of reclaim failed, if it did. No room comes back then.
     pub reclaim_failure: Option<String>,
     /// Why nothing new is accepted, if so.
@@ -95,6 +97,7 @@ impl FileSystem {
             snapshots: self.snapshots.lock().len() as u64,
             flush_failure: self.flush_failure.lock().as_ref().map(FileError::to_string),
             commit_failure: self.commit_failure.lock().as_ref().map(FileError::to_string),
+            left_out: self.left_out_files(),
             reclaim_failure: self.reclaim_failure.lock().as_ref().map(FileError::to_string),
             journal_failure: self.journal_failure.lock().as_ref().map(FileError::to_string),
             store: self.store.status(),
@@ -128,7 +131,7 @@ impl FileSystem {
     /// Why it could not be done; nothing is lost then.
     pub async fn repair_store(&self, remedy: store::Remedy) -> Result<String, FileError> {
         if remedy == store::Remedy::Commit {
-            self.commit().await?;
+            self.commit_whole().await?;
         }
         let done = self.store.repair(remedy).await?;
         // It may be what could not be read when the node was opened.

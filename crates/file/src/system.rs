@@ -27,7 +27,7 @@ use crate::counters::Counters;
 use crate::failure::FileError;
 use crate::format::{Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
 use crate::grace::Grace;
-use crate::inode::{Inode, InodeSet, State};
+use crate::inode::{Inode, InodeSet, LeftOut, State};
 use crate::table::Table;
 use crate::tree::Trees;
 
@@ -138,6 +138,9 @@ pub struct FileSystem {
     pub(crate) commit_ended: Notify,
     /// Why the last commit failed.
     pub(crate) commit_failure: Mutex<Option<FileError>>,
+    /// Files that commits leave out (I-106), and how many: nobody looks where there is none.
+    pub(crate) left_out: Mutex<BTreeMap<FileId, LeftOut>>,
+    pub(crate) left_out_count: AtomicUsize,
     /// Why the last pass of reclaim failed.
     pub(crate) reclaim_failure: Mutex<Option<FileError>>,
     pub(crate) is_stopping: AtomicBool,
@@ -191,6 +194,8 @@ impl FileSystem {
             has_room: Notify::new(),
             commit_ended: Notify::new(),
             commit_failure: Mutex::new(None),
+            left_out: Mutex::default(),
+            left_out_count: AtomicUsize::new(0),
             reclaim_failure: Mutex::new(None),
             is_stopping: AtomicBool::new(false),
             stopped: tokio::sync::Semaphore::new(0),

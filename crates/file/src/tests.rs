@@ -5,6 +5,7 @@ mod content;
 mod format;
 mod fuzz;
 mod hostile;
+mod left_out;
 mod limits;
 mod namespace;
 mod open;

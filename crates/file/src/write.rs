@@ -79,6 +79,7 @@ impl FileSystem {
         self.counters.write_bytes.add(data.len() as u64);
         self.admit(data.len() as u64).await?;
         let inode = self.live(file).await?;
+        self.refuse_left_out(&inode)?;
         let (total, wants_flush) = {
             let mut state = inode.state.lock();
             expect_regular(&state.attributes)?;
@@ -249,6 +250,7 @@ impl FileSystem {
         }
         self.admit_removal().await;
         let inode = self.live(file).await?;
+        self.refuse_left_out(&inode)?;
         let _operation = inode.operation.lock().await;
         expect_regular(&inode.state.lock().attributes)?;
         let keeps_size =
@@ -364,6 +366,7 @@ impl FileSystem {
     ) -> Result<u64, FileError> {
         let source = self.inode(from).await?;
         let target = self.live(to).await?;
+        self.refuse_left_out(&target)?;
         expect_regular(&target.state.lock().attributes)?;
         let size = {
             let state = source.state.lock();

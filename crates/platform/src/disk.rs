@@ -106,6 +106,8 @@ pub trait RawFile: Send + Sync {
     }
     /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.
     fn will_read(&self, _offset: u64, _bytes: u64) {}
+    /// Says that what memory keeps of these bytes may be wrong: the next read asks the device, where nothing waits to be written.
+    fn forget(&self, offset: u64, bytes: u64);
     /// Makes what was written, and the length, durable.
     fn sync(&self) -> Result<(), DiskError>;
     /// Bytes in the file.
@@ -206,6 +208,12 @@ impl File {
     /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.
     pub fn will_read(&self, offset: u64, bytes: u64) {
         self.0.will_read(offset, bytes);
+    }
+
+    /// Says that what memory keeps of these bytes may be wrong: the next read asks the device, where nothing waits to be written. A
+    /// bit that flipped on its way into memory stays there for all who read it.
+    pub fn forget(&self, offset: u64, bytes: u64) {
+        self.0.forget(offset, bytes);
     }
 
     /// Bytes in the file.

@@ -21,6 +21,8 @@
 //! M-6  The operation in flight when the power goes fails, and may have happened. After it nothing changes.
 //! M-7  After a failed write any part of it may be there. After a failed sync the data may still be waiting, be gone, or be visible
 //!      and never become durable although the next sync succeeds ("fsyncgate", Rebello et al., ATC 2020).
+//! M-8  A bit that flips on its way into memory stays there, as in a page cache: whoever reads it sees it, until it is overwritten or
+//!      forgotten ([`File::forget`](crate::disk::File::forget)), or the power goes.
 //!
 //! [`Faults`] adds what a broken disk does beyond that: errors, flipped bits, writes that are lost or go elsewhere.
 //!

@@ -213,6 +213,7 @@ impl Plan {
             }
             Trouble::Rot => {
                 faults.flip_read = often(2, 0.05);
+                faults.stale_read = often(3, 0.03);
                 faults.flip_write = often(2, 0.03);
                 faults.lost_write = often(3, 0.03);
                 faults.misdirected_write = often(3, 0.03);

@@ -41,6 +41,7 @@ base::metrics! {
     log_segments_recycled: Counter, Count, "journal segments used again";
     superblock_write: Histogram, Seconds, "a superblock is written and synced";
     disk_failures: Counter, Count, "disks taken out after a failed write or sync";
+    disk_reads_failed: Counter, Count, "reads of chunks that a disk failed, or answered with other bytes than it was given";
     reclaimed_bytes: Counter, Bytes, "bytes of packs that reclaim gave back";
     reclaim_copied_bytes: Counter, Bytes, "bytes that reclaim copied to other packs";
 }

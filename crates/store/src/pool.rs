@@ -6,6 +6,8 @@
 //!       deleting and committing still work on a full disk.
 //! P-3   A missing disk (D-4) keeps its number. It failed from the start, and every operation on it fails as `Failed`: what lies there is
 //!       unknown, and not lost. Whoever goes over all disks by what they hold leaves it out.
+//! P-4   A disk that failed to give back what it has, or gave something else, takes nothing new while another has room, until the store
+//!       is opened again: who fails to read is about to fail, and what it takes it has alone.
 //!
 //! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
 
@@ -44,6 +46,8 @@ pub(crate) struct PoolDisk {
     free: AtomicU64,
     /// Bytes in buffers, and of directories to come: given out and not on the disk yet.
     promised: AtomicU64,
+    /// P-4.
+    reads_failed: AtomicU64,
     pub(crate) reserve_bytes: u64,
 }
 
@@ -62,6 +66,16 @@ impl PoolDisk {
             Health::Good => "good".to_owned(),
             Health::Failed(cause) => cause,
         }
+    }
+
+    /// Reads that it failed, or answered with wrong bytes.
+    pub(crate) fn reads_failed(&self) -> u64 {
+        self.reads_failed.load(Ordering::Relaxed)
+    }
+
+    /// Notes such a read.
+    pub(crate) fn note_failed_read(&self) {
+        self.reads_failed.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn free(&self) -> u64 {
@@ -125,6 +139,7 @@ impl Pool {
                 health: Mutex::new(missing.map_or(Health::Good, |why| Health::Failed(format!("missing: {why}")))),
                 free: AtomicU64::new(space.free),
                 promised: AtomicU64::new(0),
+                reads_failed: AtomicU64::new(0),
                 reserve_bytes: reserve_bytes.min(space.total / RESERVE_PART),
             })
         };
@@ -179,15 +194,17 @@ impl Pool {
     }
 
     /// The disks that a chunk of `bytes` may go to, best first: in rotation from `turn`, among those that have at least
-    /// half the room of the roomiest (so that disks fill evenly and still all work), then the rest.
+    /// half the room of the roomiest (so that disks fill evenly and still all work), then the rest, then those that failed to read (P-4).
     pub(crate) fn candidates(&self, class: Class, bytes: u64, turn: usize) -> Vec<usize> {
         let count = self.disks.len();
         let rotated = (0..count).map(|step| (turn + step) % count);
         let with_room: Vec<(usize, u64)> =
             rotated.map(|disk| (disk, self.room(disk, class))).filter(|(_, room)| *room >= bytes).collect();
-        let most = with_room.iter().map(|(_, room)| *room).max().unwrap_or(0);
-        let (roomy, tight): (Vec<_>, Vec<_>) = with_room.into_iter().partition(|(_, room)| *room >= most / 2);
-        roomy.into_iter().chain(tight).map(|(disk, _)| disk).collect()
+        let (sound, failing): (Vec<_>, Vec<_>) =
+            with_room.into_iter().partition(|(disk, _)| self.disks[*disk].reads_failed() == 0);
+        let most = sound.iter().map(|(_, room)| *room).max().unwrap_or(0);
+        let (roomy, tight): (Vec<_>, Vec<_>) = sound.into_iter().partition(|(_, room)| *room >= most / 2);
+        roomy.into_iter().chain(tight).chain(failing).map(|(disk, _)| disk).collect()
     }
 
     /// The error when no disk has room.

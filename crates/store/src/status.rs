@@ -20,8 +20,10 @@ pub struct DiskStatus {
     pub is_good: bool,
     /// Whether the store was opened without it.
     pub is_missing: bool,
-    /// `good`, that it does not answer, or what failed.
+    /// `good`, that it does not answer or failed to read, or what failed.
     pub health: String,
+    /// Reads since the store was opened that it failed, or answered with wrong bytes. Nothing new goes there while another has room.
+    pub reads_failed: u64,
     /// Its size.
     pub total_bytes: u64,
     /// What is free on it, the reserve included.
@@ -181,7 +183,12 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             uuid: crate::identity::hex(&disk.uuid),
             is_good: disk.is_good(),
             is_missing: disk.is_missing,
-            health: if space.is_late && disk.is_good() { SILENT.to_owned() } else { disk.words() },
+            health: match disk.reads_failed() {
+                _ if space.is_late && disk.is_good() => SILENT.to_owned(),
+                failed if failed > 0 && disk.is_good() => format!("it failed {failed} reads"),
+                _ => disk.words(),
+            },
+            reads_failed: disk.reads_failed(),
             total_bytes: space.total,
             free_bytes: space.free,
             has_journal: number == 0,

@@ -319,6 +319,7 @@ impl Store {
                 is_second = false;
             } else {
                 // A bit that flipped on its way here may be right the next time.
+                self.packs.forget_read(&place).await;
                 is_second = true;
             }
         }
@@ -670,14 +671,21 @@ impl Store {
             }
             if self.packs.is_missing(place.pack) {
                 missing.insert(address, place);
-            // Twice: a bit that flipped on its way here may be right the next time.
-            } else if self.packs.read(&address, &place).await.is_ok() || self.packs.read(&address, &place).await.is_ok()
-            {
+            } else if self.is_sound(&address, &place).await {
                 heirs.insert(address, place);
             }
         }
         missing.extend(heirs);
         Ok(missing.into_iter().collect())
+    }
+
+    async fn is_sound(&self, address: &ChunkAddress, place: &Place) -> bool {
+        if self.packs.read(address, place).await.is_ok() {
+            return true;
+        }
+        // A bit that flipped on its way here may be right the next time.
+        self.packs.forget_read(place).await;
+        self.packs.read(address, place).await.is_ok()
     }
 
     /// Whether the index turned out to be damaged. It is made again by the next opening.

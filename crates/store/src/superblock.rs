@@ -48,10 +48,17 @@ pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>
             Ok(file) => file.read_exact_at(offset, &mut bytes).await,
             Err(error) => Err(error.clone()),
         };
-        let content = match read {
+        let mut content = match read {
             Ok(()) => Superblock::decode(&bytes, uuid, offset),
             Err(error) => Err(Unfit::new(format!("{} bytes", bytes.len()), error)),
         };
+        if let (Err(_), Ok(file)) = (&content, &file) {
+            // A bit that flipped on its way here may be right the next time.
+            file.forget(offset, bytes.len() as u64);
+            if file.read_exact_at(offset, &mut bytes).await.is_ok() {
+                content = Superblock::decode(&bytes, uuid, offset);
+            }
+        }
         slots.push(Slot { offset, content });
     }
     Ok(slots)

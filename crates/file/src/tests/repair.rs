@@ -290,7 +290,9 @@ fn an_extent_that_cannot_be_decoded_becomes_lost_content() {
                 system.write(file, 300 * ISLAND as u64, b"since", false).await.unwrap();
                 system.sync(file).await.unwrap();
             });
-            assert!(machine.run(system.commit()).is_err());
+            // A commit leaves the file out.
+            machine.run(system.commit()).unwrap();
+            assert!(machine.run(system.commit_whole()).is_err());
         }
         machine.run(system.repair_files(true, (0, 0))).unwrap();
         assert_eq!(remedies(&machine, &system), BTreeSet::new());
@@ -314,7 +316,7 @@ fn a_repair_that_fails_leaves_the_trees_as_they_were() {
         machine.options.store.cache_bytes = 0;
         let system = machine.open();
         let made = machine.run(system.create_file(FileId::ROOT, b"new", &super::new(Kind::Regular)));
-        if made.is_err() || machine.run(system.commit()).is_ok() {
+        if made.is_err() || machine.run(system.commit_whole()).is_ok() {
             continue;
         }
         let before = system.roots.lock().clone();
@@ -327,7 +329,7 @@ fn a_repair_that_fails_leaves_the_trees_as_they_were() {
         failed += 1;
         assert_eq!(*system.roots.lock(), before, "chunk {number}, no answer at {silent}");
         machine.disk.set_unreadable(path, 0..0);
-        assert!(machine.run(system.commit()).is_err(), "chunk {number}, no answer at {silent}");
+        assert!(machine.run(system.commit_whole()).is_err(), "chunk {number}, no answer at {silent}");
         let system = machine.power_cycle(system);
         machine.run(system.repair_files(true, (0, 0))).unwrap();
         assert_eq!(machine.run(find(&system, "new")).unwrap(), Node::live(made.unwrap().file));
@@ -350,7 +352,11 @@ fn a_file_that_lost_extents_takes_what_was_written_since() {
         });
         // The inode itself may be lost.
         let Ok(()) = written else { continue };
-        let is_stuck = machine.run(system.commit()).is_err();
+        if number % 2 == 0 {
+            // It may leave the file out, or fail where the catalog itself is lost.
+            let _ = machine.run(system.commit());
+        }
+        let is_stuck = machine.run(system.commit_whole()).is_err();
         stuck += usize::from(is_stuck);
         let report = machine.run(system.check_files(&|_| {})).unwrap();
         let is_told = report.problems.iter().any(|problem| problem.code == "HF1021");

@@ -334,6 +334,14 @@ impl RawFile for DirectoryFile {
         }
     }
 
+    fn forget(&self, offset: u64, bytes: u64) {
+        // Linux lets go of whole clean pages alone (mm/fadvise.c).
+        const PAGE: u64 = RUN_ALIGN as u64;
+        let begin = offset - offset % PAGE;
+        let end = offset.saturating_add(bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        let _ = rustix::fs::fadvise(&self.file, begin, NonZeroU64::new(end - begin), rustix::fs::Advice::DontNeed);
+    }
+
     fn sync(&self) -> Result<(), DiskError> {
         self.file.sync_data().map_err(self.failed("sync"))
     }

@@ -10,10 +10,13 @@ pub(super) const BLOCK_BYTES: usize = 4096;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Bytes of a file.
+/// One block, shared by the copies that have it.
+pub(super) type Block = Arc<[u8; BLOCK_BYTES]>;
+
 #[derive(Clone, Default)]
 pub(super) struct Blocks {
     length: u64,
-    blocks: BTreeMap<u64, Arc<[u8; BLOCK_BYTES]>>,
+    blocks: BTreeMap<u64, Block>,
 }
 
 impl Blocks {
@@ -76,6 +79,11 @@ impl Blocks {
         let mut bytes = vec![0; count.min(rest)];
         self.read(offset, &mut bytes);
         bytes
+    }
+
+    /// A block; zeroes where nothing was written.
+    pub(super) fn block(&self, number: u64) -> Block {
+        self.blocks.get(&number).cloned().unwrap_or_else(|| Arc::new([0; BLOCK_BYTES]))
     }
 
     /// All bytes.

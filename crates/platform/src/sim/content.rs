@@ -5,7 +5,10 @@
 //!
 //! This is where rules M-1, M-3, M-4 and M-7 of the fault model are.
 
-use super::blocks::Blocks;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use super::blocks::{BLOCK_BYTES, Block, Blocks};
 use super::random::Random;
 
 /// The unit that a disk writes all or nothing.
@@ -19,6 +22,8 @@ pub(super) struct Content {
     durable: Blocks,
     /// Since the last sync, in order.
     pending: Vec<Change>,
+    /// Blocks that a sync changed, as they were before the last that did.
+    older: BTreeMap<u64, Block>,
 }
 
 enum Change {
@@ -64,7 +69,15 @@ impl Content {
         }
     }
 
+    /// A block as it was before the last sync that changed it.
+    pub(super) fn older(&self, number: u64) -> Option<&Block> {
+        self.older.get(&number)
+    }
+
     pub(super) fn sync(&mut self) {
+        for number in self.pending.iter().flat_map(Change::blocks).collect::<BTreeSet<_>>() {
+            self.older.insert(number, self.durable.block(number));
+        }
         for change in std::mem::take(&mut self.pending) {
             change.apply(&mut self.durable, |_| true);
         }
@@ -132,6 +145,16 @@ impl Content {
 }
 
 impl Change {
+    /// The blocks that it writes to.
+    fn blocks(&self) -> Range<u64> {
+        match self {
+            Change::Length(_) => 0..0,
+            Change::Write { start, image, .. } => {
+                start / BLOCK_BYTES as u64..(start + image.len() as u64).div_ceil(BLOCK_BYTES as u64)
+            }
+        }
+    }
+
     /// Writes the sectors that `keep` chooses.
     fn apply(&self, target: &mut Blocks, mut keep: impl FnMut(u64) -> bool) {
         let (start, image, end) = match self {

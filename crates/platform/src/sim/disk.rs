@@ -98,6 +98,14 @@ impl SimDisk {
         self.alter(path, offset, 1, |_, byte| *byte ^= 1 << bit);
     }
 
+    /// One bit (0 to 7) of a byte has flipped on its way into memory: rule M-8.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn misread(&self, path: &str, offset: u64, bit: u32) {
+        assert!(self.0.files.lock().misread(&clean(path), offset, bit), "no file {path} on disk {}", self.0.name);
+    }
+
     /// Overwrites bytes at rest, as a medium does that rots: no length changes, and no sync mends it.
     ///
     /// # Panics
@@ -324,6 +332,15 @@ impl RawFile for Handle {
             self.refuse_reader()?;
             files.write(self.number, offset, bytes)
         })
+    }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        let end = offset.saturating_add(bytes);
+        // Nothing to fail, and nothing that takes time.
+        let _ = self.operate("forget", [offset, bytes], |files| {
+            files.forget(self.number, offset..end);
+            Ok(())
+        });
     }
 
     fn sync(&self) -> Result<(), DiskError> {

@@ -3,14 +3,16 @@
 /// Faults of one disk. Probabilities are per operation, 0 to 1. The default is a disk without faults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
-    /// A read or a listing fails.
+    /// A read or a listing fails, or an existing file cannot be opened.
     pub read_error: f64,
     /// A write, a change of length or of a name fails. Any part of it may have happened.
     pub write_error: f64,
     /// A sync fails, and what it should have made durable may be lost (rule M-7).
     pub sync_error: f64,
-    /// A read returns one wrong bit; the next one may be right.
+    /// One bit flips on its way into memory (rule M-8).
     pub flip_read: f64,
+    /// A page comes as it was before the last sync that changed the file (rule M-8).
+    pub stale_read: f64,
     /// A write stores one wrong bit.
     pub flip_write: f64,
     /// A write is acknowledged and the bytes never get there; the file grows as if they had.
@@ -32,6 +34,7 @@ impl Default for Faults {
             write_error: 0.0,
             sync_error: 0.0,
             flip_read: 0.0,
+            stale_read: 0.0,
             flip_write: 0.0,
             lost_write: 0.0,
             misdirected_write: 0.0,

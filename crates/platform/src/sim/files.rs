@@ -44,6 +44,22 @@ struct Entry {
     is_named: bool,
     /// Bytes that the medium gives no more.
     unreadable: Range<u64>,
+    /// Bits that flipped on their way into memory, by byte: whoever reads sees them, until they are overwritten or forgotten, or the
+    /// power goes.
+    misread: BTreeMap<u64, u8>,
+}
+
+impl Entry {
+    /// A block comes as it was before the last sync that changed it.
+    fn misread_old(&mut self, number: u64) {
+        let Some(old) = self.content.older(number).cloned() else { return };
+        let now = self.content.visible().block(number);
+        for (at, (now, old)) in (number * BLOCK_BYTES as u64..).zip(now.iter().zip(old.iter())) {
+            if now != old {
+                self.misread.insert(at, now ^ old);
+            }
+        }
+    }
 }
 
 impl Files {
@@ -71,7 +87,10 @@ impl Files {
         let number = match (self.names.get(path), how) {
             (Some(Node::Directory), _) => return Err((DiskErrorKind::Failed, "it is a directory")),
             (Some(Node::File(_)), Open::Create) => return Err((DiskErrorKind::Exists, "the file exists already")),
-            (Some(Node::File(number)), _) => number,
+            (Some(Node::File(number)), _) => {
+                self.roll(self.faults.read_error)?;
+                number
+            }
             (None, Open::Create) => self.create(path)?,
             (None, _) => return Err(ABSENT),
         };
@@ -92,9 +111,22 @@ impl Files {
         let count = self.entry(number).content.visible().read(offset, buffer);
         if count > 0 && self.dice.chance(self.faults.flip_read) {
             let at = self.dice.index(count);
-            buffer[at] ^= 1 << self.dice.below(8);
+            let bit = 1 << self.dice.below(8);
+            *self.entry(number).misread.entry(offset + at as u64).or_default() ^= bit;
+        }
+        if count > 0 && self.dice.chance(self.faults.stale_read) {
+            let at = offset + self.dice.index(count) as u64;
+            self.entry(number).misread_old(at / BLOCK_BYTES as u64);
+        }
+        for (at, bits) in self.entry(number).misread.range(offset..offset + count as u64) {
+            buffer[usize::try_from(at - offset).expect("below count")] ^= bits;
         }
         Ok(count)
+    }
+
+    /// What was read of these bytes is read anew.
+    pub(super) fn forget(&mut self, number: u64, bytes: Range<u64>) {
+        self.entry(number).misread.retain(|at, _| !bytes.contains(at));
     }
 
     pub(super) fn write(&mut self, number: u64, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
@@ -108,6 +140,7 @@ impl Files {
         if bytes.is_empty() {
             return Ok(());
         }
+        self.forget(number, offset..end);
         if self.dice.chance(self.faults.write_error) {
             // Sectors up to some point, which may be none or all.
             let count = self.dice.index(bytes.len().div_ceil(SECTOR_BYTES) + 1) * SECTOR_BYTES;
@@ -134,6 +167,7 @@ impl Files {
         self.refuse_read_only()?;
         i64::try_from(length).map_err(|_| (DiskErrorKind::Failed, "beyond the largest offset"))?;
         let fails = self.roll_half_done(self.faults.write_error)?;
+        self.forget(number, length..u64::MAX);
         self.entry(number).content.set_length(length);
         fails
     }
@@ -260,6 +294,7 @@ impl Files {
         for (number, entry) in &mut self.files {
             entry.content.lose(&mut self.loss);
             entry.is_named = named.contains(number);
+            entry.misread.clear();
         }
         self.close_all();
     }
@@ -268,6 +303,13 @@ impl Files {
     pub(super) fn content(&mut self, path: &str) -> Option<&mut Content> {
         let number = self.file(path).ok()?;
         Some(&mut self.entry(number).content)
+    }
+
+    /// Has a bit of a named file be read wrongly; `false` if there is no such file.
+    pub(super) fn misread(&mut self, path: &str, offset: u64, bit: u32) -> bool {
+        let Ok(number) = self.file(path) else { return false };
+        *self.entry(number).misread.entry(offset).or_default() ^= 1 << bit;
+        true
     }
 
     /// Makes bytes of a named file unreadable; `false` if there is no such file.

@@ -150,6 +150,8 @@ impl Check<'_> {
             rest = later;
             let end = step[count - 1].end();
             let mut bytes = vec![0; usize::try_from(end - start).expect("a step fits in memory")];
+            // What lies on the disk, not what memory keeps of it.
+            file.forget(start, end - start);
             match file.read_exact_at(start, &mut bytes).await {
                 Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes), remedy),
                 // A sector that cannot be read must not hide what lies beside it.
@@ -196,6 +198,7 @@ impl Check<'_> {
         let mut bytes = vec![0; usize::try_from(written).expect("packs fit in memory")];
         let path = open.path().to_owned();
         let remedy = self.remedy(open.number, open.disk);
+        open.file().forget(0, written);
         if let Err(error) = open.file().read_exact_at(0, &mut bytes).await {
             return self.failed("HF0007", path, error.into(), remedy);
         }

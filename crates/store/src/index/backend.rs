@@ -62,10 +62,19 @@ impl Backend {
         }
         let mut bytes = [0; PAGE];
         let offset = IndexSums::offset(group);
-        let count = self.noted(self.file.raw().read_at(offset, &mut bytes))?;
-        // At the end of the file there may be none yet.
-        bytes[count..].fill(0);
-        let sums = IndexSums::decode(group, &bytes).ok_or_else(|| self.damaged("checksums of pages", offset))?;
+        let mut read = || -> Result<Option<IndexSums>, io::Error> {
+            let count = self.noted(self.file.raw().read_at(offset, &mut bytes))?;
+            // At the end of the file there may be none yet.
+            bytes[count..].fill(0);
+            Ok(IndexSums::decode(group, &bytes))
+        };
+        let mut sums = read()?;
+        if sums.is_none() {
+            // A bit that flipped on its way here may be right the next time.
+            self.file.forget(offset, PAGE as u64);
+            sums = read()?;
+        }
+        let sums = sums.ok_or_else(|| self.damaged("checksums of pages", offset))?;
         Ok(use_it(groups.entry(group).or_insert(Group { sums, is_new: false })))
     }
 
@@ -82,20 +91,21 @@ impl Backend {
         let expected =
             self.with_group(page / PAGES, |group| group.sums.sums[first..first + out.len() / PAGE].to_vec())?;
         let offset = IndexSums::offset_of(page);
-        if self.noted(self.file.raw().read_at(offset, out))? != out.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        for ((number, bytes), expected) in (page..).zip(out.chunks_exact(PAGE)).zip(expected) {
-            let matches = match expected {
-                _ if number == HEADER => true,
-                0 => bytes.iter().all(|byte| *byte == 0),
-                expected => IndexSums::sum(number, bytes) == expected,
-            };
-            if !matches {
-                return Err(self.damaged("bytes of a page", IndexSums::offset_of(number)));
+        let mut is_second = false;
+        loop {
+            if self.noted(self.file.raw().read_at(offset, out))? != out.len() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            match mismatch(page, out, &expected) {
+                None => return Ok(()),
+                Some(number) if is_second => {
+                    return Err(self.damaged("bytes of a page", IndexSums::offset_of(number)));
+                }
+                // A bit that flipped on its way here may be right the next time.
+                Some(_) => self.file.forget(offset, out.len() as u64),
+            }
+            is_second = true;
         }
-        Ok(())
     }
 
     /// Writes whole pages of one group, from `page` on.
@@ -112,6 +122,17 @@ impl Backend {
     fn pages(&self) -> Result<u64, io::Error> {
         self.noted(self.file.length()).map(IndexSums::pages_in)
     }
+}
+
+/// The first of these pages that is not what its checksum says.
+fn mismatch(first: u64, pages: &[u8], expected: &[u64]) -> Option<u64> {
+    let numbered = (first..).zip(pages.chunks_exact(PAGE)).zip(expected);
+    let mut wrong = numbered.filter(|((number, bytes), expected)| match expected {
+        _ if *number == HEADER => false,
+        0 => bytes.iter().any(|byte| *byte != 0),
+        expected => IndexSums::sum(*number, bytes) != **expected,
+    });
+    wrong.next().map(|((number, _), _)| number)
 }
 
 /// Cuts a range of bytes where pages and groups end: the page, where in it, and where in the range, how many bytes. Whole pages of a group come

@@ -12,8 +12,28 @@ use crate::format::{ChunkHeader, Class, Place, pack_path};
 impl Packs {
     /// The content of the chunk at `place`, verified.
     pub(crate) async fn read(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
-        let payload = self.read_payload(address, place).await?;
-        self.unpack(&place.header(*address), place, payload)
+        let content = match self.read_payload(address, place).await {
+            Ok(payload) => self.unpack(&place.header(*address), place, payload),
+            Err(error) => Err(error),
+        };
+        content.inspect_err(|error| self.note_failed_read(place, error))
+    }
+
+    /// P-4.
+    fn note_failed_read(&self, place: &Place, error: &StoreError) {
+        let is_disks = match error {
+            StoreError::Corrupt { .. } => true,
+            StoreError::Disk(error) => matches!(error.kind, DiskErrorKind::Failed | DiskErrorKind::Silent),
+            _ => false,
+        };
+        let known = self.catalog.read().get(&place.pack).map(|known| (known.disk, known.state.clone()));
+        // Where the pack is gone, or its disk is missing, nobody failed.
+        if let Some((disk, PackState::Open(_) | PackState::Sealed)) = known
+            && is_disks
+        {
+            self.counters.disk_reads_failed.add(1);
+            self.pool.disks[disk].note_failed_read();
+        }
     }
 
     /// The chunk as it is stored at `place`, verified: to be copied.
@@ -67,6 +87,13 @@ impl Packs {
                 let expected = format!("the header of {address} ({})", unfit.expected);
                 Err(corrupt("a chunk header", &self.path_of(place.pack), offset, expected, unfit.found))
             }
+        }
+    }
+
+    /// Has the next reading of a place ask the disk.
+    pub(crate) async fn forget_read(&self, place: &Place) {
+        if let Ok(file) = self.file_of(place.pack).await {
+            file.forget(u64::from(place.offset), (ChunkHeader::BYTES + place.stored as usize) as u64);
         }
     }
 

@@ -122,6 +122,8 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
     for piece in bytes.chunks_mut(PIECE_BYTES) {
         for _ in 1..READINGS_MAX {
             let again = &mut again[..piece.len()];
+            // From the device, or it would be the same reading.
+            file.forget(offset, again.len() as u64);
             file.read_exact_at(offset, again).await?;
             if again == piece {
                 break;

@@ -26,6 +26,86 @@ fn put_your_seed_here() {
     each_seed(seeds, |seed| crash_and_verify(seed, &honest()));
 }
 
+/// M-8: what memory has wrong is not the disk's, and costs nothing that was promised.
+#[test]
+fn a_bit_that_flips_on_its_way_into_memory_costs_nothing() {
+    let machine = Machine::new(8, 1, 64 << 20);
+    let (store, _) = machine.open();
+    let kept: Vec<Bytes> = (0..4).map(|number| content(number * 2, 30_000)).collect();
+    machine.run(async {
+        store.put_many(Class::Data, kept.clone()).await.unwrap();
+        store.settle().await.unwrap();
+        for frame in [&b"one"[..], b"two", b"three"] {
+            store.sync_log(store.log(frame)).await.unwrap();
+        }
+    });
+    let files = machine.disks[0].snapshot_files();
+    let place = |needle: &[u8]| -> (String, u64) {
+        let found = |bytes: &Vec<u8>| bytes.windows(needle.len()).position(|window| window == needle);
+        let (path, at) = files.iter().find_map(|(path, bytes)| Some((path.clone(), found(bytes)?))).unwrap();
+        (path, at as u64)
+    };
+    for (needle, bit) in [(&kept[1][..64], 3), (b"three", 1), (b"two", 7)] {
+        let (path, at) = place(needle);
+        machine.disks[0].misread(&path, at, bit);
+    }
+    machine.run(async {
+        for content in &kept {
+            assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+        }
+    });
+    let (path, at) = place(&kept[2][..64]);
+    machine.disks[0].misread(&path, at, 0);
+    drop(store);
+    // The process dies; what the page cache has stays.
+    machine.world.crash();
+    let (store, recovered) = machine.open();
+    assert_eq!(
+        recovered.frames.iter().map(|(_, frame)| &frame[..]).collect::<Vec<_>>(),
+        [&b"one"[..], b"two", b"three"]
+    );
+    machine.run(async {
+        for content in &kept {
+            assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+        }
+    });
+}
+
+/// P-4.
+#[test]
+fn a_disk_that_fails_to_read_takes_nothing_new_while_another_has_room() {
+    let machine = Machine::new(9, 2, 64 << 20);
+    let (store, _) = machine.open();
+    let contents =
+        |numbers: std::ops::Range<u64>| -> Vec<Bytes> { numbers.map(|number| content(number * 2, 30_000)).collect() };
+    machine.run(store.put_many(Class::Data, contents(0..100))).unwrap();
+    machine.run(store.settle()).unwrap();
+    let packed = |disk: usize| store.status().disks[disk].pack_bytes;
+    let before = [packed(0), packed(1)];
+    assert!(before.iter().all(|bytes| *bytes > 1 << 20), "{before:?}");
+    machine.disks[1].set_faults(Faults { read_error: 1.0, ..Faults::default() });
+    let read = machine.run(async {
+        let mut read = 0;
+        for content in contents(0..100) {
+            read += u64::from(store.get(Class::Data, &store.key().address(&content)).await.is_ok());
+        }
+        read
+    });
+    assert!((20..80).contains(&read), "{read} of 100 were on the other disk, or in memory");
+    machine.disks[1].set_faults(Faults::default());
+    let status = store.status();
+    assert!(status.disks[1].is_good && status.disks[1].reads_failed > 0 && status.disks[0].reads_failed == 0);
+    assert!(status.disks[1].health.starts_with("it failed "), "{}", status.disks[1].health);
+    machine.run(store.put_many(Class::Data, contents(100..200))).unwrap();
+    machine.run(store.settle()).unwrap();
+    assert!(packed(1) - before[1] < 64 << 10 && packed(0) - before[0] > 2 << 20, "{before:?} {:?}", status.disks);
+    // Full beats failing: what fits nowhere else goes there.
+    machine.disks[0].set_capacity(20 << 20);
+    machine.run(store.put_many(Class::Data, contents(200..600))).unwrap();
+    machine.run(store.settle()).unwrap();
+    assert!(packed(1) > before[1] + (2 << 20), "{:?}", store.status().disks);
+}
+
 /// Whatever a disk does, bytes are right or there are none.
 #[test]
 fn wrong_bytes_are_never_returned() {
@@ -38,6 +118,7 @@ fn wrong_bytes_are_never_returned() {
             let faults = Faults {
                 read_error: 0.002,
                 flip_read: 0.01,
+                stale_read: 0.01,
                 flip_write: 0.02,
                 lost_write: 0.01,
                 misdirected_write: 0.01,

@@ -106,6 +106,7 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
             "good": disk.is_good,
             "missing": disk.is_missing,
             "health": disk.health,
+            "reads_failed": disk.reads_failed,
             "total_bytes": disk.total_bytes,
             "free_bytes": disk.free_bytes,
             "packs": disk.packs,
@@ -116,9 +117,9 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
     store.disks.iter().map(disk).collect()
 }
 
-/// Of a disk that failed: what lies there alone, what goes on without it, and what to do.
+/// Of a disk that failed, or failed to read: what lies there alone, what goes on without it, and what to do.
 fn at_risk(disk: &file::DiskStatus, store: &StoreStatus) -> Value {
-    if disk.is_good {
+    if disk.is_good && disk.reads_failed == 0 {
         return Value::Null;
     }
     let superblocks = store.disks.iter().filter(|disk| disk.is_good).count();
@@ -139,6 +140,9 @@ fn at_risk(disk: &file::DiskStatus, store: &StoreStatus) -> Value {
         });
     }
     let works = match (superblocks, disk.has_journal) {
+        _ if disk.is_good => {
+            "reading, of this disk as far as it answers; writing, to the other disks while they have room"
+        }
         (0, _) => "reading, as far as the disk answers; nothing can be written",
         (_, true) => "reading, as far as the disk answers; nothing new is accepted, for the journal is on it",
         (_, false) => "reading, of this disk as far as it answers; writing, to the other disks",
@@ -174,6 +178,9 @@ fn missing(store: &StoreStatus) -> Value {
     })
 }
 
+/// Files that are named of those that commits leave out.
+const LEFT_OUT_SHOWN: usize = 10;
+
 /// What somebody has to look at.
 fn failures(status: &file::Status, unpublished: Option<&Failure>) -> Vec<String> {
     let layers = [
@@ -185,6 +192,13 @@ fn failures(status: &file::Status, unpublished: Option<&Failure>) -> Vec<String>
     ];
     let mut failures: Vec<String> =
         layers.iter().filter_map(|(what, why)| why.as_ref().map(|why| format!("{what}: {why}"))).collect();
+    let left_out = |(file, why): &(base::id::FileId, String)| {
+        format!("changes of {file} stay in the journal: its tree cannot be read: {why}; `hydrafs fsck` names it")
+    };
+    failures.extend(status.left_out.iter().take(LEFT_OUT_SHOWN).map(left_out));
+    if let Some(more) = status.left_out.len().checked_sub(LEFT_OUT_SHOWN).filter(|more| *more > 0) {
+        failures.push(format!("and of {more} more files"));
+    }
     let disks = status.store.disks.iter().filter(|disk| !disk.is_good);
     failures.extend(disks.map(|disk| format!("disk {} is out: {}", disk.path, disk.health)));
     failures.extend(unpublished.map(Failure::to_string));

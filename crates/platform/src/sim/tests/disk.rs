@@ -153,6 +153,13 @@ fn silent_faults_change_bytes_and_nothing_else() {
         file.raw().read_at(0, &mut buffer).unwrap();
         let flipped: u32 = buffer.iter().map(|byte| (byte ^ 1).count_ones()).sum();
         assert_eq!((flipped, differences()), (1, 0));
+        set(Faults::default());
+        let mut again = [0; 2048];
+        file.raw().read_at(0, &mut again).unwrap();
+        assert_eq!(again, buffer, "it is kept");
+        file.forget(0, 2048);
+        file.raw().read_at(0, &mut again).unwrap();
+        assert_eq!(again, [1; 2048]);
 
         set(Faults { lost_write: 1.0, ..Faults::default() });
         file.raw().write_at(1024, &[1; 2048]).unwrap();
@@ -171,6 +178,34 @@ fn silent_faults_change_bytes_and_nothing_else() {
         let landed = bytes.chunks(512).filter(|sector| sector.iter().all(|byte| *byte == 3)).count();
         assert_eq!((bytes.len(), landed, differences()), (2048, 1, 512));
     });
+}
+
+#[test]
+fn a_stale_page_is_what_the_last_sync_replaced_until_it_is_forgotten() {
+    let world = World::new(1);
+    let (sim, disk) = disk(&world);
+    let file = disk.open("f", Open::Create).unwrap();
+    for byte in [1, 2, 3] {
+        file.raw().write_at(0, &[byte; 8192]).unwrap();
+        file.raw().sync().unwrap();
+    }
+    let read = || {
+        let mut buffer = [0; 4096];
+        file.raw().read_at(0, &mut buffer).unwrap();
+        buffer
+    };
+    sim.set_faults(Faults { stale_read: 1.0, ..Faults::default() });
+    assert_eq!(read(), [2; 4096]);
+    sim.set_faults(Faults::default());
+    assert_eq!(read(), [2; 4096], "it is kept");
+    file.raw().write_at(100, &[4; 10]).unwrap();
+    assert_eq!((read()[99], read()[100], read()[110]), (2, 4, 2));
+    file.forget(0, 8192);
+    assert_eq!((read()[99], read()[100], read()[110]), (3, 4, 3));
+    sim.misread("f", 5, 0);
+    assert_eq!(read()[5], 2);
+    world.restart();
+    assert_eq!(sim.snapshot_files()["f"][5], 3);
 }
 
 #[test]
