@@ -2,6 +2,7 @@
 //! have a short proof each.
 
 mod content;
+mod dying;
 mod format;
 mod fuzz;
 mod hostile;

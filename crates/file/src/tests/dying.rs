@@ -1,0 +1,156 @@
+//! A disk dies while it is worked with: what lies on it alone is an error, everything else goes on, and nothing that was synced is lost
+//! when it is there again.
+
+use std::sync::Arc;
+
+use base::id::{FileId, NodeNumber};
+use platform::disk::Disk;
+use platform::sim::{Faults, SimDisk, World};
+
+use super::{create, find};
+use crate::{FileError, FileSystem, Kind, Node, Options, format_node};
+
+const FILES: usize = 120;
+const BYTES: usize = 100_000;
+/// Directories with so many long names that their trees lie on all disks.
+const DIRECTORIES: usize = 6;
+const NAMES: usize = 3500;
+
+fn bytes(seed: usize, count: usize) -> Vec<u8> {
+    let mut state = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..count / 8).flat_map(|_| next()).collect()
+}
+
+fn content(file: usize, life: usize) -> Vec<u8> {
+    bytes(file * 7 + life, BYTES)
+}
+
+async fn open(world: &World, disks: &[Disk]) -> Arc<FileSystem> {
+    let mut options = Options { dirty_bytes_max: 16 << 20, ..Options::default() };
+    options.store.cache_bytes = 0;
+    FileSystem::open(&world.platform(), disks, options).await.unwrap().0
+}
+
+async fn fill(world: &World, disks: &[Disk]) {
+    format_node(&world.platform(), disks, NodeNumber(1), 0, 0).await.unwrap();
+    let system = open(world, disks).await;
+    for directory in 0..DIRECTORIES {
+        let made = create(&system, FileId::ROOT, &format!("d{directory}"), Kind::Directory).await;
+        for number in 0..NAMES {
+            // Hardly anything that a compressor would save.
+            let random = bytes(directory * NAMES + number, 240).into_iter().map(|byte| char::from(b'0' + byte % 64));
+            let random: String = random.collect();
+            create(&system, made.file, &random, Kind::Regular).await;
+        }
+    }
+    for file in 0..FILES {
+        write(&system, file, 0).await.unwrap();
+    }
+    system.close().await.unwrap();
+}
+
+async fn write(system: &FileSystem, file: usize, life: usize) -> Result<(), FileError> {
+    let name = format!("f{file}");
+    let node = match find(system, &name).await {
+        Err(FileError::NoEntry) => {
+            let new = super::new(Kind::Regular);
+            Node::live(system.create_file(FileId::ROOT, name.as_bytes(), &new).await?.file)
+        }
+        found => found?,
+    };
+    system.write(node.file, 0, &content(file, life), false).await?;
+    system.sync(node.file).await
+}
+
+/// Whose content a file has, of these lives. `None`: it cannot be read.
+async fn read(system: &FileSystem, file: usize, lives: usize) -> Option<usize> {
+    let node = find(system, &format!("f{file}")).await.ok()?;
+    let mut bytes = vec![0; BYTES];
+    let count = system.read(node, 0, &mut bytes).await.ok()?;
+    bytes.truncate(count);
+    let life = (0..lives).find(|life| bytes == content(file, *life));
+    Some(life.unwrap_or_else(|| panic!("wrong bytes in file {file}")))
+}
+
+#[test]
+fn a_disk_that_dies_at_work_stops_nobody_else() {
+    let (mut left_out, mut refused) = (0, 0);
+    for seed in 0..3 {
+        let world = World::new(seed);
+        let sims: Vec<SimDisk> = (0..3).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
+        let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
+        world.run_until(fill(&world, &disks)).unwrap();
+        let system = world.run_until(open(&world, &disks)).unwrap();
+        let work = async {
+            for file in (0..FILES).step_by(3) {
+                write(&system, file, 1).await.unwrap();
+            }
+            for directory in 0..DIRECTORIES {
+                let directory = find(&system, &format!("d{directory}")).await.unwrap();
+                create(&system, directory.file, "late", Kind::Regular).await;
+            }
+            system.sync_all().await.unwrap();
+            // In the middle of it. Not the first, which has journal and index.
+            sims[2].set_faults(Faults { is_dead: true, ..Faults::default() });
+            let mut synced: Vec<Option<usize>> = (0..FILES).map(|file| Some(usize::from(file % 3 == 0))).collect();
+            synced.resize(FILES + 20, None);
+            for file in (0..FILES).step_by(2).chain(FILES..FILES + 20) {
+                let written = write(&system, file, 2).await;
+                assert!(matches!(written, Ok(()) | Err(FileError::Store(_))), "file {file}: {written:?}");
+                if written.is_ok() {
+                    synced[file] = Some(2);
+                }
+                if file % 30 == 0 {
+                    system.commit().await.unwrap();
+                }
+            }
+            system.commit().await.unwrap();
+            let status = system.status();
+            assert!(!status.store.disks[2].is_good && status.commit_failure.is_none());
+            left_out += status.left_out.len();
+            for directory in 0..DIRECTORIES {
+                let directory = find(&system, &format!("d{directory}")).await.unwrap();
+                let made = system.create_file(directory.file, b"later", &super::new(Kind::Regular)).await;
+                assert!(matches!(made, Ok(_) | Err(FileError::Store(_))), "{made:?}");
+                refused += usize::from(made.is_err());
+            }
+            let (mut readable, mut took) = (0, 0);
+            for (file, synced) in synced.iter().enumerate() {
+                let found = read(&system, file, 3).await;
+                assert!(found.is_none() || found == *synced, "file {file}: {found:?} and not {synced:?}");
+                readable += usize::from(found.is_some());
+                took += usize::from(*synced == Some(2));
+            }
+            assert!((FILES / 2..FILES + 10).contains(&readable), "{readable} could be read");
+            assert!(took > FILES / 3, "{took} took changes");
+            synced
+        };
+        let synced = world.run_until(work).unwrap();
+        // It is there again, after the power was away.
+        drop(system);
+        world.restart();
+        sims[2].set_faults(Faults::default());
+        let system = world.run_until(open(&world, &disks)).unwrap();
+        let look = async {
+            for (file, synced) in synced.iter().enumerate() {
+                let found = read(&system, file, 3).await;
+                assert!(found == *synced || found == Some(2), "seed {seed}, file {file}: {found:?} and not {synced:?}");
+            }
+            for directory in 0..DIRECTORIES {
+                find(&system, &format!("d{directory}/late")).await.unwrap();
+            }
+            system.commit().await.unwrap();
+            assert!(system.status().left_out.is_empty());
+            let report = system.check_files(&|_| {}).await.unwrap();
+            assert!(report.problems.is_empty(), "{:#?}", report.problems);
+        };
+        world.run_until(look).unwrap();
+    }
+    assert!(left_out > 0 && refused > 0, "{left_out} left out, {refused} refused");
+}
