@@ -198,7 +198,7 @@ impl FileSystem {
         let uncommitted = match self.commit_whole().await {
             Ok(()) => None,
             // The trees are too damaged to take it. They are looked at as they are, and the journal keeps the rest.
-            Err(error) if error.is_loss() => Some(error),
+            Err(error) if error.is_unreadable() => Some(error),
             Err(error) => return Err(error),
         };
         // Not beside a pass of reclaim: chunks on their way out of a sparse pack would pass for absent.

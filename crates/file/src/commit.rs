@@ -14,13 +14,13 @@
 //!
 //! Not here: what the store does at a superblock (`store`), recovery (`open`), what is left out (`left_out`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::codec::Writer;
-use base::id::{FileId, Position, Version};
+use base::id::{FileId, Position};
 use base::interval::IntervalMap;
 use bytes::Bytes;
 use platform::task::first;
@@ -34,7 +34,7 @@ use crate::format::{
     Base, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent, encode_xattrs,
 };
 use crate::inode::{Frozen, InodeSet};
-use crate::left_out::Whole;
+use crate::left_out::{LoggedAnew, Unreadable, Whole};
 use crate::system::FileSystem;
 use crate::tree::Edits;
 
@@ -46,7 +46,7 @@ const ROUNDS_PER_INTERVAL: u32 = 10;
 /// Why a commit did not happen.
 enum NotCommitted {
     /// The trees of these files cannot be read.
-    Unreadable(BTreeMap<FileId, FileError>),
+    Unreadable(BTreeMap<FileId, Unreadable>),
     /// Anything else.
     Failed(FileError),
 }
@@ -105,7 +105,7 @@ impl FileSystem {
             match self.commit_once(change.clone(), whole).await {
                 Err(NotCommitted::Unreadable(files)) if whole == Whole::AsFarAsRead => self.leave_out(files),
                 Err(NotCommitted::Unreadable(files)) => {
-                    return Err(files.into_values().next().expect("not without one"));
+                    return Err(files.into_values().next().expect("not without one").error);
                 }
                 Err(NotCommitted::Failed(error)) => {
                     *self.commit_failure.lock() = Some(error.clone());
@@ -124,18 +124,17 @@ impl FileSystem {
 
     /// The caller holds `commit`.
     async fn commit_once(&self, change: Option<SnapshotChange>, whole: Whole) -> Result<(), NotCommitted> {
-        let (generation, covered, logged, inodes, left_out) = {
+        let (generation, covered, logged, inodes) = {
             let mut gate = self.gate.write();
             if change.is_none() && self.has_nothing_new(whole) {
                 return Ok(());
             }
             *gate += 1;
-            let (logged, covered) = (self.store.counters().log_bytes.value(), self.store.last_logged());
+            let logged = self.store.counters().log_bytes.value();
             let inodes = std::mem::take(&mut *self.touched.lock());
             self.touched_count.store(0, Ordering::Relaxed);
             self.committing_count.store(inodes.len(), Ordering::Relaxed);
-            let left_out = self.log_left_out(&inodes, *gate, whole);
-            (*gate, covered, logged, inodes, left_out)
+            (*gate, self.store.last_logged(), logged, inodes)
         };
         let _time = self.platform.clock.timer(&self.counters.commit);
         let frozen = Freezing { system: self, inodes };
@@ -146,17 +145,24 @@ impl FileSystem {
                 state.freeze(generation);
             }
         }
+        let left_out = if whole == Whole::OrNot { BTreeSet::new() } else { self.left_out_of(inodes) };
         let result = self.write_trees(inodes, &left_out, covered, change).await;
         let result = match result {
-            Ok(bases) => {
+            Ok((bases, again)) => {
                 self.clean(inodes, bases);
-                self.forget_left_out(inodes, left_out);
-                self.journal_committed.store(logged, Ordering::SeqCst);
+                // No commit is due for what this one logged.
+                self.journal_committed.store(logged + again.bytes, Ordering::SeqCst);
+                self.forget_left_out(inodes, again);
                 self.journal_replayed.store(0, Ordering::Relaxed);
                 self.dropped_since_pass.store(true, Ordering::SeqCst);
                 self.counters.commit_inodes.add(inodes.len() as u64);
                 frozen.end();
                 Ok(())
+            }
+            Err(NotCommitted::Unreadable(files)) => {
+                let files = self.settle_left_out(inodes, files).await;
+                drop(frozen);
+                Err(files.map_or_else(NotCommitted::Failed, NotCommitted::Unreadable))
             }
             Err(error) => {
                 drop(frozen);
@@ -167,14 +173,14 @@ impl FileSystem {
         result
     }
 
-    /// Makes the trees and the superblock. Gives what each inode is now based on.
+    /// Makes the trees and the superblock. Gives what each inode is now based on, and what was logged anew.
     async fn write_trees(
         &self,
         inodes: &InodeSet,
-        left_out: &BTreeMap<FileId, Version>,
+        left_out: &BTreeSet<FileId>,
         covered: Position,
         change: Option<SnapshotChange>,
-    ) -> Result<BTreeMap<FileId, Base>, NotCommitted> {
+    ) -> Result<(BTreeMap<FileId, Base>, LoggedAnew), NotCommitted> {
         let old = self.roots.lock().clone();
         let mut overlays = self.settle_inlined(inodes, left_out).await?;
         let (mut catalog, mut orphans) = (Edits::new(), Edits::new());
@@ -190,14 +196,15 @@ impl FileSystem {
                 self.dropped_bytes.fetch_add(base.allocated, Ordering::Relaxed);
                 catalog.insert(file.0, None);
             } else {
-                let tree = match left_out.contains_key(file) {
+                let content = overlays.remove(file);
+                let tree = match left_out.contains(file) {
                     true => Ok((base.tree.clone(), base.allocated)),
-                    false => self.new_tree(&frozen, &base, overlays.remove(file)).await,
+                    false => self.new_tree(&frozen, &base, content.as_ref()).await,
                 };
                 let (tree, allocated) = match tree {
                     Ok(tree) => tree,
                     Err(error) if error.is_unreadable() => {
-                        unreadable.insert(*file, of_file(*file, error));
+                        unreadable.insert(*file, Unreadable { error: of_file(*file, error), content });
                         continue;
                     }
                     Err(error) => return Err(error.into()),
@@ -221,7 +228,11 @@ impl FileSystem {
         let mut roots = Roots { catalog, orphans, ..(*old).clone() };
         roots.next_counter = self.next_counter.load(Ordering::SeqCst);
         let snapshots = self.change_snapshots(&mut roots, change).await?;
+        let mut again = LoggedAnew::default();
         if !left_out.is_empty() {
+            // A journal that takes nothing more would be given the same at each try.
+            self.sync_journal().await?;
+            again = self.log_left_out(inodes, left_out);
             self.sync_journal().await?;
         }
         self.store.commit(&roots.encode(), covered).await?;
@@ -229,21 +240,21 @@ impl FileSystem {
         if let Some(snapshots) = snapshots {
             *self.snapshots.lock() = snapshots;
         }
-        Ok(bases)
+        Ok((bases, again))
     }
 
     /// Makes chunks of what only the journal had. Gives the content of each file that changed, without inlined bytes.
     async fn settle_inlined(
         &self,
         inodes: &InodeSet,
-        left_out: &BTreeMap<FileId, Version>,
+        left_out: &BTreeSet<FileId>,
     ) -> Result<BTreeMap<FileId, IntervalMap<Extent>>, FileError> {
         let mut settled = BTreeMap::new();
         let (mut chunks, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
         for (file, inode) in inodes {
             let frozen = inode.state.lock().frozen.clone().expect("frozen above, under the commit lock");
             let Overlay { extents, inlined } = &frozen.layer.content;
-            if frozen.is_gone || left_out.contains_key(file) || (extents.is_empty() && inlined.is_empty()) {
+            if frozen.is_gone || left_out.contains(file) || (extents.is_empty() && inlined.is_empty()) {
                 continue;
             }
             settled.insert(*file, extents.clone());
@@ -286,10 +297,10 @@ impl FileSystem {
         &self,
         frozen: &Frozen,
         base: &Base,
-        content: Option<IntervalMap<Extent>>,
+        content: Option<&IntervalMap<Extent>>,
     ) -> Result<(Root, u64), FileError> {
         let (tree, allocated) = match content {
-            Some(content) => self.update_extents(base.tree.clone(), base.allocated, &content).await?,
+            Some(content) => self.update_extents(base.tree.clone(), base.allocated, content).await?,
             None => (base.tree.clone(), base.allocated),
         };
         let entries = frozen.layer.entries.iter();

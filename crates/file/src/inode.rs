@@ -289,6 +289,16 @@ impl State {
         self.generation = next_generation;
     }
 
+    /// Content of the frozen layer that was bytes has become chunks: this is all of it.
+    pub(crate) fn settle_frozen(&mut self, extents: IntervalMap<Extent>) {
+        let Some(frozen) = &self.frozen else { return };
+        let content = Overlay { extents, ..Overlay::default() };
+        let layer = Layer { content, ..frozen.layer.clone() };
+        let (attributes, xattrs) = (frozen.attributes.clone(), frozen.xattrs.clone());
+        let (version, is_gone) = (frozen.version, frozen.is_gone);
+        self.frozen = Some(Arc::new(Frozen { layer, attributes, version, xattrs, is_gone }));
+    }
+
     /// Takes a frozen layer back whose commit failed: below what was logged since.
     pub(crate) fn thaw(&mut self) {
         let Some(frozen) = self.frozen.take() else { return };

@@ -168,6 +168,10 @@ impl FileSystem {
 
     /// Whether enough was dropped since the last pass.
     pub(crate) fn is_reclaim_worthwhile(&self) -> bool {
+        if self.left_out_count.load(Ordering::Relaxed) > 0 {
+            // It would end at the tree that cannot be read (I-96), after a walk over all before it.
+            return false;
+        }
         let space = self.store.space();
         let used = space.total.saturating_sub(space.free);
         let is_scarce = space.free < space.total / 5;

@@ -279,15 +279,21 @@ impl FileSystem {
         logged.saturating_sub(committed) + self.journal_replayed.load(Ordering::Relaxed)
     }
 
+    /// Of so many files those that a commit would help.
+    fn uncommitted_files(&self, files: usize) -> usize {
+        files.saturating_sub(self.left_out_count.load(Ordering::Relaxed))
+    }
+
     /// Whether there is enough to commit.
     pub(crate) fn is_commit_due(&self) -> bool {
         self.journal_ahead() > self.options.commit_journal_bytes
-            || self.touched_count.load(Ordering::Relaxed) > self.options.uncommitted_files_max
+            || self.uncommitted_files(self.touched_count.load(Ordering::Relaxed)) > self.options.uncommitted_files_max
     }
 
     /// Whether so many commits are due that changes must wait for them.
     pub(crate) fn is_commit_late(&self, commits_ahead: u64) -> bool {
         let files = self.touched_count.load(Ordering::Relaxed) + self.committing_count.load(Ordering::Relaxed);
+        let files = self.uncommitted_files(files);
         self.journal_ahead() > commits_ahead * self.options.commit_journal_bytes
             || files as u64 > commits_ahead * self.options.uncommitted_files_max as u64
     }

@@ -202,9 +202,12 @@ impl Pool {
             rotated.map(|disk| (disk, self.room(disk, class))).filter(|(_, room)| *room >= bytes).collect();
         let (sound, failing): (Vec<_>, Vec<_>) =
             with_room.into_iter().partition(|(disk, _)| self.disks[*disk].reads_failed() == 0);
-        let most = sound.iter().map(|(_, room)| *room).max().unwrap_or(0);
-        let (roomy, tight): (Vec<_>, Vec<_>) = sound.into_iter().partition(|(_, room)| *room >= most / 2);
-        roomy.into_iter().chain(tight).chain(failing).map(|(disk, _)| disk).collect()
+        let roomiest_first = |disks: Vec<(usize, u64)>| {
+            let most = disks.iter().map(|(_, room)| *room).max().unwrap_or(0);
+            let (roomy, tight): (Vec<_>, Vec<_>) = disks.into_iter().partition(|(_, room)| *room >= most / 2);
+            roomy.into_iter().chain(tight).map(|(disk, _)| disk)
+        };
+        roomiest_first(sound).chain(roomiest_first(failing)).collect()
     }
 
     /// The error when no disk has room.

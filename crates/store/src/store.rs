@@ -312,6 +312,7 @@ impl Store {
                 // It was moved meanwhile.
                 place = now;
             } else if is_second || is_silence(&error) {
+                self.packs.note_failed_read(&place, &error);
                 if let Some(content) = self.other_copy(address, place).await {
                     return Ok(content);
                 }

@@ -29,7 +29,10 @@ fn piece(number: u64) -> Vec<u8> {
 
 impl Setup {
     fn new(seed: u64) -> Setup {
-        let mut options = Options { dirty_bytes_max: 16 << 20, ..Options::default() };
+        Setup::with(seed, Options { dirty_bytes_max: 16 << 20, ..Options::default() })
+    }
+
+    fn with(seed: u64, mut options: Options) -> Setup {
         options.store.cache_bytes = 0;
         let machine = Machine::with(seed, 1 << 30, options);
         let system = machine.open();
@@ -220,4 +223,44 @@ fn the_power_may_go_at_any_moment_of_a_commit_that_leaves_files_out() {
     for cut in 0..count {
         operations(Some(cut));
     }
+}
+
+/// However much it is, and however few files make a commit due.
+#[test]
+fn nobody_waits_for_what_is_left_out() {
+    let options = Options {
+        commit_journal_bytes: 16 << 10,
+        uncommitted_files_max: 0,
+        inline_bytes_max: 64 << 10,
+        ..Options::default()
+    };
+    let setup = Setup::with(13, options);
+    let machine = &setup.machine;
+    let system = machine.open();
+    setup.lose();
+    machine.run(async {
+        // In the journal, and more than three commits of it.
+        let written = piece(7).repeat(15);
+        system.write(setup.file, PIECE as u64, &written, false).await.unwrap();
+        system.sync(setup.file).await.unwrap();
+        let before = system.store.counters().log_bytes.value();
+        for round in 0..50 {
+            create(&system, FileId::ROOT, &format!("more-{round}"), Kind::Regular).await;
+            system.write(setup.other, 0, b"other", false).await.unwrap();
+            system.sync_all().await.unwrap();
+        }
+        assert_eq!(Setup::left_out(&system), [setup.file]);
+        let logged = system.store.counters().log_bytes.value() - before;
+        assert!(logged < 1 << 20, "{logged} bytes were logged by 50 small changes");
+        let mut found = vec![0; written.len()];
+        system.read(Node::live(setup.file), PIECE as u64, &mut found).await.unwrap();
+        assert!(found == written);
+    });
+    let system = machine.power_cycle(system);
+    machine.run(async {
+        let mut found = vec![0; 15 * PIECE];
+        system.read(Node::live(setup.file), PIECE as u64, &mut found).await.unwrap();
+        assert!(found == piece(7).repeat(15));
+        find(&system, "more-49").await.unwrap();
+    });
 }

@@ -335,10 +335,10 @@ impl RawFile for DirectoryFile {
     }
 
     fn forget(&self, offset: u64, bytes: u64) {
-        // Linux lets go of whole clean pages alone (mm/fadvise.c).
-        const PAGE: u64 = RUN_ALIGN as u64;
-        let begin = offset - offset % PAGE;
-        let end = offset.saturating_add(bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        // Linux lets go of whole clean folios alone (mm/truncate.c), and none is larger.
+        const FOLIO: u64 = 2 << 20;
+        let begin = offset - offset % FOLIO;
+        let end = offset.saturating_add(bytes).checked_next_multiple_of(FOLIO).unwrap_or(u64::MAX);
         let _ = rustix::fs::fadvise(&self.file, begin, NonZeroU64::new(end - begin), rustix::fs::Advice::DontNeed);
     }
 

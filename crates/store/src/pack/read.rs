@@ -12,18 +12,17 @@ use crate::format::{ChunkHeader, Class, Place, pack_path};
 impl Packs {
     /// The content of the chunk at `place`, verified.
     pub(crate) async fn read(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
-        let content = match self.read_payload(address, place).await {
-            Ok(payload) => self.unpack(&place.header(*address), place, payload),
-            Err(error) => Err(error),
-        };
-        content.inspect_err(|error| self.note_failed_read(place, error))
+        let payload = self.read_payload(address, place).await?;
+        self.unpack(&place.header(*address), place, payload)
     }
 
-    /// P-4.
-    fn note_failed_read(&self, place: &Place, error: &StoreError) {
+    /// P-4: this failed again, and is not of what the system ran out of.
+    pub(crate) fn note_failed_read(&self, place: &Place, error: &StoreError) {
         let is_disks = match error {
             StoreError::Corrupt { .. } => true,
-            StoreError::Disk(error) => matches!(error.kind, DiskErrorKind::Failed | DiskErrorKind::Silent),
+            StoreError::Disk(error) => {
+                error.operation == "read" && matches!(error.kind, DiskErrorKind::Failed | DiskErrorKind::Silent)
+            }
             _ => false,
         };
         let known = self.catalog.read().get(&place.pack).map(|known| (known.disk, known.state.clone()));
