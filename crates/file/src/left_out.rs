@@ -52,6 +52,7 @@ impl FileSystem {
         self.left_out.lock().get(&inode.file).map_or(Ok(()), |left_out| Err(left_out.error.clone()))
     }
 
+    /// Whether commits leave it out.
     pub(crate) fn is_left_out(&self, inode: &Inode) -> bool {
         self.refuse_left_out(inode).is_err()
     }

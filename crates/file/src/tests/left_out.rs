@@ -168,7 +168,13 @@ fn a_tree_that_cannot_be_read_stops_no_other_file() {
             assert!(matches!(machine.run(find(&system, "other")), Err(FileError::NoEntry)));
             continue;
         }
-        // The disk answers again: nothing was given up.
+        // It is told, and nothing is given up for a disk that gives no answer (I-101).
+        machine.run(async {
+            let report = system.check_files(&|_| {}).await.unwrap();
+            assert!(report.problems.iter().any(|problem| problem.code == "HF1021"), "{:#?}", report.problems);
+            assert!(system.repair_files(true, (0, 0)).await.is_err());
+        });
+        // The disk answers again.
         setup.set_readable(true);
         machine.run(async {
             system.platform.tasks.sleep(Duration::from_secs(61)).await;
