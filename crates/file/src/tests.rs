@@ -1,6 +1,7 @@
 //! The file layer on a simulated machine. Long random histories with crashes are in the crate `sim`; here are the truths that
 //! have a short proof each.
 
+mod check;
 mod content;
 mod dying;
 mod format;

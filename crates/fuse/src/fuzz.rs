@@ -4,7 +4,9 @@ use fuzz::{CASES, Target, no_repair};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::answer::Entry;
+use crate::buffer::PAGE;
 use crate::directory::DirectoryWriter;
+use crate::parked::{self, Encoded};
 use crate::request::{Dialect, Header, Reader, Request, answer_limit, decode, forgotten, interrupted};
 use crate::settings::{Settings, negotiate};
 use crate::{Exchange, wire};
@@ -13,6 +15,7 @@ const TARGETS: &[Target] = &[
     Target { name: "request", cases: CASES, samples: requests, repair: no_repair, check: request },
     Target { name: "listing", cases: CASES, samples: listings, repair: no_repair, check: listing },
     Target { name: "init", cases: CASES, samples: inits, repair: no_repair, check: init },
+    Target { name: "parked", cases: CASES, samples: sessions, repair: no_repair, check: session },
 ];
 
 /// Opcode, words of extensions, bytes of the first piece, and the pieces.
@@ -150,6 +153,24 @@ fn init(bytes: &[u8]) -> Result<(), String> {
         assert!((8192..=32 << 20).contains(&negotiated.payload_bytes), "{} bytes", negotiated.payload_bytes);
         assert!(negotiated.write_bytes_max as usize <= negotiated.payload_bytes);
         assert!(negotiated.minor <= sent.minor && negotiated.readahead_bytes_max <= sent.readahead_bytes_max);
+    }
+    Ok(())
+}
+
+/// As one process hands them to the next: with a slot, and without.
+fn sessions() -> Vec<Vec<u8>> {
+    let mut parked = parked::tests::parked();
+    let with_slot = parked.encode();
+    parked.slots.clear();
+    vec![with_slot, parked.encode()]
+}
+
+/// Before any memory is made for it: no more slots than there are bytes for, and each request fits its slot.
+fn session(bytes: &[u8]) -> Result<(), String> {
+    let found = Encoded::decode(bytes).map_err(|error| error.to_string())?;
+    assert!(found.slots.len() <= bytes.len(), "{} slots", found.slots.len());
+    for slot in &found.slots {
+        assert!(slot.bytes <= 1 << 30 && slot.payload.len() + 2 * PAGE <= slot.bytes, "{slot:?}");
     }
     Ok(())
 }

@@ -83,6 +83,22 @@ impl Parked {
 
     /// A session that another process encoded. An error says what does not fit; the session is as it was.
     pub fn decode(device: OwnedFd, bytes: &[u8]) -> io::Result<Parked> {
+        let Encoded { negotiated, place, slots } = Encoded::decode(bytes)?;
+        let slots = slots.iter().map(|slot| Ok((slot.queue, slot.map()?))).collect::<io::Result<_>>()?;
+        Ok(Parked { device: Arc::new(device), negotiated, unmounter: Unmounter::of(place), slots })
+    }
+}
+
+/// A session before the memory of its slots is made.
+#[derive(Debug)]
+pub(crate) struct Encoded<'a> {
+    pub(crate) negotiated: Negotiated,
+    place: Place,
+    pub(crate) slots: Vec<Slot<'a>>,
+}
+
+impl Encoded<'_> {
+    pub(crate) fn decode(bytes: &[u8]) -> io::Result<Encoded<'_>> {
         let mut reader = Reader::new(bytes);
         let wrong = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
         match reader.u32("the version").map_err(wrong)? {
@@ -94,12 +110,8 @@ impl Parked {
             }
         }
         let (negotiated, place, count) = decode_fixed(&mut reader).map_err(wrong)?;
-        let mut slots = Vec::new();
-        for _ in 0..count {
-            let slot = decode_slot(&mut reader).map_err(wrong)?;
-            slots.push((slot.queue, slot.map()?));
-        }
-        Ok(Parked { device: Arc::new(device), negotiated, unmounter: Unmounter::of(place), slots })
+        let slots = (0..count).map(|_| decode_slot(&mut reader).map_err(wrong)).collect::<io::Result<_>>()?;
+        Ok(Encoded { negotiated, place, slots })
     }
 }
 
@@ -118,12 +130,13 @@ fn decode_fixed(reader: &mut Reader<'_>) -> Result<(Negotiated, Place, u32), Dec
 }
 
 /// A slot before its memory is made.
-struct Slot<'a> {
+#[derive(Debug)]
+pub(crate) struct Slot<'a> {
     queue: u16,
     address: usize,
-    bytes: usize,
+    pub(crate) bytes: usize,
     request: &'a [u8],
-    payload: &'a [u8],
+    pub(crate) payload: &'a [u8],
 }
 
 fn decode_slot<'a>(reader: &mut Reader<'a>) -> Result<Slot<'a>, DecodeError> {
@@ -162,7 +175,7 @@ fn payload_bytes(area: &Area) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::{Area, Parked, Place, ROOM_AT, Unmounter};
     use crate::settings::Negotiated;
     use crate::wire::RING_ENTRY_AT;
@@ -172,7 +185,7 @@ mod tests {
         std::io::pipe().expect("a pipe").0.into()
     }
 
-    fn parked() -> Parked {
+    pub(crate) fn parked() -> Parked {
         let place = Place { mountpoint: "/m n".into(), device: "0:77".to_owned(), unique: Some(9), by_helper: true };
         let mut area = Area::steady(1 << 16).expect("memory");
         area.bytes_mut()[7] = 7;

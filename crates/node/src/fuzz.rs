@@ -1,8 +1,11 @@
 //! Settings and lines of the control socket that nobody means well with. Targets of the crate `fuzz`.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use fuzz::{CASES, Target, no_repair};
+use base::id::FileId;
+use file::{Node, View};
+use fuzz::{CASES, Target, expect_canonical, no_repair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -10,11 +13,13 @@ use crate::config::tests::bare_starter;
 use crate::config::{Config, starter};
 use crate::control::wire::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
 use crate::failure::Failure;
+use crate::handover::Handover;
 
 const TARGETS: &[Target] = &[
     Target { name: "config", cases: CASES, samples: configs, repair: no_repair, check: config },
     Target { name: "control-request", cases: CASES, samples: requests, repair: no_repair, check: line::<Request> },
     Target { name: "control-answer", cases: CASES, samples: answers, repair: no_repair, check: line::<Answer> },
+    Target { name: "handover", cases: CASES, samples: handovers, repair: no_repair, check: handover },
 ];
 
 fn configs() -> Vec<Vec<u8>> {
@@ -81,6 +86,30 @@ fn line<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[
     let mut again = Vec::new();
     write_line(&mut again, &message).expect("memory");
     assert_eq!(read_line::<T>(&mut again.as_slice(), 1 << 20).expect("what was written"), Some(message));
+    Ok(())
+}
+
+/// The lock and the connection stand for descriptors that arrived.
+fn descriptor() -> OwnedFd {
+    std::io::pipe().expect("a pipe").0.into()
+}
+
+fn handovers() -> Vec<Vec<u8>> {
+    let old = Node { view: View(3), file: FileId(9) };
+    let handover = |references, known| Handover {
+        lock: descriptor(),
+        references,
+        numbers: (1 << 63 | 5, known),
+        session: Some((descriptor(), b"session".to_vec())),
+    };
+    let full = handover(vec![(FileId(1), 3), (FileId(9), 1)], vec![(1 << 63 | 4, old, 2)]);
+    vec![full.encode(), handover(Vec::new(), Vec::new()).encode()]
+}
+
+fn handover(bytes: &[u8]) -> Result<(), String> {
+    let descriptors = [descriptor(), descriptor()].into_iter();
+    let found = Handover::decode(bytes, descriptors).map_err(|error| error.what.to_owned())?;
+    expect_canonical(bytes, &found.encode());
     Ok(())
 }
 

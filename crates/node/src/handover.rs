@@ -135,7 +135,7 @@ impl Handover {
         Handover::decode(&body, descriptors.into_iter()).map_err(wrong)
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(64 + self.references.len() * 12);
         writer.u64(self.references.len() as u64);
         for (file, count) in &self.references {
@@ -152,7 +152,7 @@ impl Handover {
         writer.into_bytes()
     }
 
-    fn decode(body: &[u8], mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<Handover, DecodeError> {
+    pub(crate) fn decode(body: &[u8], mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<Handover, DecodeError> {
         let mut reader = Reader::new(body);
         let node = |reader: &mut Reader<'_>| -> Result<Node, DecodeError> {
             Ok(Node { view: View(reader.u32("a view")?), file: FileId(reader.u64("a file")?) })

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use fuzz::{CASES, Target, expect_canonical, no_repair};
 
 use super::format::{attributes, changes};
+use crate::acl;
 use crate::attributes::Kind;
 use crate::extent::Extent;
 use crate::format::{
@@ -144,6 +145,30 @@ const TARGETS: &[Target] = &[
                     assert_eq!(covered, &given[4..body]);
                 }
             }
+            Ok(())
+        },
+    },
+    Target {
+        name: "acl",
+        cases: CASES,
+        samples: || {
+            let list = |rules: &[[u8; 2]]| {
+                let rule = |[tag, rights]: &[u8; 2]| [*tag, 0, *rights, 0, 7, 0, 0, 0];
+                [vec![2, 0, 0, 0], rules.iter().flat_map(rule).collect()].concat()
+            };
+            // User, group, mask and others; and the rules for one more user.
+            vec![list(&[[1, 6], [4, 4], [32, 0]]), list(&[[1, 7], [2, 6], [4, 5], [16, 7], [32, 5]])]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            acl::check(bytes).map_err(|error| error.to_string())?;
+            let inherited = acl::inherit(bytes, 0o2750).expect("a list that may be stored");
+            assert_eq!(inherited.mode & !0o2750, 0, "rights that nobody asked for");
+            let (mode, kept) = acl::to_mode(bytes).expect("a list that may be stored");
+            assert!(mode <= 0o777);
+            let changed = acl::change_mode(bytes, mode).expect("a list that may be stored");
+            assert!(changed == bytes, "the mode that it means changes nothing");
+            assert!(kept.is_none_or(|kept| kept == bytes));
             Ok(())
         },
     },

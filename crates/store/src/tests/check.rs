@@ -7,7 +7,8 @@ use bytes::Bytes;
 use platform::sim::SimDisk;
 
 use super::{Machine, content};
-use crate::format::Identity;
+use crate::format::{ChunkHeader, Codec, Entry, Identity, Place};
+use crate::index::{Change, SealedPack};
 use crate::{Class, Depth, Store};
 
 pub(super) fn codes(machine: &Machine, store: &Store, depth: Depth) -> Vec<&'static str> {
@@ -88,6 +89,88 @@ fn each_damage_has_its_number() {
         spoil(&machine.disks[0]);
         assert_eq!(codes(&machine, &store, depth), [code]);
     }
+}
+
+#[test]
+fn a_superblock_that_lags_behind_has_its_number() {
+    let machine = Machine::new(2, 2, 64 << 20);
+    let (store, _) = machine.open();
+    let commit = || machine.run(store.commit(b"roots", store.last_logged())).unwrap();
+    (0..2).for_each(|_| commit());
+    let old = machine.disks[1].snapshot_files()["superblock"].clone();
+    (0..2).for_each(|_| commit());
+    // A disk that said the writes were done.
+    machine.disks[1].install("superblock", &old);
+    assert_eq!(codes(&machine, &store, Depth::Shallow), ["HF0002"]);
+    let problem = machine.run(store.check(Depth::Shallow, &|_, _| {})).problems.remove(0);
+    assert!(problem.path.starts_with("/d1/"), "{problem:?}");
+    machine.run(store.repair(problem.remedy.unwrap())).unwrap();
+    assert_eq!(codes(&machine, &store, Depth::Shallow), Vec::<&str>::new());
+}
+
+/// Pages that the opening does not read: what it reads it makes again.
+#[test]
+fn a_page_of_the_index_that_cannot_be_read_has_its_number() {
+    const PAGE: u64 = 4096;
+    let (machine, _) = node_of(5, 700, 600);
+    let index = machine.disks[0].snapshot_files()["index"].clone();
+    let mut found = 0;
+    for at in (0..index.len() as u64).step_by(PAGE as usize) {
+        machine.disks[0].install("index", &index);
+        machine.disks[0].corrupt("index", at, &[0xa5; PAGE as usize]);
+        let (store, recovered) = machine.open();
+        if recovered.report.index_made_again.is_none() {
+            let problems = machine.run(store.check(Depth::Shallow, &|_, _| {})).problems;
+            assert!(problems.iter().all(|problem| problem.code == "HF0010"), "page at {at}: {problems:?}");
+            if let Some(problem) = problems.first() {
+                found += 1;
+                machine.run(store.repair(problem.remedy.unwrap())).unwrap();
+                assert_eq!(codes(&machine, &store, Depth::Deep), Vec::<&str>::new(), "page at {at}: it is mended");
+            }
+        }
+        drop(store);
+        machine.world.restart();
+    }
+    assert!(found > 3, "{found}");
+}
+
+/// An index whose pages are sound and whose entries are not, as an error of ours would leave it.
+#[test]
+fn each_untruth_of_the_index_has_its_number() {
+    for code in ["HF0011", "HF0012", "HF0013", "HF0014"] {
+        let (machine, contents) = node(5);
+        let (store, _) = machine.open();
+        spoil_index(code, &store, &contents[7]);
+        let problems = machine.run(store.check(Depth::Shallow, &|_, _| {})).problems;
+        assert!(!problems.is_empty() && problems.iter().all(|problem| problem.code == code), "{code}: {problems:?}");
+        machine.run(store.repair(problems[0].remedy.unwrap())).unwrap();
+        assert_eq!(codes(&machine, &store, Depth::Deep), Vec::<&str>::new(), "{code}: it is mended");
+        let read = |content: &Bytes| machine.run(store.get(Class::Data, &store.key().address(content))).unwrap();
+        assert!(contents.iter().all(|content| read(content) == *content), "{code}");
+    }
+}
+
+fn spoil_index(code: &str, store: &Store, content: &Bytes) {
+    let (address, stranger) = (store.key().address(content), store.key().address(b"never put"));
+    let at = store.packs.index.lookup(&address, &store.counters).unwrap().unwrap();
+    let known = store.packs.known().remove(&at.pack).unwrap();
+    let header = ChunkHeader { class: Class::Data, codec: Codec::Raw, raw: 100, stored: 100, address: stranger };
+    let entry = Entry { offset: at.offset, header };
+    let add =
+        |pack, entries| Change { added: vec![SealedPack::new(pack, known.summary, entries)], ..Change::default() };
+    let remove = |pack, addresses| Change { removed: vec![(pack, addresses)], ..Change::default() };
+    let changes = match code {
+        // Of no length that a chunk has.
+        "HF0011" => {
+            let entry = Entry { header: ChunkHeader { raw: u32::MAX, ..header }, ..entry };
+            assert_eq!(Place::decode(&stranger, &Place::of(at.pack, &entry).encode(&stranger)), None);
+            vec![add(at.pack, vec![entry])]
+        }
+        "HF0012" => vec![add(0xbb, vec![entry]), remove(0xbb, Vec::new())],
+        "HF0013" => vec![add(at.pack, vec![entry])],
+        _ => vec![remove(at.pack, vec![address]), add(at.pack, Vec::new())],
+    };
+    changes.iter().for_each(|change| store.change_index(change).unwrap());
 }
 
 /// On a slow disk a pack's file is there long before the store knows it, or after.
