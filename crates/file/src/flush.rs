@@ -107,7 +107,9 @@ struct Rest<'a> {
 
 impl Drop for Rest<'_> {
     fn drop(&mut self) {
-        self.system.unlogged.lock().append(&mut self.files);
+        let mut unlogged = self.system.unlogged.lock();
+        unlogged.append(&mut self.files);
+        self.system.unlogged_count.store(unlogged.len(), Ordering::Relaxed);
     }
 }
 
@@ -202,14 +204,23 @@ impl FileSystem {
     /// Takes the files that are due and flushes them in batches.
     async fn flush_round(&self, what: Take) -> Result<(), FileError> {
         let _round = self.flush_round.lock().await;
-        let files = std::mem::take(&mut *self.unlogged.lock());
+        let are_many = self.are_many_unlogged();
+        let files = {
+            let mut unlogged = self.unlogged.lock();
+            self.unlogged_count.store(0, Ordering::Relaxed);
+            std::mem::take(&mut *unlogged)
+        };
+        if are_many {
+            // All of them are taken. Where none would be, who waits would ask for another round at once, for ever.
+            self.has_room.notify_waiters();
+        }
         let mut rest = Rest { system: self, files };
         let mut result = Ok(());
         let (mut batch, mut batch_bytes) = (Batch::new(self), 0);
         let mut not_due = InodeSet::new();
         while let Some(first) = rest.files.first_entry() {
             let inode = first.get().clone();
-            let Some(keeps_tail) = self.is_due(&inode, what) else {
+            let Some(keeps_tail) = self.is_due(&inode, what, are_many) else {
                 not_due.extend(rest.files.pop_first());
                 continue;
             };
@@ -244,9 +255,13 @@ impl FileSystem {
         result.and(last)
     }
 
-    /// Whether a round takes a file, and then whether it leaves the uncut end of a stream.
-    fn is_due(&self, inode: &Inode, what: Take) -> Option<bool> {
+    /// Whether a round takes a file, and then whether it leaves the uncut end of a stream. Of many files none is left: a round that leaves
+    /// their ends gives no room, and writers would wait for it in a circle.
+    fn is_due(&self, inode: &Inode, what: Take, are_many: bool) -> Option<bool> {
         let Take::Due(age) = what else { return Some(false) };
+        if are_many {
+            return Some(false);
+        }
         let pressure = self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_bytes_max / 2;
         let state = inode.state.lock();
         let is_old = self.platform.clock.elapsed().saturating_sub(state.dirty_since) >= age;

@@ -9,7 +9,7 @@
 //! attributes, failure, extent   what a file is, how operations fail, what lies in a range
 //! format                        bytes: roots, inodes, entries, records
 //! tree                          copy-on-write maps of chunks
-//! inode, table                  a file in memory, and all of them
+//! inode, table, references      a file in memory, all of them, and who holds them
 //! system                        what operations share: transactions, ids, loading
 //! acl, directory, attribute, read, write, namespace      the operations
 //! flush, commit                 accepted → local → trees, in the background
@@ -31,6 +31,7 @@ mod buffers;
 mod counters;
 mod grace;
 mod inode;
+mod references;
 mod table;
 
 mod system;

@@ -268,7 +268,7 @@ impl FileSystem {
         } else {
             change_links(transaction, inode, state, -1);
         }
-        let is_referenced = self.references.lock().contains_key(&inode.file);
+        let is_referenced = self.references.lock().has(inode.file);
         if state.attributes.links == 0 && !is_referenced {
             self.end(transaction, inode, state);
         }
@@ -431,16 +431,14 @@ impl FileSystem {
     /// top stays there, and the file until the next opening. Files of snapshots are not unlinked, and not counted.
     pub fn retain(&self, node: Node) {
         if node.view == View::LIVE {
-            let mut references = self.references.lock();
-            let count = references.entry(node.file).or_insert(0);
-            *count = count.saturating_add(1);
+            self.references.lock().add(node.file, 1);
         }
     }
 
     /// What was handed out and not taken back: for who goes on in another process.
     #[must_use]
     pub fn references(&self) -> Vec<(FileId, u32)> {
-        self.references.lock().iter().map(|(file, count)| (*file, *count)).collect()
+        self.references.lock().all()
     }
 
     /// Takes `count` back. The last one ends an unlinked file.
@@ -451,14 +449,8 @@ impl FileSystem {
         if node.view != View::LIVE {
             return Ok(());
         }
-        {
-            let mut references = self.references.lock();
-            let Some(left) = references.get_mut(&node.file).filter(|left| **left < u32::MAX) else { return Ok(()) };
-            *left = left.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
-            if *left > 0 {
-                return Ok(());
-            }
-            references.remove(&node.file);
+        if !self.references.lock().take_back(node.file, count) {
+            return Ok(());
         }
         // Only an inode that is in memory can be unlinked and uncommitted; a committed orphan is loaded when touched.
         let inode = match self.table.find(node) {
@@ -487,7 +479,7 @@ impl FileSystem {
     pub(crate) fn end_if_unused(&self, inode: &Arc<Inode>) {
         let mut transaction = Transaction::begin(self);
         let mut state = inode.state.lock();
-        if state.attributes.links > 0 || state.is_gone || self.references.lock().contains_key(&inode.file) {
+        if state.attributes.links > 0 || state.is_gone || self.references.lock().has(inode.file) {
             return;
         }
         self.end(&mut transaction, inode, &mut state);

@@ -117,7 +117,7 @@ impl FileSystem {
         for (position, frame) in recovered.frames {
             system.replay(position, &frame, &mut report).await?;
         }
-        system.references.lock().extend(references.iter().copied());
+        references.iter().for_each(|(file, count)| system.references.lock().add(*file, *count));
         system.end_orphans(&mut report).await?;
         platform.tasks.spawn("flusher", Box::pin(system.clone().run_flusher()));
         platform.tasks.spawn("committer", Box::pin(system.clone().run_committer()));
@@ -271,7 +271,7 @@ impl FileSystem {
             };
             let is_orphan = {
                 let state = inode.state.lock();
-                let is_used = || self.references.lock().contains_key(&file);
+                let is_used = || self.references.lock().has(file);
                 !state.is_gone && state.attributes.links == 0 && !is_used()
             };
             if is_orphan {

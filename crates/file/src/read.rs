@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::codec::Reader;
 use base::interval::cover_all;
@@ -18,7 +19,7 @@ use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Root, decode_extent};
 use crate::inode::{Inode, State, cut};
-use crate::system::{FileSystem, corrupt};
+use crate::system::{COMMITS_AHEAD, FileSystem, corrupt};
 use crate::tree::Start;
 
 /// What [`FileSystem::seek`] looks for.
@@ -218,7 +219,8 @@ impl FileSystem {
         if what == Seek::Hole { Ok(size) } else { Err(FileError::NoSuchOffset) }
     }
 
-    /// relatime: a read moves the access time when it is not newer than the last change, or a day old.
+    /// relatime: a read moves the access time when it is not newer than the last change, or a day old. Where readers are faster than what
+    /// becomes of that, it is left to the next read: readers do not wait for commits.
     fn note_access(&self, inode: &Arc<Inode>, state: &mut State, node: Node) {
         const DAY: i64 = 24 * 60 * 60;
         if !self.options.access_times || node.view != crate::attributes::View::LIVE {
@@ -230,7 +232,11 @@ impl FileSystem {
         let is_old = accessed <= attributes.modified
             || accessed <= attributes.changed
             || now.seconds.saturating_sub(accessed.seconds) >= DAY;
-        if is_old && accessed != now {
+        let is_much = || {
+            self.unlogged_count.load(Ordering::Relaxed) > self.options.unlogged_files_max
+                || self.is_commit_late(COMMITS_AHEAD)
+        };
+        if is_old && accessed != now && !is_much() {
             attributes.accessed = now;
             state.is_access_dirty = true;
             self.note_unlogged(inode);

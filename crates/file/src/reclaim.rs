@@ -6,25 +6,24 @@
 //! 2. Wait for operations that put chunks before 1 and have not named them yet: they do, or drop them.
 //! 3. Between two commits, take the roots and what the journal names beyond them; make that journal durable.
 //! 4. Wait for operations that use roots older than these.
-//! 5. Mark: walk the trees of the present and of all snapshots.
+//! 5. Mark: walk the trees of the present and of all snapshots, leaf by leaf, so that little is in memory at a time.
 //! 6. What is not marked, not named by the journal, and not kept since 1, nobody can reach: the store gives it back.
 //!
 //! I-95  A chunk that a durable root, a record or a running operation names is never given back.
 //! I-96  Damage ends the pass before anything is given back: what cannot be read cannot be marked.
 //!
-//! Marks are the first 8 bytes of addresses, sorted: 8 bytes a chunk. Two chunks that share them keep each other; nothing worse.
-//!
 //! [`Store::begin_mark`]: store::Store::begin_mark
-//! Not here: how packs are emptied and removed (`store`).
+//! Not here: how packs are emptied and removed, and where marks are kept (`store`).
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::codec::Reader;
 use base::id::{ChunkAddress, FileId};
 use bytes::Bytes;
-use store::{ReclaimReport, StoreError};
+use foldhash::fast::FixedState;
+use store::{Marks, ReclaimReport, StoreError};
 
 use crate::attributes::Kind;
 use crate::extent::Extent;
@@ -36,45 +35,26 @@ use crate::system::{FileSystem, undecodable};
 /// Dropped bytes after which a pass runs by itself.
 const DROPPED_BYTES_MIN: u64 = 1 << 30;
 
-/// Chunks that are needed.
-#[derive(Default)]
-struct Marks {
-    /// First bytes of the addresses; sorted by [`Marks::finish`].
-    heads: Vec<u64>,
+/// Tree nodes that a pass remembers to have walked, for each inode that memory may hold: a sixth of the memory that those take.
+const NODES_PER_INODE: usize = 4;
+
+/// A walk over all trees.
+struct Walk<'a> {
+    marks: Marks<'a>,
     /// Tree nodes that were walked, in full: a node that was taken for another would leave chunks unmarked.
-    nodes: BTreeSet<ChunkAddress>,
+    walked: HashSet<ChunkAddress, FixedState>,
+    walked_max: usize,
 }
 
-impl Marks {
-    fn head(address: &ChunkAddress) -> u64 {
-        let [a, b, c, d, e, f, g, h, ..] = address.0;
-        u64::from_le_bytes([a, b, c, d, e, f, g, h])
-    }
-
-    fn add(&mut self, address: &ChunkAddress) {
-        self.heads.push(Marks::head(address));
-    }
-
-    fn add_extent(&mut self, extent: &Extent) {
-        if let Extent::Chunk { address, .. } = extent {
-            self.add(address);
-        }
-    }
-
+impl Walk<'_> {
     /// Notes a tree node; `false`: it was walked before, with everything below it.
     fn add_node(&mut self, address: &ChunkAddress) -> bool {
-        self.add(address);
-        self.nodes.insert(*address)
-    }
-
-    fn finish(&mut self) {
-        self.heads.sort_unstable();
-        self.heads.dedup();
-        self.nodes.clear();
-    }
-
-    fn has(&self, address: &ChunkAddress) -> bool {
-        self.heads.binary_search(&Marks::head(address)).is_ok()
+        self.marks.add(address);
+        if self.walked.len() >= self.walked_max {
+            // What is forgotten is walked again where another tree shares it.
+            self.walked.clear();
+        }
+        self.walked.insert(*address)
     }
 }
 
@@ -93,19 +73,8 @@ impl FileSystem {
     async fn pass(&self, is_rehearsal: bool) -> Result<ReclaimReport, FileError> {
         let dropped = self.dropped_bytes.swap(0, Ordering::Relaxed);
         self.dropped_since_pass.store(false, Ordering::SeqCst);
-        self.store.begin_mark();
-        let result = match self.mark().await {
-            Ok(Some(marks)) => {
-                let is_live = |address: &_| marks.has(address);
-                let report = self.store.reclaim(&is_live, is_rehearsal, &|| self.goes_on()).await;
-                self.measure_space();
-                report.map(Some).map_err(FileError::from)
-            }
-            unfinished => {
-                self.store.end_mark();
-                unfinished.map(|_| None)
-            }
-        };
+        let result = self.mark_and_reclaim(is_rehearsal).await;
+        self.measure_space();
         if is_rehearsal || !matches!(result, Ok(Some(_))) {
             self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
             self.dropped_since_pass.store(true, Ordering::SeqCst);
@@ -113,41 +82,108 @@ impl FileSystem {
         result.map(Option::unwrap_or_default)
     }
 
-    /// Steps 2 to 5. `None`: the file system is closed meanwhile, which waits for nobody's marks.
-    async fn mark(&self) -> Result<Option<Marks>, FileError> {
+    /// `None`: the file system is closed meanwhile, which waits for nobody's marks.
+    async fn mark_and_reclaim(&self, is_rehearsal: bool) -> Result<Option<ReclaimReport>, FileError> {
+        let marks = self.store.begin_mark(is_rehearsal).await?;
+        let walked_max = self.options.inodes_max.saturating_mul(NODES_PER_INODE);
+        let mut walk = Walk { marks, walked: HashSet::default(), walked_max };
+        self.mark(&mut walk).await?;
+        if !self.goes_on() {
+            return Ok(None);
+        }
+        Ok(Some(self.store.reclaim(walk.marks, &|| self.goes_on()).await?))
+    }
+
+    /// Steps 2 to 5.
+    async fn mark(&self, walk: &mut Walk<'_>) -> Result<(), FileError> {
         self.grace.wait().await;
-        let mut marks = Marks::default();
         let roots = {
             let _between = self.commit.lock().await;
             let touched = self.touched.lock().clone();
             for inode in touched.values() {
                 let state = inode.state.lock();
-                state
-                    .overlays()
-                    .flat_map(|overlay| overlay.extents.iter())
-                    .for_each(|(_, extent)| marks.add_extent(extent));
+                let extents = state.overlays().flat_map(|overlay| overlay.extents.iter());
+                extents.for_each(|(_, extent)| add_extent(&mut walk.marks, extent));
             }
             self.roots.lock().clone()
         };
         // What memory lacks, a record dropped. Should a crash take that record, those before it name what it dropped.
         self.sync_journal().await?;
         self.grace.wait().await;
-        self.trees
-            .walk(&roots.orphans, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |_, _| Ok(()))
-            .await?;
+        self.new_leaves(&roots.orphans, walk).await?;
         // As the tree has them: what could not be read when the list was loaded is needed all the same (I-95, I-96).
         let mut catalogs = vec![roots.catalog.clone()];
-        self.trees
-            .walk(&roots.snapshots, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |view, bytes| {
-                catalogs.push(decode_listed(view, bytes)?.1.catalog);
-                Ok(())
-            })
-            .await?;
-        for catalog in &catalogs {
-            self.mark_catalog(catalog, &mut marks).await?;
+        for leaf in self.new_leaves(&roots.snapshots, walk).await? {
+            for (view, bytes) in self.values(&leaf).await? {
+                catalogs.push(decode_listed(view, &bytes)?.1.catalog);
+            }
         }
-        marks.finish();
-        Ok(self.goes_on().then_some(marks))
+        for catalog in &catalogs {
+            for leaf in self.new_leaves(catalog, walk).await? {
+                if !self.goes_on() {
+                    return Ok(());
+                }
+                self.mark_files(&leaf, walk).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of one leaf of a catalog.
+    async fn mark_files(&self, leaf: &Root, walk: &mut Walk<'_>) -> Result<(), FileError> {
+        for (file, bytes) in self.values(leaf).await? {
+            let file = FileId(file);
+            let value = InodeValue::decode(file, &bytes)
+                .map_err(|error| undecodable("inode", format!("catalog entry of {file}"), error))?;
+            if let XattrPlace::Chunk(address) = &value.base.xattrs {
+                walk.marks.add(address);
+            }
+            for leaf in self.new_leaves(&value.base.tree, walk).await? {
+                // Entries of directories name no chunks.
+                if value.attributes.kind != Kind::Regular {
+                    break;
+                }
+                for (offset, bytes) in self.values(&leaf).await? {
+                    add_extent(&mut walk.marks, &decoded_extent(offset, &bytes)?);
+                }
+                if walk.marks.is_full() {
+                    walk.marks.sort_in().await;
+                }
+            }
+        }
+        if walk.marks.is_full() {
+            walk.marks.sort_in().await;
+        }
+        Ok(())
+    }
+
+    /// Marks the nodes of a tree. Gives its leaves that were not walked before, each as a tree of its own.
+    async fn new_leaves(&self, tree: &Root, walk: &mut Walk<'_>) -> Result<Vec<Root>, FileError> {
+        let mut leaves = Vec::new();
+        if let Root::Inline(_) = tree {
+            leaves.push(tree.clone());
+            return Ok(leaves);
+        }
+        let mut visit = |address: &ChunkAddress, level| {
+            let is_new = self.goes_on() && walk.add_node(address);
+            if is_new && level == 0 {
+                leaves.push(Root::Node { address: *address, level });
+            }
+            is_new && level > 0
+        };
+        self.trees.walk(tree, &mut visit, &mut |_, _| Ok(())).await?;
+        Ok(leaves)
+    }
+
+    /// What a leaf holds.
+    async fn values(&self, leaf: &Root) -> Result<Vec<(u64, Bytes)>, FileError> {
+        let mut values = Vec::new();
+        let mut keep = |key, value: &Bytes| {
+            values.push((key, value.clone()));
+            Ok(())
+        };
+        self.trees.walk(leaf, &mut |_, _| true, &mut keep).await?;
+        Ok(values)
     }
 
     fn goes_on(&self) -> bool {
@@ -179,41 +215,11 @@ impl FileSystem {
         let enough = if is_scarce { enough } else { enough.max(used / 10) };
         self.dropped_bytes.load(Ordering::Relaxed) > enough
     }
+}
 
-    async fn mark_catalog(&self, catalog: &Root, marks: &mut Marks) -> Result<(), FileError> {
-        // Trees that are nodes of their own are walked after their catalog.
-        let mut trees: Vec<(Kind, Root)> = Vec::new();
-        let mut found: Vec<ChunkAddress> = Vec::new();
-        self.trees
-            .walk(catalog, &mut |address, _| self.goes_on() && marks.add_node(address), &mut |file, bytes| {
-                let file = FileId(file);
-                let value = InodeValue::decode(file, bytes)
-                    .map_err(|error| undecodable("inode", format!("catalog entry of {file}"), error))?;
-                if let XattrPlace::Chunk(address) = value.base.xattrs {
-                    found.push(address);
-                }
-                trees.push((value.attributes.kind, value.base.tree));
-                Ok(())
-            })
-            .await?;
-        found.iter().for_each(|address| marks.add(address));
-        for (kind, tree) in trees {
-            if !self.goes_on() {
-                break;
-            }
-            let mut extents: Vec<ChunkAddress> = Vec::new();
-            let mut leaf = |offset: u64, bytes: &Bytes| -> Result<(), StoreError> {
-                if kind == Kind::Regular
-                    && let Extent::Chunk { address, .. } = decoded_extent(offset, bytes)?
-                {
-                    extents.push(address);
-                }
-                Ok(())
-            };
-            self.trees.walk(&tree, &mut |address, _| marks.add_node(address), &mut leaf).await?;
-            extents.iter().for_each(|address| marks.add(address));
-        }
-        Ok(())
+fn add_extent(marks: &mut Marks<'_>, extent: &Extent) {
+    if let Extent::Chunk { address, .. } = extent {
+        marks.add(address);
     }
 }
 

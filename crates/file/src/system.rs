@@ -6,7 +6,7 @@
 //!
 //! Not here: the operations (`namespace`, `attribute`, `read`, `write`), flushing, committing.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,7 +15,6 @@ use base::codec::Writer;
 use base::id::{FileId, NodeNumber, Position};
 use base::limits::FRAME_BYTES_MAX;
 use base::time::Timestamp;
-use foldhash::fast::FixedState;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use platform::Platform;
 use store::{Store, StoreError};
@@ -28,6 +27,7 @@ use crate::failure::FileError;
 use crate::format::{Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
 use crate::grace::Grace;
 use crate::inode::{Inode, InodeSet, LeftOut, State};
+use crate::references::References;
 use crate::table::Table;
 use crate::tree::Trees;
 
@@ -54,6 +54,10 @@ pub struct Options {
     pub commit_interval: Duration,
     /// A commit runs when the journal suffix is this long: bounds recovery time and memory.
     pub commit_journal_bytes: u64,
+    /// Files with accepted data, at most; writers wait beyond it. Bounds memory where files are small.
+    pub unlogged_files_max: usize,
+    /// Frames that nobody waits for are made durable when they are so many bytes: bounds memory.
+    pub pending_log_bytes: u64,
     /// A commit also runs when so many files have changes that no commit covers: bounds memory.
     pub uncommitted_files_max: usize,
     /// Inodes kept in memory, about.
@@ -76,6 +80,8 @@ impl Default for Options {
             group_bytes: 8 << 20,
             commit_interval: Duration::from_secs(30),
             commit_journal_bytes: 64 << 20,
+            unlogged_files_max: 100_000,
+            pending_log_bytes: 4 << 20,
             uncommitted_files_max: 100_000,
             inodes_max: 100_000,
             inline_bytes_max: 64 << 10,
@@ -116,6 +122,8 @@ pub struct FileSystem {
     pub(crate) committing_count: AtomicUsize,
     /// Inodes with accepted data that no record has.
     pub(crate) unlogged: Mutex<InodeSet>,
+    /// How many they are.
+    pub(crate) unlogged_count: AtomicUsize,
     pub(crate) buffers: Arc<Buffers>,
     /// Bytes accepted and not in the store.
     pub(crate) dirty_bytes: AtomicU64,
@@ -126,7 +134,7 @@ pub struct FileSystem {
     /// Held by who empties `unlogged` (I-63).
     pub(crate) flush_round: tokio::sync::Mutex<()>,
     /// The kernel's look-up counts: an unlinked file lives while it has one.
-    pub(crate) references: Mutex<HashMap<FileId, u32, FixedState>>,
+    pub(crate) references: Mutex<References>,
     pub(crate) next_counter: AtomicU64,
     pub(crate) commit: tokio::sync::Mutex<()>,
     /// Held by who changes the list of snapshots.
@@ -179,11 +187,12 @@ impl FileSystem {
             touched_count: AtomicUsize::new(0),
             committing_count: AtomicUsize::new(0),
             unlogged: Mutex::new(InodeSet::new()),
+            unlogged_count: AtomicUsize::new(0),
             dirty_bytes: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
             journal_failure: Mutex::new(None),
             flush_round: tokio::sync::Mutex::new(()),
-            references: Mutex::new(HashMap::default()),
+            references: Mutex::default(),
             next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.0 + 1)),
             roots: Mutex::new(Arc::new(roots)),
             commit: tokio::sync::Mutex::new(()),
@@ -319,7 +328,18 @@ impl FileSystem {
 
     /// Notes that a file has accepted data or an access time that no record has.
     pub(crate) fn note_unlogged(&self, inode: &Arc<Inode>) {
-        self.unlogged.lock().insert(inode.file, inode.clone());
+        let mut unlogged = self.unlogged.lock();
+        unlogged.insert(inode.file, inode.clone());
+        self.unlogged_count.store(unlogged.len(), Ordering::Relaxed);
+        drop(unlogged);
+        if self.are_many_unlogged() {
+            self.wants_flush.notify_one();
+        }
+    }
+
+    /// Whether the flusher takes them all, due or not: long before writers have to wait.
+    pub(crate) fn are_many_unlogged(&self) -> bool {
+        self.unlogged_count.load(Ordering::Relaxed) > self.options.unlogged_files_max / 2
     }
 }
 
@@ -392,6 +412,10 @@ impl<'a> Transaction<'a> {
         }
         let position = system.store.log(self.frame.bytes());
         drop(self.generation);
+        if system.store.pending_log_bytes() > system.options.pending_log_bytes {
+            // Its promise is kept, and memory with it.
+            system.wants_flush.notify_one();
+        }
         if system.is_commit_due() {
             system.wants_commit.notify_one();
         }

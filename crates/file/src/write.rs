@@ -1,6 +1,6 @@
 //! Writing: data goes into the write buffer and is accepted. Also what changes extents without data: allocate, punch, copy.
 //!
-//! Admission: a write waits while the buffer is full, and is refused while the disks could not take what the buffer holds.
+//! Admission: a write waits while the buffer is full, or has parts of very many files, and is refused while the disks could not take what the buffer holds.
 //! So what was accepted always fits.
 //!
 //! I-65  A file with extents beyond its logged size is marked `is_preallocated` in the same frame: appending to it, or making
@@ -140,7 +140,8 @@ impl FileSystem {
                 Some(failure) if dirty > 0 => return Err(failure),
                 _ => {}
             }
-            if dirty == 0 || dirty + bytes <= self.options.dirty_bytes_max {
+            let is_room = dirty == 0 || dirty + bytes <= self.options.dirty_bytes_max;
+            if is_room && self.unlogged_count.load(Ordering::Relaxed) <= self.options.unlogged_files_max {
                 break;
             }
             wait.get_or_insert_with(|| self.platform.clock.timer(&self.counters.write_wait));

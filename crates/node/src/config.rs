@@ -61,8 +61,8 @@ pub struct Config {
     pub queue_depth: u32,
     /// Threads that read /dev/fuse; 0: one per CPU.
     pub threads: u32,
-    /// Largest read or write request.
-    pub request_bytes: u32,
+    /// Largest read or write request; `None`: what the memory budget leaves, see [`Config::request_bytes`].
+    pub request_bytes: Option<u32>,
     /// How far the kernel may read ahead of who reads a file in order.
     pub read_ahead_bytes: u64,
     /// How long the kernel may keep attributes and names.
@@ -85,7 +85,7 @@ impl Default for Config {
             transport: Transport::Auto,
             queue_depth: 1,
             threads: 0,
-            request_bytes: 0,
+            request_bytes: None,
             read_ahead_bytes: 0,
             cache_time: Duration::ZERO,
             log_level: tracing::Level::INFO,
@@ -198,11 +198,13 @@ const KEYS: &[Key] = &[
     Key {
         section: "mount",
         name: "request_size",
-        default: "1 MiB",
-        help: "Largest read or write that the kernel hands over in one piece. More than 1 MiB needs the sysctl\nfs.fuse.max_pages_limit to be raised.",
+        default: "auto",
+        help: "Largest read or write that the kernel hands over in one piece. \"auto\" is 1 MiB, or less where the queues of all CPUs\nwould take more than an eighth of the memory budget. More than 1 MiB needs the sysctl fs.fuse.max_pages_limit to be raised.",
         set: |config, text| {
-            let bytes = size(text, 4096, 16 << 20)?;
-            config.request_bytes = u32::try_from(bytes).map_err(|_| "too large".to_owned())?;
+            config.request_bytes = match text {
+                "auto" => None,
+                text => Some(u32::try_from(size(text, 4096, 16 << 20)?).map_err(|_| "too large".to_owned())?),
+            };
             Ok(())
         },
     },
@@ -316,6 +318,15 @@ impl Config {
             (key.set)(self, &value).map_err(|expected| refuse(format!("{value:?} cannot be"), expected))?;
         }
         Ok(())
+    }
+
+    /// Bytes of the largest request, given the machine's RAM and CPUs: each CPU has a queue of them.
+    #[must_use]
+    pub fn request_bytes(&self, ram_bytes: u64, cpus: usize) -> u32 {
+        const SIZES: [u32; 4] = [1 << 20, 512 << 10, 256 << 10, 128 << 10];
+        let together = |bytes: u32| u64::from(bytes) * u64::from(self.queue_depth) * cpus as u64;
+        let fits = |bytes: &u32| together(*bytes) <= self.memory(ram_bytes) / 8;
+        self.request_bytes.unwrap_or_else(|| SIZES.into_iter().find(fits).unwrap_or(SIZES[3]))
     }
 
     /// The memory budget in bytes, given the machine's RAM.

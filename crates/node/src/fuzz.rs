@@ -40,7 +40,8 @@ fn config(bytes: &[u8]) -> Result<(), String> {
         return Err(failure.why.chars().filter(|c| c.is_ascii_lowercase()).take(20).collect());
     }
     assert!(config.memory_bytes.is_none_or(|bytes| (32 << 20..=1 << 44).contains(&bytes)));
-    assert!((4096..=16 << 20).contains(&config.request_bytes) && (1..=256).contains(&config.queue_depth));
+    let request_bytes = config.request_bytes(8 << 30, 4);
+    assert!((4096..=16 << 20).contains(&request_bytes) && (1..=256).contains(&config.queue_depth));
     assert!(config.flush_interval.as_millis() >= 50 && config.commit_interval.as_millis() >= 100);
     Ok(())
 }

@@ -16,8 +16,10 @@ use crate::node_folder::NodeFolder;
 const INODE_BYTES: u64 = 1024;
 /// The same of a file with changes that no commit covers, and while a commit has it in hand.
 const UNCOMMITTED_BYTES: u64 = 3072;
-/// What the daemon takes whatever it does: code, stacks, buffers of the transport (measured).
-const FIXED_BYTES: u64 = 16 << 20;
+/// A chunk that the index file does not have yet, about: an entry of its pack and one of a map.
+const PENDING_CHUNK_BYTES: u64 = 160;
+/// What the daemon takes whatever it does, beside the transport's buffers: code and stacks (measured).
+const FIXED_BYTES: u64 = 12 << 20;
 /// For each byte that the parts count another is resident (measured): room to grow of hash tables and vectors, heads of small things,
 /// what a flush or a commit has in hand, what an allocator keeps.
 const UNCOUNTED: u64 = 2;
@@ -30,7 +32,7 @@ pub(crate) fn open(
     references: &[(FileId, u32)],
 ) -> Result<(Arc<FileSystem>, OpenReport), Failure> {
     let disks = folder.disks()?;
-    let mut options = options(config, ram_bytes());
+    let mut options = options(config, ram_bytes(), disks.len());
     options.store.goes_without_disks = folder.goes_without_disks;
     block_on(FileSystem::open_in_use(platform, &disks, options, references))
         .map_err(|error| explain("cannot open the node", folder, &error))
@@ -43,7 +45,7 @@ pub(crate) fn open_with_loss(
     platform: &Platform,
 ) -> Result<(Arc<FileSystem>, OpenReport, Option<String>), Failure> {
     let disks = folder.disks()?;
-    let mut options = options(config, ram_bytes());
+    let mut options = options(config, ram_bytes(), disks.len());
     let cannot = |error| explain("cannot open the node", folder, &error);
     match block_on(FileSystem::open(platform, &disks, options.clone())) {
         Err(error @ FileError::Store(StoreError::FramesLost { .. })) => {
@@ -86,9 +88,10 @@ pub(crate) fn log(report: &OpenReport) {
 
 /// The options of the layers below, with the memory budget divided among them: a part of it is for code, stacks and the transport's
 /// buffers, a part for what nobody counts; of the rest a third caches chunks.
-fn options(config: &Config, ram_bytes: u64) -> file::Options {
+fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options {
     let memory = config.memory(ram_bytes);
-    let shared = memory.saturating_sub(FIXED_BYTES).max(memory / 4) / UNCOUNTED;
+    let transport = u64::from(config.request_bytes(ram_bytes, cpus())) * u64::from(config.queue_depth) * cpus() as u64;
+    let shared = memory.saturating_sub(FIXED_BYTES + transport).max(memory / 4) / UNCOUNTED;
     let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
     let mut options = file::Options {
         dirty_bytes_max: shared / 6,
@@ -97,6 +100,8 @@ fn options(config: &Config, ram_bytes: u64) -> file::Options {
         commit_interval: config.commit_interval,
         // Twice as much may wait while a commit runs.
         commit_journal_bytes: (shared / 24).min(64 << 20),
+        unlogged_files_max: count(shared / 12, INODE_BYTES),
+        pending_log_bytes: (shared / 96).min(4 << 20),
         uncommitted_files_max: count(shared / 12, UNCOMMITTED_BYTES),
         inodes_max: count(shared / 12, INODE_BYTES),
         access_times: config.access_times,
@@ -104,6 +109,10 @@ fn options(config: &Config, ram_bytes: u64) -> file::Options {
     };
     options.store.cache_bytes = shared / 3;
     options.store.index_cache_bytes = shared / 12;
+    options.store.run_bytes = count(shared / 48 / disk_count.max(1) as u64, 1).clamp(64 << 10, 1 << 20);
+    // Each disk has two packs in hand, and as much may wait for the index file.
+    let packs = 2 * disk_count.max(1) as u64 + 1;
+    options.store.pack_chunks_max = count(shared / 12, PENDING_CHUNK_BYTES * packs).clamp(1024, 64 << 10);
     options.store.compression = match config.compression {
         Compression::None => file::Compression::None,
         Compression::Zstd(level) => file::Compression::Zstd(level),
@@ -118,6 +127,11 @@ pub(crate) fn ram_bytes() -> u64 {
     #[allow(clippy::useless_conversion, clippy::unnecessary_cast, reason = "u64 on some architectures")]
     let bytes = (info.totalram as u64).saturating_mul(info.mem_unit as u64);
     bytes
+}
+
+/// CPUs of this machine.
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// What a failure of the layers below means to a user.
@@ -175,8 +189,10 @@ mod tests {
     fn the_parts_stay_within_the_budget() {
         for memory in [64 << 20, 256 << 20, 4 << 30] {
             let config = Config { memory_bytes: Some(memory), ..Config::default() };
-            let options = options(&config, 0);
+            let options = options(&config, 0, 1);
             let parts = [
+                3 * options.store.pack_chunks_max as u64 * super::PENDING_CHUNK_BYTES,
+                options.pending_log_bytes,
                 options.dirty_bytes_max,
                 options.store.cache_bytes,
                 options.store.index_cache_bytes,

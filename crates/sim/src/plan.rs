@@ -180,6 +180,8 @@ impl Plan {
             group_bytes: if self.flushes_in_steps { 8 << 10 } else { 8 << 20 },
             commit_interval: Duration::from_millis(random.pick(&[50, 1000, 30_000])),
             commit_journal_bytes: random.pick(&[16 << 10, 256 << 10, 64 << 20]),
+            unlogged_files_max: 100_000,
+            pending_log_bytes: 4 << 20,
             uncommitted_files_max: 100_000,
             inodes_max: random.pick(&[1, 100_000]),
             inline_bytes_max: random.pick(&[0, 4 << 10, 64 << 10]),
@@ -197,6 +199,10 @@ impl Plan {
         };
         if options.inodes_max == 1 {
             options.uncommitted_files_max = 8;
+            options.unlogged_files_max = 4;
+            options.pending_log_bytes = 4 << 10;
+            options.store.run_bytes = 0;
+            options.store.pack_chunks_max = 20;
         }
         options
     }

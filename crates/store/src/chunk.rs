@@ -7,7 +7,6 @@ use std::cell::RefCell;
 
 use base::hash::DomainKey;
 use base::id::ChunkAddress;
-use base::limits::CHUNK_BYTES_MAX;
 use bytes::Bytes;
 
 use crate::format::{ChunkHeader, Class, Codec};
@@ -104,7 +103,7 @@ fn compress(level: i32, content: &[u8]) -> Option<Bytes> {
     PRESS.with_borrow_mut(|slot| {
         if slot.as_ref().is_none_or(|press| press.level != level) {
             let compressor = zstd::bulk::Compressor::new(level).ok()?;
-            *slot = Some(Press { level, compressor, room: vec![0; CHUNK_BYTES_MAX] });
+            *slot = Some(Press { level, compressor, room: Vec::new() });
         }
         let press = slot.as_mut()?;
         if content.len() >= SAMPLED_BYTES_MIN {
@@ -118,7 +117,11 @@ fn compress(level: i32, content: &[u8]) -> Option<Bytes> {
 impl Press {
     /// The compressed bytes, if at least one part in so many is saved.
     fn shrink(&mut self, content: &[u8], saves: usize) -> Option<&[u8]> {
-        let room = &mut self.room[..content.len() - content.len() / saves];
+        let bytes = content.len() - content.len() / saves;
+        if self.room.len() < bytes {
+            self.room.resize(bytes, 0);
+        }
+        let room = &mut self.room[..bytes];
         let length = self.compressor.compress_to_buffer(content, room).ok()?;
         Some(&self.room[..length])
     }

@@ -88,6 +88,12 @@ impl Hasher for AddressHash {
     }
 }
 
+/// The first bytes of an address: as good as the whole where two that share them may be taken for each other.
+pub(crate) fn head(address: &ChunkAddress) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = address.0;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
 /// A set of addresses with the same order in each run.
 pub(crate) type AddressSet = HashSet<ChunkAddress, AddressHash>;
 type Shard = HashMap<ChunkAddress, Place, AddressHash>;
@@ -97,8 +103,8 @@ const SHARDS: usize = 16;
 pub(crate) struct Index {
     recent: Vec<Mutex<Shard>>,
     file: RwLock<Arc<IndexFile>>,
-    /// Addresses touched since a mark began, for `reclaim`; `None` while no mark runs.
-    pinned: Mutex<Option<AddressSet>>,
+    /// Heads of the addresses that were found as duplicates since a mark began, for `reclaim`; `None` while no mark runs.
+    pinned: Mutex<Option<HashSet<u64, AddressHash>>>,
     is_marking: AtomicBool,
     is_doubted: AtomicBool,
     /// Held by who gives the file's name on the disk to another, or takes it away.
@@ -226,9 +232,9 @@ impl Index {
         *self.made_again.lock() = None;
     }
 
-    /// From now on every touched address is kept.
+    /// From now on every address that is pinned is kept.
     pub(crate) fn begin_mark(&self) {
-        *self.pinned.lock() = Some(AddressSet::default());
+        *self.pinned.lock() = Some(HashSet::default());
         self.is_marking.store(true, Ordering::SeqCst);
     }
 
@@ -237,20 +243,16 @@ impl Index {
         *self.pinned.lock() = None;
     }
 
-    pub(crate) fn is_marking(&self) -> bool {
-        self.is_marking.load(Ordering::SeqCst)
-    }
-
-    /// Keeps an address if a mark runs. Called before the look-up that may find a duplicate.
+    /// Keeps an address if a mark runs.
     pub(crate) fn pin(&self, address: &ChunkAddress) {
         if self.is_marking.load(Ordering::SeqCst)
             && let Some(pinned) = self.pinned.lock().as_mut()
         {
-            pinned.insert(*address);
+            pinned.insert(head(address));
         }
     }
 
     pub(crate) fn is_pinned(&self, address: &ChunkAddress) -> bool {
-        self.pinned.lock().as_ref().is_some_and(|pinned| pinned.contains(address))
+        self.pinned.lock().as_ref().is_some_and(|pinned| pinned.contains(&head(address)))
     }
 }

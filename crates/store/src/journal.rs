@@ -69,7 +69,7 @@ struct Buffer {
 /// Room in a new buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 /// A larger buffer is not kept.
-const SPARE_BYTES_MAX: usize = 4 << 20;
+const SPARE_BYTES_MAX: usize = 1 << 20;
 /// A disk that takes a group in less is waited for on the caller's thread: to wake another one, and to be woken by it, takes about as long
 /// (measured).
 const BRIEF: Duration = Duration::from_micros(250);

@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `format` and `failure`;
-//! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `recover`, `store`, `check`, `reclaim`, `repair`. Every byte on disk:
+//! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `recover`, `store`, `check`, `mark`, `reclaim`, `repair`. Every byte on disk:
 //! docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -41,6 +41,7 @@ mod recover;
 mod remedy;
 
 mod check;
+mod mark;
 mod reclaim;
 mod repair;
 mod status;
@@ -51,6 +52,7 @@ pub use counters::Counters;
 pub use failure::StoreError;
 pub use format::{Class, DISKS_MAX, ROOTS_BYTES_MAX};
 pub use identity::are_free;
+pub use mark::Marks;
 pub use options::Options;
 pub use platform::disk::Space;
 pub use pool::Health;

@@ -11,6 +11,11 @@ pub struct Options {
     pub index_cache_bytes: u64,
     /// A pack is sealed when it has about this size. Between 1 MiB and 2 GiB.
     pub pack_bytes: u64,
+    /// A pack is also sealed when it has so many chunks: of those that the index file does not have yet memory holds about 160 bytes each.
+    pub pack_chunks_max: usize,
+    /// Bytes of a pack that are written at once, and appended to one disk before it is the next one's turn. At most 1 MiB: large enough
+    /// to stream from a rotating disk; each disk has up to five times as much in memory.
+    pub run_bytes: usize,
     /// Size of a journal segment. At least 4 MiB, for the largest frame must fit; at most 1 GiB, which is what an open reads.
     pub segment_bytes: u64,
     /// How new chunks are compressed.
@@ -30,6 +35,8 @@ impl Default for Options {
             cache_bytes: 256 << 20,
             index_cache_bytes: 64 << 20,
             pack_bytes: 64 << 20,
+            pack_chunks_max: 64 << 10,
+            run_bytes: 1 << 20,
             segment_bytes: 16 << 20,
             compression: Compression::Zstd(1),
             reserve_bytes: 512 << 20,

@@ -1,7 +1,7 @@
 //! Packs: chunks appended in arrival order, then sealed by a directory and a footer.
 //!
 //! The directory comes last so that a pack is written in one pass. Every disk has one open pack per class (a *lane*); lanes
-//! are filled by turns, [`RUN_BYTES`] each, so that what arrives together lies together and all disks work.
+//! are filled by turns, a run each, so that what arrives together lies together and all disks work.
 //!
 //! K-1   A sealed pack never changes.
 //! K-2   The footer is written after the chunks were synced, and a pack counts as sealed after the footer was synced too. So
@@ -24,6 +24,7 @@ mod read;
 pub(crate) mod scan;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -44,9 +45,10 @@ use crate::pool::Pool;
 pub(crate) use open::OpenPack;
 use open::Writer;
 
-/// Appended bytes after which the next lane takes its turn, and buffered bytes that are written at once. 1 MiB: large enough
-/// to stream from a rotating disk, small enough that two classes on every disk stay cheap in memory.
-const RUN_BYTES: usize = 1024 * 1024;
+/// Least and most bytes of a run: those after which the next lane takes its turn, and that are written at once.
+const RUN_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
+/// Sealed packs that wait for the index file at most, beside what their chunks say ([`Packs::is_much_waiting`]).
+const SEALED_WAITING_MAX: usize = 16;
 /// Open files of sealed packs that are kept for reading. The process may have 20,000 (measured).
 const FILES_KEPT: usize = 256;
 
@@ -81,6 +83,13 @@ struct Lane {
     run_bytes: usize,
 }
 
+/// What the options say about packs.
+pub(crate) struct Sizes {
+    pub(crate) pack_bytes: u64,
+    pub(crate) pack_chunks_max: usize,
+    pub(crate) run_bytes: usize,
+}
+
 /// All packs of the node.
 pub(crate) struct Packs {
     pub(crate) pool: Arc<Pool>,
@@ -88,6 +97,8 @@ pub(crate) struct Packs {
     pub(crate) index: Index,
     pub(crate) key: DomainKey,
     pack_bytes: u64,
+    pack_chunks_max: usize,
+    run_bytes: usize,
     catalog: RwLock<BTreeMap<u64, PackKnown>>,
     /// By disk, then by class.
     lanes: Vec<[tokio::sync::Mutex<Lane>; 2]>,
@@ -119,7 +130,7 @@ impl Packs {
         counters: Arc<Counters>,
         index: Index,
         key: DomainKey,
-        pack_bytes: u64,
+        sizes: Sizes,
         known: BTreeMap<u64, PackKnown>,
         next: u64,
     ) -> Packs {
@@ -129,7 +140,9 @@ impl Packs {
             counters,
             index,
             key,
-            pack_bytes: pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX),
+            pack_bytes: sizes.pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX),
+            pack_chunks_max: sizes.pack_chunks_max.max(1),
+            run_bytes: sizes.run_bytes.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()),
             catalog: RwLock::new(known),
             stranded: tokio::sync::Mutex::new(Vec::new()),
             turns: Default::default(),
@@ -167,6 +180,8 @@ impl Packs {
     pub(crate) fn duplicate(&self, address: &ChunkAddress) -> Option<Place> {
         // An index that fails costs room, not data.
         let place = self.index.lookup(address, &self.counters).ok()??;
+        // Before the look at what is condemned: L-1.
+        self.index.pin(address);
         self.is_reliable(address, &place).then_some(place)
     }
 
@@ -255,11 +270,11 @@ impl Packs {
             self.appended.fetch_add(1, Ordering::SeqCst);
             self.index.insert_recent(address, Place::of(writer.pack.number, &entry));
             self.doubted.lock().remove(&address);
-            if writer.pack.buffered_bytes() >= RUN_BYTES {
+            if writer.pack.buffered_bytes() >= self.run_bytes {
                 self.flush(writer).await;
             }
             lane.run_bytes += chunk.payload.len();
-            if lane.run_bytes >= RUN_BYTES {
+            if lane.run_bytes >= self.run_bytes {
                 lane.run_bytes = 0;
                 self.turns[class.index()].fetch_add(1, Ordering::Relaxed);
                 break;
@@ -274,7 +289,7 @@ impl Packs {
             if writer.is_stuck {
                 return false;
             }
-            if writer.end() + bytes <= self.pack_bytes {
+            if writer.end() + bytes <= self.pack_bytes && writer.entries.len() < self.pack_chunks_max {
                 return true;
             }
             if !self.seal(lane).await {
@@ -308,7 +323,7 @@ impl Packs {
         on.disk.sync_directory(PACKS)?;
         let node_identity = self.pool.node_identity;
         let header = PackHeader { pack: number, node_identity, disk_uuid: on.uuid, class };
-        let pack = Arc::new(OpenPack::new(number, disk, class, file, &header.encode()));
+        let pack = Arc::new(OpenPack::new(number, disk, class, file, &header.encode(), self.run_bytes));
         let state = PackState::Open(pack.clone());
         self.catalog.write().insert(number, PackKnown { disk, state, summary: Summary::empty(class) });
         self.counters.packs_created.add(1);
@@ -492,9 +507,16 @@ impl Packs {
         self.sealed.lock().clone()
     }
 
-    /// How many wait.
-    pub(crate) fn sealed_waiting_count(&self) -> usize {
-        self.sealed.lock().len()
+    /// Whether any waits.
+    pub(crate) fn is_sealed_waiting(&self) -> bool {
+        !self.sealed.lock().is_empty()
+    }
+
+    /// Whether so much waits that the index file should not wait for a commit: it is all in memory.
+    pub(crate) fn is_much_waiting(&self) -> bool {
+        let sealed = self.sealed.lock();
+        sealed.len() >= SEALED_WAITING_MAX
+            || sealed.iter().map(|sealed| sealed.entries.len()).sum::<usize>() >= self.pack_chunks_max
     }
 
     /// Drops packs from that list once the index file has them.

@@ -1,12 +1,12 @@
 //! Reclaim: giving back the room of chunks that nobody needs any more.
 //!
 //! The caller knows which chunks are needed, the store knows where they lie. First the caller says [`Store::begin_mark`], then it finds
-//! out what its roots and its memory name, then it says [`Store::reclaim`]. Packs without a needed chunk go. Of packs that are
+//! out what its roots and its memory name (`mark`), then it says [`Store::reclaim`]. Packs without a needed chunk go. Of packs that are
 //! mostly dead the needed chunks are copied out first.
 //!
-//! L-1   What is put, or asked for with `contains`, after `begin_mark` is kept, needed or not: it is pinned before the look-up that
-//!       may find it as a duplicate, and a pack is condemned before the pins are looked at. Either the put sees the
-//!       condemned pack and stores anew, or reclaim sees the pin.
+//! L-1   What is found to be there by a put or by `contains` after `begin_mark` is kept, needed or not: it is pinned before the look at
+//!       whether its pack is condemned, and a pack is condemned before the pins are looked at. Either the put sees the condemned pack and
+//!       stores anew, or reclaim sees the pin.
 //! L-2   A pack's file is removed only when, in this order, its needed chunks are durable elsewhere, the index names nothing in it,
 //!       and both slots of the superblock hold roots that were in force since the mark began: an older one might need it.
 //! L-3   A crash at any point leaves a pack that is whole. The next open finds it and indexes it again; the next reclaim removes it.
@@ -18,16 +18,18 @@
 use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
-use platform::disk::Open;
 
-use crate::failure::{StoreError, corrupt};
-use crate::format::{Class, Entry, PACKS, PackFooter, Place, pack_path};
-use crate::pack::scan::{read_directory, read_footer};
-use crate::pack::{PackKnown, PackState};
+use crate::failure::StoreError;
+use crate::format::{Class, Entry, PACKS, Place, pack_path};
+use crate::mark::Marks;
+use crate::pack::PackKnown;
 use crate::store::Store;
 
 /// A pack is compacted when less than this part of it is needed.
 const SPARSE_PART: u64 = 2;
+
+/// Bytes that are copied at a time.
+const COPY_BYTES: usize = 1 << 20;
 
 /// What [`Store::reclaim`] did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,71 +70,49 @@ impl Examined {
     }
 }
 
-/// Ends the mark however the reclaim ends, and lets packs go that were condemned in vain.
-struct Mark<'a>(&'a Store);
+/// Lets packs go that were condemned in vain, however the reclaim ends.
+struct Condemning<'a>(&'a Store);
 
-impl Drop for Mark<'_> {
+impl Drop for Condemning<'_> {
     fn drop(&mut self) {
         self.0.packs.condemned.write().clear();
-        self.0.packs.index.end_mark();
     }
 }
 
 impl Store {
-    /// From now on, until [`Store::reclaim`] returns, every chunk that is put or asked for is kept. Call it before finding out
-    /// which chunks are needed; a chunk that was put before must then be seen by that search.
-    pub fn begin_mark(&self) {
-        self.packs.index.begin_mark();
-    }
-
-    /// Ends what [`Store::begin_mark`] began, where no reclaim follows.
-    pub fn end_mark(&self) {
-        self.packs.index.end_mark();
-    }
-
-    /// Gives back the room of all chunks that are not live and were not touched since [`Store::begin_mark`]. A dry run only tells
-    /// what there is to gain.
+    /// Gives back the room of all chunks of the listed packs that are neither marked nor pinned. A rehearsal only tells what there is to
+    /// gain.
     ///
     /// `goes_on` is asked before each pack: after a `false` no other is looked at, and what was emptied by then goes.
     ///
     /// # Errors
     /// Why copies or the superblock could not be made durable. Nothing is lost then.
-    ///
-    /// # Panics
-    /// Without `begin_mark`.
     pub async fn reclaim(
         &self,
-        is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
-        dry_run: bool,
+        mut marks: Marks<'_>,
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<ReclaimReport, StoreError> {
-        assert!(self.packs.index.is_marking(), "begin_mark comes before reclaim");
+        marks.sort_in().await;
         let _one_at_a_time = self.reclaim_work.lock().await;
-        let _mark = Mark(self);
-        let mut report = ReclaimReport::default();
-        if !dry_run {
-            // Open packs take part too.
-            self.settle().await?;
-            self.packs.seal_all().await;
-            self.keep_index().await;
-        }
+        let _condemning = Condemning(self);
+        let mut report = ReclaimReport { problems: std::mem::take(&mut marks.problems), ..ReclaimReport::default() };
         let unindexed: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
         let mut doomed = Vec::new();
         for (pack, known) in self.packs.known() {
-            // K-6, for those that are missing.
-            if !matches!(known.state, PackState::Sealed) || unindexed.contains(&pack) {
+            // K-6, for those that are missing: they are not listed.
+            if !marks.lists(pack) || unindexed.contains(&pack) {
                 continue;
             }
             if !goes_on() {
                 break;
             }
             report.packs_examined += 1;
-            match self.examine(pack, &known, is_live).await {
+            match self.examine(pack, &known, &marks).await {
                 Ok(examined) if !examined.is_worth_it() => {
                     report.bytes_dead_left += Examined::stored(&examined.entries) - Examined::stored(&examined.live);
                 }
-                Ok(examined) if dry_run => report.count(&examined),
-                Ok(examined) => match self.empty(examined, is_live).await {
+                Ok(examined) if marks.is_rehearsal => report.count(&examined),
+                Ok(examined) => match self.empty(examined, &marks).await {
                     Ok(Some(examined)) => {
                         report.count(&examined);
                         doomed.push((examined, known.disk));
@@ -149,33 +129,18 @@ impl Store {
         Ok(report)
     }
 
-    async fn examine(
-        &self,
-        pack: u64,
-        known: &PackKnown,
-        is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
-    ) -> Result<Examined, StoreError> {
-        let file = self.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read)?;
-        let footer = read_footer(&file, pack)
-            .await?
-            .map_err(|unfit| corrupt("the footer of a pack", file.path(), 0, unfit.expected, unfit.found))?;
-        let entries = read_directory(&file, &footer).await?;
-        let file_bytes = u64::from(footer.data_bytes) + footer.directory_bytes() + PackFooter::BYTES as u64;
-        let live = self.live(pack, &entries, is_live).await?;
+    async fn examine(&self, pack: u64, known: &PackKnown, marks: &Marks<'_>) -> Result<Examined, StoreError> {
+        let (entries, file_bytes) = self.directory(pack, known).await?;
+        let live = self.live(pack, &entries, marks).await?;
         Ok(Examined { pack, entries, live, file_bytes })
     }
 
     /// The chunks that are needed and not elsewhere.
-    async fn live(
-        &self,
-        pack: u64,
-        entries: &[Entry],
-        is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
-    ) -> Result<Vec<Entry>, StoreError> {
+    async fn live(&self, pack: u64, entries: &[Entry], marks: &Marks<'_>) -> Result<Vec<Entry>, StoreError> {
         let mut live = Vec::new();
-        for entry in entries {
+        for (number, entry) in entries.iter().enumerate() {
             let address = &entry.header.address;
-            if (self.packs.index.is_pinned(address) || is_live(address))
+            if (marks.has(pack, number) || self.packs.index.is_pinned(address))
                 && !self.is_elsewhere(address, &Place::of(pack, entry)).await?
             {
                 live.push(*entry);
@@ -193,25 +158,26 @@ impl Store {
     }
 
     /// Condemns a pack and copies what is needed out of it; `None` if it is needed more than it seemed (L-1).
-    async fn empty(
-        &self,
-        mut examined: Examined,
-        is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
-    ) -> Result<Option<Examined>, StoreError> {
+    async fn empty(&self, mut examined: Examined, marks: &Marks<'_>) -> Result<Option<Examined>, StoreError> {
         let pack = examined.pack;
         self.packs.condemned.write().insert(pack);
         let emptied = async {
-            examined.live = self.live(pack, &examined.entries, is_live).await?;
+            examined.live = self.live(pack, &examined.entries, marks).await?;
             if !examined.is_worth_it() {
                 return Ok(None);
             }
-            let mut copies = Vec::with_capacity(examined.live.len());
-            for entry in &examined.live {
+            let (mut copies, mut bytes) = (Vec::new(), 0);
+            let last = examined.live.len().saturating_sub(1);
+            for (number, entry) in examined.live.iter().enumerate() {
                 // Only what is what it should be is copied, and it is copied as it was stored.
-                copies.push(self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await?);
-            }
-            if let Some(class) = copies.first().map(|copy| copy.header.class) {
-                self.packs.append_to_any(class, Class::Metadata, copies, true).await?;
+                let copy = self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await?;
+                let class = copy.header.class;
+                bytes += copy.payload.len();
+                copies.push(copy);
+                if bytes >= COPY_BYTES || number == last {
+                    self.packs.append_to_any(class, Class::Metadata, std::mem::take(&mut copies), true).await?;
+                    bytes = 0;
+                }
             }
             Ok(Some(examined))
         };

@@ -34,8 +34,6 @@ use crate::pool::Pool;
 use crate::reindex::NewIndex;
 use crate::superblock;
 
-/// Sealed packs after which the index takes them without waiting for a commit: bounds what `recent` holds in memory.
-const SEALED_WAITING_MAX: usize = 16;
 /// Tasks that read the chunks of one [`Store::get_many`] at most.
 const READERS_MAX: usize = 4;
 /// Chunks that one of them reads at least: a hand-over costs about as much as checking one.
@@ -192,7 +190,7 @@ impl Store {
             let time = self.pool.clock.timer(&self.counters.group_append);
             self.packs.append(class, packed).await?;
             drop(time);
-            if self.packs.sealed_waiting_count() >= SEALED_WAITING_MAX {
+            if self.packs.is_much_waiting() {
                 self.keep_index().await;
             }
         }
@@ -204,8 +202,6 @@ impl Store {
         let mut seen = AddressSet::default();
         let mut new = Vec::new();
         for (address, content) in addresses.iter().zip(contents) {
-            // Pinned before the look-up: reclaim decides by what was pinned after its last look (`index`).
-            self.packs.index.pin(address);
             if !seen.insert(*address) || self.packs.duplicate(address).is_some() {
                 self.counters.chunks_duplicate.add(1);
             } else {
@@ -444,7 +440,6 @@ impl Store {
     /// Whether a chunk can be relied upon to be here.
     #[must_use]
     pub fn contains(&self, address: &ChunkAddress) -> bool {
-        self.packs.index.pin(address);
         self.packs.duplicate(address).is_some()
     }
 
@@ -492,6 +487,12 @@ impl Store {
     /// If no such frame was logged.
     pub async fn sync_log(&self, upto: Position) -> Result<(), StoreError> {
         self.journal.sync(upto).await
+    }
+
+    /// Bytes of frames that are in memory only.
+    #[must_use]
+    pub fn pending_log_bytes(&self) -> u64 {
+        self.journal.pending_bytes()
     }
 
     /// Bytes of frames since the newest superblock: what a recovery would have to replay.
@@ -601,7 +602,7 @@ impl Store {
     /// Gives the index file all packs that are sealed by now.
     pub(crate) async fn take_into_index(&self) -> Result<(), StoreError> {
         let _work = self.index_work.lock().await;
-        if self.packs.sealed_waiting_count() == 0 {
+        if !self.packs.is_sealed_waiting() {
             return Ok(());
         }
         self.refuse_index()?;

@@ -26,12 +26,12 @@ mod repair;
 
 use std::sync::Arc;
 
-use base::id::NodeNumber;
+use base::id::{ChunkAddress, NodeNumber};
 use bytes::Bytes;
 use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 
-use crate::{Compression, Options, Recovered, Store, StoreError};
+use crate::{Compression, Options, ReclaimReport, Recovered, Store, StoreError};
 
 /// Small packs and caches, so that little data makes much happen.
 pub(crate) fn options() -> Options {
@@ -39,6 +39,8 @@ pub(crate) fn options() -> Options {
         cache_bytes: 64 << 10,
         index_cache_bytes: 256 << 10,
         pack_bytes: 0,
+        pack_chunks_max: 64 << 10,
+        run_bytes: 1 << 20,
         segment_bytes: 0,
         compression: Compression::Zstd(1),
         reserve_bytes: 8 << 20,
@@ -77,6 +79,16 @@ impl Machine {
     pub(crate) fn open(&self) -> (Arc<Store>, Recovered) {
         self.try_open().unwrap()
     }
+}
+
+/// A pass that keeps what `is_live` says.
+pub(crate) async fn reclaim(
+    store: &Store,
+    is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
+) -> Result<ReclaimReport, StoreError> {
+    let mut marks = store.begin_mark(false).await?;
+    marks.keep(is_live).await;
+    store.reclaim(marks, &|| true).await
 }
 
 /// Content that is told apart by `number`; every other one compresses.

@@ -17,6 +17,7 @@ pub(crate) struct OpenPack {
     pub(crate) number: u64,
     pub(crate) disk: usize,
     pub(crate) class: Class,
+    run_bytes: usize,
     file: File,
     tail: Mutex<Tail>,
     summary: Mutex<Summary>,
@@ -50,17 +51,20 @@ impl Tail {
     }
 }
 
-/// Beyond a run goes the chunk that completes it, if it is not among the largest.
-const ROOM: usize = super::RUN_BYTES + super::RUN_BYTES / 8;
+/// Bytes of memory for a run: beyond it goes the chunk that completes it, if it is not among the largest.
+fn room(run_bytes: usize) -> usize {
+    run_bytes + run_bytes / 8
+}
 
 impl OpenPack {
-    pub(super) fn new(number: u64, disk: usize, class: Class, file: File, header: &[u8]) -> OpenPack {
-        let mut pending = Run::default().begin(0, ROOM);
+    pub(super) fn new(number: u64, disk: usize, class: Class, file: File, header: &[u8], run_bytes: usize) -> OpenPack {
+        let mut pending = Run::default().begin(0, room(run_bytes));
         pending.push(header);
         OpenPack {
             number,
             disk,
             class,
+            run_bytes,
             file,
             tail: Mutex::new(Tail { start: 0, flushing: None, pending, spare: Run::default() }),
             summary: Mutex::new(Summary::empty(class)),
@@ -124,7 +128,7 @@ impl OpenPack {
                     if tail.pending.len() == 0 {
                         return Ok(count);
                     }
-                    let next = std::mem::take(&mut tail.spare).begin(tail.end(), ROOM);
+                    let next = std::mem::take(&mut tail.spare).begin(tail.end(), room(self.run_bytes));
                     let pending = std::mem::replace(&mut tail.pending, next);
                     tail.flushing = Some(Arc::new(pending));
                 }
@@ -132,7 +136,7 @@ impl OpenPack {
             };
             counters.pack_writes.add(1);
             let bytes = run.content();
-            if bytes.len() >= super::RUN_BYTES {
+            if bytes.len() >= self.run_bytes {
                 self.file.write_run(start, bytes).await?;
             } else {
                 self.file.write_at(start, bytes).await?;

@@ -209,7 +209,13 @@ async fn reclaim(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), S
     if std::mem::replace(&mut model.lock().is_reclaiming, true) {
         return Ok(());
     }
-    store.begin_mark();
+    let mut marks = match store.begin_mark(false).await {
+        Ok(marks) => marks,
+        Err(error) => {
+            model.lock().is_reclaiming = false;
+            return Err(error);
+        }
+    };
     let live: BTreeSet<ChunkAddress> = {
         let mut model = model.lock();
         let goes = |address: &ChunkAddress| u64::from(address.0[0]) % 4 != salt % 4;
@@ -217,7 +223,8 @@ async fn reclaim(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), S
         model.settled.retain(goes);
         model.accepted.keys().chain(model.in_flight.iter().flatten()).copied().collect()
     };
-    let result = store.reclaim(&|address| live.contains(address), false, &|| true).await;
+    marks.keep(&|address| live.contains(address)).await;
+    let result = store.reclaim(marks, &|| true).await;
     model.lock().is_reclaiming = false;
     result.map(drop)
 }

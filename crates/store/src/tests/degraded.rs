@@ -8,7 +8,7 @@ use bytes::Bytes;
 use platform::disk::{Disk, DiskErrorKind};
 use platform::sim::{Faults, SimDisk};
 
-use super::{Machine, content, options};
+use super::{Machine, content, options, reclaim};
 use crate::format::{PACK_SUFFIX, number_of};
 use crate::superblock::LEFT_OUT;
 use crate::{Class, Depth, Options, Recovered, Remedy, Store, StoreError};
@@ -209,8 +209,7 @@ fn reclaim_leaves_alone_what_it_cannot_see() {
     let mut deleted = 0;
     for _ in 0..2 {
         machine.run(async {
-            store.begin_mark();
-            let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+            let report = reclaim(&store, &|address| live.contains(address)).await.unwrap();
             assert_eq!(report.problems, Vec::<String>::new());
             deleted += report.packs_deleted;
             store.commit(b"third", store.last_logged()).await.unwrap();
@@ -226,8 +225,7 @@ fn reclaim_leaves_alone_what_it_cannot_see() {
     // All of disk 1 is there, needed or not.
     reads(&machine, &store, &on_one, &[]);
     machine.run(async {
-        store.begin_mark();
-        let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+        let report = reclaim(&store, &|address| live.contains(address)).await.unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
     });
     reads(&machine, &store, &kept, &[]);
@@ -246,8 +244,7 @@ fn what_was_stored_anew_and_went_is_named_where_it_was() {
         store.commit(b"third", store.last_logged()).await.unwrap();
         store.packs.seal_all().await;
         store.commit(b"fourth", store.last_logged()).await.unwrap();
-        store.begin_mark();
-        let report = store.reclaim(&|address| needed.contains(address), false, &|| true).await.unwrap();
+        let report = reclaim(&store, &|address| needed.contains(address)).await.unwrap();
         assert!(report.packs_deleted > 0 && report.problems.is_empty(), "{report:?}");
     });
     reads(&machine, &store, &all, &on_one);
@@ -360,8 +357,7 @@ fn a_power_cut_at_any_moment_without_a_disk_loses_nothing() {
             let last = store.log(b"third");
             store.commit(b"third", last).await?;
             let live: BTreeSet<_> = contents.iter().map(|content| store.key().address(content)).collect();
-            store.begin_mark();
-            store.reclaim(&|address| live.contains(address), false, &|| true).await?;
+            reclaim(&store, &|address| live.contains(address)).await?;
             store.close().await
         });
         let is_done = acknowledged.unwrap().is_ok();

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use fuzz::{SLOW_CASES, Target, repair_tail};
 use platform::sim::{SimDisk, World};
 
-use super::{Machine, content, options};
+use super::{Machine, content, options, reclaim};
 use crate::format::fuzz::repair_frame;
 use crate::format::{
     ChunkHeader, Entry, FrameHeader, IDENTITY_FILE, INDEX_FILE, Identity, PackFooter, PackHeader, SUPERBLOCK_FILE,
@@ -192,9 +192,7 @@ async fn life(world: &World, disk: &SimDisk) -> Result<(), StoreError> {
     let position = store.log(b"three");
     let _ = store.sync_log(position).await;
     let _ = store.commit(&recovered.roots, position).await;
-    store.begin_mark();
-    let _ = store.reclaim(&|address| IMAGE.contents.contains_key(address), false, &|| true).await;
-    store.end_mark();
+    let _ = reclaim(&store, &|address| IMAGE.contents.contains_key(address)).await;
     if let Ok(address) = address
         && let Ok(found) = store.get(Class::Data, &address).await
     {

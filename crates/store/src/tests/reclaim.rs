@@ -8,7 +8,7 @@ use base::id::ChunkAddress;
 use bytes::Bytes;
 use platform::sim::each_seed;
 
-use super::{Machine, content};
+use super::{Machine, content, reclaim};
 use crate::format::{ChunkHeader, PackHeader, pack_path};
 use crate::{Class, Depth, Store, StoreError};
 
@@ -37,17 +37,25 @@ fn dead_packs_go_and_sparse_ones_are_compacted() {
         store.commit(b"roots", store.last_logged()).await.unwrap();
         // Every eighth is needed, and one of those that are not is put again meanwhile.
         let mut live: BTreeSet<_> = addresses.iter().step_by(8).copied().chain([tree]).collect();
-        store.begin_mark();
-        let plan = store.reclaim(&|address| live.contains(address), true, &|| true).await.unwrap();
+        let mut marks = store.begin_mark(true).await.unwrap();
+        marks.keep(&|address| live.contains(address)).await;
+        let plan = store.reclaim(marks, &|| true).await.unwrap();
         assert_eq!((plan.packs_deleted, plan.problems.len()), (0, 0));
-        store.begin_mark();
+        // The packs are brought to their end here.
+        let mut marks = store.begin_mark(false).await.unwrap();
         store.put(Class::Data, &contents[1]).await.unwrap();
+        live.remove(&addresses[1]);
+        for address in &live {
+            // Twice, and a few at a time.
+            marks.add(address);
+            marks.add(address);
+            if address.0[0] % 4 == 0 {
+                marks.sort_in().await;
+            }
+        }
         live.insert(addresses[1]);
         let free = store.space().free;
-        let report = store
-            .reclaim(&|address| live.contains(address) && *address != addresses[1], false, &|| true)
-            .await
-            .unwrap();
+        let report = store.reclaim(marks, &|| true).await.unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         assert!(report.packs_deleted >= 3, "{report:?}");
         assert!(report.bytes_copied >= 15 * 30_000 && report.bytes_freed > 4_000_000, "{report:?}");
@@ -74,8 +82,7 @@ fn a_power_cut_during_reclaim_costs_nothing() {
             store.commit(b"roots", store.last_logged()).await.unwrap();
             live.extend(addresses.iter().step_by(7));
             machine.world.cut_power_at(machine.world.operations() + 1 + seed * 2);
-            store.begin_mark();
-            let _ = store.reclaim(&|address| live.contains(address), false, &|| true).await;
+            let _ = reclaim(&store, &|address| live.contains(address)).await;
         });
         drop(store);
         machine.world.restart();
@@ -83,8 +90,7 @@ fn a_power_cut_during_reclaim_costs_nothing() {
         assert_eq!((&recovered.roots[..], recovered.report.problems.len()), (&b"roots"[..], 0));
         machine.run(async {
             check_live(&store, &contents, &live).await;
-            store.begin_mark();
-            let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+            let report = reclaim(&store, &|address| live.contains(address)).await.unwrap();
             assert_eq!(report.problems, Vec::<String>::new());
             check_live(&store, &contents, &live).await;
             store.close().await.unwrap();
@@ -105,8 +111,7 @@ fn a_full_disk_has_room_again() {
             count += 1;
         }
         let kept = store.key().address(&content(0, 100_000));
-        store.begin_mark();
-        let report = store.reclaim(&|address| *address == kept, false, &|| true).await.unwrap();
+        let report = reclaim(&store, &|address| *address == kept).await.unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         for number in 0..count - 20 {
             store.put(Class::Data, &content(number * 2, 100_000)).await.unwrap();
@@ -141,8 +146,7 @@ fn a_copy_is_not_given_up_for_one_that_is_missing() {
     assert!(machine.disks[0].remove(&crate::format::pack_path(named)));
     let (store, _) = machine.open();
     machine.run(async {
-        store.begin_mark();
-        store.reclaim(&|address| *address == needed, false, &|| true).await.unwrap();
+        reclaim(&store, &|address| *address == needed).await.unwrap();
         assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0]);
     });
 }
@@ -185,8 +189,7 @@ fn a_copy_is_not_given_up_for_one_that_rotted() {
     let (store, _) = machine.open();
     let needed = store.key().address(&contents[0]);
     machine.run(async {
-        store.begin_mark();
-        store.reclaim(&|address| *address == needed, false, &|| true).await.unwrap();
+        reclaim(&store, &|address| *address == needed).await.unwrap();
         assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0]);
     });
 }
@@ -208,8 +211,7 @@ fn a_copy_in_a_pack_that_stays_is_named_when_the_named_one_goes() {
             }
             assert_eq!(place(&store), second, "{how}");
             let live: BTreeSet<_> = contents[1..20].iter().map(|content| store.key().address(content)).collect();
-            store.begin_mark();
-            let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+            let report = reclaim(&store, &|address| live.contains(address)).await.unwrap();
             assert_eq!((report.packs_deleted, report.problems.len()), (1, 0), "{how}");
             assert_eq!(place(&store), first, "{how}");
             store.close().await.unwrap();
@@ -234,8 +236,7 @@ fn a_rotten_copy_is_not_named_when_the_named_one_goes() {
     let (store, _) = machine.open();
     machine.run(async {
         let live: BTreeSet<_> = contents[1..20].iter().map(|content| store.key().address(content)).collect();
-        store.begin_mark();
-        let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+        let report = reclaim(&store, &|address| live.contains(address)).await.unwrap();
         assert_eq!((report.packs_deleted, report.problems.len()), (1, 0));
         let address = store.put(Class::Data, &contents[0]).await.unwrap();
         assert_eq!(store.get(Class::Data, &address).await.unwrap(), contents[0]);
@@ -270,8 +271,7 @@ fn a_copy_that_was_not_to_be_named_is_not_forgotten() {
     assert_ne!(first, second);
     machine.run(async {
         let live: BTreeSet<_> = contents[1..20].iter().map(|content| store.key().address(content)).collect();
-        store.begin_mark();
-        let report = store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+        let report = reclaim(&store, &|address| live.contains(address)).await.unwrap();
         assert_eq!((report.packs_deleted, report.problems.len()), (1, 0));
         assert_eq!(place(&store), second);
         assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
@@ -289,8 +289,7 @@ fn a_rotten_copy_that_comes_back_hides_no_better_one() {
         let live = |address: &ChunkAddress| *address == needed;
         machine.run(async {
             machine.world.cut_power_at(machine.world.operations() + step);
-            store.begin_mark();
-            let _ = store.reclaim(&live, false, &|| true).await;
+            let _ = reclaim(&store, &live).await;
         });
         let is_whole = machine.world.is_powered();
         drop(store);
@@ -298,8 +297,7 @@ fn a_rotten_copy_that_comes_back_hides_no_better_one() {
         let (store, _) = machine.open();
         machine.run(async {
             assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0], "cut at {step}");
-            store.begin_mark();
-            let report = store.reclaim(&live, false, &|| true).await.unwrap();
+            let report = reclaim(&store, &live).await.unwrap();
             assert_eq!(report.problems, Vec::<String>::new(), "cut at {step}");
             assert_eq!(store.get(Class::Data, &needed).await.unwrap(), contents[0], "cut at {step}, reclaimed");
         });
@@ -369,11 +367,10 @@ fn a_pass_ends_early_when_told() {
         store.put_many(Class::Data, contents()).await.unwrap();
         store.commit(b"roots", store.last_logged()).await.unwrap();
         let asked = AtomicU64::new(0);
-        store.begin_mark();
-        let report = store.reclaim(&|_| false, false, &|| asked.fetch_add(1, Ordering::SeqCst) < 2).await.unwrap();
+        let marks = store.begin_mark(false).await.unwrap();
+        let report = store.reclaim(marks, &|| asked.fetch_add(1, Ordering::SeqCst) < 2).await.unwrap();
         assert_eq!((report.packs_examined, report.packs_deleted), (2, 2));
-        store.begin_mark();
-        let report = store.reclaim(&|_| false, false, &|| true).await.unwrap();
+        let report = reclaim(&store, &|_| false).await.unwrap();
         assert!(report.packs_deleted > 1, "{report:?}");
     });
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use platform::sim::{Faults, SimDisk};
 
-use super::{Machine, content};
+use super::{Machine, content, reclaim};
 use crate::{Class, Depth, Remedy, Store, StoreError};
 
 const PAGE: usize = 4096;
@@ -95,8 +95,7 @@ fn an_older_version_of_a_page_of_the_index_loses_nothing() {
             versions.push(machine.disks[0].snapshot_files()["index"].clone());
             // The first chunks are needed: packs go, and what is needed of them moves.
             let live: BTreeSet<_> = contents.iter().step_by(3).map(|content| store.key().address(content)).collect();
-            store.begin_mark();
-            store.reclaim(&|address| live.contains(address), false, &|| true).await.unwrap();
+            reclaim(&store, &|address| live.contains(address)).await.unwrap();
             store.close().await.unwrap();
         });
         versions.push(machine.disks[0].snapshot_files()["index"].clone());
