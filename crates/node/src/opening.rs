@@ -18,11 +18,11 @@ const INODE_BYTES: u64 = 1024;
 const UNCOMMITTED_BYTES: u64 = 3072;
 /// A chunk that the index file does not have yet, about: an entry of its pack and one of a map.
 const PENDING_CHUNK_BYTES: u64 = 160;
-/// What the daemon takes whatever it does, beside the transport's buffers: code and stacks (measured).
-const FIXED_BYTES: u64 = 12 << 20;
-/// For each byte that the parts count another is resident (measured): room to grow of hash tables and vectors, heads of small things,
-/// what a flush or a commit has in hand, what an allocator keeps.
-const UNCOUNTED: u64 = 2;
+/// What the daemon takes whatever it does, beside the transport's buffers: code, stacks, and what the allocator knows (measured).
+const FIXED_BYTES: u64 = 16 << 20;
+/// Of so many bytes the parts count two, and the others are resident all the same (measured): room to grow of hash tables and vectors, heads
+/// of small things, what a flush, a commit or a pass of reclaim has in hand, what an allocator keeps.
+const RESIDENT_FOR_TWO: u64 = 5;
 
 /// Opens the file system of a node whose lock the caller holds. `references`: what the kernel has of it, from a process before.
 pub(crate) fn open(
@@ -91,7 +91,7 @@ pub(crate) fn log(report: &OpenReport) {
 fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options {
     let memory = config.memory(ram_bytes);
     let transport = u64::from(config.request_bytes(ram_bytes, cpus())) * u64::from(config.queue_depth) * cpus() as u64;
-    let shared = memory.saturating_sub(FIXED_BYTES + transport).max(memory / 4) / UNCOUNTED;
+    let shared = memory.saturating_sub(FIXED_BYTES + transport).max(memory / 4) * 2 / RESIDENT_FOR_TWO;
     let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
     let mut options = file::Options {
         dirty_bytes_max: shared / 6,

@@ -83,7 +83,8 @@ impl Store {
     /// Gives back the room of all chunks of the listed packs that are neither marked nor pinned. A rehearsal only tells what there is to
     /// gain.
     ///
-    /// `goes_on` is asked before each pack: after a `false` no other is looked at, and what was emptied by then goes.
+    /// `goes_on` is asked before each pack: after a `false` no other is looked at, and what was emptied by then goes. Packs go a few at a
+    /// time, so that memory is bounded.
     ///
     /// # Errors
     /// Why copies or the superblock could not be made durable. Nothing is lost then.
@@ -97,7 +98,7 @@ impl Store {
         let _condemning = Condemning(self);
         let mut report = ReclaimReport { problems: std::mem::take(&mut marks.problems), ..ReclaimReport::default() };
         let unindexed: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
-        let mut doomed = Vec::new();
+        let (mut doomed, mut doomed_chunks) = (Vec::new(), 0);
         for (pack, known) in self.packs.known() {
             // K-6, for those that are missing: they are not listed.
             if !marks.lists(pack) || unindexed.contains(&pack) {
@@ -115,12 +116,20 @@ impl Store {
                 Ok(examined) => match self.empty(examined, &marks).await {
                     Ok(Some(examined)) => {
                         report.count(&examined);
+                        self.counters.reclaim_copied_bytes.add(Examined::stored(&examined.live));
+                        doomed_chunks += examined.entries.len();
                         doomed.push((examined, known.disk));
                     }
                     Ok(None) => {}
                     Err(error) => report.problems.push(format!("{} stays: {error}", self.packs.path_of(pack))),
                 },
                 Err(error) => report.problems.push(format!("{} stays: {error}", self.packs.path_of(pack))),
+            }
+            // What goes is remembered chunk by chunk.
+            if doomed_chunks >= self.options.pack_chunks_max {
+                self.remove(&doomed, goes_on, &mut report).await?;
+                doomed_chunks = 0;
+                doomed.clear();
             }
         }
         if !doomed.is_empty() {
@@ -225,7 +234,6 @@ impl Store {
                 Err(error) => report.problems.push(self.pool.failed(*disk, error, &self.counters).to_string()),
             }
         }
-        self.counters.reclaim_copied_bytes.add(report.bytes_copied);
         for disk in disks {
             if let Err(error) = self.pool.disks[disk].disk.sync_directory(PACKS) {
                 report.problems.push(self.pool.failed(disk, error, &self.counters).to_string());

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use platform::disk::{DiskError, DiskErrorKind, File};
 
-use crate::chunk::Packed;
+use crate::chunk::{CUT_BYTES_MAX, Packed};
 use crate::counters::Counters;
-use crate::format::{Class, Entry, PackHeader, Summary};
+use crate::format::{ChunkHeader, Class, Entry, PackHeader, Summary};
 use crate::run::Run;
 
 /// The part of an open pack that readers share with its writer.
@@ -51,9 +51,9 @@ impl Tail {
     }
 }
 
-/// Bytes of memory for a run: beyond it goes the chunk that completes it, if it is not among the largest.
+/// Bytes of memory for a run: beyond it goes the chunk that completes it.
 fn room(run_bytes: usize) -> usize {
-    run_bytes + run_bytes / 8
+    run_bytes + ChunkHeader::BYTES + CUT_BYTES_MAX
 }
 
 impl OpenPack {
