@@ -13,8 +13,8 @@ pub struct Options {
     pub pack_bytes: u64,
     /// A pack is also sealed when it has so many chunks: of those that the index file does not have yet memory holds about 160 bytes each.
     pub pack_chunks_max: usize,
-    /// Bytes of a pack that are written at once, and appended to one disk before it is the next one's turn. At most 1 MiB: large enough
-    /// to stream from a rotating disk; each disk has up to five times as much in memory.
+    /// Bytes of a pack that are written at once. At most 1 MiB: large enough to stream to a rotating disk; each disk has up to five times
+    /// as much in memory.
     pub run_bytes: usize,
     /// Size of a journal segment. At least 4 MiB, for the largest frame must fit; at most 1 GiB, which is what an open reads.
     pub segment_bytes: u64,

@@ -1,7 +1,7 @@
 //! Packs: chunks appended in arrival order, then sealed by a directory and a footer.
 //!
 //! The directory comes last so that a pack is written in one pass. Every disk has one open pack per class (a *lane*); lanes
-//! are filled by turns, a run each, so that what arrives together lies together and all disks work.
+//! are filled by turns, [`TURN_BYTES`] each, so that what arrives together lies together and all disks work.
 //!
 //! K-1   A sealed pack never changes.
 //! K-2   The footer is written after the chunks were synced, and a pack counts as sealed after the footer was synced too. So
@@ -45,7 +45,10 @@ use crate::pool::Pool;
 pub(crate) use open::OpenPack;
 use open::Writer;
 
-/// Least and most bytes of a run: those after which the next lane takes its turn, and that are written at once.
+/// Appended bytes after which the next lane takes its turn: what arrives together lies together, whatever memory there is, and a disk that
+/// is lost costs few files.
+const TURN_BYTES: usize = 1 << 20;
+/// Least and most buffered bytes that are written at once.
 const RUN_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
 /// Sealed packs that wait for the index file at most, beside what their chunks say ([`Packs::is_much_waiting`]).
 const SEALED_WAITING_MAX: usize = 16;
@@ -274,7 +277,7 @@ impl Packs {
                 self.flush(writer).await;
             }
             lane.run_bytes += chunk.payload.len();
-            if lane.run_bytes >= self.run_bytes {
+            if lane.run_bytes >= TURN_BYTES {
                 lane.run_bytes = 0;
                 self.turns[class.index()].fetch_add(1, Ordering::Relaxed);
                 break;
