@@ -193,6 +193,9 @@ mod tests {
             let parts = [
                 3 * options.store.pack_chunks_max as u64 * super::PENDING_CHUNK_BYTES,
                 options.pending_log_bytes,
+                5 * options.store.run_bytes as u64,
+                options.unlogged_files_max as u64 * super::INODE_BYTES,
+                u64::from(config.request_bytes(0, 4)) * u64::from(config.queue_depth) * 4,
                 options.dirty_bytes_max,
                 options.store.cache_bytes,
                 options.store.index_cache_bytes,

@@ -83,7 +83,7 @@ pub(crate) struct PackKnown {
 struct Lane {
     writer: Option<Writer>,
     /// Bytes appended in this turn.
-    run_bytes: usize,
+    turn_bytes: usize,
 }
 
 /// What the options say about packs.
@@ -276,9 +276,9 @@ impl Packs {
             if writer.pack.buffered_bytes() >= self.run_bytes {
                 self.flush(writer).await;
             }
-            lane.run_bytes += chunk.payload.len();
-            if lane.run_bytes >= TURN_BYTES {
-                lane.run_bytes = 0;
+            lane.turn_bytes += chunk.payload.len();
+            if lane.turn_bytes >= TURN_BYTES {
+                lane.turn_bytes = 0;
                 self.turns[class.index()].fetch_add(1, Ordering::Relaxed);
                 break;
             }
