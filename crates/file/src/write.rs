@@ -24,7 +24,7 @@ use crate::failure::FileError;
 use crate::format::{Change, Content};
 use crate::inode::{Inode, State, cut};
 use crate::read::{Settled, expect_regular, gather};
-use crate::system::{COMMITS_AHEAD, COMMITS_AHEAD_OF_REMOVALS, FileSystem, Transaction};
+use crate::system::{COMMITS_AHEAD, COMMITS_AHEAD_OF_REMOVALS, FAILING_COMMITS_AHEAD, FileSystem, Transaction};
 
 /// What [`FileSystem::allocate`] does to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,9 +173,12 @@ impl FileSystem {
         self.wait_for_commits(COMMITS_AHEAD).await
     }
 
-    /// Changes that ask for no room wait longer, and go on when commits fail: a removal may be what helps.
-    pub(crate) async fn admit_removal(&self) {
-        let _ = self.wait_for_commits(COMMITS_AHEAD_OF_REMOVALS).await;
+    /// Changes that ask for no room wait longer, and go on for a while when commits fail: a removal may be what helps.
+    pub(crate) async fn admit_removal(&self) -> Result<(), FileError> {
+        match self.wait_for_commits(COMMITS_AHEAD_OF_REMOVALS).await {
+            Err(failure) if self.is_commit_late(FAILING_COMMITS_AHEAD) => Err(failure),
+            _ => Ok(()),
+        }
     }
 
     /// Waits while so many commits are due: what they have not done takes memory, and room in the reserve.
@@ -249,7 +252,7 @@ impl FileSystem {
         if length == 0 {
             return Err(FileError::Invalid("an empty range"));
         }
-        self.admit_removal().await;
+        self.admit_removal().await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
         let _operation = inode.operation.lock().await;

@@ -19,7 +19,7 @@ const UNCOMMITTED_BYTES: u64 = 3072;
 /// A chunk that the index file does not have yet, about: an entry of its pack and one of a map.
 const PENDING_CHUNK_BYTES: u64 = 160;
 /// What the daemon takes whatever it does, beside the transport's buffers: code, stacks, and what the allocator knows (measured).
-const FIXED_BYTES: u64 = 16 << 20;
+const FIXED_BYTES: u64 = 24 << 20;
 /// Of so many bytes the parts count two, and the others are resident all the same (measured): room to grow of hash tables and vectors, heads
 /// of small things, what a flush, a commit or a pass of reclaim has in hand, what an allocator keeps.
 const RESIDENT_FOR_TWO: u64 = 5;

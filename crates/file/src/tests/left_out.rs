@@ -270,3 +270,42 @@ fn nobody_waits_for_what_is_left_out() {
         find(&system, "more-49").await.unwrap();
     });
 }
+
+/// While no commit succeeds, what removals leave to do stays bounded.
+#[test]
+fn changes_end_when_commits_go_on_failing() {
+    const FILES: usize = 300;
+    let mut options = Options { uncommitted_files_max: 10, ..Options::default() };
+    options.store.cache_bytes = 0;
+    let machine = Machine::with(16, 1 << 30, options);
+    let system = machine.open();
+    let (files, catalog) = machine.run(async {
+        let mut files = Vec::new();
+        for number in 0..FILES {
+            files.push(create(&system, FileId::ROOT, &format!("file-{number}"), Kind::Regular).await.file);
+        }
+        system.commit().await.unwrap();
+        let Root::Node { address, .. } = system.roots.lock().catalog else { panic!("too small for a node") };
+        (files, address)
+    });
+    let (path, at) = chunk_place(&machine, &catalog);
+    machine.disk.flip_bit(&path, at + 60, 1);
+    machine.run(async {
+        let change = AttributeChange { mode: Some(0o600), ..AttributeChange::default() };
+        let mut changed = 0;
+        for file in &files {
+            match system.set_attributes(*file, &change).await {
+                Ok(_) => changed += 1,
+                Err(error) => assert!(error.is_unreadable(), "{error}"),
+            }
+        }
+        assert!((30..=90).contains(&changed), "{changed} of {FILES} were changed");
+        assert!(system.remove_file(FileId::ROOT, b"file-1").await.is_err());
+        assert!(system.touched.lock().len() <= 90);
+    });
+    machine.disk.flip_bit(&path, at + 60, 1);
+    machine.run(async {
+        system.commit().await.unwrap();
+        system.remove_file(FileId::ROOT, b"file-1").await.unwrap();
+    });
+}
