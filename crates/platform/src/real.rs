@@ -105,10 +105,6 @@ impl Tasks for Threads {
         }
     }
 
-    fn here(&self, task: Boxed<()>) {
-        aside::finish(task);
-    }
-
     fn sleep(&self, duration: Duration) -> Boxed<()> {
         Box::pin(futures_timer::Delay::new(duration))
     }

@@ -19,9 +19,6 @@ pub trait Tasks: Send + Sync {
     /// Runs a task that waits for a disk, beside the caller. Real: on a thread that is kept for such, or on a new one, for none waits for
     /// its turn. A panic ends the task alone.
     fn aside(&self, task: Boxed<()>);
-    /// Runs a task that waits for a disk which answers sooner than another thread would wake. Real: on this thread, to its end. Simulated:
-    /// as [`Tasks::aside`]. A panic ends the task alone.
-    fn here(&self, task: Boxed<()>);
     /// Completes after `duration`.
     fn sleep(&self, duration: Duration) -> Boxed<()>;
     /// Runs the jobs of one batch on all cores and returns when all are done. They only compute: no I/O, no locks held across.

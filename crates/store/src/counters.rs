@@ -36,7 +36,6 @@ base::metrics! {
     log_wait: Histogram, Seconds, "somebody waits until frames are durable; who finds them so is not counted";
     log_sync: Histogram, Seconds, "a run of frames is written to the journal and synced";
     log_sync_frames: Histogram, Count, "frames of such a run: how many share one sync";
-    log_groups_here: Counter, Count, "times a caller wrote the journal on its own thread, the disk being quick and nobody else waiting";
     log_segments_created: Counter, Count, "journal segments made and filled with zeroes";
     log_segments_recycled: Counter, Count, "journal segments used again";
     superblock_write: Histogram, Seconds, "a superblock is written and synced";

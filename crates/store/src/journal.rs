@@ -2,10 +2,8 @@
 //!
 //! Frames gather in memory ([`Journal::log`]). Who wants them durable waits ([`Journal::sync`]), and a leader, a task beside the
 //! callers, writes and syncs all of them at once, again and again while somebody waits. So nobody's thread waits for the disk, and while
-//! one sync is under way the next group gathers by itself. Only where the disk answers sooner than another thread would wake, and nobody else
-//! waited of late, a caller leads on its own thread, for one group. Segments
-//! are files of one size that were filled with zeroes when made and are used again under a new number, so that a sync has
-//! no metadata of the file system to write.
+//! one sync is under way the next group gathers by itself. Segments are files of one size that were filled with zeroes when made and are
+//! used again under a new number, so that a sync has no metadata of the file system to write.
 //!
 //! J-1   Positions count from 1 without gaps. A frame's place is decided when it is written, its position when it is logged.
 //! J-2   Frame p+1 is written only after p, or together with p. What is written to a new segment comes after everything in the
@@ -31,7 +29,6 @@ pub(crate) mod replay;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
@@ -70,9 +67,6 @@ struct Buffer {
 const BUFFER_BYTES: usize = 64 << 10;
 /// A larger buffer is not kept.
 const SPARE_BYTES_MAX: usize = 1 << 20;
-/// A disk that takes a group in less is waited for on the caller's thread: to wake another one, and to be woken by it, takes about as long
-/// (measured).
-const BRIEF: Duration = Duration::from_micros(250);
 
 /// A segment that holds frames which some superblock may still need.
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +98,6 @@ struct Waiting {
     /// Whether there is a leader, or one is on its way.
     is_led: bool,
     list: Vec<(Position, oneshot::Sender<Answer>)>,
-    /// Whether the last lead was brief: one group, for one who waited, in no time.
-    is_brief: bool,
 }
 
 /// The journal of the node, on disk 0.
@@ -245,32 +237,19 @@ impl Journal {
         }
         let _time = self.pool.clock.timer(&self.counters.log_wait);
         let (send, receive) = oneshot::channel();
-        let (is_led, is_brief) = {
+        let is_led = {
             let mut waiting = self.waiting.lock();
             if let Some(failure) = self.failure() {
                 return Err(failure);
             }
             waiting.list.push((upto, send));
-            (std::mem::replace(&mut waiting.is_led, true), waiting.is_brief)
+            std::mem::replace(&mut waiting.is_led, true)
         };
         if !is_led {
-            let leader = Leader { journal: self.clone(), is_over: false, is_alone: true };
-            if is_brief && self.has_room() {
-                self.counters.log_groups_here.add(1);
-                self.tasks.here(Box::pin(leader.lead_once()));
-            } else {
-                self.tasks.aside(Box::pin(leader.lead()));
-            }
+            // On a thread of its own, also for one caller alone: the caller's would keep from the disk those who could share the group.
+            self.tasks.aside(Box::pin(Leader { journal: self.clone(), is_over: false }.lead()));
         }
         receive.await.unwrap_or_else(|_| Err(self.end("the task that writes the journal ended")))
-    }
-
-    /// Whether the next group goes to the current segment, and nobody is at work on the segments: then it takes one write and one sync.
-    fn has_room(&self) -> bool {
-        let Ok(segments) = self.segments.try_lock() else { return false };
-        let pending = self.pending_bytes();
-        pending <= BUFFER_BYTES as u64
-            && segments.current.as_ref().is_some_and(|current| current.end + pending <= self.segment_bytes)
     }
 
     async fn write_group(&self) -> Answer {
@@ -476,8 +455,6 @@ fn stamp_run(bytes: &mut [u8], room: usize, life: u64, first: u64, durable: Posi
 struct Leader {
     journal: Arc<Journal>,
     is_over: bool,
-    /// So far it wrote for one caller only.
-    is_alone: bool,
 }
 
 impl Leader {
@@ -489,30 +466,15 @@ impl Leader {
         }
     }
 
-    /// One group; whoever came meanwhile is served beside.
-    async fn lead_once(mut self) {
-        yield_now().await;
-        self.write().await;
-        if !self.is_over {
-            let tasks = Arc::clone(&self.journal.tasks);
-            tasks.aside(Box::pin(self.lead()));
-        }
-    }
-
     /// Writes one group and answers all whose frames are durable; after a failed try, all. Where nobody waits any more the lead is over.
     async fn write(&mut self) {
-        let clock = &self.journal.pool.clock;
-        let start = clock.elapsed();
         let result = self.journal.write_group().await;
-        let time = clock.elapsed().saturating_sub(start);
         let mut waiting = self.journal.waiting.lock();
         let durable = self.journal.last_durable();
         let is_served = |(upto, _): &mut (Position, _)| result.is_err() || *upto <= durable;
         let served: Vec<_> = waiting.list.extract_if(.., is_served).collect();
         self.is_over = waiting.list.is_empty();
         waiting.is_led = !self.is_over;
-        self.is_alone &= self.is_over && served.len() == 1;
-        waiting.is_brief = self.is_alone && time < BRIEF;
         drop(waiting);
         for (upto, answer) in served {
             // Who waited may be gone.

@@ -8,8 +8,9 @@ use fuse::{Errno, SetAttr, SetTime, StatX, Time};
 
 use super::nodes::inode_number;
 
-/// What programs are told to read and write at a time. Also the kernel's block size of the inode, which must stay a page.
-const BLOCK_BYTES: u32 = 4096;
+/// What programs are told to read and write at a time: buffers of C's and Python's streams have this size, and each one that is full is a
+/// request. Larger ones would make who seeks and reads a little read too much.
+const BLOCK_BYTES: u32 = 32 << 10;
 
 /// The errno of each failure. The one place that knows them.
 pub(crate) fn errno(error: &FileError) -> Errno {

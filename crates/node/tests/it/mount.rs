@@ -246,6 +246,8 @@ fn attributes_and_access() {
         fs::write(m("f"), "f").expect("room");
         fs::set_permissions(m("f"), fs::Permissions::from_mode(0o4755)).expect("ours");
         assert_eq!(fs::metadata(m("f")).expect("there").mode() & 0o7777, 0o4755);
+        // What C's and Python's streams collect for one request.
+        assert_eq!(fs::metadata(m("f")).expect("there").blksize(), 32 << 10);
         let flags = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let born = rustix::fs::statx(CWD, m("f"), AtFlags::SYMLINK_NOFOLLOW, flags).expect("there");
         assert!(born.stx_mask & StatxFlags::BTIME.bits() != 0 && born.stx_btime.tv_sec > 1_600_000_000);

@@ -217,10 +217,6 @@ impl Tasks for Machine {
         self.spawn("aside", task);
     }
 
-    fn here(&self, task: Boxed<()>) {
-        self.aside(task);
-    }
-
     fn sleep(&self, duration: Duration) -> Boxed<()> {
         self.timeline.sleep(duration)
     }

@@ -1,11 +1,8 @@
 //! Torn tails, at every byte.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
-use platform::sim::{Faults, each_seed};
+use platform::sim::each_seed;
 
 use crate::format::{FrameHeader, SegmentHeader};
 use crate::tests::{Machine, options};
@@ -178,31 +175,4 @@ fn what_looks_like_frames_does_not_hold_an_opening_up() {
         }
     }
     assert_eq!(refused, 1);
-}
-
-/// A caller waits for the disk itself only where that takes next to no time and nobody else is waiting.
-#[test]
-fn a_caller_leads_only_while_it_is_alone_and_the_disk_is_quick() {
-    let machine = Machine::new(5, 1, 64 << 20);
-    let (store, _) = machine.open();
-    let led_here = |callers: usize, rounds: usize| {
-        let before = store.counters().log_groups_here.value();
-        for _ in 0..rounds {
-            for _ in 0..callers {
-                let store = Arc::clone(&store);
-                let caller = async move { store.sync_log(store.log(b"frame")).await.unwrap() };
-                machine.world.platform().tasks.spawn("caller", Box::pin(caller));
-            }
-            machine.world.run_for(Duration::from_secs(10)).unwrap();
-        }
-        store.counters().log_groups_here.value() - before
-    };
-    // The simulated disk is that quick every other time.
-    assert!((50..200).contains(&led_here(1, 200)));
-    machine.disks[0].set_faults(Faults { slowness: 100, ..Faults::default() });
-    // The first of them cannot know.
-    assert!(led_here(1, 50) <= 1);
-    machine.disks[0].set_faults(Faults::default());
-    led_here(1, 20);
-    assert!(led_here(4, 50) <= 1);
 }
