@@ -33,7 +33,7 @@ mod packs;
 
 use std::collections::BTreeMap;
 
-use base::id::ChunkAddress;
+use base::id::{ChunkAddress, Position};
 use platform::disk::DiskErrorKind;
 
 use crate::failure::StoreError;
@@ -240,7 +240,9 @@ impl Check<'_> {
                 // Told by `disks` already.
                 Err(_) => return,
             };
-            match replay::replay(disk, &superblock, &|_| false, false).await {
+            let suffix =
+                replay::Suffix { superblock: &superblock, covered_by_all: Position(0), gives_up_frames: false };
+            match replay::replay(disk, suffix, &|_| false).await {
                 Ok(replayed) if replayed.resume.last >= durable => {
                     self.report.frames = replayed.frames.len() as u64;
                     return;

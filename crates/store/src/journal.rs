@@ -12,7 +12,8 @@
 //!       before p. Numbers rise with each use, and after a recovery a new segment is begun, so leftovers of a tail that
 //!       was cut never count again.
 //! J-4   A segment is used again, or removed, only when the superblock before the newest one covers all of it: should the
-//!       newest superblock be unreadable, the one before still finds its frames.
+//!       newest superblock be unreadable, the one before still finds its frames. An opening that can read every superblock takes as free what
+//!       none of them needs (seed 14487).
 //! J-5   A write or sync that failed, or a close, ends the journal until the store is opened again: nothing is written after it. Only a full disk, met before anything
 //!       was written, leaves the frames where they are for another try.
 //! J-6   At most one leader. Who waits is on the list before a leader is sought, and a leader goes only when it has seen the list empty, so
@@ -49,7 +50,7 @@ const _: () = assert!(FrameHeader::GROUP_ALIGN.is_multiple_of(RUN_ALIGN));
 pub(crate) const SEGMENT_BYTES_MIN: u64 =
     (SegmentHeader::FRAMES_AT + FrameHeader::BYTES + FRAME_BYTES_MAX).next_multiple_of(FrameHeader::GROUP_ALIGN) as u64;
 /// Segments kept for use beyond those that hold frames.
-const SPARES_MAX: usize = 4;
+pub(crate) const SPARES_MAX: usize = 4;
 /// Zeroes written at a time when a segment is made.
 const ZERO_RUN: usize = 1024 * 1024;
 
@@ -88,6 +89,8 @@ struct Segments {
     live: VecDeque<Live>,
     /// Segments of the right size that nobody needs.
     spare: Vec<u64>,
+    /// They take room for nothing.
+    needless: Vec<u64>,
 }
 
 type Answer = Result<(), StoreError>;
@@ -125,6 +128,8 @@ pub(crate) struct Resume {
     pub(crate) next_segment: u64,
     pub(crate) live: VecDeque<Live>,
     pub(crate) spare: Vec<u64>,
+    /// Segments that nobody needs, and parts of one that was being made when the power went.
+    pub(crate) needless: Vec<u64>,
     /// Bytes of the frames that were replayed.
     pub(crate) bytes: u64,
 }
@@ -157,6 +162,7 @@ impl Journal {
                 next_number: resume.next_segment,
                 live: resume.live,
                 spare: resume.spare,
+                needless: resume.needless,
             }),
             failure: Mutex::new(None),
             sizes: Mutex::new(VecDeque::from([(resume.last, resume.bytes)])),
@@ -393,9 +399,13 @@ impl Journal {
         Ok(file)
     }
 
-    /// Makes one spare segment in advance, where there is none: the first group then need not wait for it.
+    /// Makes one spare segment in advance, where there is none: the first group then need not wait for it. First goes what nobody needs: on a
+    /// full disk there is no room for both.
     pub(crate) async fn prepare(&self) -> Result<(), DiskError> {
         let mut segments = self.segments.lock().await;
+        for segment in std::mem::take(&mut segments.needless) {
+            self.pool.disks[0].disk.remove(&segment_path(segment))?;
+        }
         if segments.current.is_none() && segments.spare.is_empty() {
             let segment = segments.next_number;
             segments.next_number += 1;
@@ -414,6 +424,7 @@ impl Journal {
         segments.live = live;
         let free: VecDeque<Live> = free;
         let disk = &self.pool.disks[0].disk;
+        let mut are_removed = false;
         for Live { segment, .. } in free {
             let path = segment_path(segment);
             let is_whole = disk
@@ -425,7 +436,12 @@ impl Journal {
             } else {
                 self.segment_count.fetch_sub(1, Ordering::Relaxed);
                 disk.remove(&path)?;
+                are_removed = true;
             }
+        }
+        if are_removed {
+            // Else a power cut brings them back, and on a full disk their room is missing until the next commit but one (seed 14487).
+            disk.sync_directory(JOURNAL)?;
         }
         Ok(())
     }

@@ -88,12 +88,16 @@ impl Store {
         let identity::Opened { disks, missing, locks, damaged } = found;
         let identity = disks[0].1.clone();
         let opened = superblock::open(&disks, disks.len() + missing.len()).await?;
-        let superblock::Opened { newest: found_superblock, is_closed, is_damaged } = opened;
+        let superblock::Opened { newest: found_superblock, is_closed, is_damaged, covered_by_all } = opened;
         let mut superblock = Superblock { is_closed, ..found_superblock.clone() };
         let disks = identity::members(disks, missing, &superblock.disks);
-        let pool = Arc::new(Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?);
-        let is_spare = |bytes| bytes == segment_size(options.segment_bytes);
-        let replayed = replay::replay(&pool.disks[0].disk, &superblock, &is_spare, options.gives_up_frames).await?;
+        let segment_bytes = segment_size(options.segment_bytes);
+        let pool = Pool::new(platform.clock.clone(), disks, options.reserve_bytes, segment_bytes, locks)?;
+        let pool = Arc::new(pool);
+        let is_spare = |bytes| bytes == segment_bytes;
+        let suffix =
+            replay::Suffix { superblock: &superblock, covered_by_all, gives_up_frames: options.gives_up_frames };
+        let replayed = replay::replay(&pool.disks[0].disk, suffix, &is_spare).await?;
 
         let mut recovery = Recovery { pool: &pool, identity: &identity, counters: &counters, report: &mut report };
         let (found, number_max) = recovery.list_packs()?;

@@ -14,6 +14,7 @@
 //!       begins behind it (`journal/replay`); of a missing disk nobody knows. The opening writes the next generation without, before a
 //!       frame is taken; a disk that lost that write is still found out, because the first frame of an opening begins a segment.
 
+use base::id::Position;
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
 use crate::counters::Counters;
@@ -72,6 +73,8 @@ pub(crate) struct Opened {
     pub(crate) is_closed: bool,
     /// Whether a slot was found damaged: a power cut tears the one that is being written.
     pub(crate) is_damaged: bool,
+    /// No superblock that anybody may come back to needs frames up to this.
+    pub(crate) covered_by_all: Position,
 }
 
 /// Finds the newest superblock on the disks that are there, of `count` that the node has.
@@ -79,12 +82,15 @@ pub(crate) async fn open(disks: &[(Disk, Identity)], count: usize) -> Result<Ope
     let mut newest: Option<Superblock> = None;
     let mut closed = Vec::new();
     let mut damage = None;
+    let mut covered_by_all = None;
     for (disk, identity) in disks {
         let mut last = None;
         for Slot { offset, content } in read_slots(disk, &identity.disk_uuid).await? {
             match content {
                 Ok(found) => {
                     last = last.max(Some((found.generation, found.is_closed)));
+                    covered_by_all =
+                        Some(covered_by_all.map_or(found.covered, |least: Position| least.min(found.covered)));
                     if newest.as_ref().is_none_or(|newest| newest.generation < found.generation) {
                         newest = Some(found);
                     }
@@ -106,7 +112,9 @@ pub(crate) async fn open(disks: &[(Disk, Identity)], count: usize) -> Result<Ope
     check_disks(disks, count, &newest)?;
     // A fresh node has one slot that nobody wrote yet.
     let is_damaged = damage.is_some() && newest.generation > 1;
-    Ok(Opened { newest, is_closed, is_damaged })
+    // What cannot be read may say less.
+    let covered_by_all = covered_by_all.filter(|_| damage.is_none() && closed.len() == count).unwrap_or_default();
+    Ok(Opened { newest, is_closed, is_damaged, covered_by_all })
 }
 
 /// The newest superblock of an open node.

@@ -16,7 +16,7 @@ use base::id::Position;
 use bytes::Bytes;
 use platform::disk::{Disk, Open};
 
-use super::{Live, Resume};
+use super::{Live, Resume, SEGMENT_BYTES_MIN, SPARES_MAX};
 use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
 use crate::identity::unfit_error;
@@ -73,13 +73,29 @@ struct Segment {
     is_muddled: bool,
 }
 
+/// What of the journal is wanted.
+pub(crate) struct Suffix<'a> {
+    /// The one that counts.
+    pub(crate) superblock: &'a Superblock,
+    /// No superblock needs frames up to this.
+    pub(crate) covered_by_all: Position,
+    pub(crate) gives_up_frames: bool,
+}
+
+impl Segment {
+    /// It was being made: zeroes, or not even those, and never the length of one.
+    fn is_torn(&self) -> bool {
+        self.first.is_none() && self.length < SEGMENT_BYTES_MIN && self.bytes.iter().all(|byte| *byte == 0)
+    }
+}
+
 /// Reads the journal after `superblock.covered`.
 pub(crate) async fn replay(
     disk: &Disk,
-    superblock: &Superblock,
+    suffix: Suffix<'_>,
     is_spare: &dyn Fn(u64) -> bool,
-    gives_up_frames: bool,
 ) -> Result<Replayed, StoreError> {
+    let Suffix { superblock, covered_by_all, gives_up_frames } = suffix;
     let covered = superblock.covered;
     let segments = read_segments(disk, superblock).await?;
     let mut replayed = take_frames(&segments, superblock);
@@ -100,9 +116,14 @@ pub(crate) async fn replay(
     let valid_after = |segment: &Segment| segment.frames.range(missing..).count() as u64;
     replayed.cut_frames = segments.iter().map(valid_after).sum();
     replayed.resume.next_segment = segments.iter().map(|segment| segment.number).max().unwrap_or(0) + 1;
+    let needed = owner(&segments, Position(covered_by_all.0 + 1)).map_or(0, |segment| segment.number);
     for segment in &segments {
         // A segment without a header of its own was about to be used: nobody needs what is in it.
-        if segment.first.is_some() || !is_spare(segment.length) {
+        // J-4: it was free, and waited to be used again.
+        let is_free = (segment.number < needed || segment.is_torn()) && replayed.lost.is_none();
+        if is_free && !(is_spare(segment.length) && replayed.resume.spare.len() < SPARES_MAX) {
+            replayed.resume.needless.push(segment.number);
+        } else if !is_free && (segment.first.is_some() || !is_spare(segment.length)) {
             let last = segment.frames.keys().next_back().copied();
             let last = last.max(segment.first.map(|first| Position(first.0.saturating_sub(1)))).unwrap_or(covered);
             replayed.resume.live.push_back(Live { segment: segment.number, last });
@@ -197,7 +218,14 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
     let covered = superblock.covered;
     let mut replayed = Replayed {
         frames: Vec::new(),
-        resume: Resume { last: covered, next_segment: 0, live: VecDeque::new(), spare: Vec::new(), bytes: 0 },
+        resume: Resume {
+            last: covered,
+            next_segment: 0,
+            live: VecDeque::new(),
+            spare: Vec::new(),
+            needless: Vec::new(),
+            bytes: 0,
+        },
         cut_frames: 0,
         lost: None,
         behind: Vec::new(),

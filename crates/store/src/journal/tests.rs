@@ -2,6 +2,7 @@
 
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
+use platform::disk::Open;
 use platform::sim::each_seed;
 
 use crate::format::{FrameHeader, SegmentHeader};
@@ -175,4 +176,45 @@ fn what_looks_like_frames_does_not_hold_an_opening_up() {
         }
     }
     assert_eq!(refused, 1);
+}
+
+/// Segments that nobody needs take room from a disk that may be full: seed 14487.
+#[test]
+fn what_is_left_of_segments_does_not_stay() {
+    let machine = Machine::new(15, 1, 64 << 20);
+    let open = |segment_bytes: u64| {
+        let (platform, disks) = (machine.world.platform(), machine.handles());
+        let options = Options { segment_bytes, ..options() };
+        machine.run(Store::open(&platform, &disks, options)).unwrap().0
+    };
+    let lengths = || -> Vec<usize> {
+        let files = machine.disks[0].snapshot_files();
+        files.into_iter().filter(|(path, _)| path.starts_with("journal/")).map(|(_, bytes)| bytes.len()).collect()
+    };
+    let large = 8 << 20;
+    for (segment_bytes, has_large) in [(large, true), (0, false)] {
+        let store = open(segment_bytes);
+        machine.run(async {
+            // The superblock before the newest needs what it does not cover.
+            for _ in 0..3 {
+                store.sync_log(store.log(b"frame")).await.unwrap();
+                store.commit(b"", store.last_logged()).await.unwrap();
+            }
+        });
+        drop(store);
+        machine.world.restart();
+        assert_eq!(lengths().contains(&(large as usize)), has_large, "{:?}", lengths());
+    }
+
+    // The power went while one was being made.
+    machine.run(async {
+        let file = machine.handles()[0].open("journal/00000000000000ff.segment", Open::Create).unwrap();
+        file.write_at(0, &[0; 100_000]).await.unwrap();
+        file.sync().await.unwrap();
+        machine.handles()[0].sync_directory("journal").unwrap();
+    });
+    assert!(lengths().contains(&100_000));
+    let (_store, recovered) = machine.open();
+    assert!(recovered.frames.is_empty());
+    assert!(!lengths().contains(&100_000), "{:?}", lengths());
 }
