@@ -124,7 +124,7 @@ impl FileSystem {
         if file == SNAPSHOTS {
             return Err(FileError::ReadOnly);
         }
-        self.admit_removal().await?;
+        self.admit_change(change.size.is_some()).await?;
         let inode = self.live(file).await?;
         let _operation = inode.operation.lock().await;
         if let Some(size) = change.size {

@@ -232,7 +232,7 @@ impl FileSystem {
         if parent == FileId::ROOT && name == SNAPSHOTS_NAME {
             return Err(FileError::NotPermitted("snapshots are deleted by `hydrafs snapshot delete`"));
         }
-        self.admit_removal().await?;
+        self.admit_change(true).await?;
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
         let _operation = directory.operation.lock().await;
@@ -295,7 +295,7 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         check_name(from_name).map_err(|_| FileError::Invalid("a name that cannot be renamed"))?;
         self.check_new_name(to, to_name)?;
-        self.admit_removal().await?;
+        self.admit_change(false).await?;
         let _rename = if from == to { None } else { Some(self.rename.lock().await) };
         let source_directory = self.live(from).await?;
         let target_directory = self.live(to).await?;

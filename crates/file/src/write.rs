@@ -173,13 +173,13 @@ impl FileSystem {
         self.wait_for_commits(COMMITS_AHEAD).await
     }
 
-    /// Changes that ask for no room wait longer, and go on for a while when commits fail: a removal may be what helps. Want of room never
-    /// keeps anybody from one (seed 219 of plan `full`).
-    pub(crate) async fn admit_removal(&self) -> Result<(), FileError> {
+    /// Changes that ask for no room wait longer, and go on for a while when commits fail. `gives_room`: they are removals, and want of room
+    /// keeps nobody from those (seed 219 of plan `full`); what they leave to do is bounded by what is there.
+    pub(crate) async fn admit_change(&self, gives_room: bool) -> Result<(), FileError> {
         match self.wait_for_commits(COMMITS_AHEAD_OF_REMOVALS).await {
-            Ok(()) | Err(FileError::NoSpace) => Ok(()),
+            Err(FileError::NoSpace) if gives_room => Ok(()),
             Err(failure) if self.is_commit_late(FAILING_COMMITS_AHEAD) => Err(failure),
-            Err(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -254,7 +254,7 @@ impl FileSystem {
         if length == 0 {
             return Err(FileError::Invalid("an empty range"));
         }
-        self.admit_removal().await?;
+        self.admit_change(matches!(how, Allocate::Punch)).await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
         let _operation = inode.operation.lock().await;

@@ -36,9 +36,9 @@ const FOUND: &[(&str, u64)] = &[
     ("errors", 3865),
     // `begin_for`: a commit covered frames that no life had written, and what a torn group of the life before had left followed them.
     ("power", 50132),
-    // `prepare`: trees had taken the last block, segments that nobody needed were back after a power cut, and no journal had room.
+    // `prepare`: segments that nobody needed were back after a power cut, and no new one had room on the full disk.
     ("full", 14487),
-    // `admit_removal`: commits failed for want of room, and removals, which would have given it, failed with them.
+    // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
 ];
 

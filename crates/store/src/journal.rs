@@ -403,8 +403,13 @@ impl Journal {
     /// full disk there is no room for both.
     pub(crate) async fn prepare(&self) -> Result<(), DiskError> {
         let mut segments = self.segments.lock().await;
-        for segment in std::mem::take(&mut segments.needless) {
-            self.pool.disks[0].disk.remove(&segment_path(segment))?;
+        let disk = &self.pool.disks[0].disk;
+        if !segments.needless.is_empty() {
+            while let Some(segment) = segments.needless.pop() {
+                disk.remove(&segment_path(segment))?;
+            }
+            // As in `covered`.
+            disk.sync_directory(JOURNAL)?;
         }
         if segments.current.is_none() && segments.spare.is_empty() {
             let segment = segments.next_number;

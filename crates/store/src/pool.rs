@@ -8,8 +8,6 @@
 //!       unknown, and not lost. Whoever goes over all disks by what they hold leaves it out.
 //! P-4   A disk that failed to give back what it has, or gave something else, takes nothing new while another has room, until the store
 //!       is opened again: who fails to read is about to fail, and what it takes it has alone.
-//! P-5   The last bytes of the disk with the journal, as many as a segment has, belong to the journal alone: each life begins a new segment,
-//!       and without it no commit could give back what fills the disk (seed 14487).
 //!
 //! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
 
@@ -52,8 +50,6 @@ pub(crate) struct PoolDisk {
     reads_failed: AtomicU64,
     /// P-2.
     pub(crate) reserve_bytes: u64,
-    /// P-5, with what the index takes beside that.
-    journal_bytes: u64,
 }
 
 impl PoolDisk {
@@ -123,8 +119,6 @@ pub(crate) struct Pool {
     _locks: Locks,
 }
 
-/// What the index file may grow by before anybody looks at the room of its disk again.
-const INDEX_GROWTH_BYTES: u64 = 2 << 20;
 /// A reserve never takes more than this part of a disk.
 const RESERVE_PART: u64 = 8;
 
@@ -133,11 +127,10 @@ impl Pool {
         clock: Arc<dyn Clock>,
         disks: Vec<Member>,
         reserve_bytes: u64,
-        segment_bytes: u64,
         locks: Locks,
     ) -> Result<Pool, StoreError> {
         let node_identity = disks[0].identity.node_identity;
-        let known = |(number, Member { disk, identity, missing }): (usize, Member)| {
+        let known = |Member { disk, identity, missing }: Member| {
             let space = if missing.is_some() { Space::default() } else { disk.space()? };
             Ok(PoolDisk {
                 disk,
@@ -149,10 +142,9 @@ impl Pool {
                 promised: AtomicU64::new(0),
                 reads_failed: AtomicU64::new(0),
                 reserve_bytes: reserve_bytes.min(space.total / RESERVE_PART),
-                journal_bytes: if number == 0 { segment_bytes + INDEX_GROWTH_BYTES } else { 0 },
             })
         };
-        let disks = disks.into_iter().enumerate().map(known).collect::<Result<Vec<_>, DiskError>>()?;
+        let disks = disks.into_iter().map(known).collect::<Result<Vec<_>, DiskError>>()?;
         Ok(Pool { clock, disks, node_identity, _locks: locks })
     }
 
@@ -197,8 +189,8 @@ impl Pool {
         let disk = &self.disks[disk];
         match (disk.is_good(), class) {
             (false, _) => 0,
-            (true, Class::Metadata) => disk.free().saturating_sub(disk.journal_bytes),
-            (true, Class::Data) => disk.free().saturating_sub(disk.journal_bytes + disk.reserve_bytes),
+            (true, Class::Metadata) => disk.free(),
+            (true, Class::Data) => disk.free().saturating_sub(disk.reserve_bytes),
         }
     }
 
@@ -239,7 +231,7 @@ impl Pool {
         for disk in self.disks.iter().filter(|disk| disk.is_good()) {
             if let Ok(space) = disk.disk.space() {
                 let device = devices.entry(space.device).or_insert(space);
-                device.free = device.free.saturating_sub(disk.journal_bytes + disk.reserve_bytes);
+                device.free = device.free.saturating_sub(disk.reserve_bytes);
             }
         }
         devices.values().fold(Space::default(), |sum, device| Space {

@@ -92,7 +92,7 @@ impl Store {
         let mut superblock = Superblock { is_closed, ..found_superblock.clone() };
         let disks = identity::members(disks, missing, &superblock.disks);
         let segment_bytes = segment_size(options.segment_bytes);
-        let pool = Pool::new(platform.clock.clone(), disks, options.reserve_bytes, segment_bytes, locks)?;
+        let pool = Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?;
         let pool = Arc::new(pool);
         let is_spare = |bytes| bytes == segment_bytes;
         let suffix =

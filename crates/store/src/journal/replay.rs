@@ -16,7 +16,7 @@ use base::id::Position;
 use bytes::Bytes;
 use platform::disk::{Disk, Open};
 
-use super::{Live, Resume, SEGMENT_BYTES_MIN, SPARES_MAX};
+use super::{Live, Resume, SPARES_MAX};
 use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
 use crate::identity::unfit_error;
@@ -83,9 +83,9 @@ pub(crate) struct Suffix<'a> {
 }
 
 impl Segment {
-    /// It was being made: zeroes, or not even those, and never the length of one.
-    fn is_torn(&self) -> bool {
-        self.first.is_none() && self.length < SEGMENT_BYTES_MIN && self.bytes.iter().all(|byte| *byte == 0)
+    /// It was being made, or waits to be used: zeroes.
+    fn is_blank(&self) -> bool {
+        self.first.is_none() && self.bytes.iter().all(|byte| *byte == 0)
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) async fn replay(
     for segment in &segments {
         // A segment without a header of its own was about to be used: nobody needs what is in it.
         // J-4: it was free, and waited to be used again.
-        let is_free = (segment.number < needed || segment.is_torn()) && replayed.lost.is_none();
+        let is_free = (segment.number < needed || segment.is_blank()) && replayed.lost.is_none();
         if is_free && !(is_spare(segment.length) && replayed.resume.spare.len() < SPARES_MAX) {
             replayed.resume.needless.push(segment.number);
         } else if !is_free && (segment.first.is_some() || !is_spare(segment.length)) {

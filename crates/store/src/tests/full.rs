@@ -102,35 +102,3 @@ fn a_disk_that_others_fill_keeps_what_is_on_it() {
         });
     });
 }
-
-/// P-5: trees took all that they may, and the next life can write its journal all the same.
-#[test]
-fn a_disk_that_trees_have_filled_takes_the_journal_of_the_next_life() {
-    let machine = Machine::new(14, 1, 40 << 20);
-    let (store, _) = machine.open();
-    machine.run(async {
-        // A segment is there, and needed.
-        store.sync_log(store.log(&vec![1; 3_000])).await.unwrap();
-        let mut number = 0;
-        let failure = loop {
-            match store.put_many(Class::Metadata, dense(number..number + 4, 60_000)).await {
-                Ok(_) => number += 4,
-                Err(error) => break error,
-            }
-            assert!(number < 4000, "it never fills");
-        };
-        assert!(matches!(failure, StoreError::Full { .. }), "{failure}");
-        store.settle().await.unwrap();
-        store.commit(b"full", store.last_logged()).await.unwrap();
-    });
-    for life in 0..3 {
-        machine.world.restart();
-        let (store, _) = machine.open();
-        machine.run(async {
-            store.sync_log(store.log(b"a removal")).await.unwrap_or_else(|error| panic!("life {life}: {error}"));
-            // The superblock before the newest needs what it does not cover.
-            store.commit(b"removed", store.last_logged()).await.unwrap();
-            store.commit(b"and again", store.last_logged()).await.unwrap();
-        });
-    }
-}
