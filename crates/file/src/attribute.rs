@@ -124,8 +124,9 @@ impl FileSystem {
         if file == SNAPSHOTS {
             return Err(FileError::ReadOnly);
         }
-        self.admit_change(change.size.is_some()).await?;
         let inode = self.live(file).await?;
+        let cuts = change.size.is_some_and(|size| size < inode.state.lock().attributes.size);
+        self.admit_change(cuts).await?;
         let _operation = inode.operation.lock().await;
         if let Some(size) = change.size {
             self.resize(&inode, size, change.clear_set_id).await?;

@@ -96,7 +96,7 @@ impl Default for Options {
 pub(crate) const COMMITS_AHEAD: u64 = 2;
 /// The same for changes that ask for no room, removals among them.
 pub(crate) const COMMITS_AHEAD_OF_REMOVALS: u64 = 3;
-/// The same while commits fail: a removal may be what helps, and what it leaves to do takes memory.
+/// The same while commits fail: what they leave to do takes memory.
 pub(crate) const FAILING_COMMITS_AHEAD: u64 = 8;
 
 /// A file system on the disks of one node. All methods may be called from many threads.

@@ -66,6 +66,8 @@ struct Segment {
     number: u64,
     first: Option<Position>,
     length: u64,
+    /// It has no header of its own, and no frame: it was being made, or about to be used.
+    is_void: bool,
     /// Empty where nothing in it can be needed.
     bytes: Bytes,
     frames: BTreeMap<Position, Found>,
@@ -80,13 +82,6 @@ pub(crate) struct Suffix<'a> {
     /// No superblock needs frames up to this.
     pub(crate) covered_by_all: Position,
     pub(crate) gives_up_frames: bool,
-}
-
-impl Segment {
-    /// It was being made, or waits to be used: zeroes.
-    fn is_blank(&self) -> bool {
-        self.first.is_none() && self.bytes.iter().all(|byte| *byte == 0)
-    }
 }
 
 /// Reads the journal after `superblock.covered`.
@@ -118,17 +113,16 @@ pub(crate) async fn replay(
     replayed.resume.next_segment = segments.iter().map(|segment| segment.number).max().unwrap_or(0) + 1;
     let needed = owner(&segments, Position(covered_by_all.0 + 1)).map_or(0, |segment| segment.number);
     for segment in &segments {
-        // A segment without a header of its own was about to be used: nobody needs what is in it.
-        // J-4: it was free, and waited to be used again.
-        let is_free = (segment.number < needed || segment.is_blank()) && replayed.lost.is_none();
-        if is_free && !(is_spare(segment.length) && replayed.resume.spare.len() < SPARES_MAX) {
-            replayed.resume.needless.push(segment.number);
-        } else if !is_free && (segment.first.is_some() || !is_spare(segment.length)) {
+        // J-4: what no superblock needs was free, and waited to be used again.
+        let is_free = segment.is_void || (segment.number < needed && replayed.lost.is_none());
+        if !is_free {
             let last = segment.frames.keys().next_back().copied();
             let last = last.max(segment.first.map(|first| Position(first.0.saturating_sub(1)))).unwrap_or(covered);
             replayed.resume.live.push_back(Live { segment: segment.number, last });
-        } else {
+        } else if is_spare(segment.length) && replayed.resume.spare.len() < SPARES_MAX {
             replayed.resume.spare.push(segment.number);
+        } else {
+            replayed.resume.needless.push(segment.number);
         }
     }
     Ok(replayed)
@@ -167,7 +161,9 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
         let first = first.or_else(|| bytes.get(SegmentHeader::FRAMES_AT..).and_then(opening));
         let frames = find_frames(&bytes, life, first);
         let (is_muddled, frames) = (frames.is_none(), frames.unwrap_or_default());
-        segments.push(Segment { number, first, length: file.length()?, bytes, frames, is_muddled });
+        // Of one that was not read nobody knows, but that after a clean end no frame is needed.
+        let is_void = first.is_none() && (is_closed || (!is_needless && !is_muddled && frames.is_empty()));
+        segments.push(Segment { number, first, length: file.length()?, is_void, bytes, frames, is_muddled });
     }
     Ok(segments)
 }

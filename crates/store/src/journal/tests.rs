@@ -218,3 +218,46 @@ fn what_is_left_of_segments_does_not_stay() {
     assert!(recovered.frames.is_empty());
     assert!(!lengths().contains(&100_000), "{:?}", lengths());
 }
+
+/// J-4: an opening does not read what only the superblock before the newest needs, so a rotten header there says nothing.
+#[test]
+fn a_segment_that_was_not_read_is_not_free() {
+    let machine = Machine::new(16, 1, 64 << 20);
+    let (store, _) = machine.open();
+    let frame = |number: u8| vec![number; 1_000_000];
+    machine.run(async {
+        let first = store.log(&frame(0));
+        for number in 1..3 {
+            store.log(&frame(number));
+        }
+        store.sync_log(store.last_logged()).await.unwrap();
+        store.commit(b"the older", first).await.unwrap();
+        // They begin another segment, and a third one.
+        for number in 3..9 {
+            store.log(&frame(number));
+        }
+        store.sync_log(store.last_logged()).await.unwrap();
+        store.commit(b"the newer", store.last_logged()).await.unwrap();
+    });
+    drop(store);
+    machine.world.restart();
+    let files = machine.disks[0].snapshot_files();
+    let holds_first = |(path, bytes): &(&String, &Vec<u8>)| {
+        path.starts_with("journal/") && bytes.windows(100).any(|window| window == &frame(1)[..100])
+    };
+    let (path, _) = files.iter().find(holds_first).expect("it was written");
+    machine.disks[0].flip_bit(path, 0, 1);
+    let (store, recovered) = machine.open();
+    assert_eq!((recovered.roots.as_slice(), recovered.frames.len()), (b"the newer".as_slice(), 0));
+    // It goes to a segment that is free.
+    machine.run(async { store.sync_log(store.log(&frame(9))).await.unwrap() });
+    drop(store);
+    machine.world.restart();
+    let superblock = &machine.disks[0].snapshot_files()["superblock"];
+    let at = superblock.windows(9).position(|window| window == b"the newer").expect("a slot has it");
+    machine.disks[0].flip_bit("superblock", at as u64, 1);
+    let (_store, recovered) = machine.open();
+    assert_eq!(recovered.roots, b"the older");
+    let found: Vec<u8> = recovered.frames.iter().map(|(_, frame)| frame[0]).collect();
+    assert_eq!(found, (1..10).collect::<Vec<_>>());
+}
