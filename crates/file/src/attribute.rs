@@ -9,6 +9,7 @@ use bytes::Bytes;
 use store::Class;
 
 use crate::acl;
+use crate::admission::CHANGE_BYTES;
 use crate::attributes::{AttributeChange, Attributes, Kind, MODE_MASK, Node, SET_GID, TimeChange, without_set_id};
 use crate::extent::Extent;
 use crate::failure::FileError;
@@ -126,7 +127,7 @@ impl FileSystem {
         }
         let inode = self.live(file).await?;
         let cuts = change.size.is_some_and(|size| size < inode.state.lock().attributes.size);
-        self.admit_change(cuts).await?;
+        let _room = self.admit_change(cuts, CHANGE_BYTES).await?;
         let _operation = inode.operation.lock().await;
         if let Some(size) = change.size {
             self.resize(&inode, size, change.clear_set_id).await?;
@@ -312,7 +313,7 @@ impl FileSystem {
         if file == SNAPSHOTS {
             return Err(FileError::ReadOnly);
         }
-        self.admit_metadata().await?;
+        let _room = self.admit_metadata(CHANGE_BYTES + value.map_or(0, <[u8]>::len) as u64).await?;
         let inode = self.live(file).await?;
         let _operation = inode.operation.lock().await;
         self.load_xattrs(&inode).await?;

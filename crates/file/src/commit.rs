@@ -467,6 +467,8 @@ impl Drop for Freezing<'_> {
         touched.append(&mut self.inodes);
         self.system.touched_count.store(touched.len(), Ordering::Relaxed);
         self.system.committing_count.store(0, Ordering::Relaxed);
+        drop(touched);
+        self.system.measure_records();
     }
 }
 

@@ -110,6 +110,8 @@ impl Drop for Rest<'_> {
         let mut unlogged = self.system.unlogged.lock();
         unlogged.append(&mut self.files);
         self.system.unlogged_count.store(unlogged.len(), Ordering::Relaxed);
+        drop(unlogged);
+        self.system.measure_buffer();
     }
 }
 
@@ -212,7 +214,7 @@ impl FileSystem {
         };
         if are_many {
             // All of them are taken. Where none would be, who waits would ask for another round at once, for ever.
-            self.has_room.notify_waiters();
+            self.measure_buffer();
         }
         let mut rest = Rest { system: self, files };
         let mut result = Ok(());
@@ -248,7 +250,7 @@ impl FileSystem {
         rest.files.extend(not_due);
         drop(rest);
         let last = self.flush_shared(batch).await;
-        if self.dirty_bytes.load(Ordering::Relaxed) == 0 {
+        if self.dirty_bytes() == 0 {
             // What could not be stored is gone.
             *self.flush_failure.lock() = None;
         }
@@ -262,7 +264,7 @@ impl FileSystem {
         if are_many {
             return Some(false);
         }
-        let pressure = self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_bytes_max / 2;
+        let pressure = self.writers_waiting() > 0 || self.dirty_bytes() > self.options.dirty_bytes_max / 2;
         let state = inode.state.lock();
         let is_old = self.platform.clock.elapsed().saturating_sub(state.dirty_since) >= age;
         let is_stream = state.dirty_bytes >= self.stream_bytes();
@@ -299,7 +301,7 @@ impl FileSystem {
                 *self.flush_failure.lock() = Some(error.clone());
                 drop(batch);
                 // Writers that wait for room hear of the failure.
-                self.has_room.notify_waiters();
+                self.flush_failed.notify_waiters();
                 Err(error)
             }
         }

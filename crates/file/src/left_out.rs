@@ -88,6 +88,8 @@ impl FileSystem {
             files.into_iter().map(|(file, Unreadable { error, .. })| (file, LeftOut { error, since, version: None }));
         left_out.extend(new);
         self.left_out_count.store(left_out.len(), Ordering::Relaxed);
+        drop(left_out);
+        self.measure_records();
     }
 
     /// Lets the next commit try those that were left out long enough.
@@ -96,6 +98,8 @@ impl FileSystem {
         let mut left_out = self.left_out.lock();
         left_out.retain(|_, left_out| now.saturating_sub(left_out.since) < PATIENCE);
         self.left_out_count.store(left_out.len(), Ordering::Relaxed);
+        drop(left_out);
+        self.measure_records();
     }
 
     /// Whether nothing was recorded since the last commit but what that one logged anew. The caller holds the gate.
@@ -139,6 +143,7 @@ impl FileSystem {
             touched.insert(*file, inode.clone());
             self.touched_count.store(touched.len(), Ordering::Relaxed);
         }
+        self.measure_records();
         LoggedAnew { versions, bytes: self.store.counters().log_bytes.value() - before }
     }
 
@@ -182,6 +187,8 @@ impl FileSystem {
             stays
         });
         self.left_out_count.store(left_out.len(), Ordering::Relaxed);
+        drop(left_out);
+        self.measure_records();
     }
 }
 

@@ -11,6 +11,7 @@
 //! tree                          copy-on-write maps of chunks
 //! inode, table, references      a file in memory, all of them, and who holds them
 //! system                        what operations share: transactions, ids, loading
+//! admission                     who may change something now, and who waits
 //! acl, directory, attribute, read, write, namespace      the operations
 //! flush, commit                 accepted → local → trees, in the background
 //! snapshot, open, status, check, repair, reclaim         the whole file system
@@ -31,14 +32,20 @@ mod buffers;
 mod counters;
 mod grace;
 mod inode;
+mod readers;
 mod references;
+mod room;
 mod table;
 
 mod system;
 
+mod admission;
+
 mod acl;
 mod directory;
 mod read;
+
+mod prefetch;
 
 mod write;
 
@@ -76,7 +83,7 @@ pub use status::{Description, Space, Status, metrics};
 pub use store::Options as StoreOptions;
 pub use store::{
     CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Health, Problem, ReclaimReport, RecoveryReport,
-    Remedy, StoreError, StoreStatus, are_free,
+    Remedy, StoreError, StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use write::Allocate;

@@ -15,6 +15,7 @@ use base::time::Timestamp;
 use bytes::Bytes;
 
 use crate::acl;
+use crate::admission::CHANGE_BYTES;
 use crate::attributes::{Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, View};
 use crate::directory::{check_name, expect_directory};
 use crate::failure::FileError;
@@ -47,7 +48,7 @@ impl FileSystem {
     /// `Exists`, `NoEntry`, `NotDirectory`, `NameTooLong`, `NoSpace`, or the store's.
     pub async fn create_file(&self, parent: FileId, name: &[u8], new: &NewFile<'_>) -> Result<Attributes, FileError> {
         self.check_new_name(parent, name)?;
-        self.admit_metadata().await?;
+        let _room = self.admit_metadata(CHANGE_BYTES).await?;
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
         let _operation = directory.operation.lock().await;
@@ -79,7 +80,7 @@ impl FileSystem {
     pub async fn create_unnamed(&self, parent: FileId, new: &NewFile<'_>) -> Result<Attributes, FileError> {
         let directory = self.live(parent).await?;
         let default_acl = self.default_acl(&directory).await?;
-        self.admit_metadata().await?;
+        let _room = self.admit_metadata(CHANGE_BYTES).await?;
         let mut transaction = Transaction::begin(self);
         let mut state = directory.state.lock();
         expect_directory(&state)?;
@@ -178,7 +179,7 @@ impl FileSystem {
     /// `Exists`, `NoEntry`, `NotPermitted` for a directory, `TooManyLinks`, or the store's.
     pub async fn link(&self, file: FileId, parent: FileId, name: &[u8]) -> Result<Attributes, FileError> {
         self.check_new_name(parent, name)?;
-        self.admit_metadata().await?;
+        let _room = self.admit_metadata(CHANGE_BYTES).await?;
         let inode = self.live(file).await?;
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
@@ -232,7 +233,7 @@ impl FileSystem {
         if parent == FileId::ROOT && name == SNAPSHOTS_NAME {
             return Err(FileError::NotPermitted("snapshots are deleted by `hydrafs snapshot delete`"));
         }
-        self.admit_change(true).await?;
+        let _room = self.admit_change(true, CHANGE_BYTES).await?;
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
         let _operation = directory.operation.lock().await;
@@ -295,7 +296,7 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         check_name(from_name).map_err(|_| FileError::Invalid("a name that cannot be renamed"))?;
         self.check_new_name(to, to_name)?;
-        self.admit_change(false).await?;
+        let _room = self.admit_change(false, CHANGE_BYTES).await?;
         let _rename = if from == to { None } else { Some(self.rename.lock().await) };
         let source_directory = self.live(from).await?;
         let target_directory = self.live(to).await?;

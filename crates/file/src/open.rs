@@ -10,8 +10,8 @@
 //!       applied do, until somebody gives them up.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use base::codec::Reader;
 use base::id::{FileId, NodeNumber, Position};
@@ -61,7 +61,7 @@ pub async fn format_node(
     Store::create(platform, disks, node, &Roots::default().encode()).await?;
     let options = Options::default();
     let (store, _) = Store::open(platform, disks, options.store.clone()).await?;
-    let system = FileSystem::new(platform, store, options, Roots::default());
+    let system = FileSystem::new(&Weak::new(), platform, store, options, Roots::default());
     let attributes = Attributes::empty_directory(FileId::ROOT, FileId::ROOT, 0o755, (uid, gid), system.now());
     let root = Arc::new(Inode::unborn(FileId::ROOT));
     system.table.insert(Node::live(FileId::ROOT), root.clone(), || true);
@@ -103,7 +103,7 @@ impl FileSystem {
         let (store, recovered) = Store::open(platform, disks, options.store.clone()).await?;
         let roots = Roots::decode(&recovered.roots)
             .map_err(|error| corrupt("the file layer's roots", "superblock".to_owned(), error))?;
-        let system = Arc::new(FileSystem::new(platform, store, options, roots));
+        let system = Arc::new_cyclic(|me| FileSystem::new(me, platform, store, options, roots));
         let mut report = OpenReport {
             frames: recovered.frames.len() as u64,
             records: 0,
@@ -119,6 +119,7 @@ impl FileSystem {
         }
         references.iter().for_each(|(file, count)| system.references.lock().add(*file, *count));
         system.end_orphans(&mut report).await?;
+        system.measure_records();
         platform.tasks.spawn("flusher", Box::pin(system.clone().run_flusher()));
         platform.tasks.spawn("committer", Box::pin(system.clone().run_committer()));
         platform.tasks.spawn("reclaimer", Box::pin(system.clone().run_reclaimer()));
@@ -136,6 +137,7 @@ impl FileSystem {
         self.wants_reclaim.notify_one();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
+        self.end_prefetch().await;
         let flushed = self.sync_all().await;
         let committed = self.commit().await;
         let closed = self.store.close().await.map_err(FileError::from);

@@ -19,7 +19,8 @@ use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Root, decode_extent};
 use crate::inode::{Inode, State, cut};
-use crate::system::{COMMITS_AHEAD, FileSystem, corrupt};
+use crate::room::COMMITS_AHEAD;
+use crate::system::{FileSystem, corrupt};
 use crate::tree::Start;
 
 /// What [`FileSystem::seek`] looks for.
@@ -64,7 +65,7 @@ impl FileSystem {
         self.counters.reads.add(1);
         let _use = self.grace.enter(node.file.0);
         let inode = self.inode(node).await?;
-        let (count, tree, mut settled, gaps) = {
+        let (count, size, tree, mut settled, gaps) = {
             let mut state = inode.state.lock();
             expect_regular(&state.attributes)?;
             let end = state.attributes.size.min(offset.saturating_add(buffer.len() as u64));
@@ -81,8 +82,11 @@ impl FileSystem {
             if notes_access {
                 self.note_access(&inode, &mut state, node);
             }
-            (count, state.base.tree.clone(), settled, gaps)
+            (count, state.attributes.size, state.base.tree.clone(), settled, gaps)
         };
+        if !gaps.is_empty() || !settled.is_empty() {
+            self.read_ahead(&inode, self.readers.note(node, offset..offset + count as u64, size));
+        }
         for gap in gaps {
             for (range, extent) in self.base_extents(&tree, gap.clone(), usize::MAX).await?.0 {
                 let inside = range.start.max(gap.start)..range.end.min(gap.end);

@@ -20,6 +20,10 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// Where writers begin to wait.
     pub dirty_bytes_max: u64,
+    /// Writers that wait for room in the buffer.
+    pub writers_waiting: u64,
+    /// Changes that wait for room in the journal and for commits.
+    pub changes_waiting: u64,
     /// Files with accepted data that is not logged.
     pub unlogged_files: u64,
     /// Files whose records wait for a commit.
@@ -89,8 +93,10 @@ impl FileSystem {
         let mut metrics = self.counters.list();
         metrics.extend(self.store.counters().list());
         Status {
-            dirty_bytes: self.dirty_bytes.load(Ordering::Relaxed),
+            dirty_bytes: self.dirty_bytes(),
             dirty_bytes_max: self.options.dirty_bytes_max,
+            writers_waiting: self.writers_waiting() as u64,
+            changes_waiting: self.changes_waiting() as u64,
             unlogged_files: self.unlogged.lock().len() as u64,
             uncommitted_files: self.touched.lock().len() as u64,
             inodes: self.table.count() as u64,

@@ -7,8 +7,8 @@
 //! Not here: the operations (`namespace`, `attribute`, `read`, `write`), flushing, committing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::codec::Writer;
@@ -27,7 +27,9 @@ use crate::failure::FileError;
 use crate::format::{Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
 use crate::grace::Grace;
 use crate::inode::{Inode, InodeSet, LeftOut, State};
+use crate::readers::Readers;
 use crate::references::References;
+use crate::room::{self, Buffer, CHANGED, FILES, LOGGED, Records};
 use crate::table::Table;
 use crate::tree::Trees;
 
@@ -66,6 +68,8 @@ pub struct Options {
     pub inline_bytes_max: u64,
     /// Whether reads update access times (relatime).
     pub access_times: bool,
+    /// File content that is read ahead of one reader at most, in bytes; 0: nothing is.
+    pub read_ahead_bytes_max: u64,
     /// Opens without the changes that the journal has of files whose inode or attributes cannot be read: they are lost then.
     pub gives_up_records: bool,
     /// The store's options.
@@ -86,18 +90,15 @@ impl Default for Options {
             inodes_max: 100_000,
             inline_bytes_max: 64 << 10,
             access_times: true,
+            read_ahead_bytes_max: 8 << 20,
             gives_up_records: false,
             store: store::Options::default(),
         }
     }
 }
 
-/// Commits that may be due at once before changes wait.
-pub(crate) const COMMITS_AHEAD: u64 = 2;
-/// The same for changes that ask for no room, removals among them.
-pub(crate) const COMMITS_AHEAD_OF_REMOVALS: u64 = 3;
-/// The same while commits fail: what they leave to do takes memory.
-pub(crate) const FAILING_COMMITS_AHEAD: u64 = 8;
+/// Tasks that read ahead at a time at most.
+pub(crate) const PREFETCHERS: usize = 16;
 
 /// A file system on the disks of one node. All methods may be called from many threads.
 pub struct FileSystem {
@@ -127,8 +128,9 @@ pub struct FileSystem {
     /// How many they are.
     pub(crate) unlogged_count: AtomicUsize,
     pub(crate) buffers: Arc<Buffers>,
-    /// Bytes accepted and not in the store.
-    pub(crate) dirty_bytes: AtomicU64,
+    /// Room for what was accepted, and for what no commit covers.
+    pub(crate) buffer: Buffer,
+    pub(crate) records: Records,
     /// Why the last flush failed; writers hear of it.
     pub(crate) flush_failure: Mutex<Option<FileError>>,
     /// Why the journal takes nothing more; final until the node is opened again.
@@ -144,7 +146,7 @@ pub struct FileSystem {
     pub(crate) wants_flush: Notify,
     pub(crate) wants_commit: Notify,
     pub(crate) wants_reclaim: Notify,
-    pub(crate) has_room: Notify,
+    pub(crate) flush_failed: Notify,
     pub(crate) commit_ended: Notify,
     /// Why the last commit failed.
     pub(crate) commit_failure: Mutex<Option<FileError>>,
@@ -155,6 +157,10 @@ pub struct FileSystem {
     pub(crate) reclaim_failure: Mutex<Option<FileError>>,
     pub(crate) is_stopping: AtomicBool,
     pub(crate) stopped: tokio::sync::Semaphore,
+    pub(crate) readers: Readers,
+    /// For tasks that nobody waits for. Each of those holds a permit until it has dropped what it made of this.
+    pub(crate) me: Weak<FileSystem>,
+    pub(crate) prefetchers: Arc<tokio::sync::Semaphore>,
     /// Who uses roots and unnamed chunks (I-90).
     pub(crate) grace: Grace,
     /// Held by a pass of reclaim.
@@ -171,7 +177,13 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    pub(crate) fn new(platform: &Platform, store: Arc<Store>, mut options: Options, roots: Roots) -> FileSystem {
+    pub(crate) fn new(
+        me: &Weak<FileSystem>,
+        platform: &Platform,
+        store: Arc<Store>,
+        mut options: Options,
+        roots: Roots,
+    ) -> FileSystem {
         // A journal that is ahead, the one before it that the older superblock needs, and spare segments fit the reserve.
         options.commit_journal_bytes = options.commit_journal_bytes.min(store.reserve_bytes() / RESERVE_PARTS);
         FileSystem {
@@ -180,6 +192,11 @@ impl FileSystem {
             counters: Counters::default(),
             table: Table::new(options.inodes_max),
             buffers: Buffers::new(options.dirty_bytes_max),
+            buffer: room::buffer(options.dirty_bytes_max, options.unlogged_files_max),
+            records: room::records(options.commit_journal_bytes, options.uncommitted_files_max),
+            readers: Readers::new(options.read_ahead_bytes_max),
+            me: me.clone(),
+            prefetchers: Arc::new(tokio::sync::Semaphore::new(PREFETCHERS)),
             options,
             gate: RwLock::new(0),
             namespace: Mutex::new(()),
@@ -190,7 +207,6 @@ impl FileSystem {
             committing_count: AtomicUsize::new(0),
             unlogged: Mutex::new(InodeSet::new()),
             unlogged_count: AtomicUsize::new(0),
-            dirty_bytes: AtomicU64::new(0),
             flush_failure: Mutex::new(None),
             journal_failure: Mutex::new(None),
             flush_round: tokio::sync::Mutex::new(()),
@@ -202,7 +218,7 @@ impl FileSystem {
             wants_flush: Notify::new(),
             wants_commit: Notify::new(),
             wants_reclaim: Notify::new(),
-            has_room: Notify::new(),
+            flush_failed: Notify::new(),
             commit_ended: Notify::new(),
             commit_failure: Mutex::new(None),
             left_out: Mutex::default(),
@@ -290,21 +306,26 @@ impl FileSystem {
         logged.saturating_sub(committed) + self.journal_replayed.load(Ordering::Relaxed)
     }
 
+    /// Files with records that no commit covers, of those that a commit would help.
+    pub(crate) fn uncommitted_files(&self) -> usize {
+        let files = self.touched_count.load(Ordering::Relaxed) + self.committing_count.load(Ordering::Relaxed);
+        self.helped_files(files)
+    }
+
     /// Of so many files those that a commit would help.
-    fn uncommitted_files(&self, files: usize) -> usize {
+    fn helped_files(&self, files: usize) -> usize {
         files.saturating_sub(self.left_out_count.load(Ordering::Relaxed))
     }
 
     /// Whether there is enough to commit.
     pub(crate) fn is_commit_due(&self) -> bool {
         self.journal_ahead() > self.options.commit_journal_bytes
-            || self.uncommitted_files(self.touched_count.load(Ordering::Relaxed)) > self.options.uncommitted_files_max
+            || self.helped_files(self.touched_count.load(Ordering::Relaxed)) > self.options.uncommitted_files_max
     }
 
     /// Whether so many commits are due that changes must wait for them.
     pub(crate) fn is_commit_late(&self, commits_ahead: u64) -> bool {
-        let files = self.touched_count.load(Ordering::Relaxed) + self.committing_count.load(Ordering::Relaxed);
-        let files = self.uncommitted_files(files);
+        let files = self.uncommitted_files();
         self.journal_ahead() > commits_ahead * self.options.commit_journal_bytes
             || files as u64 > commits_ahead * self.options.uncommitted_files_max as u64
     }
@@ -334,9 +355,23 @@ impl FileSystem {
         unlogged.insert(inode.file, inode.clone());
         self.unlogged_count.store(unlogged.len(), Ordering::Relaxed);
         drop(unlogged);
+        self.measure_buffer();
         if self.are_many_unlogged() {
             self.wants_flush.notify_one();
         }
+    }
+
+    /// Called after each change of `unlogged_count`.
+    pub(crate) fn measure_buffer(&self) {
+        self.buffer.measure(|allocated| allocated[FILES] = self.unlogged_count.load(Ordering::Relaxed) as u64);
+    }
+
+    /// Called after each change of what no commit covers.
+    pub(crate) fn measure_records(&self) {
+        self.records.measure(|allocated| {
+            allocated[LOGGED] = self.journal_ahead();
+            allocated[CHANGED] = self.uncommitted_files() as u64;
+        });
     }
 
     /// Whether the flusher takes them all, due or not: long before writers have to wait.
@@ -414,6 +449,7 @@ impl<'a> Transaction<'a> {
         }
         let position = system.store.log(self.frame.bytes());
         drop(self.generation);
+        system.measure_records();
         if system.store.pending_log_bytes() > system.options.pending_log_bytes {
             // Its promise is kept, and memory with it.
             system.wants_flush.notify_one();

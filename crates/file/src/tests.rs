@@ -1,6 +1,7 @@
 //! The file layer on a simulated machine. Long random histories with crashes are in the crate `sim`; here are the truths that
 //! have a short proof each.
 
+mod admission;
 mod check;
 mod content;
 mod dying;
@@ -11,6 +12,7 @@ mod left_out;
 mod limits;
 mod namespace;
 mod open;
+mod prefetch;
 mod races;
 mod reclaim;
 mod repair;

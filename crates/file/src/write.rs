@@ -1,16 +1,12 @@
 //! Writing: data goes into the write buffer and is accepted. Also what changes extents without data: allocate, punch, copy.
 //!
-//! Admission: a write waits while the buffer is full, or has parts of very many files, and is refused while the disks could not take what the buffer holds.
-//! So what was accepted always fits.
-//!
 //! I-65  A file with extents beyond its logged size is marked `is_preallocated` in the same frame: appending to it, or making
 //!       it larger, says nothing about what is allocated.
 //!
-//! Not here: how accepted data becomes local (`flush`).
+//! Not here: who may write now, and who waits (`admission`); how accepted data becomes local (`flush`).
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use base::id::FileId;
 use base::interval::cover;
@@ -18,13 +14,14 @@ use base::limits::FILE_BYTES_MAX;
 use bytes::Bytes;
 use store::Class;
 
+use crate::admission::CHANGE_BYTES;
 use crate::attributes::{Attributes, Node, without_set_id};
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
 use crate::inode::{Inode, State, cut};
 use crate::read::{Settled, expect_regular, gather};
-use crate::system::{COMMITS_AHEAD, COMMITS_AHEAD_OF_REMOVALS, FAILING_COMMITS_AHEAD, FileSystem, Transaction};
+use crate::system::{FileSystem, Transaction};
 
 /// What [`FileSystem::allocate`] does to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +56,10 @@ pub(crate) struct Replacement {
 const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Extents of one record: half a frame.
 pub(crate) const RECORD_EXTENTS: usize = 16 * 1024;
-/// A file's last chunk is small: what it takes beyond its bytes, with header and entries.
-const CHUNK_OVERHEAD_BYTES: u64 = 256;
-/// Space that data may not use up: commits and deletions need it.
-const SPACE_MARGIN_BYTES: u64 = 16 << 20;
+/// Chunks of what is copied are about as large, most often.
+const COPIED_CHUNK_BYTES: u64 = store::CUT_BYTES_MIN as u64;
+/// An extent in a record.
+const EXTENT_BYTES: u64 = 64;
 
 impl FileSystem {
     /// Writes `data`. Accepted when it returns.
@@ -77,7 +74,7 @@ impl FileSystem {
         }
         self.counters.writes.add(1);
         self.counters.write_bytes.add(data.len() as u64);
-        self.admit(data.len() as u64).await?;
+        let mut room = self.admit(data.len() as u64).await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
         let (total, wants_flush) = {
@@ -93,8 +90,8 @@ impl FileSystem {
             if clears_set_id {
                 attributes.mode = without_set_id(attributes.mode);
             }
-            // Under the lock: whoever flushes these bytes takes them off again.
-            let total = self.dirty_bytes.fetch_add(grown, Ordering::Relaxed) + grown;
+            // Under the lock: whoever flushes these bytes frees them.
+            let total = room.accept(grown);
             (total, state.dirty_bytes >= self.stream_bytes())
         };
         if wants_flush || total > self.options.dirty_bytes_max / 2 {
@@ -121,130 +118,6 @@ impl FileSystem {
         (8 << 20).min(self.options.dirty_bytes_max / 4).max(store::CUT_BYTES_MAX as u64)
     }
 
-    /// Waits for room in the write buffer and checks that the disks could take what it holds. What is rare in it is boxed, or every request
-    /// would carry the state of a commit.
-    async fn admit(&self, bytes: u64) -> Result<(), FileError> {
-        self.admit_records().await?;
-        let mut wait = None;
-        loop {
-            let room = self.has_room.notified();
-            let mut room = std::pin::pin!(room);
-            room.as_mut().enable();
-            let dirty = self.dirty_bytes.load(Ordering::Relaxed);
-            let failure = self.flush_failure.lock().clone();
-            match failure {
-                Some(FileError::NoSpace) if dirty > 0 && Box::pin(self.make_room()).await? => {
-                    Box::pin(self.sync_all()).await?;
-                    continue;
-                }
-                Some(failure) if dirty > 0 => return Err(failure),
-                _ => {}
-            }
-            let is_room = dirty == 0 || dirty + bytes <= self.options.dirty_bytes_max;
-            if is_room && self.unlogged_count.load(Ordering::Relaxed) <= self.options.unlogged_files_max {
-                break;
-            }
-            wait.get_or_insert_with(|| self.platform.clock.timer(&self.counters.write_wait));
-            self.wants_flush.notify_one();
-            room.await;
-        }
-        drop(wait);
-        let needed = || {
-            let dirty = self.dirty_bytes.load(Ordering::Relaxed) + bytes;
-            dirty + dirty / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
-        };
-        if self.free_bytes.load(Ordering::Relaxed) > needed() + SPACE_MARGIN_BYTES {
-            return Ok(());
-        }
-        if self.measure_space() > needed() {
-            return Ok(());
-        }
-        // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
-        Box::pin(self.sync_all()).await?;
-        if self.measure_space() > needed() {
-            return Ok(());
-        }
-        Box::pin(self.make_room()).await?;
-        if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
-    }
-
-    async fn admit_records(&self) -> Result<(), FileError> {
-        self.refuse_after_failure()?;
-        self.wait_for_commits(COMMITS_AHEAD).await
-    }
-
-    /// Changes that ask for no room wait longer, and go on for a while when commits fail. `gives_room`: they are removals, and want of room
-    /// keeps nobody from those (seed 219 of plan `full`); what they leave to do is bounded by what is there.
-    pub(crate) async fn admit_change(&self, gives_room: bool) -> Result<(), FileError> {
-        match self.wait_for_commits(COMMITS_AHEAD_OF_REMOVALS).await {
-            Err(FileError::NoSpace) if gives_room => Ok(()),
-            Err(failure) if self.is_commit_late(FAILING_COMMITS_AHEAD) => Err(failure),
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits while so many commits are due: what they have not done takes memory, and room in the reserve.
-    async fn wait_for_commits(&self, commits_ahead: u64) -> Result<(), FileError> {
-        let mut wait = None;
-        while self.is_commit_late(commits_ahead) {
-            let ended = self.commit_ended.notified();
-            let mut ended = std::pin::pin!(ended);
-            ended.as_mut().enable();
-            // It may have ended before anybody listened.
-            if !self.is_commit_late(commits_ahead) {
-                break;
-            }
-            if let Some(failure) = self.commit_failure.lock().clone() {
-                return Err(failure);
-            }
-            if self.is_stopping.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            wait.get_or_insert_with(|| self.platform.clock.timer(&self.counters.record_wait));
-            self.wants_commit.notify_one();
-            ended.await;
-        }
-        Ok(())
-    }
-
-    fn refuse_after_failure(&self) -> Result<(), FileError> {
-        self.journal_failure.lock().clone().map_or(Ok(()), Err)
-    }
-
-    pub(crate) fn measure_space(&self) -> u64 {
-        let free = self.store.space().free;
-        self.free_bytes.store(free, Ordering::Relaxed);
-        free
-    }
-
-    /// Gives back what nobody needs, if that may be anything.
-    async fn make_room(&self) -> Result<bool, FileError> {
-        self.commit().await?;
-        if !self.dropped_since_pass.load(Ordering::SeqCst) {
-            return Ok(false);
-        }
-        self.reclaim(false).await?;
-        Ok(true)
-    }
-
-    /// New names need journal and tree space. Removing never asks.
-    pub(crate) async fn admit_metadata(&self) -> Result<(), FileError> {
-        self.admit_records().await?;
-        if self.free_bytes.load(Ordering::Relaxed) > SPACE_MARGIN_BYTES || self.measure_space() > 0 {
-            Ok(())
-        } else {
-            Err(FileError::NoSpace)
-        }
-    }
-
-    /// Gives room in the write buffer back.
-    pub(crate) fn release_dirty(&self, bytes: u64) {
-        if bytes > 0 {
-            self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        self.has_room.notify_waiters();
-    }
-
     /// fallocate. Set-id bits are the caller's to take away before.
     ///
     /// # Errors
@@ -254,7 +127,7 @@ impl FileSystem {
         if length == 0 {
             return Err(FileError::Invalid("an empty range"));
         }
-        self.admit_change(matches!(how, Allocate::Punch)).await?;
+        let _room = self.admit_change(matches!(how, Allocate::Punch), CHANGE_BYTES).await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
         let _operation = inode.operation.lock().await;
@@ -388,7 +261,7 @@ impl FileSystem {
         if from == Node::live(to) && from_offset < to_end && to_offset < from_offset + length {
             return Err(FileError::Invalid("source and target overlap"));
         }
-        self.admit_records().await?;
+        let _room = self.admit_records(length / COPIED_CHUNK_BYTES * EXTENT_BYTES + CHANGE_BYTES).await?;
         let _operation = target.operation.lock().await;
         loop {
             if let Some(copied) = self.try_copy(&source, from_offset..from_offset + length, &target, to_offset).await? {

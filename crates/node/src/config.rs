@@ -65,6 +65,10 @@ pub struct Config {
     pub request_bytes: Option<u32>,
     /// How far the kernel may read ahead of who reads a file in order.
     pub read_ahead_bytes: u64,
+    /// How far we read ahead of the kernel, and of who reads past its cache.
+    pub prefetch_bytes: u64,
+    /// Whether nodes of trees stay in memory longer than file content.
+    pub weighs_cache: bool,
     /// How long the kernel may keep attributes and names.
     pub cache_time: Duration,
     /// Least severe messages that are logged.
@@ -87,6 +91,8 @@ impl Default for Config {
             threads: 0,
             request_bytes: None,
             read_ahead_bytes: 0,
+            prefetch_bytes: 0,
+            weighs_cache: true,
             cache_time: Duration::ZERO,
             log_level: tracing::Level::INFO,
             metrics_listen: None,
@@ -144,6 +150,27 @@ const KEYS: &[Key] = &[
         default: "zstd:1",
         help: "Compression of new chunks: \"none\", or \"zstd:LEVEL\" with a level of 1 to 19.\nWhat does not shrink is stored as it is.",
         set: |config, text| compression(text).map(|compression| config.compression = compression),
+    },
+    Key {
+        section: "read",
+        name: "prefetch",
+        default: "8 MiB",
+        help: "How far file content is read ahead of who reads a file in order, backwards or in equal steps, where the memory budget\nleaves room for it. Nodes of trees are read four times as far ahead. 0 is not at all.",
+        set: |config, text| size(text, 0, 256 << 20).map(|bytes| config.prefetch_bytes = bytes),
+    },
+    Key {
+        section: "read",
+        name: "cache",
+        default: "weighted",
+        help: "What leaves memory first: \"weighted\" (file content before nodes of trees) or \"plain\" (what was not used for longest).",
+        set: |config, text| {
+            config.weighs_cache = match text {
+                "weighted" => true,
+                "plain" => false,
+                _ => return Err("expected weighted or plain".to_owned()),
+            };
+            Ok(())
+        },
     },
     Key {
         section: "mount",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::id::FileId;
-use file::{FileError, FileSystem, OpenReport, StoreError};
+use file::{FileError, FileSystem, OpenReport, StoreError, Weights};
 use platform::Platform;
 use platform::disk::{DiskError, DiskErrorKind};
 use platform::real::block_on;
@@ -108,6 +108,11 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
         ..file::Options::default()
     };
     options.store.cache_bytes = shared / 3;
+    options.store.cache_weights = if config.weighs_cache { Weights::WEIGHTED } else { Weights::EQUAL };
+    // What one reader has ahead of it fits the cache with that of others.
+    options.read_ahead_bytes_max = config.prefetch_bytes.min(options.store.cache_bytes / 4);
+    options.store.put_bytes_max = 2 * options.group_bytes as u64;
+    options.store.ahead_bytes_max = count(shared / 24, 1).min(8 << 20) as u32;
     options.store.index_cache_bytes = shared / 12;
     options.store.run_bytes = count(shared / 48 / disk_count.max(1) as u64, 1).clamp(64 << 10, 1 << 20);
     // Each disk has two packs in hand, and as much may wait for the index file.
@@ -194,6 +199,7 @@ mod tests {
                 3 * options.store.pack_chunks_max as u64 * super::PENDING_CHUNK_BYTES,
                 options.pending_log_bytes,
                 5 * options.store.run_bytes as u64,
+                u64::from(options.store.ahead_bytes_max),
                 options.unlogged_files_max as u64 * super::INODE_BYTES,
                 u64::from(config.request_bytes(0, 4)) * u64::from(config.queue_depth) * 4,
                 options.dirty_bytes_max,

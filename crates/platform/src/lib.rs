@@ -9,6 +9,8 @@
 
 pub mod task;
 
+pub mod pools;
+
 pub mod disk;
 
 pub mod real;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use file::{Compression, Options, StoreOptions};
+use file::{Compression, Options, StoreOptions, Weights};
 use platform::sim::Faults;
 
 use crate::random::Random;
@@ -186,6 +186,7 @@ impl Plan {
             inodes_max: random.pick(&[1, 100_000]),
             inline_bytes_max: random.pick(&[0, 4 << 10, 64 << 10]),
             access_times: random.one_in(2),
+            read_ahead_bytes_max: 0,
             gives_up_records: false,
             store: StoreOptions {
                 cache_bytes: random.pick(&[0, 64 << 10, 16 << 20]),
@@ -197,6 +198,13 @@ impl Plan {
                 ..StoreOptions::default()
             },
         };
+        // By what was drawn already: the plans of known seeds stay as they are.
+        if options.access_times {
+            options.read_ahead_bytes_max = 256 << 10;
+        }
+        if options.store.compression == Compression::None {
+            options.store.cache_weights = Weights::EQUAL;
+        }
         if options.inodes_max == 1 {
             options.uncommitted_files_max = 8;
             options.unlogged_files_max = 4;

@@ -27,6 +27,8 @@ mod superblock;
 mod chunk;
 mod group;
 mod index;
+
+mod cache;
 mod pack;
 mod reindex;
 
@@ -46,6 +48,7 @@ mod reclaim;
 mod repair;
 mod status;
 
+pub use cache::Weights;
 pub use check::{CheckReport, Depth, Problem};
 pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cut_points, first_cut};
 pub use counters::Counters;
@@ -60,7 +63,7 @@ pub use reclaim::ReclaimReport;
 pub use recover::{Recovered, RecoveryReport};
 pub use remedy::Remedy;
 pub use status::{ClassStatus, DiskStatus, MissingStatus, StoreStatus};
-pub use store::Store;
+pub use store::{Room, Store};
 
 #[cfg(test)]
 mod tests;

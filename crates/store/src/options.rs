@@ -1,5 +1,6 @@
 //! Sizes and habits of a store, chosen each time it is opened.
 
+use crate::cache::Weights;
 use crate::chunk::Compression;
 
 /// How a store is opened. Nothing here changes what is on disk already.
@@ -7,6 +8,12 @@ use crate::chunk::Compression;
 pub struct Options {
     /// Most bytes of verified chunks kept in memory for reading.
     pub cache_bytes: u64,
+    /// What chunks of either class weigh in that cache.
+    pub cache_weights: Weights,
+    /// Most bytes of packs that are read ahead at a time.
+    pub ahead_bytes_max: u32,
+    /// Bytes of content that are hashed, compressed and appended at a time; who comes then is told that the store is busy.
+    pub put_bytes_max: u64,
     /// Most bytes of the index's pages kept in memory.
     pub index_cache_bytes: u64,
     /// A pack is sealed when it has about this size. Between 1 MiB and 2 GiB.
@@ -33,6 +40,9 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             cache_bytes: 256 << 20,
+            cache_weights: Weights::WEIGHTED,
+            ahead_bytes_max: 8 << 20,
+            put_bytes_max: 32 << 20,
             index_cache_bytes: 64 << 20,
             pack_bytes: 64 << 20,
             pack_chunks_max: 64 << 10,

@@ -18,15 +18,17 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use platform::Platform;
 use platform::disk::{Disk, DiskErrorKind, Space};
+use platform::pools::{Pools, Reservation};
 use platform::task::parallel;
 use tokio::sync::oneshot;
 
+use crate::cache::{Cache, Origin};
 use crate::chunk::pack;
 use crate::counters::Counters;
 use crate::failure::{StoreError, unknown};
 use crate::format::{Class, INDEX_FILE, Identity, Place, ROOTS_BYTES_MAX, Superblock};
 use crate::identity;
-use crate::index::{AddressHash, AddressSet, Change};
+use crate::index::{AddressSet, Change};
 use crate::journal::Journal;
 use crate::options::Options;
 use crate::pack::Packs;
@@ -38,8 +40,10 @@ use crate::superblock;
 const READERS_MAX: usize = 4;
 /// Chunks that one of them reads at least: a hand-over costs about as much as checking one.
 const READ_TOGETHER_MIN: usize = 3;
-/// What a cached chunk costs beyond its bytes.
-const CACHED_OVERHEAD: u64 = 128;
+
+/// Bytes of a pack that are read ahead at once, and the largest gap in them that nobody asked for.
+const RUN_AHEAD_BYTES: u64 = 1 << 20;
+const GAP_AHEAD_BYTES: u64 = 16 << 10;
 
 /// An open store. All methods may be called from many tasks.
 pub struct Store {
@@ -50,7 +54,11 @@ pub struct Store {
     pub(crate) counters: Arc<Counters>,
     pub(crate) packs: Packs,
     pub(crate) journal: Arc<Journal>,
-    caches: [Cache; 2],
+    cache: Arc<Cache>,
+    /// Room for content on its way into packs.
+    putting: Arc<Pools<1>>,
+    /// A permit for each byte that may be read ahead at the moment.
+    ahead: Arc<tokio::sync::Semaphore>,
     pub(crate) root: tokio::sync::Mutex<Root>,
     /// Generation and covered position of the newest superblock, for `status`.
     newest: Mutex<(u64, Position)>,
@@ -70,21 +78,12 @@ pub(crate) struct Root {
     roots: Vec<u8>,
 }
 
-#[derive(Clone)]
-struct ByBytes;
+/// The right to put so many bytes of chunks.
+#[must_use]
+pub struct Room(#[expect(dead_code, reason = "held until it is dropped")] Reservation<1>);
 
-impl quick_cache::Weighter<ChunkAddress, Bytes> for ByBytes {
-    fn weight(&self, _address: &ChunkAddress, content: &Bytes) -> u64 {
-        content.len() as u64 + CACHED_OVERHEAD
-    }
-}
-
-type Cache = quick_cache::sync::Cache<ChunkAddress, Bytes, ByBytes, AddressHash>;
-
-fn cache(bytes: u64, chunk_bytes_typical: u64) -> Cache {
-    let items = usize::try_from(bytes / chunk_bytes_typical).unwrap_or(usize::MAX).max(16);
-    let lifecycle = quick_cache::sync::DefaultLifecycle::default();
-    Cache::with(items, bytes, ByBytes, AddressHash::default(), lifecycle)
+fn bytes_of(contents: &[Bytes]) -> u64 {
+    contents.iter().map(|content| content.len() as u64).sum()
 }
 
 /// What [`Store::assemble`] puts together.
@@ -110,16 +109,16 @@ impl Store {
 
     pub(crate) fn assemble(parts: Parts) -> Store {
         let Parts { platform, identity, options, pool, counters, packs, journal, superblock } = parts;
-        // Apart, so that a long read of data leaves the trees in memory. A third for them: 64 times what they are of the whole.
-        let metadata = options.cache_bytes / 3;
         Store {
             platform,
             identity,
+            cache: Arc::new(Cache::new(options.cache_bytes, options.cache_weights, &counters)),
+            putting: Pools::new([[options.put_bytes_max]]),
+            ahead: Arc::new(tokio::sync::Semaphore::new(options.ahead_bytes_max as usize)),
             pool,
             counters,
             packs,
             journal,
-            caches: [cache(metadata, 4 << 10), cache(options.cache_bytes - metadata, 64 << 10)],
             root: tokio::sync::Mutex::new(Root {
                 next_generation: superblock.generation + 1,
                 covered: superblock.covered,
@@ -157,18 +156,50 @@ impl Store {
         Ok(addresses[0])
     }
 
-    /// Accepts chunks, hashed and compressed on all cores. What is there already is not stored again.
+    /// Accepts chunks, hashed and compressed on all cores. What is there already is not stored again. Waits while the store is busy.
     ///
     /// # Errors
     /// `TooLarge`, `Full`, `ReadOnly`. Some of the chunks may have been accepted.
     pub async fn put_many(&self, class: Class, contents: Vec<Bytes>) -> Result<Vec<ChunkAddress>, StoreError> {
+        let room = self.room(bytes_of(&contents)).await;
+        self.put_with(room, class, contents).await
+    }
+
+    /// Room for chunks of so many bytes, unless the store is busy (HydraFS, FAST'10: the store may answer *busy*, and calls back when there is
+    /// room, which here is [`Store::room`]).
+    pub fn try_room(&self, bytes: u64) -> Option<Room> {
+        let room = self.putting.try_reserve(0, [bytes]);
+        self.counters.put_busy.add(u64::from(room.is_none()));
+        room.map(Room)
+    }
+
+    /// Room for chunks of so many bytes, when those who came before have it.
+    pub async fn room(&self, bytes: u64) -> Room {
+        match self.try_room(bytes) {
+            Some(room) => room,
+            None => {
+                let _time = self.pool.clock.timer(&self.counters.put_wait);
+                Room(self.putting.reserve(0, [bytes]).await)
+            }
+        }
+    }
+
+    /// As [`Store::put_many`], for who has room for them.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn put_with(
+        &self,
+        _room: Room,
+        class: Class,
+        contents: Vec<Bytes>,
+    ) -> Result<Vec<ChunkAddress>, StoreError> {
         if let Some(large) = contents.iter().find(|content| content.len() > CHUNK_BYTES_MAX) {
             let (bytes, limit) = (large.len() as u64, CHUNK_BYTES_MAX as u64);
             return Err(StoreError::TooLarge { what: "a chunk", bytes, limit });
         }
-        let bytes: usize = contents.iter().map(Bytes::len).sum();
         self.counters.chunks_put.add(contents.len() as u64);
-        self.counters.put_bytes.add(bytes as u64);
+        self.counters.put_bytes.add(bytes_of(&contents));
         let tasks = &self.platform.tasks;
         let time = self.pool.clock.timer(&self.counters.group_hash);
         let addresses = parallel(tasks, contents.iter().collect(), |content: &Bytes| self.key().address(content));
@@ -178,7 +209,7 @@ impl Store {
             if class == Class::Metadata {
                 for (address, content) in &new {
                     // A copy, so that a small chunk does not keep the large buffer that it was cut from.
-                    self.caches[class.index()].insert(*address, Bytes::copy_from_slice(content));
+                    self.cache.insert(class, address, &Bytes::copy_from_slice(content), Origin::Wanted);
                 }
             }
             let time = self.pool.clock.timer(&self.counters.group_compress);
@@ -218,14 +249,11 @@ impl Store {
     /// `Absent`, or `Corrupt`: never wrong bytes. `Disk` where nobody knows: a disk gave no answer that would tell.
     pub async fn get(self: &Arc<Store>, class: Class, address: &ChunkAddress) -> Result<Bytes, StoreError> {
         self.counters.chunks_read.add(1);
-        let cache = &self.caches[class.index()];
-        if let Some(content) = cache.get(address) {
-            self.counters.cache_hits.add(1);
-            return Ok(content);
+        match self.cache.hit(class, address) {
+            Some(content) => Ok(content),
+            // Boxed: most find it cached, and need not carry this.
+            None => Box::pin(self.cache.read_through(class, address, self.read(address))).await,
         }
-        self.counters.cache_misses.add(1);
-        // Of many that want the same chunk one reads it, the others wait for it. Boxed: most find it cached, and need not carry this.
-        cache.get_or_insert_async(address, Box::pin(self.read(address))).await
     }
 
     /// The contents of chunks, in their order, each as [`Store::get`] gives it. Of many that are not cached some are read and checked
@@ -238,10 +266,9 @@ impl Store {
         class: Class,
         addresses: &[ChunkAddress],
     ) -> Result<Vec<Bytes>, StoreError> {
-        let cache = &self.caches[class.index()];
         let absent: Vec<usize> = match addresses {
             [_] => Vec::new(),
-            _ => (0..addresses.len()).filter(|number| cache.peek(&addresses[*number]).is_none()).collect(),
+            _ => (0..addresses.len()).filter(|number| !self.cache.has(&addresses[*number])).collect(),
         };
         let each = absent.len().div_ceil(READERS_MAX).max(READ_TOGETHER_MIN);
         let mut parts: Vec<&[usize]> = absent.chunks(each).collect();
@@ -290,6 +317,48 @@ impl Store {
             drop(send.send(result.map(|()| contents)));
         }));
         receive
+    }
+
+    /// Begins to read chunks that somebody is likely to want: those that lie together in a pack by one read. A guess: what cannot be read, or
+    /// not now, is left to who wants it.
+    pub async fn prefetch(self: &Arc<Store>, class: Class, addresses: &[ChunkAddress]) {
+        let mut wanted = Vec::new();
+        for address in addresses {
+            if let Some(claim) = self.cache.claim(address)
+                && let Ok(place) = self.place(address, None).await
+            {
+                wanted.push(((place, *address), claim));
+            }
+        }
+        wanted.sort_unstable_by_key(|((place, _), _)| (place.pack, place.offset));
+        let bytes_max = RUN_AHEAD_BYTES.min(u64::from(self.options.ahead_bytes_max) / 4);
+        let mut wanted = wanted.into_iter().peekable();
+        while let Some((first, claim)) = wanted.next() {
+            let (mut members, mut claims) = (vec![first], vec![claim]);
+            let mut end = first.0;
+            while let Some((next, claim)) =
+                wanted.next_if(|((place, _), _)| is_of_run(&first.0, &end, place, bytes_max))
+            {
+                end = next.0;
+                members.push(next);
+                claims.push(claim);
+            }
+            let bytes = end.offset + end.stored - first.0.offset;
+            let Ok(permit) = Arc::clone(&self.ahead).try_acquire_many_owned(bytes) else { return };
+            let store = Arc::clone(self);
+            self.platform.tasks.aside(Box::pin(async move {
+                let contents = store.packs.read_run(&members).await;
+                for (((_, address), content), claim) in members.iter().zip(contents).zip(claims) {
+                    if let Some(content) = content {
+                        store.counters.prefetched_chunks.add(1);
+                        store.cache.insert(class, address, &content, Origin::Ahead);
+                    }
+                    drop(claim);
+                }
+                drop(store);
+                drop(permit);
+            }));
+        }
     }
 
     /// Reads past the cache.
@@ -452,7 +521,7 @@ impl Store {
     }
 
     pub(crate) fn cached_bytes(&self) -> u64 {
-        self.caches.iter().map(Cache::weight).sum()
+        self.cache.bytes()
     }
 
     // -------------------------------------------------------------------------------------------------------------
@@ -581,6 +650,11 @@ impl Store {
     /// # Errors
     /// As for [`Store::sync_log`] and [`Store::settle`].
     pub async fn close(&self) -> Result<(), StoreError> {
+        // Who reads ahead has ended, and nobody does from now on. Closed already: the same.
+        if let Ok(all) = self.ahead.acquire_many(self.options.ahead_bytes_max).await {
+            all.forget();
+            self.ahead.close();
+        }
         let last = self.last_logged();
         self.sync_log(last).await?;
         self.settle().await?;
@@ -723,4 +797,12 @@ impl Store {
 /// Whether a disk did not answer: it was waited for long enough.
 fn is_silence(error: &StoreError) -> bool {
     matches!(error, StoreError::Disk(error) if error.kind == DiskErrorKind::Silent)
+}
+
+/// Whether a place is read with those from `first` to `last`, together no more than `bytes_max`.
+fn is_of_run(first: &Place, last: &Place, place: &Place, bytes_max: u64) -> bool {
+    let end = |place: &Place| u64::from(place.offset) + u64::from(place.stored);
+    place.pack == first.pack
+        && end(place) - u64::from(first.offset) <= bytes_max
+        && u64::from(place.offset).saturating_sub(end(last)) <= GAP_AHEAD_BYTES
 }

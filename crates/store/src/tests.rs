@@ -37,6 +37,9 @@ use crate::{Compression, Options, ReclaimReport, Recovered, Store, StoreError};
 pub(crate) fn options() -> Options {
     Options {
         cache_bytes: 64 << 10,
+        cache_weights: crate::Weights::WEIGHTED,
+        ahead_bytes_max: 1 << 20,
+        put_bytes_max: 8 << 20,
         index_cache_bytes: 256 << 10,
         pack_bytes: 0,
         pack_chunks_max: 64 << 10,

@@ -131,7 +131,11 @@ fn rates(between: &Sample) -> Value {
     };
     let mut rates: serde_json::Map<String, Value> = RATES.iter().map(rate).collect();
     let reads = grown("store_chunks_read");
-    let hits = if reads > 0.0 { json!(100.0 * grown("store_cache_hits") / reads) } else { Value::Null };
+    let hits = if reads > 0.0 {
+        json!(100.0 * (grown("store_cache_metadata_hits") + grown("store_cache_data_hits")) / reads)
+    } else {
+        Value::Null
+    };
     rates.insert("cache%".to_owned(), hits);
     Value::Object(rates)
 }
@@ -188,8 +192,13 @@ mod tests {
     #[test]
     fn rates_are_differences_over_the_daemons_time() {
         let counter = |name: &str, value: u64| ((name.to_owned(), None), value);
-        let counters =
-            [("file_reads", 400), ("file_read_bytes", 64 << 20), ("store_chunks_read", 4), ("store_cache_hits", 3)];
+        let counters = [
+            ("file_reads", 400),
+            ("file_read_bytes", 64 << 20),
+            ("store_chunks_read", 4),
+            ("store_cache_metadata_hits", 1),
+            ("store_cache_data_hits", 2),
+        ];
         let between = Sample {
             seconds: 2.0,
             counters: counters.map(|(name, value)| counter(name, value)).into(),

@@ -141,7 +141,12 @@ fn stored(status: &Value) -> Vec<String> {
         format!("{name:<9} {chunks} chunks, {} in {} on disk ({ratio:.2}:1)", Bytes(content), Bytes(stored))
     };
     let waits = [("unlogged", "with data in memory"), ("uncommitted", "in the journal")];
-    let waits = waits.map(|(key, what)| format!("{} files {what}", number(&status["files"], &format!("/{key}"))));
+    let mut waits =
+        waits.map(|(key, what)| format!("{} files {what}", number(&status["files"], &format!("/{key}")))).to_vec();
+    for (key, what) in [("writers", "writers for room in memory"), ("changes", "changes for a commit")] {
+        let count = number(&status["waiting"], &format!("/{key}"));
+        waits.extend((count > 0).then(|| format!("{count} {what}")));
+    }
     vec![
         format!("space     {} of {} free", bytes(status, "/space/free_bytes"), bytes(status, "/space/total_bytes")),
         class("data", "data"),

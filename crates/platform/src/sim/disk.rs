@@ -363,12 +363,15 @@ impl RawFile for Handle {
     }
 
     fn pause(&self, bytes: usize) -> Option<Boxed<()>> {
-        let slowness = u64::from(self.device.files.lock().faults.slowness);
+        let (slowness, further) = {
+            let faults = &self.device.files.lock().faults;
+            (u64::from(faults.slowness), faults.latency)
+        };
         let mut latency = self.device.latency.lock();
         let (least, most) = LATENCY_MICROS;
         let quiet = (least + latency.below(most - least)) * 1000 + bytes as u64 * NANOS_PER_BYTE;
         let nanos = if latency.below(STALL_ONE_IN) == 0 { quiet * 100 } else { quiet };
-        Some(self.device.machine.timeline.sleep(Duration::from_nanos(nanos.saturating_mul(slowness))))
+        Some(self.device.machine.timeline.sleep(Duration::from_nanos(nanos.saturating_mul(slowness)) + further))
     }
 
     #[expect(

@@ -1,5 +1,7 @@
 //! What is wrong with a disk, beyond what every disk may do at a power loss.
 
+use std::time::Duration;
+
 /// Faults of one disk. Probabilities are per operation, 0 to 1. The default is a disk without faults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
@@ -21,6 +23,8 @@ pub struct Faults {
     pub misdirected_write: f64,
     /// Every operation takes this many times as long.
     pub slowness: u32,
+    /// Every operation takes so much longer: a disk that is far away, or turns.
+    pub latency: Duration,
     /// Everything that would change something fails with `ReadOnly`.
     pub is_read_only: bool,
     /// Every operation fails.
@@ -39,6 +43,7 @@ impl Default for Faults {
             lost_write: 0.0,
             misdirected_write: 0.0,
             slowness: 1,
+            latency: Duration::ZERO,
             is_read_only: false,
             is_dead: false,
         }

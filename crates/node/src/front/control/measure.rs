@@ -49,6 +49,12 @@ const GAUGES: &[Gauge] = &[
     gauge("node", "resident_bytes", Unit::Bytes, "memory of the daemon", |m| one(m.resident_bytes)),
     gauge("file", "dirty_bytes", Unit::Bytes, "bytes accepted that wait to be flushed", |m| one(m.status.dirty_bytes)),
     gauge("file", "dirty_limit_bytes", Unit::Bytes, "where writers begin to wait", |m| one(m.status.dirty_bytes_max)),
+    gauge("file", "writers_waiting", Unit::Count, "writers that wait for room in the write buffer", |m| {
+        one(m.status.writers_waiting)
+    }),
+    gauge("file", "changes_waiting", Unit::Count, "changes that wait for a commit to make room", |m| {
+        one(m.status.changes_waiting)
+    }),
     gauge("file", "unlogged_files", Unit::Count, "files with data that is only in memory", |m| {
         one(m.status.unlogged_files)
     }),

@@ -42,6 +42,7 @@ impl Control {
                 "uncommitted": status.uncommitted_files,
             },
             "buffer": { "dirty_bytes": status.dirty_bytes, "dirty_bytes_max": status.dirty_bytes_max },
+            "waiting": { "writers": status.writers_waiting, "changes": status.changes_waiting },
             "snapshots": status.snapshots,
             "data": class(&store.data),
             "metadata": class(&store.metadata),

@@ -1,0 +1,213 @@
+//! Admission: who may change something now, who waits, and who is refused.
+//!
+//! A write is refused while the disks could not take what the buffer holds, so what was accepted always fits.
+//!
+//! A-5   Who waits for the buffer holds nothing of the records: a stream that waits for its flush keeps nobody from changing names.
+//! A-6   Who waits hears of what keeps room from being made. Want of room on the disks keeps nobody from removing.
+//!
+//! Not here: the pools (`room`); how room is made (`flush`, `commit`, `reclaim`).
+
+use std::sync::atomic::Ordering;
+
+use platform::pools::Reservation;
+use platform::task::{First, first};
+
+use crate::failure::FileError;
+use crate::room::{ASKING, BYTES, CHANGE_FILES, FAILING_COMMITS_AHEAD, MODEST};
+use crate::system::FileSystem;
+
+/// What a change logs at most, about, but for what callers add to it.
+pub(crate) const CHANGE_BYTES: u64 = 4 << 10;
+/// A file's last chunk is small: what it takes beyond its bytes, with header and entries.
+const CHUNK_OVERHEAD_BYTES: u64 = 256;
+/// Space that data may not use up: commits and deletions need it.
+const SPACE_MARGIN_BYTES: u64 = 16 << 20;
+
+/// The right to change something.
+#[must_use]
+pub(crate) struct Admitted {
+    _records: Reservation<2, 2>,
+}
+
+/// The right to accept data.
+#[must_use]
+pub(crate) struct WriteAdmitted<'a> {
+    system: &'a FileSystem,
+    buffer: Reservation<2>,
+    _records: Admitted,
+}
+
+impl WriteAdmitted<'_> {
+    /// So many bytes were accepted. Gives how many there are in all.
+    pub(crate) fn accept(&mut self, bytes: u64) -> u64 {
+        self.buffer.allocate(BYTES, bytes);
+        self.system.dirty_bytes()
+    }
+}
+
+impl FileSystem {
+    /// Waits for room in the write buffer and checks that the disks could take what it holds. What is rare in it is boxed, or every request
+    /// would carry the state of a commit.
+    pub(crate) async fn admit(&self, bytes: u64) -> Result<WriteAdmitted<'_>, FileError> {
+        let buffer = self.admit_to_buffer(bytes).await?;
+        let records = self.admit_records(CHANGE_BYTES).await?;
+        let admitted = WriteAdmitted { system: self, buffer, _records: records };
+        let needed = || {
+            let dirty = self.dirty_bytes() + bytes;
+            dirty + dirty / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
+        };
+        if self.free_bytes.load(Ordering::Relaxed) > needed() + SPACE_MARGIN_BYTES {
+            return Ok(admitted);
+        }
+        if self.measure_space() > needed() {
+            return Ok(admitted);
+        }
+        // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
+        Box::pin(self.sync_all()).await?;
+        if self.measure_space() > needed() {
+            return Ok(admitted);
+        }
+        Box::pin(self.make_room()).await?;
+        if self.measure_space() > needed() { Ok(admitted) } else { Err(FileError::NoSpace) }
+    }
+
+    async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2>, FileError> {
+        let wants = [bytes, 1];
+        // While earlier data cannot be stored none is accepted.
+        if !self.has_flush_failed()
+            && let Some(reservation) = self.buffer.try_reserve(0, wants)
+        {
+            return Ok(reservation);
+        }
+        Box::pin(self.wait_for_buffer(wants)).await
+    }
+
+    async fn wait_for_buffer(&self, wants: [u64; 2]) -> Result<Reservation<2>, FileError> {
+        let _time = self.platform.clock.timer(&self.counters.write_wait);
+        let mut turn = std::pin::pin!(self.buffer.reserve(0, wants));
+        loop {
+            let failed = self.flush_failed.notified();
+            let mut failed = std::pin::pin!(failed);
+            failed.as_mut().enable();
+            let failure = self.flush_failure.lock().clone();
+            match failure.filter(|_| self.dirty_bytes() > 0) {
+                Some(FileError::NoSpace) if self.make_room().await? => {
+                    self.sync_all().await?;
+                    continue;
+                }
+                Some(failure) => return Err(failure),
+                None => {}
+            }
+            self.wants_flush.notify_one();
+            if let First::Left(reservation) = first(turn.as_mut(), failed).await {
+                return Ok(reservation);
+            }
+        }
+    }
+
+    fn has_flush_failed(&self) -> bool {
+        self.flush_failure.lock().is_some() && self.dirty_bytes() > 0
+    }
+
+    /// Waits for room for so many bytes of records.
+    pub(crate) async fn admit_records(&self, bytes: u64) -> Result<Admitted, FileError> {
+        self.journal_failure.lock().clone().map_or(Ok(()), Err)?;
+        self.admit_to_records(ASKING, bytes).await
+    }
+
+    /// New names need journal and tree space. Removing never asks.
+    pub(crate) async fn admit_metadata(&self, bytes: u64) -> Result<Admitted, FileError> {
+        let admitted = self.admit_records(bytes).await?;
+        if self.free_bytes.load(Ordering::Relaxed) > SPACE_MARGIN_BYTES || self.measure_space() > 0 {
+            Ok(admitted)
+        } else {
+            Err(FileError::NoSpace)
+        }
+    }
+
+    /// Changes that ask for no room wait longer, and go on for a while when commits fail. `gives_room`: they are removals, and want of room
+    /// keeps nobody from those (seed 219 of plan `full`); what they leave to do is bounded by what is there.
+    pub(crate) async fn admit_change(&self, gives_room: bool, bytes: u64) -> Result<Admitted, FileError> {
+        match self.admit_to_records(MODEST, bytes).await {
+            Err(FileError::NoSpace) if gives_room => Ok(self.let_in(bytes)),
+            Err(failure) if self.is_commit_late(FAILING_COMMITS_AHEAD) => Err(failure),
+            Err(_) => Ok(self.let_in(bytes)),
+            Ok(admitted) => Ok(admitted),
+        }
+    }
+
+    fn let_in(&self, bytes: u64) -> Admitted {
+        Admitted { _records: self.records.force(self.wanted_records(bytes)) }
+    }
+
+    fn wanted_records(&self, bytes: u64) -> [u64; 2] {
+        // More than a commit leaves over would wait for a moment in which nothing is logged at all.
+        [bytes.min(self.options.commit_journal_bytes), CHANGE_FILES]
+    }
+
+    /// Waits while so many commits are due: what they have not done takes memory, and room in the reserve.
+    async fn admit_to_records(&self, line: usize, bytes: u64) -> Result<Admitted, FileError> {
+        match self.records.try_reserve(line, self.wanted_records(bytes)) {
+            Some(records) => Ok(Admitted { _records: records }),
+            None => Box::pin(self.wait_for_records(line, bytes)).await,
+        }
+    }
+
+    async fn wait_for_records(&self, line: usize, bytes: u64) -> Result<Admitted, FileError> {
+        let _time = self.platform.clock.timer(&self.counters.record_wait);
+        let mut turn = std::pin::pin!(self.records.reserve(line, self.wanted_records(bytes)));
+        loop {
+            let failed = self.commit_ended.notified();
+            let mut failed = std::pin::pin!(failed);
+            failed.as_mut().enable();
+            if let Some(failure) = self.commit_failure.lock().clone() {
+                return Err(failure);
+            }
+            if self.is_stopping.load(Ordering::SeqCst) {
+                return Ok(self.let_in(bytes));
+            }
+            self.wants_commit.notify_one();
+            if let First::Left(records) = first(turn.as_mut(), failed).await {
+                return Ok(Admitted { _records: records });
+            }
+        }
+    }
+
+    /// Gives what nobody needs any more back to the disks, if that may be anything.
+    async fn make_room(&self) -> Result<bool, FileError> {
+        self.commit().await?;
+        if !self.dropped_since_pass.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        self.reclaim(false).await?;
+        Ok(true)
+    }
+
+    pub(crate) fn measure_space(&self) -> u64 {
+        let free = self.store.space().free;
+        self.free_bytes.store(free, Ordering::Relaxed);
+        free
+    }
+
+    /// Bytes accepted and not in the store.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.buffer.allocated(BYTES)
+    }
+
+    /// Writers that wait for room in the buffer.
+    pub(crate) fn writers_waiting(&self) -> usize {
+        self.buffer.waiting(0)
+    }
+
+    /// Changes that wait for commits.
+    pub(crate) fn changes_waiting(&self) -> usize {
+        self.records.waiting(ASKING) + self.records.waiting(MODEST)
+    }
+
+    /// Gives room in the write buffer back.
+    pub(crate) fn release_dirty(&self, bytes: u64) {
+        if bytes > 0 {
+            self.buffer.free(BYTES, bytes);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Readers and where they go on: which file content somebody is about to want. Pure.
+//!
+//! A read that follows another of the same file in order, backwards, or at the distance of the two before tells where the next ones
+//! will be. Their chunks are read ahead, in a window that doubles with each read that was foreseen. The tree's nodes are read several
+//! windows further ahead: what the next block costs depends on its place in the tree, and a miss there stalls all the data behind it
+//! (HydraFS, FAST'10, section 4.4).
+//!
+//! Not here: the reading (`prefetch`).
+
+use std::ops::Range;
+
+use base::id::FileId;
+use parking_lot::Mutex;
+
+use crate::attributes::Node;
+
+/// Smallest window.
+const WINDOW_BYTES_MIN: u64 = 256 << 10;
+/// A read is in order if it begins so near to the end of the one before: a kernel's read-ahead sends requests side by side.
+const SLACK_BYTES: u64 = 1 << 20;
+/// Windows that the metadata is ahead of the data.
+const METADATA_WINDOWS: u64 = 4;
+/// Steps of a reader that leaves gaps that are read ahead at most.
+const STEPS_MAX: u64 = 16;
+/// Readers that are remembered.
+const PLACES: usize = 1024;
+/// Places that share a lock.
+const PLACES_PER_LOCK: usize = 64;
+
+/// Where a reader was, and what was foreseen for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reader {
+    node: Node,
+    last: Range<u64>,
+    /// From the beginning of the read before to that of the last.
+    step: i64,
+    way: Way,
+    /// Bytes that are read ahead.
+    window: u64,
+    /// How far data and metadata were asked for, in the reader's direction.
+    data: u64,
+    metadata: u64,
+}
+
+/// How a reader goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Nobody knows.
+    Unknown,
+    Forward,
+    Backward,
+    /// At the same distance again.
+    Steps,
+}
+
+/// What should be read ahead.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ahead {
+    pub(crate) data: Vec<Range<u64>>,
+    pub(crate) metadata: Vec<Range<u64>>,
+}
+
+impl Reader {
+    fn new(node: Node, read: Range<u64>) -> Reader {
+        let (data, metadata) = (read.end, read.end);
+        Reader { node, last: read, step: 0, way: Way::Unknown, window: 0, data, metadata }
+    }
+
+    /// The next read of a file of `size` bytes.
+    fn note(&mut self, read: Range<u64>, size: u64, window_max: u64) -> Ahead {
+        let length = read.end - read.start;
+        let step = read.start.cast_signed().wrapping_sub(self.last.start.cast_signed());
+        let is_near = |a: u64, b: u64| a.abs_diff(b) <= SLACK_BYTES.min(length);
+        let way = match step {
+            0 => self.way,
+            _ if step > 0 && is_near(read.start, self.last.end) => Way::Forward,
+            _ if step < 0 && is_near(read.end, self.last.start) => Way::Backward,
+            _ if step == self.step => Way::Steps,
+            _ => Way::Unknown,
+        };
+        if way != self.way || way == Way::Unknown {
+            let edge = if way == Way::Forward { read.end } else { read.start };
+            (self.window, self.data, self.metadata) = (0, edge, edge);
+        }
+        (self.way, self.step, self.last) = (way, step, read.clone());
+        if way == Way::Unknown || step == 0 {
+            return Ahead::default();
+        }
+        self.window = (2 * self.window).max(2 * length).max(WINDOW_BYTES_MIN).min(window_max.max(length));
+        match way {
+            Way::Forward => self.forward(read.end, size),
+            Way::Backward => self.backward(read.start),
+            _ => self.steps(&read, size),
+        }
+    }
+
+    fn forward(&mut self, at: u64, size: u64) -> Ahead {
+        let further = |done: &mut u64, distance: u64| {
+            *done = (*done).max(at);
+            // Not for each read: by half windows.
+            let wanted = at.saturating_add(distance).min(size);
+            let is_worth = *done < at.saturating_add(distance / 2) && *done < wanted;
+            is_worth.then(|| std::mem::replace(done, wanted)..wanted)
+        };
+        let data = further(&mut self.data, self.window);
+        let metadata = further(&mut self.metadata, self.window.saturating_mul(METADATA_WINDOWS));
+        Ahead { data: data.into_iter().collect(), metadata: metadata.into_iter().collect() }
+    }
+
+    fn backward(&mut self, at: u64) -> Ahead {
+        let further = |done: &mut u64, distance: u64| {
+            *done = (*done).min(at);
+            let wanted = at.saturating_sub(distance);
+            let is_worth = *done > at.saturating_sub(distance / 2) && *done > wanted;
+            is_worth.then(|| wanted..std::mem::replace(done, wanted))
+        };
+        let data = further(&mut self.data, self.window);
+        let metadata = further(&mut self.metadata, self.window.saturating_mul(METADATA_WINDOWS));
+        Ahead { data: data.into_iter().collect(), metadata: metadata.into_iter().collect() }
+    }
+
+    /// A step is a window here: `data` and `metadata` are where the last foreseen one begins.
+    fn steps(&mut self, read: &Range<u64>, size: u64) -> Ahead {
+        let (step, length) = (self.step, read.end - read.start);
+        let count = (self.window / length.max(1)).clamp(1, STEPS_MAX);
+        let further = |done: &mut u64, count: u64| {
+            let mut found = Vec::new();
+            let is_behind = |done: u64, at: u64| if step > 0 { done < at } else { done > at };
+            if is_behind(*done, read.start) {
+                *done = read.start;
+            }
+            let end = read.start.saturating_add_signed(step.saturating_mul(count.cast_signed()));
+            while is_behind(*done, end) {
+                let Some(next) = done.checked_add_signed(step).filter(|next| *next < size) else { break };
+                *done = next;
+                found.push(next..next.saturating_add(length).min(size));
+            }
+            found
+        };
+        let data = further(&mut self.data, count);
+        let metadata = further(&mut self.metadata, count * METADATA_WINDOWS);
+        Ahead { data, metadata }
+    }
+}
+
+type Places = [Option<Reader>; PLACES_PER_LOCK];
+
+/// The readers of all files, each in a place that its file has: the newer of two has it.
+pub(crate) struct Readers {
+    places: Box<[Mutex<Places>]>,
+    window_max: u64,
+}
+
+impl Readers {
+    /// `window_max`: bytes that are read ahead of one reader; 0: nothing is.
+    pub(crate) fn new(window_max: u64) -> Readers {
+        let lock = |_| Mutex::new([const { None }; PLACES_PER_LOCK]);
+        Readers { places: (0..PLACES / PLACES_PER_LOCK).map(lock).collect(), window_max }
+    }
+
+    /// Somebody reads `read` of a file of `size` bytes: what should be read ahead for it.
+    pub(crate) fn note(&self, node: Node, read: Range<u64>, size: u64) -> Ahead {
+        if self.window_max == 0 || read.is_empty() {
+            return Ahead::default();
+        }
+        let number = place_of(node.file);
+        let place = &mut self.places[number / PLACES_PER_LOCK].lock()[number % PLACES_PER_LOCK];
+        match place {
+            Some(reader) if reader.node == node => reader.note(read, size, self.window_max),
+            _ => {
+                *place = Some(Reader::new(node, read));
+                Ahead::default()
+            }
+        }
+    }
+}
+
+fn place_of(file: FileId) -> usize {
+    // Files of one directory have numbers in a row.
+    (file.0 % PLACES as u64) as usize
+}
+
+#[cfg(test)]
+mod tests;
