@@ -19,6 +19,7 @@ mod node;
 mod plot;
 mod programs;
 mod report;
+mod store;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ enum Unit {
     Microseconds,
     Milliseconds,
     Megabytes,
+    Count,
 }
 
 impl Unit {
@@ -69,12 +71,17 @@ impl Unit {
             Unit::Microseconds => "us",
             Unit::Milliseconds => "ms",
             Unit::Megabytes => "MB",
+            Unit::Count => "count",
         }
     }
 
     /// What is said of the better side.
     fn praise(self) -> &'static str {
-        if self == Unit::Megabytes { "small" } else { "fast" }
+        match self {
+            Unit::Megabytes => "small",
+            Unit::Count => "few",
+            _ => "fast",
+        }
     }
 
     fn is_more_better(self) -> bool {
@@ -122,6 +129,12 @@ enum Side {
     Borg,
     /// What memory was promised.
     Budget,
+    /// The store alone, without files.
+    Store,
+    /// Ours with parts of the read path switched off.
+    WithoutWeights,
+    WithoutPrefetch,
+    WithoutBoth,
 }
 
 impl Side {
@@ -134,6 +147,10 @@ impl Side {
             Side::Restic => "restic",
             Side::Borg => "borg",
             Side::Budget => "the budget",
+            Side::Store => "the raw store",
+            Side::WithoutWeights => "plain LRU",
+            Side::WithoutPrefetch => "no prefetch",
+            Side::WithoutBoth => "neither",
         }
     }
 
@@ -197,7 +214,7 @@ const fn alone(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Work
     Workload { name, sides: &[Side::Hydrafs], is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 16] = [
+const WORKLOADS: [Workload; 18] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -222,6 +239,8 @@ const WORKLOADS: [Workload; 16] = [
     beside_backups("dedup sources", dedup::sources),
     beside_backups("dedup toolchains", dedup::toolchains),
     beside_backups("dedup image", dedup::image),
+    Workload { name: "raw store", sides: &[Side::Store], is_once: false, work: store::streams },
+    Workload { name: "far disk", sides: &[Side::Store], is_once: true, work: store::far },
     alone("recovery", node::recovery),
     alone("memory", node::memory),
 ];

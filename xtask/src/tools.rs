@@ -86,6 +86,15 @@ pub(crate) fn hydrafs(profile: Profile) -> Result<PathBuf> {
     Ok(target().join(dir).join("hydrafs"))
 }
 
+/// Builds `lab`, as users would have it, and gives its path.
+pub(crate) fn lab() -> Result<PathBuf> {
+    let built = cargo().args(["build", "--quiet", "--package", "lab", "--release"]).status()?;
+    if !built.success() {
+        bail!("lab does not build; see the compiler's words above");
+    }
+    Ok(target().join("release/lab"))
+}
+
 /// Installs a program of the package registry below target/tools, if it is not there, and gives its path.
 pub(crate) fn installed(package: &str, version: &str) -> Result<PathBuf> {
     let root = target().join("tools");

@@ -115,7 +115,7 @@ impl Sides {
         match side {
             Side::Hydrafs => self.volume.point.clone(),
             Side::PassThrough => self.ext4.with_file_name("pass-through"),
-            Side::Ext4 | Side::Cutting | Side::Restic | Side::Borg | Side::Budget => self.ext4.clone(),
+            _ => self.ext4.clone(),
         }
     }
 

@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("fuse", &["base", "fuzz"]),
     ("node", &["base", "platform", "store", "file", "fuse", "fuzz"]),
     ("sim", &["base", "platform", "store", "file", "node"]),
+    ("lab", &["base", "platform", "store", "file"]),
 ];
 
 pub(super) fn check(root: &Path) -> Result<Vec<Violation>> {

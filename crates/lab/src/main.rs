@@ -1,0 +1,52 @@
+//! `lab`: experiments on the layers below the kernel. How near streams through the file layer come to what the store alone can do, and what
+//! reading ahead and the weighted cache are worth where a disk is far away.
+//!
+//! Each result is a line of JSON; `cargo xtask bench` makes tables and plots of them.
+//!
+//! Not here: what users see, through the kernel (`cargo xtask bench`).
+
+mod far;
+mod stream;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "lab", about = "Experiments on the layers below the kernel")]
+struct Arguments {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+#[derive(Subcommand)]
+enum Experiment {
+    /// Streams through the file layer beside the raw store: written with duplicates, and read cold.
+    Stream {
+        /// A folder for nodes; what the experiment makes there it removes.
+        folder: PathBuf,
+        /// Bytes of each stream, in MiB.
+        #[arg(long, default_value_t = 512)]
+        mebibytes: u64,
+        /// Percent of duplicates.
+        #[arg(long, value_delimiter = ',', default_value = "0,25,50,75,100")]
+        duplicates: Vec<u64>,
+    },
+    /// One cold stream read from a simulated disk of 5 ms, with and without each of the two measures of the read path.
+    Far,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().experiment {
+        Experiment::Stream { folder, mebibytes, duplicates } => stream::run(&folder, mebibytes << 20, &duplicates),
+        Experiment::Far => far::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Streams through the file layer beside the raw store (HydraFS, FAST'10: 82 to 100 % of the raw store).
+//!
+//! The raw store is driven by the published loop: chunks are submitted until it is busy, and again when it calls back; there are no trees, no
+//! records, no files. The chunks are cut before the clock runs, so the file layer cuts, and the raw store does not.
+//! Both hash, look for duplicates, compress and write the same bytes to the same disk, and end with all of them durable.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::id::{ChunkAddress, FileId, NodeNumber};
+use bytes::Bytes;
+use file::{FileSystem, Kind, NewFile, Node, Options, format_node};
+use platform::Platform;
+use platform::disk::Disk;
+use platform::real::{Directory, block_on};
+use store::{Class, Store};
+use tokio::sync::oneshot;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const MIB: usize = 1 << 20;
+/// A run of content that is new, or a duplicate.
+const PIECE_BYTES: usize = 4 * MIB;
+/// What is submitted at once.
+const GROUP_BYTES: usize = MIB;
+/// Chunks that the raw reader asks for at once, and how often it asks before it waits.
+const GROUP_CHUNKS: usize = 16;
+const READS_AHEAD: usize = 8;
+
+pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64]) -> Outcome<()> {
+    let platform = platform::real::platform();
+    let stream_bytes = usize::try_from(stream_bytes)?;
+    for (number, share) in duplicates.iter().enumerate() {
+        let content = Content::with(&platform, stream_bytes, *share);
+        // A B, B A: a disk that gets slower with time is no side's.
+        let mut sides = [Side::Raw, Side::File];
+        if number % 2 == 1 {
+            sides.reverse();
+        }
+        for side in sides {
+            let place = folder.join(format!("node-{}", side.name()));
+            std::fs::create_dir_all(&place)?;
+            let measured = measure(&platform, &place, side, &content);
+            std::fs::remove_dir_all(&place)?;
+            let (written, read) = measured?;
+            let rate = |time: Duration| stream_bytes as f64 / 1e6 / time.as_secs_f64();
+            let result = serde_json::json!({
+                "experiment": "stream", "side": side.name(), "duplicates": share,
+                "write_megabytes_per_second": rate(written), "read_megabytes_per_second": rate(read),
+            });
+            println!("{result}");
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Raw,
+    File,
+}
+
+impl Side {
+    fn name(self) -> &'static str {
+        match self {
+            Side::Raw => "raw",
+            Side::File => "file",
+        }
+    }
+}
+
+/// What is there before, and the stream.
+struct Content {
+    before: Bytes,
+    stream: Bytes,
+}
+
+impl Content {
+    /// A stream of which so many percent are duplicates, evenly spread.
+    fn with(platform: &Platform, stream_bytes: usize, share: u64) -> Content {
+        let fresh = |count: usize| {
+            let mut bytes = vec![0; count];
+            bytes.chunks_mut(MIB).for_each(|part| platform.chance.fill(part));
+            bytes
+        };
+        let before = fresh(stream_bytes);
+        let mut stream = Vec::with_capacity(stream_bytes);
+        let mut owed = 0;
+        for piece in before.chunks(PIECE_BYTES) {
+            owed += share;
+            if owed >= 100 {
+                owed -= 100;
+                stream.extend_from_slice(piece);
+            } else {
+                stream.extend(fresh(piece.len()));
+            }
+        }
+        Content { before: before.into(), stream: stream.into() }
+    }
+}
+
+/// Times for the stream written and read.
+fn measure(platform: &Platform, place: &Path, side: Side, content: &Content) -> Outcome<(Duration, Duration)> {
+    let disks = vec![Directory::create(place)?];
+    block_on(format_node(platform, &disks, NodeNumber(1), 0, 0))?;
+    match side {
+        Side::Raw => raw(platform, &disks, content),
+        Side::File => through_files(platform, &disks, content),
+    }
+}
+
+fn raw(platform: &Platform, disks: &[Disk], content: &Content) -> Outcome<(Duration, Duration)> {
+    let options = Options::default().store;
+    let (store, _) = block_on(Store::open(platform, disks, options.clone()))?;
+    block_on(submit(platform, &store, groups(&content.before)))?;
+    let stream = groups(&content.stream);
+    let started = platform.clock.elapsed();
+    let addresses = block_on(submit(platform, &store, stream))?;
+    let written = platform.clock.elapsed() - started;
+    block_on(store.close())?;
+    drop(store);
+    forget_caches()?;
+    let (store, _) = block_on(Store::open(platform, disks, options))?;
+    let started = platform.clock.elapsed();
+    block_on(fetch(platform, &store, &addresses))?;
+    let read = platform.clock.elapsed() - started;
+    block_on(store.close())?;
+    Ok((written, read))
+}
+
+fn groups(stream: &Bytes) -> Vec<Vec<Bytes>> {
+    let (mut groups, mut group, mut bytes, mut at) = (Vec::new(), Vec::new(), 0, 0);
+    for length in store::cut_points(stream, true) {
+        group.push(stream.slice(at..at + length));
+        at += length;
+        bytes += length;
+        if bytes >= GROUP_BYTES {
+            bytes = 0;
+            groups.push(std::mem::take(&mut group));
+        }
+    }
+    groups.push(group);
+    groups
+}
+
+/// Submits until the store is busy, and again when it has room; then all is settled.
+async fn submit(platform: &Platform, store: &Arc<Store>, groups: Vec<Vec<Bytes>>) -> Outcome<Vec<ChunkAddress>> {
+    let mut begun = Vec::new();
+    for group in groups {
+        let bytes = group.iter().map(|chunk| chunk.len() as u64).sum();
+        let room = match store.try_room(bytes) {
+            Some(room) => room,
+            None => store.room(bytes).await,
+        };
+        let (send, receive) = oneshot::channel();
+        let store = Arc::clone(store);
+        platform.tasks.aside(Box::pin(async move {
+            let put = store.put_with(room, Class::Data, group).await;
+            drop(store);
+            drop(send.send(put));
+        }));
+        begun.push(receive);
+    }
+    let mut addresses = Vec::new();
+    for put in begun {
+        addresses.extend(put.await??);
+    }
+    store.settle().await?;
+    Ok(addresses)
+}
+
+/// Reads all chunks, several groups at a time.
+async fn fetch(platform: &Platform, store: &Arc<Store>, addresses: &[ChunkAddress]) -> Outcome<()> {
+    let mut begun = std::collections::VecDeque::new();
+    for group in addresses.chunks(GROUP_CHUNKS) {
+        if begun.len() == READS_AHEAD {
+            let first: oneshot::Receiver<_> = begun.pop_front().expect("there are several");
+            first.await??;
+        }
+        let (send, receive) = oneshot::channel();
+        let (store, group) = (Arc::clone(store), group.to_vec());
+        platform.tasks.aside(Box::pin(async move {
+            let got = store.get_many(Class::Data, &group).await.map(drop);
+            drop(store);
+            drop(send.send(got));
+        }));
+        begun.push_back(receive);
+    }
+    for got in begun {
+        got.await??;
+    }
+    Ok(())
+}
+
+fn through_files(platform: &Platform, disks: &[Disk], content: &Content) -> Outcome<(Duration, Duration)> {
+    let (system, _) = block_on(FileSystem::open(platform, disks, Options::default()))?;
+    block_on(write(&system, "before", &content.before))?;
+    let started = platform.clock.elapsed();
+    let file = block_on(write(&system, "stream", &content.stream))?;
+    let written = platform.clock.elapsed() - started;
+    block_on(system.close())?;
+    drop(system);
+    forget_caches()?;
+    let (system, _) = block_on(FileSystem::open(platform, disks, Options::default()))?;
+    let mut buffer = vec![0; MIB];
+    let started = platform.clock.elapsed();
+    for part in content.stream.chunks(MIB) {
+        let at = part.as_ptr() as u64 - content.stream.as_ptr() as u64;
+        let count = block_on(system.read(Node::live(file), at, &mut buffer))?;
+        if buffer[..count] != *part {
+            return Err(format!("other bytes at {at}").into());
+        }
+    }
+    let read = platform.clock.elapsed() - started;
+    block_on(system.close())?;
+    Ok((written, read))
+}
+
+async fn write(system: &FileSystem, name: &str, stream: &Bytes) -> Outcome<FileId> {
+    let new = NewFile { kind: Kind::Regular, mode: 0o644, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
+    let file = system.create_file(FileId::ROOT, name.as_bytes(), &new).await?.file;
+    for (number, part) in stream.chunks(MIB).enumerate() {
+        system.write(file, (number * MIB) as u64, part, false).await?;
+    }
+    system.sync(file).await?;
+    Ok(file)
+}
+
+/// Has the kernel forget what it cached.
+fn forget_caches() -> Outcome<()> {
+    #[expect(clippy::disallowed_methods, reason = "a switch of the kernel, and no file of ours")]
+    std::fs::write("/proc/sys/vm/drop_caches", "3")
+        .map_err(|error| format!("cannot drop the kernel's caches (root may): {error}"))?;
+    Ok(())
+}
