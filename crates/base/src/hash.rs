@@ -4,9 +4,16 @@
 //! structure's place: finds torn and rotten headers, frames and superblocks. *Chain*: XXH3 128 bits over the previous value and a
 //! record: versions of a file. Checksum and chain guard against accidents, the address also against intent.
 
+use blake3::Hasher;
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use twox_hash::{XxHash3_64, XxHash3_128};
 
 use crate::id::ChunkAddress;
+
+/// Bytes of a content that have a hash of their own: a part of it can be verified without the rest. A power of two of BLAKE3's own chunks.
+pub const GROUP_BYTES: usize = 16 << 10;
+/// The hash of a group: a chaining value of BLAKE3's tree, from which the address of the whole is made.
+pub type GroupHash = [u8; 32];
 
 /// The secret key of a dedup domain. Does not print itself.
 #[derive(Clone, PartialEq, Eq)]
@@ -25,6 +32,43 @@ impl DomainKey {
         ChunkAddress(*blake3::keyed_hash(&self.0, content).as_bytes())
     }
 
+    /// The address of a content, and, of one that is longer than a group, the hashes of its groups.
+    #[must_use]
+    pub fn address_and_groups(&self, content: &[u8]) -> (ChunkAddress, Vec<GroupHash>) {
+        if content.len() <= GROUP_BYTES {
+            return (self.address(content), Vec::new());
+        }
+        let hash = |(number, group)| self.group_hash(number, group);
+        let groups: Vec<GroupHash> = content.chunks(GROUP_BYTES).enumerate().map(hash).collect();
+        (self.address_of(&groups).expect("more than one"), groups)
+    }
+
+    /// The hash of the group with this number of a content that has more than one.
+    #[must_use]
+    pub fn group_hash(&self, number: usize, group: &[u8]) -> GroupHash {
+        let mut hasher = Hasher::new_keyed(&self.0);
+        hasher.set_input_offset((number * GROUP_BYTES) as u64).update(group);
+        hasher.finalize_non_root()
+    }
+
+    /// The address of the content whose groups have these hashes; `None` for less than two.
+    #[must_use]
+    pub fn address_of(&self, groups: &[GroupHash]) -> Option<ChunkAddress> {
+        let (left, right) = groups.split_at_checked(left_groups(groups.len())?)?;
+        let root = merge_subtrees_root(&self.merged(left), &self.merged(right), Mode::KeyedHash(&self.0));
+        Some(ChunkAddress(*root.as_bytes()))
+    }
+
+    fn merged(&self, groups: &[GroupHash]) -> GroupHash {
+        match left_groups(groups.len()) {
+            None => groups[0],
+            Some(left) => {
+                let (left, right) = groups.split_at(left);
+                merge_subtrees_non_root(&self.merged(left), &self.merged(right), Mode::KeyedHash(&self.0))
+            }
+        }
+    }
+
     /// A 64-bit hash of a name that nobody without the key can steer into collisions.
     #[must_use]
     pub fn name_hash(&self, name: &[u8]) -> u64 {
@@ -33,6 +77,11 @@ impl DomainKey {
         head.copy_from_slice(&hash.as_bytes()[..8]);
         u64::from_le_bytes(head)
     }
+}
+
+/// Of so many groups those in the left subtree: the largest power of two below (BLAKE3, section 2.1). `None` for one.
+fn left_groups(count: usize) -> Option<usize> {
+    (count > 1).then(|| 1 << (count - 1).ilog2())
 }
 
 /// Checksum of a structure. `seed` binds it to its place (a pack number, a segment number), so that the right bytes
@@ -53,7 +102,7 @@ pub fn chain(previous: u128, record: &[u8]) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use super::{DomainKey, chain, checksum};
+    use super::{DomainKey, GROUP_BYTES, chain, checksum};
 
     #[test]
     fn addresses_depend_on_key_and_content() {
@@ -62,6 +111,24 @@ mod tests {
         assert_ne!(one.address(b"abc"), one.address(b"abd"));
         assert_ne!(one.address(b"abc"), DomainKey([2; 32]).address(b"abc"));
         assert!(!format!("{one:?}").contains('1'), "a key never prints itself");
+    }
+
+    #[test]
+    fn an_address_is_made_of_the_hashes_of_groups() {
+        let key = DomainKey([3; 32]);
+        let content: Vec<u8> = (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let (group, far) = (GROUP_BYTES, content.len());
+        for length in
+            [0, 1, group, group + 1, 2 * group, 2 * group + 1, 3 * group, 5 * group - 7, 7 * group, far - 1, far]
+        {
+            let (address, groups) = key.address_and_groups(&content[..length]);
+            assert_eq!(address, key.address(&content[..length]), "{length}");
+            assert_eq!(groups.len(), if length > group { length.div_ceil(group) } else { 0 });
+        }
+        let (address, mut groups) = key.address_and_groups(&content);
+        groups.swap(3, 4);
+        assert_ne!(key.address_of(&groups), Some(address));
+        assert_eq!(key.address_of(&groups[..1]), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use base::codec::Reader;
+use base::hash::GROUP_BYTES;
 use base::interval::cover_all;
 use store::Class;
 
@@ -35,6 +36,8 @@ pub enum Seek {
 /// Settled content of a range, in file offsets.
 pub(crate) type Settled = (Range<u64>, Extent);
 
+/// Of a reader who jumps about and wants no more than this, only the parts of chunks are read that he wants.
+const PARTS_BYTES_MAX: usize = 2 * GROUP_BYTES;
 /// What a seek looks at first.
 const SEEK_BYTES: u64 = 1 << 20;
 /// Chunks that one read has in hand at a time: of 2 MiB mostly, and never of more than 8.
@@ -84,8 +87,11 @@ impl FileSystem {
             }
             (count, state.attributes.size, state.base.tree.clone(), settled, gaps)
         };
+        let mut is_jump = false;
         if !gaps.is_empty() || !settled.is_empty() {
-            self.read_ahead(&inode, self.readers.note(node, offset..offset + count as u64, size));
+            let ahead = self.readers.note(node, offset..offset + count as u64, size);
+            is_jump = ahead.is_jump;
+            self.read_ahead(&inode, ahead);
         }
         for gap in gaps {
             for (range, extent) in self.base_extents(&tree, gap.clone(), usize::MAX).await?.0 {
@@ -93,9 +99,30 @@ impl FileSystem {
                 settled.push((inside.clone(), cut(&range, &extent, &inside)));
             }
         }
-        self.copy_chunks(settled, offset, buffer).await?;
+        if is_jump && count <= PARTS_BYTES_MAX {
+            self.copy_parts(settled, offset, buffer).await?;
+        } else {
+            self.copy_chunks(settled, offset, buffer).await?;
+        }
         self.counters.read_bytes.add(count as u64);
         Ok(count)
+    }
+
+    /// As `copy_chunks`, for who wants little of each chunk.
+    async fn copy_parts(&self, settled: Vec<Settled>, offset: u64, buffer: &mut [u8]) -> Result<(), FileError> {
+        for (range, extent) in settled {
+            let Extent::Chunk { address, skip, .. } = extent else { continue };
+            let at = usize::try_from(range.start - offset).expect("inside the buffer");
+            let length = usize::try_from(range.end - range.start).expect("inside the buffer");
+            let part = skip..skip.saturating_add(length as u32);
+            let content = self.store.get_part(&address, part).await?;
+            if content.len() != length {
+                let error = Reader::new(&content).refuse("extent within its chunk");
+                return Err(corrupt("extent", address.to_string(), error));
+            }
+            buffer[at..at + length].copy_from_slice(&content);
+        }
+        Ok(())
     }
 
     /// Copies settled content to where it belongs in a buffer that begins at `offset`.

@@ -56,6 +56,8 @@ enum Way {
 /// What should be read ahead.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ahead {
+    /// Whether the reader jumped here: what lies about it is not wanted, as far as anybody knows.
+    pub(crate) is_jump: bool,
     pub(crate) data: Vec<Range<u64>>,
     pub(crate) metadata: Vec<Range<u64>>,
 }
@@ -84,7 +86,7 @@ impl Reader {
         }
         (self.way, self.step, self.last) = (way, step, read.clone());
         if way == Way::Unknown || step == 0 {
-            return Ahead::default();
+            return Ahead { is_jump: way == Way::Unknown, ..Ahead::default() };
         }
         self.window = (2 * self.window).max(2 * length).max(WINDOW_BYTES_MIN).min(window_max.max(length));
         match way {
@@ -104,7 +106,7 @@ impl Reader {
         };
         let data = further(&mut self.data, self.window);
         let metadata = further(&mut self.metadata, self.window.saturating_mul(METADATA_WINDOWS));
-        Ahead { data: data.into_iter().collect(), metadata: metadata.into_iter().collect() }
+        Ahead { data: data.into_iter().collect(), metadata: metadata.into_iter().collect(), is_jump: false }
     }
 
     fn backward(&mut self, at: u64) -> Ahead {
@@ -116,7 +118,7 @@ impl Reader {
         };
         let data = further(&mut self.data, self.window);
         let metadata = further(&mut self.metadata, self.window.saturating_mul(METADATA_WINDOWS));
-        Ahead { data: data.into_iter().collect(), metadata: metadata.into_iter().collect() }
+        Ahead { data: data.into_iter().collect(), metadata: metadata.into_iter().collect(), is_jump: false }
     }
 
     /// A step is a window here: `data` and `metadata` are where the last foreseen one begins.
@@ -139,7 +141,7 @@ impl Reader {
         };
         let data = further(&mut self.data, count);
         let metadata = further(&mut self.metadata, count * METADATA_WINDOWS);
-        Ahead { data, metadata }
+        Ahead { data, metadata, is_jump: false }
     }
 }
 
@@ -168,8 +170,9 @@ impl Readers {
         match place {
             Some(reader) if reader.node == node => reader.note(read, size, self.window_max),
             _ => {
+                let is_jump = read.start > 0;
                 *place = Some(Reader::new(node, read));
-                Ahead::default()
+                Ahead { is_jump, ..Ahead::default() }
             }
         }
     }

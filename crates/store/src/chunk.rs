@@ -1,13 +1,15 @@
 //! Chunks: cutting streams, and turning content into what is stored and back.
 //!
 //! C-1   What [`unpack`] returns hashes to the address it was asked for; nothing else leaves the store.
+//! C-3   What [`unpack_group`] returns hashes to the group's place in the table, and that table ([`groups_of`]) to the address.
 //! C-2   Cuts depend only on the bytes from the last cut on, never on how a stream was divided into calls.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use base::hash::DomainKey;
+use base::hash::{DomainKey, GROUP_BYTES, GroupHash};
 use base::id::ChunkAddress;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::format::{ChunkHeader, Class, Codec};
 
@@ -63,9 +65,19 @@ const SAMPLE_BYTES: usize = 1024;
 /// The sample must save one part in so many: it sees less of the repetitions than the whole.
 const SAMPLE_SAVES: usize = 32;
 
+/// A content with what it is called.
+pub(crate) struct Named {
+    pub(crate) address: ChunkAddress,
+    /// Of more than one.
+    pub(crate) groups: Vec<GroupHash>,
+    pub(crate) content: Bytes,
+}
+
 /// A chunk ready to be appended to a pack.
 pub(crate) struct Packed {
     pub(crate) header: ChunkHeader,
+    /// What comes before the payload's rest: hashes of groups.
+    pub(crate) table: Bytes,
     pub(crate) payload: Bytes,
 }
 
@@ -82,19 +94,22 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Compresses where that pays.
-pub(crate) fn pack(compression: Compression, class: Class, address: ChunkAddress, content: Bytes) -> Packed {
+/// Compresses where that pays. What stays as it is can be read in parts: compressing each group by itself instead stored a toolchain in 31 %
+/// more bytes (measured).
+pub(crate) fn pack(compression: Compression, class: Class, named: Named) -> Packed {
+    let Named { address, groups, content } = named;
     let raw = u32::try_from(content.len()).expect("the caller checked CHUNK_BYTES_MAX");
     let compressed = match compression {
         Compression::Zstd(level) if content.len() >= COMPRESS_BYTES_MIN => compress(level, &content),
         _ => None,
     };
-    let (codec, payload) = match compressed {
-        Some(compressed) => (Codec::Zstd, compressed),
-        None => (Codec::Raw, content),
+    let (codec, table, payload) = match compressed {
+        Some(compressed) => (Codec::Zstd, Bytes::new(), compressed),
+        None if groups.is_empty() => (Codec::Raw, Bytes::new(), content),
+        None => (Codec::Groups, Bytes::from(groups.concat()), content),
     };
-    let stored = u32::try_from(payload.len()).expect("not longer than the content");
-    Packed { header: ChunkHeader { class, codec, raw, stored, address }, payload }
+    let stored = u32::try_from(table.len() + payload.len()).expect("a chunk and a table are small");
+    Packed { header: ChunkHeader { class, codec, raw, stored, address }, table, payload }
 }
 
 // `None` where less than a sixteenth is saved: zstd gives up when its output of that size is full. Three KiB of a large chunk tell as
@@ -132,12 +147,66 @@ pub(crate) fn unpack(key: &DomainKey, header: &ChunkHeader, payload: Bytes) -> R
     let content = match header.codec {
         Codec::Raw => payload,
         Codec::Zstd => decompress(&payload, header.raw as usize)?,
+        // Its groups' hashes are not needed for the whole.
+        Codec::Groups if payload.len() == header.stored as usize => payload.slice(table_bytes(header)..),
+        Codec::Groups => return Err(format!("{} bytes instead of {}", payload.len(), header.stored)),
     };
     if content.len() != header.raw as usize {
         return Err(format!("{} bytes instead of {}", content.len(), header.raw));
     }
     let found = key.address(&content);
     if found == header.address { Ok(content) } else { Err(format!("content of {found}")) }
+}
+
+fn table_bytes(header: &ChunkHeader) -> usize {
+    header.codec.table_bytes(header.raw) as usize
+}
+
+/// The hashes of the groups of a stored chunk, from the beginning of its payload, verified against its address.
+pub(crate) fn groups_of(key: &DomainKey, header: &ChunkHeader, payload: &[u8]) -> Result<Vec<GroupHash>, String> {
+    let table = payload.get(..table_bytes(header)).ok_or("no table of groups")?;
+    let (groups, _) = table.as_chunks::<{ size_of::<GroupHash>() }>();
+    let found = key.address_of(groups);
+    if found == Some(header.address) {
+        Ok(groups.to_vec())
+    } else {
+        Err("hashes of groups of something else".to_owned())
+    }
+}
+
+/// A group of a stored chunk, verified against the hashes that [`groups_of`] gave.
+pub(crate) fn unpack_group(
+    key: &DomainKey,
+    groups: &[GroupHash],
+    number: usize,
+    bytes: Bytes,
+) -> Result<Bytes, String> {
+    let is_right = groups.get(number).is_some_and(|hash| *hash == key.group_hash(number, &bytes));
+    if is_right { Ok(bytes) } else { Err(format!("other bytes in group {number}")) }
+}
+
+/// Where a group lies in the payload of a stored chunk.
+pub(crate) fn place_of_group(header: &ChunkHeader, number: usize) -> Range<usize> {
+    let start = number * GROUP_BYTES;
+    let length = (header.raw as usize).saturating_sub(start).min(GROUP_BYTES);
+    table_bytes(header) + start..table_bytes(header) + start + length
+}
+
+/// Whether a stored chunk is right in all its parts.
+pub(crate) fn verify(key: &DomainKey, header: &ChunkHeader, payload: &Bytes) -> Result<(), String> {
+    unpack(key, header, payload.clone())?;
+    if header.codec == Codec::Groups { groups_of(key, header, payload).map(drop) } else { Ok(()) }
+}
+
+/// A payload as it should be, of a chunk whose content was verified: its table may have rotted, which nobody saw who read it whole.
+pub(crate) fn mended(key: &DomainKey, header: &ChunkHeader, payload: Bytes) -> Bytes {
+    if header.codec != Codec::Groups || groups_of(key, header, &payload).is_ok() {
+        return payload;
+    }
+    let content = payload.slice(table_bytes(header)..);
+    let mut mended = BytesMut::from(key.address_and_groups(&content).1.concat().as_slice());
+    mended.extend_from_slice(&content);
+    mended.freeze()
 }
 
 fn decompress(payload: &[u8], raw: usize) -> Result<Bytes, String> {

@@ -24,6 +24,7 @@ base::metrics! {
     prefetched_used: Counter, Count, "such chunks that somebody wanted later, and found";
     prefetched_unused: Counter, Count, "such chunks that left the cache before anybody wanted them";
     chunk_read: Histogram, Seconds, "a chunk that the cache lacks is looked up, read, decompressed and verified";
+    groups_read: Counter, Count, "groups of chunks that were read by themselves: somebody wanted a part of a chunk";
     read_bytes: Counter, Bytes, "bytes read from packs for get";
     prefetched_bytes: Counter, Bytes, "bytes of metadata packs that the disk was asked for before anybody wanted them";
     verify_failures: Counter, Count, "chunks read from a pack that were not what their address says";

@@ -10,7 +10,7 @@
 use std::ops::RangeInclusive;
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::hash::{DomainKey, checksum};
+use base::hash::{DomainKey, GROUP_BYTES, GroupHash, checksum};
 use base::id::{ChunkAddress, NodeNumber, Position};
 use base::limits::{CHUNK_BYTES_MAX, FRAME_BYTES_MAX};
 use base::time::Timestamp;
@@ -278,11 +278,30 @@ impl Class {
     }
 }
 
+/// The version of packs that this program writes; it reads older ones too.
+///
+/// | version | date | change |
+/// |---|---|---|
+/// | 1 | 2025-11 | first |
+/// | 2 | 2026-11 | chunks with the hashes of their groups |
+pub(crate) const PACK_VERSION: u32 = 2;
+
+fn expect_pack_version(found: u32) -> Result<u32, Unfit> {
+    if found != 1 {
+        expect_version(PACK_VERSION, found)?;
+    }
+    Ok(found)
+}
+
 /// How a chunk's bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Codec {
+    /// The content.
     Raw,
+    /// The content, compressed.
     Zstd,
+    /// The hashes of the content's groups, then the content: a part can be read and verified by itself.
+    Groups,
 }
 
 impl Codec {
@@ -290,6 +309,23 @@ impl Codec {
         match self {
             Codec::Raw => 1,
             Codec::Zstd => 2,
+            Codec::Groups => 3,
+        }
+    }
+
+    /// Bytes before the content.
+    pub(crate) fn table_bytes(self, raw: u32) -> u32 {
+        match self {
+            Codec::Groups => raw.div_ceil(GROUP_BYTES as u32) * size_of::<GroupHash>() as u32,
+            Codec::Raw | Codec::Zstd => 0,
+        }
+    }
+
+    /// Whether a content of `raw` bytes may be stored in so many.
+    fn allows(self, raw: u32, stored: u32) -> bool {
+        match self {
+            Codec::Groups => raw as usize > GROUP_BYTES && stored == raw + self.table_bytes(raw),
+            Codec::Raw | Codec::Zstd => stored <= raw,
         }
     }
 
@@ -297,6 +333,7 @@ impl Codec {
         match code {
             1 => Some(Codec::Raw),
             2 => Some(Codec::Zstd),
+            3 => Some(Codec::Groups),
             _ => None,
         }
     }
@@ -305,6 +342,7 @@ impl Codec {
 /// The first bytes of a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackHeader {
+    pub(crate) version: u32,
     pub(crate) pack: u64,
     pub(crate) node_identity: [u8; 16],
     pub(crate) disk_uuid: [u8; 16],
@@ -317,7 +355,7 @@ impl PackHeader {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(Self::BYTES);
-        writer.put(&Self::MAGIC).u32(VERSION).u8(self.class.code()).put(&[0; 3]).u64(self.pack);
+        writer.put(&Self::MAGIC).u32(self.version).u8(self.class.code()).put(&[0; 3]).u64(self.pack);
         writer.put(&self.node_identity).put(&self.disk_uuid);
         seal(writer, Self::BYTES, self.pack)
     }
@@ -327,13 +365,13 @@ impl PackHeader {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, pack)?;
-        expect_version(VERSION, reader.u32("version")?)?;
+        let version = expect_pack_version(reader.u32("version")?)?;
         let class = Class::from_code(reader.u8("class")?).ok_or_else(|| reader.refuse("class"))?;
         reader.zeroes("padding", 3)?;
         expect("pack number", pack, reader.u64("pack")?)?;
         let (node_identity, disk_uuid) = (reader.array("node identity")?, reader.array("disk uuid")?);
         expect_end(&mut reader, Self::BYTES)?;
-        Ok(PackHeader { pack, class, node_identity, disk_uuid })
+        Ok(PackHeader { version, pack, class, node_identity, disk_uuid })
     }
 }
 
@@ -385,7 +423,7 @@ impl ChunkHeader {
         let codec = Codec::from_code(reader.u8("codec")?).ok_or_else(|| reader.refuse("codec"))?;
         reader.zeroes("padding", 2)?;
         let (raw, stored) = (reader.u32("raw length")?, reader.u32("stored length")?);
-        if raw as usize > CHUNK_BYTES_MAX || stored > raw {
+        if raw as usize > CHUNK_BYTES_MAX || !codec.allows(raw, stored) {
             return Err(reader.refuse("lengths").into());
         }
         Ok(ChunkHeader { class, codec, raw, stored, address: reader.address("address")? })
@@ -416,6 +454,7 @@ pub(crate) fn encode_directory(pack: u64, data_bytes: u32, entries: &[Entry]) ->
         writer.u32(header.raw).u32(header.stored).address(&header.address).u32(0);
     }
     let footer = PackFooter {
+        version: PACK_VERSION,
         pack,
         data_bytes,
         count: u32::try_from(entries.len()).expect("a pack below 4 GiB has fewer chunks"),
@@ -450,6 +489,7 @@ pub(crate) fn decode_directory(footer: &PackFooter, bytes: &[u8]) -> Result<Vec<
 /// The last bytes of every sealed pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackFooter {
+    pub(crate) version: u32,
     /// The pack it was meant for. Another number on read is a misdirected write.
     pub(crate) pack: u64,
     /// Bytes of header and chunks; the directory begins here.
@@ -466,7 +506,7 @@ impl PackFooter {
 
     fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(Self::BYTES);
-        writer.put(&Self::MAGIC).u32(VERSION).u32(self.count).u64(self.pack).u32(self.data_bytes).u32(0);
+        writer.put(&Self::MAGIC).u32(self.version).u32(self.count).u64(self.pack).u32(self.data_bytes).u32(0);
         writer.u64(self.directory);
         seal(writer, Self::BYTES, self.pack)
     }
@@ -475,7 +515,7 @@ impl PackFooter {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, pack)?;
-        expect_version(VERSION, reader.u32("version")?)?;
+        let version = expect_pack_version(reader.u32("version")?)?;
         let count = reader.u32("count")?;
         expect("pack number", pack, reader.u64("pack")?)?;
         let data_bytes = reader.u32("data bytes")?;
@@ -486,7 +526,7 @@ impl PackFooter {
         if u64::from(count) * ChunkHeader::BYTES as u64 > u64::from(data_bytes) {
             return Err(reader.refuse("no more chunks than there is room for").into());
         }
-        Ok(PackFooter { pack, data_bytes, count, directory })
+        Ok(PackFooter { version, pack, data_bytes, count, directory })
     }
 
     /// Bytes of the directory before it.
@@ -546,7 +586,7 @@ impl Place {
             class: Class::from_code(reader.u8("class").ok()?)?,
             codec: Codec::from_code(reader.u8("codec").ok()?)?,
         };
-        let fits = place.raw as usize <= CHUNK_BYTES_MAX && place.stored <= place.raw;
+        let fits = place.raw as usize <= CHUNK_BYTES_MAX && place.codec.allows(place.raw, place.stored);
         (fits && bytes[22..24] == Self::sum(address, bytes)).then_some(place)
     }
 

@@ -37,7 +37,9 @@ use platform::disk::{DiskErrorKind, File, Open};
 use crate::chunk::Packed;
 use crate::counters::Counters;
 use crate::failure::StoreError;
-use crate::format::{ChunkHeader, Class, Entry, PACKS, PackHeader, Place, Summary, encode_directory, pack_path};
+use crate::format::{
+    ChunkHeader, Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, Summary, encode_directory, pack_path,
+};
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::pool::Pool;
@@ -276,7 +278,7 @@ impl Packs {
             if writer.pack.buffered_bytes() >= self.run_bytes {
                 self.flush(writer).await;
             }
-            lane.turn_bytes += chunk.payload.len();
+            lane.turn_bytes += chunk.header.stored as usize;
             if lane.turn_bytes >= TURN_BYTES {
                 lane.turn_bytes = 0;
                 self.turns[class.index()].fetch_add(1, Ordering::Relaxed);
@@ -325,7 +327,7 @@ impl Packs {
         // The name is durable before anything that is in it is relied upon.
         on.disk.sync_directory(PACKS)?;
         let node_identity = self.pool.node_identity;
-        let header = PackHeader { pack: number, node_identity, disk_uuid: on.uuid, class };
+        let header = PackHeader { version: PACK_VERSION, pack: number, node_identity, disk_uuid: on.uuid, class };
         let pack = Arc::new(OpenPack::new(number, disk, class, file, &header.encode(), self.run_bytes));
         let state = PackState::Open(pack.clone());
         self.catalog.write().insert(number, PackKnown { disk, state, summary: Summary::empty(class) });

@@ -15,9 +15,10 @@
 use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
+use bytes::Bytes;
 use platform::disk::{DiskError, DiskErrorKind, Open};
 
-use crate::chunk::Packed;
+use crate::chunk::{Packed, mended};
 use crate::failure::{StoreError, refused};
 use crate::format::{ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
 use crate::identity;
@@ -178,7 +179,8 @@ impl Store {
             if !self.is_good_elsewhere(pack, &entry.header.address).await {
                 let end = usize::try_from(entry.end()).expect("within the bytes that were scanned");
                 let payload = bytes.slice(entry.offset as usize + ChunkHeader::BYTES..end);
-                copies.push(Packed { header: entry.header, payload });
+                let payload = mended(self.key(), &entry.header, payload);
+                copies.push(Packed { header: entry.header, table: Bytes::new(), payload });
             }
         }
         let copied = self.append_copies(copies).await?;

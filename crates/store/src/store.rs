@@ -9,12 +9,13 @@
 //! Not here: opening (`recover`), giving back room (`reclaim`), looking for damage (`check`).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use base::hash::DomainKey;
+use base::hash::{DomainKey, GROUP_BYTES};
 use base::id::{ChunkAddress, NodeNumber, Position};
 use base::limits::CHUNK_BYTES_MAX;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use platform::Platform;
 use platform::disk::{Disk, DiskErrorKind, Space};
@@ -23,10 +24,10 @@ use platform::task::parallel;
 use tokio::sync::oneshot;
 
 use crate::cache::{Cache, Origin};
-use crate::chunk::pack;
+use crate::chunk::{Named, pack};
 use crate::counters::Counters;
 use crate::failure::{StoreError, unknown};
-use crate::format::{Class, INDEX_FILE, Identity, Place, ROOTS_BYTES_MAX, Superblock};
+use crate::format::{Class, Codec, INDEX_FILE, Identity, Place, ROOTS_BYTES_MAX, Superblock};
 use crate::identity;
 use crate::index::{AddressSet, Change};
 use crate::journal::Journal;
@@ -84,6 +85,17 @@ pub struct Room(#[expect(dead_code, reason = "held until it is dropped")] Reserv
 
 fn bytes_of(contents: &[Bytes]) -> u64 {
     contents.iter().map(|content| content.len() as u64).sum()
+}
+
+/// The part of a chunk that the hashes of its groups are; the groups have their numbers.
+const TABLE: usize = 0xff;
+
+/// What a part of a chunk is called in the cache: no chunk's address, as far as addresses are random.
+fn key_of_part(address: &ChunkAddress, part: usize) -> ChunkAddress {
+    let mut key = *address;
+    key.0.iter_mut().for_each(|byte| *byte = !*byte);
+    key.0[8] ^= part as u8;
+    key
 }
 
 /// What [`Store::assemble`] puts together.
@@ -202,21 +214,21 @@ impl Store {
         self.counters.put_bytes.add(bytes_of(&contents));
         let tasks = &self.platform.tasks;
         let time = self.pool.clock.timer(&self.counters.group_hash);
-        let addresses = parallel(tasks, contents.iter().collect(), |content: &Bytes| self.key().address(content));
+        let named = parallel(tasks, contents, |content: Bytes| self.named(class, content));
         drop(time);
-        let new = self.new_ones(&addresses, contents);
+        let addresses = named.iter().map(|named| named.address).collect();
+        let new = self.new_ones(named);
         if !new.is_empty() {
             if class == Class::Metadata {
-                for (address, content) in &new {
+                for Named { address, content, .. } in &new {
                     // A copy, so that a small chunk does not keep the large buffer that it was cut from.
                     self.cache.insert(class, address, &Bytes::copy_from_slice(content), Origin::Wanted);
                 }
             }
             let time = self.pool.clock.timer(&self.counters.group_compress);
-            let packed =
-                parallel(tasks, new, |(address, content)| pack(self.options.compression, class, address, content));
+            let packed = parallel(tasks, new, |named| pack(self.options.compression, class, named));
             drop(time);
-            let raw = packed.iter().filter(|packed| packed.header.stored == packed.header.raw).count();
+            let raw = packed.iter().filter(|packed| packed.header.codec != Codec::Zstd).count();
             self.counters.chunks_incompressible.add(raw as u64);
             let time = self.pool.clock.timer(&self.counters.group_append);
             self.packs.append(class, packed).await?;
@@ -228,16 +240,25 @@ impl Store {
         Ok(addresses)
     }
 
+    fn named(&self, class: Class, content: Bytes) -> Named {
+        let (address, groups) = match class {
+            Class::Data => self.key().address_and_groups(&content),
+            // Of a tree's node nobody wants a part.
+            Class::Metadata => (self.key().address(&content), Vec::new()),
+        };
+        Named { address, groups, content }
+    }
+
     // What is in no pack yet, each content once.
-    fn new_ones(&self, addresses: &[ChunkAddress], contents: Vec<Bytes>) -> Vec<(ChunkAddress, Bytes)> {
+    fn new_ones(&self, named: Vec<Named>) -> Vec<Named> {
         let mut seen = AddressSet::default();
         let mut new = Vec::new();
-        for (address, content) in addresses.iter().zip(contents) {
-            if !seen.insert(*address) || self.packs.duplicate(address).is_some() {
+        for named in named {
+            if !seen.insert(named.address) || self.packs.duplicate(&named.address).is_some() {
                 self.counters.chunks_duplicate.add(1);
             } else {
-                self.counters.new_bytes.add(content.len() as u64);
-                new.push((*address, content));
+                self.counters.new_bytes.add(named.content.len() as u64);
+                new.push(named);
             }
         }
         new
@@ -254,6 +275,57 @@ impl Store {
             // Boxed: most find it cached, and need not carry this.
             None => Box::pin(self.cache.read_through(class, address, self.read(address))).await,
         }
+    }
+
+    /// A part of the content of a chunk of file content, verified; shorter where the chunk ends before. Of a chunk whose groups have hashes of
+    /// their own only those groups are read that have a byte of it, unless they are most of it.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn get_part(self: &Arc<Store>, address: &ChunkAddress, part: Range<u32>) -> Result<Bytes, StoreError> {
+        if !self.cache.has(address)
+            && let Some(found) = Box::pin(self.read_part(address, &part)).await
+        {
+            return Ok(found);
+        }
+        // Also where a part could not be read, or verified: there all that can be done for a chunk is done.
+        let content = self.get(Class::Data, address).await?;
+        let end = content.len().min(part.end as usize);
+        Ok(content.slice(end.min(part.start as usize)..end))
+    }
+
+    async fn read_part(self: &Arc<Store>, address: &ChunkAddress, part: &Range<u32>) -> Option<Bytes> {
+        let place = self.place(address, None).await.ok()?;
+        let groups = part.start as usize / GROUP_BYTES..(part.end as usize).div_ceil(GROUP_BYTES);
+        let is_little = 2 * groups.len() <= (place.raw as usize).div_ceil(GROUP_BYTES);
+        if place.codec != Codec::Groups || part.is_empty() || part.end > place.raw || !is_little {
+            return None;
+        }
+        let table_key = key_of_part(address, TABLE);
+        let table = match self.cache.hit(Class::Metadata, &table_key) {
+            Some(table) => table,
+            None => {
+                let read = self.packs.read_groups(address, &place, groups.start);
+                self.cache.read_through(Class::Metadata, &table_key, read).await.ok()?
+            }
+        };
+        let mut found = BytesMut::with_capacity(part.len());
+        for number in groups {
+            let key = key_of_part(address, number);
+            let group = match self.cache.hit(Class::Data, &key) {
+                Some(group) => group,
+                None => {
+                    self.counters.groups_read.add(1);
+                    let read = self.packs.read_group(address, &place, &table, number);
+                    self.cache.read_through(Class::Data, &key, read).await.ok()?
+                }
+            };
+            let start = number * GROUP_BYTES;
+            let from = (part.start as usize).max(start) - start;
+            let to = (part.end as usize).min(start + group.len()).checked_sub(start)?;
+            found.extend_from_slice(group.get(from..to)?);
+        }
+        Some(found.freeze())
     }
 
     /// The contents of chunks, in their order, each as [`Store::get`] gives it. Of many that are not cached some are read and checked

@@ -8,6 +8,7 @@
 //! - `full`: disks that fill up
 //! - `check`: damage is found and named
 //! - `hostile`: a structure lies, with a checksum that is right
+//! - `parts`: parts of chunks, read and verified by themselves
 //! - `reclaim`: what nobody needs goes, what somebody needs stays
 //! - `reindex`: an index that is damaged while the store works
 //! - `repair`: what is found is mended, also when the power goes meanwhile
@@ -20,6 +21,7 @@ mod full;
 mod hostile;
 mod life;
 mod open;
+mod parts;
 mod reclaim;
 mod reindex;
 mod repair;

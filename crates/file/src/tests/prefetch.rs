@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::hash::GROUP_BYTES;
 use base::id::FileId;
 use platform::sim::Faults;
 use store::Weights;
@@ -86,6 +87,33 @@ fn a_cold_stream_from_far_away_is_read_ahead() {
     assert!(both.time.as_secs_f64() * 1.36 < neither.time.as_secs_f64());
     assert!(both.data_misses * 2 < neither.data_misses);
     assert_eq!(both.unused, 0, "what was read ahead stayed until it was used");
+}
+
+/// A read of 4 KiB costs a group at most, and the hashes of the groups of its chunk once.
+#[test]
+fn who_jumps_about_reads_no_more_than_groups() {
+    const READS: u64 = 200;
+    const TREE_BYTES: u64 = 256 << 10;
+    let (machine, file) = written();
+    let system = machine.open();
+    machine.run(async {
+        let mut buffer = vec![0; 4096];
+        for _ in 0..READS {
+            let at = machine.world.below(BYTES / 4096) * 4096;
+            assert_eq!(system.read(Node::live(file), at, &mut buffer).await.unwrap(), 4096);
+            let piece = at / PIECE * PIECE;
+            let within = (at - piece) as usize;
+            assert!(buffer == pattern(PIECE as usize, piece + 1)[within..within + 4096], "at {at}");
+        }
+    });
+    let counters = system.store.counters();
+    let (bytes, groups) = (counters.read_bytes.value(), counters.groups_read.value());
+    // Two where a border of groups is in between, a chunk of little more than one as a whole, and of each chunk 16 hashes at most.
+    assert!((READS / 2..=READS * 3 / 2).contains(&groups), "{groups}");
+    let whole = READS.saturating_sub(groups) * 2 * GROUP_BYTES as u64;
+    let bound = groups * GROUP_BYTES as u64 + whole + READS * 600 + TREE_BYTES;
+    assert!(bytes < bound, "{bytes} of {bound}");
+    machine.run(system.close()).unwrap();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use platform::disk::{DiskErrorKind, File, Open};
 use platform::task::parallel;
 
 use super::{Check, Depth};
-use crate::chunk::unpack;
+use crate::chunk::verify;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
     ChunkHeader, DAMAGED_SUFFIX, Entry, PACK_SUFFIX, PACKS, PackHeader, Place, Unfit, number_of, pack_path,
@@ -107,8 +107,8 @@ impl Check<'_> {
         let pool = &self.store.pool;
         let found = PackHeader::decode(&bytes, pack)
             .map_err(|unfit| corrupt("a pack header", file.path(), 0, unfit.expected, unfit.found))?;
-        let class = found.class;
-        let expected = PackHeader { pack, node_identity: pool.node_identity, disk_uuid: pool.disks[disk].uuid, class };
+        let (version, class, node_identity) = (found.version, found.class, pool.node_identity);
+        let expected = PackHeader { version, pack, node_identity, disk_uuid: pool.disks[disk].uuid, class };
         if found == expected {
             Ok(())
         } else {
@@ -175,7 +175,7 @@ impl Check<'_> {
             let from = (entry.offset - start) as usize;
             let payload = from + ChunkHeader::BYTES..from + entry.header.stored_bytes() as usize;
             match ChunkHeader::decode(&bytes[from..from + ChunkHeader::BYTES], pack, entry.offset) {
-                Ok(header) if header == entry.header => unpack(store.key(), &header, bytes.slice(payload)).map(drop),
+                Ok(header) if header == entry.header => verify(store.key(), &header, &bytes.slice(payload)),
                 Ok(header) => Err(format!("a header of {}", header.address)),
                 Err(unfit) => Err(format!("a header with {} instead of {}", unfit.found, unfit.expected)),
             }

@@ -1,9 +1,12 @@
 //! Cuts, and chunks packed and unpacked.
 
-use base::hash::DomainKey;
+use base::hash::{DomainKey, GROUP_BYTES};
 use bytes::Bytes;
 
-use super::{CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cut_points, pack, unpack};
+use super::{
+    CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, Named, cut_points, groups_of, mended, pack, place_of_group, unpack,
+    unpack_group, verify,
+};
 use crate::format::{Class, Codec};
 
 fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
@@ -64,20 +67,54 @@ fn what_was_packed_is_unpacked_and_nothing_else() {
         (Vec::new(), Codec::Raw),
         (b"short".to_vec(), Codec::Raw),
         (vec![7; 100_000], Codec::Zstd),
-        (random_bytes(4, 100_000), Codec::Raw),
+        (random_bytes(4, GROUP_BYTES), Codec::Raw),
+        (random_bytes(4, 100_000), Codec::Groups),
     ] {
         let content = Bytes::from(content);
-        let address = key.address(&content);
-        let packed = pack(Compression::Zstd(1), Class::Data, address, content.clone());
+        let (address, groups) = key.address_and_groups(&content);
+        let packed = pack(Compression::Zstd(1), Class::Data, Named { address, groups, content: content.clone() });
         assert_eq!(packed.header.codec, codec);
-        assert_eq!(unpack(&key, &packed.header, packed.payload.clone()).unwrap(), content);
-        assert!(unpack(&DomainKey([6; 32]), &packed.header, packed.payload.clone()).is_err(), "another key");
-        for at in (0..packed.payload.len()).step_by(packed.payload.len() / 50 + 1) {
-            let mut wrong = packed.payload.to_vec();
+        let payload = Bytes::from([packed.table, packed.payload].concat());
+        assert_eq!(payload.len(), packed.header.stored as usize);
+        assert_eq!(unpack(&key, &packed.header, payload.clone()).unwrap(), content);
+        assert_eq!(verify(&key, &packed.header, &payload), Ok(()));
+        assert!(unpack(&DomainKey([6; 32]), &packed.header, payload.clone()).is_err(), "another key");
+        for at in (0..payload.len()).step_by(payload.len() / 50 + 1) {
+            let mut wrong = payload.to_vec();
             wrong[at] ^= 1;
             if let Ok(found) = unpack(&key, &packed.header, Bytes::from(wrong)) {
-                assert_eq!(found, content, "zstd may carry bits that mean nothing");
+                assert_eq!(
+                    found, content,
+                    "bits that mean nothing: of zstd, or of a table that is not needed for the whole"
+                );
             }
         }
+    }
+}
+
+#[test]
+fn a_group_is_verified_by_itself_and_a_table_is_mended() {
+    let key = DomainKey([5; 32]);
+    let content = Bytes::from(random_bytes(4, 5 * GROUP_BYTES + 100));
+    let (address, groups) = key.address_and_groups(&content);
+    let packed = pack(Compression::Zstd(1), Class::Data, Named { address, groups, content: content.clone() });
+    let (header, payload) = (packed.header, Bytes::from([packed.table, packed.payload].concat()));
+    let groups = groups_of(&key, &header, &payload).unwrap();
+    for (number, group) in content.chunks(GROUP_BYTES).enumerate() {
+        let stored = payload.slice(place_of_group(&header, number));
+        assert_eq!(unpack_group(&key, &groups, number, stored.clone()).unwrap(), group);
+        assert!(unpack_group(&key, &groups, (number + 1) % groups.len(), stored.clone()).is_err(), "another group");
+        let mut wrong = stored.to_vec();
+        wrong[99] ^= 1;
+        assert!(unpack_group(&key, &groups, number, wrong.into()).is_err());
+    }
+    assert!(unpack_group(&key, &groups, groups.len(), Bytes::new()).is_err());
+    assert!(groups_of(&key, &header, &payload[..100]).is_err(), "a part of the table");
+    for at in 0..groups.len() * 32 {
+        let mut wrong = payload.to_vec();
+        wrong[at] ^= 0x40;
+        let wrong = Bytes::from(wrong);
+        assert!(groups_of(&key, &header, &wrong).is_err() && verify(&key, &header, &wrong).is_err());
+        assert_eq!(mended(&key, &header, wrong), payload);
     }
 }

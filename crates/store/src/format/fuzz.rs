@@ -6,8 +6,8 @@ use base::time::Timestamp;
 use fuzz::{CASES, Target, expect_canonical, repair_tail};
 
 use super::{
-    ChunkHeader, Class, Codec, DISKS_MAX, Entry, FrameHeader, Identity, PackFooter, PackHeader, Place, ROOTS_BYTES_MAX,
-    SegmentHeader, Superblock, Unfit, decode_directory, encode_directory,
+    ChunkHeader, Class, Codec, DISKS_MAX, Entry, FrameHeader, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
+    ROOTS_BYTES_MAX, SegmentHeader, Superblock, Unfit, decode_directory, encode_directory,
 };
 
 const PACK: u64 = 5;
@@ -67,7 +67,8 @@ const TARGETS: &[Target] = &[
         name: "pack-header",
         cases: CASES,
         samples: || {
-            let header = |class| PackHeader { pack: PACK, node_identity: NODE, disk_uuid: DISK, class };
+            let header =
+                |class| PackHeader { version: PACK_VERSION, pack: PACK, node_identity: NODE, disk_uuid: DISK, class };
             vec![header(Class::Metadata).encode(), header(Class::Data).encode()]
         },
         repair: |bytes| repair_tail(bytes, PACK),
@@ -80,7 +81,9 @@ const TARGETS: &[Target] = &[
         name: "chunk-header",
         cases: CASES,
         samples: || {
-            vec![chunk_header(70_000, 30_000).encode(PACK, CHUNK_AT), chunk_header(0, 0).encode(PACK, CHUNK_AT)]
+            let groups = ChunkHeader { codec: Codec::Groups, ..chunk_header(70_000, 70_000 + 5 * 32) };
+            let headers = [chunk_header(70_000, 30_000), chunk_header(0, 0), groups];
+            headers.map(|header| header.encode(PACK, CHUNK_AT)).to_vec()
         },
         repair: |bytes| repair_tail(bytes, ChunkHeader::seed(PACK, CHUNK_AT)),
         check: |bytes| {
@@ -105,10 +108,13 @@ const TARGETS: &[Target] = &[
             }
         },
         check: |bytes| {
-            let (directory, footer) = bytes.split_last_chunk::<{ PackFooter::BYTES }>().ok_or("short")?;
-            let footer = PackFooter::decode(footer, PACK).map_err(words)?;
+            let (directory, end) = bytes.split_last_chunk::<{ PackFooter::BYTES }>().ok_or("short")?;
+            let footer = PackFooter::decode(end, PACK).map_err(words)?;
             let entries = decode_directory(&footer, directory).map_err(words)?;
-            expect_canonical(bytes, &encode_directory(PACK, footer.data_bytes, &entries));
+            let again = encode_directory(PACK, footer.data_bytes, &entries);
+            expect_canonical(directory, &again[..directory.len()]);
+            // Of the version that it is of.
+            expect_canonical(end, &footer.encode());
             Ok(())
         },
     },

@@ -5,8 +5,8 @@ use base::id::{ChunkAddress, NodeNumber, Position};
 use base::time::Timestamp;
 
 use super::{
-    ChunkHeader, Class, Codec, DISKS_MAX, Entry, FrameHeader, Identity, PackFooter, PackHeader, Place, ROOTS_BYTES_MAX,
-    SegmentHeader, Summary, Superblock, decode_directory, encode_directory, number_of, pack_path,
+    ChunkHeader, Class, Codec, DISKS_MAX, Entry, FrameHeader, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
+    ROOTS_BYTES_MAX, SegmentHeader, Summary, Superblock, decode_directory, encode_directory, number_of, pack_path,
 };
 
 /// Whether bytes are what they were, as one structure after the other sees it.
@@ -45,7 +45,13 @@ fn structures() -> Vec<(&'static str, Vec<u8>, Accepts<'static>)> {
         created: Timestamp::new(1_700_000_000, 999_999_999),
         key: DomainKey([3; 32]),
     };
-    let pack = PackHeader { pack: 5, node_identity: [1; 16], disk_uuid: [2; 16], class: Class::Metadata };
+    let pack = PackHeader {
+        version: PACK_VERSION,
+        pack: 5,
+        node_identity: [1; 16],
+        disk_uuid: [2; 16],
+        class: Class::Metadata,
+    };
     let entries: Vec<Entry> =
         (0..3).map(|number| Entry { offset: 72 + number * 30_056, header: chunk_header() }).collect();
     let data_bytes = u32::try_from(entries[2].end()).unwrap();
@@ -166,6 +172,7 @@ fn zeroes_and_hostile_bytes_are_nothing_and_never_panic() {
             accepts(&mixed);
         }
         let footer = PackFooter {
+            version: PACK_VERSION,
             pack: 5,
             data_bytes: u32::try_from(random() >> 40).unwrap(),
             count: u32::try_from(random() % 100).unwrap(),

@@ -221,6 +221,7 @@ impl Writer {
         let header = chunk.header.encode(self.pack.number, offset);
         let mut tail = self.pack.tail.lock();
         tail.pending.push(&header);
+        tail.pending.push(&chunk.table);
         tail.pending.push(&chunk.payload);
         assert_eq!(tail.end(), entry.end(), "the buffer ends where the writer thinks");
         drop(tail);

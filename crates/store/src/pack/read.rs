@@ -1,11 +1,13 @@
 //! Reading chunks back, from the buffer of an open pack or from a file.
 
+use std::ops::Range;
+
 use base::id::ChunkAddress;
 use bytes::Bytes;
 use platform::disk::{DiskErrorKind, File};
 
 use super::{PackState, Packs};
-use crate::chunk::{Packed, unpack};
+use crate::chunk::{Packed, groups_of, mended, place_of_group, unpack, unpack_group};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec, Place, pack_path};
 
@@ -39,7 +41,54 @@ impl Packs {
     pub(crate) async fn read_packed(&self, address: &ChunkAddress, place: &Place) -> Result<Packed, StoreError> {
         let (header, payload) = (place.header(*address), self.read_payload(address, place).await?);
         self.unpack(&header, place, payload.clone())?;
-        Ok(Packed { header, payload })
+        Ok(Packed { header, table: Bytes::new(), payload: mended(&self.key, &header, payload) })
+    }
+
+    /// The hashes of the groups of the chunk at `place`, verified. The disk is asked for the group that will be wanted next meanwhile.
+    pub(crate) async fn read_groups(
+        &self,
+        address: &ChunkAddress,
+        place: &Place,
+        next: usize,
+    ) -> Result<Bytes, StoreError> {
+        let header = place.header(*address);
+        let within = place_of_group(&header, next);
+        let start = u64::from(place.offset) + (ChunkHeader::BYTES + within.start) as u64;
+        self.file_of(place.pack).await?.will_read(start, within.len() as u64);
+        let length = ChunkHeader::BYTES + header.codec.table_bytes(header.raw) as usize;
+        let bytes = self.read_stored(place, 0..length).await?;
+        let payload = self.payload(address, place, &bytes)?;
+        groups_of(&self.key, &header, &payload).map_err(|found| self.corrupt_chunk(address, place, found))?;
+        Ok(payload)
+    }
+
+    /// The group with this number of the chunk at `place`, verified against the hashes of its groups.
+    pub(crate) async fn read_group(
+        &self,
+        address: &ChunkAddress,
+        place: &Place,
+        groups: &[u8],
+        number: usize,
+    ) -> Result<Bytes, StoreError> {
+        let within = place_of_group(&place.header(*address), number);
+        let range = ChunkHeader::BYTES + within.start..ChunkHeader::BYTES + within.end;
+        let bytes = self.read_stored(place, range).await?;
+        let (groups, _) = groups.as_chunks();
+        unpack_group(&self.key, groups, number, bytes).map_err(|found| self.corrupt_chunk(address, place, found))
+    }
+
+    /// Bytes of a stored chunk, header and all.
+    async fn read_stored(&self, place: &Place, range: Range<usize>) -> Result<Bytes, StoreError> {
+        let from = Place { offset: place.offset + range.start as u32, ..*place };
+        match self.buffered(&from, range.len()) {
+            Some(bytes) => Ok(bytes),
+            None => self.read_bytes(place.pack, u64::from(place.offset) + range.start as u64, range.len()).await,
+        }
+    }
+
+    fn corrupt_chunk(&self, address: &ChunkAddress, place: &Place, found: String) -> StoreError {
+        let expected = format!("content of {address}");
+        corrupt("a chunk", &self.path_of(place.pack), u64::from(place.offset), expected, found)
     }
 
     /// The contents of chunks of one pack that lie near each other, in the order of their places, by one read; each is verified. What is not
@@ -59,7 +108,7 @@ impl Packs {
             let payload = self.payload(address, place, &stored).ok()?;
             let content = self.unpack(&place.header(*address), place, payload).ok()?;
             // What is stored raw is a part of the run: a copy of it does not keep the whole.
-            Some(if place.codec == Codec::Raw { Bytes::copy_from_slice(&content) } else { content })
+            Some(if place.codec != Codec::Zstd { Bytes::copy_from_slice(&content) } else { content })
         };
         members.iter().map(content).collect()
     }
@@ -73,10 +122,7 @@ impl Packs {
     }
 
     fn unpack(&self, header: &ChunkHeader, place: &Place, payload: Bytes) -> Result<Bytes, StoreError> {
-        unpack(&self.key, header, payload).map_err(|found| {
-            let (path, expected) = (self.path_of(place.pack), format!("content of {}", header.address));
-            corrupt("a chunk", &path, u64::from(place.offset), expected, found)
-        })
+        unpack(&self.key, header, payload).map_err(|found| self.corrupt_chunk(&header.address, place, found))
     }
 
     /// The stored bytes at `place`; the header is checked, the content is not.

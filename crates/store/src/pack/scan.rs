@@ -14,7 +14,7 @@ use platform::disk::{DiskError, DiskErrorKind, File, Open};
 use crate::chunk::unpack;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
-    ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, PackFooter, PackHeader, Summary, Unfit, decode_directory,
+    ChunkHeader, DAMAGED_SUFFIX, Entry, PACK_VERSION, PACKS, PackFooter, PackHeader, Summary, Unfit, decode_directory,
     encode_directory, pack_path,
 };
 use crate::identity::unfit_error;
@@ -222,7 +222,7 @@ pub(crate) async fn put_in_order(
         Found::Open { bytes, scanned } if scanned.entries.is_empty() => remove(on, pack, &bytes, scanned.bad_bytes),
         Found::Open { bytes, scanned } => {
             let class = scanned.entries[0].header.class;
-            let header = PackHeader { pack, node_identity, disk_uuid: on.uuid, class };
+            let header = PackHeader { version: PACK_VERSION, pack, node_identity, disk_uuid: on.uuid, class };
             seal(on, &header, &bytes, scanned).await
         }
     }

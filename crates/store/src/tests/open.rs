@@ -84,7 +84,7 @@ fn missing_foreign_and_doubled_disks_are_refused() {
 }
 
 /// Gives a structure another version, and the checksum that belongs to it.
-fn set_version(disk: &SimDisk, path: &str, (at, bytes): (u64, usize), seed: u64, version: u32) {
+pub(super) fn set_version(disk: &SimDisk, path: &str, (at, bytes): (u64, usize), seed: u64, version: u32) {
     let start = usize::try_from(at).unwrap();
     let mut structure = disk.snapshot_files()[path][start..start + bytes].to_vec();
     structure[8..12].copy_from_slice(&version.to_le_bytes());
@@ -94,7 +94,7 @@ fn set_version(disk: &SimDisk, path: &str, (at, bytes): (u64, usize), seed: u64,
 }
 
 /// The only file of a directory, with the number in its name.
-fn only_file(disk: &SimDisk, directory: &str) -> (String, u64) {
+pub(super) fn only_file(disk: &SimDisk, directory: &str) -> (String, u64) {
     let path = disk.snapshot_files().into_keys().find(|path| path.starts_with(directory)).unwrap();
     let digits = path.split(['/', '.']).nth(1).unwrap();
     let number = u64::from_str_radix(digits, 16).unwrap();
