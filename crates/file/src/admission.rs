@@ -3,6 +3,7 @@
 //! A write is refused while the disks could not take what the buffer holds, so what was accepted always fits.
 //!
 //! A-5   Who waits for the buffer holds nothing of the records: a stream that waits for its flush keeps nobody from changing names.
+//! A-7   Small writes have a part of the buffer to themselves: who makes and syncs them does not wait for a stream's flush.
 //! A-6   Who waits hears of what keeps room from being made. Want of room on the disks keeps nobody from removing.
 //!
 //! Not here: the pools (`room`); how room is made (`flush`, `commit`, `reclaim`).
@@ -13,7 +14,7 @@ use platform::pools::Reservation;
 use platform::task::{First, first};
 
 use crate::failure::FileError;
-use crate::room::{ASKING, BYTES, CHANGE_FILES, FAILING_COMMITS_AHEAD, MODEST};
+use crate::room::{ASKING, BYTES, CHANGE_FILES, FAILING_COMMITS_AHEAD, LARGE, MODEST, SMALL};
 use crate::system::FileSystem;
 
 /// What a change logs at most, about, but for what callers add to it.
@@ -31,27 +32,25 @@ pub(crate) struct Admitted {
 
 /// The right to accept data.
 #[must_use]
-pub(crate) struct WriteAdmitted<'a> {
-    system: &'a FileSystem,
-    buffer: Reservation<2>,
+pub(crate) struct WriteAdmitted {
+    buffer: Reservation<2, 2>,
     _records: Admitted,
 }
 
-impl WriteAdmitted<'_> {
+impl WriteAdmitted {
     /// So many bytes were accepted. Gives how many there are in all.
     pub(crate) fn accept(&mut self, bytes: u64) -> u64 {
-        self.buffer.allocate(BYTES, bytes);
-        self.system.dirty_bytes()
+        self.buffer.allocate(BYTES, bytes)
     }
 }
 
 impl FileSystem {
     /// Waits for room in the write buffer and checks that the disks could take what it holds. What is rare in it is boxed, or every request
     /// would carry the state of a commit.
-    pub(crate) async fn admit(&self, bytes: u64) -> Result<WriteAdmitted<'_>, FileError> {
+    pub(crate) async fn admit(&self, bytes: u64) -> Result<WriteAdmitted, FileError> {
         let buffer = self.admit_to_buffer(bytes).await?;
         let records = self.admit_records(CHANGE_BYTES).await?;
-        let admitted = WriteAdmitted { system: self, buffer, _records: records };
+        let admitted = WriteAdmitted { buffer, _records: records };
         let needed = || {
             let dirty = self.dirty_bytes() + bytes;
             dirty + dirty / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
@@ -71,20 +70,21 @@ impl FileSystem {
         if self.measure_space() > needed() { Ok(admitted) } else { Err(FileError::NoSpace) }
     }
 
-    async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2>, FileError> {
+    async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2, 2>, FileError> {
         let wants = [bytes, 1];
+        let line = if bytes <= self.options.inline_bytes_max { SMALL } else { LARGE };
         // While earlier data cannot be stored none is accepted.
         if !self.has_flush_failed()
-            && let Some(reservation) = self.buffer.try_reserve(0, wants)
+            && let Some(reservation) = self.buffer.try_reserve(line, wants)
         {
             return Ok(reservation);
         }
-        Box::pin(self.wait_for_buffer(wants)).await
+        Box::pin(self.wait_for_buffer(line, wants)).await
     }
 
-    async fn wait_for_buffer(&self, wants: [u64; 2]) -> Result<Reservation<2>, FileError> {
+    async fn wait_for_buffer(&self, line: usize, wants: [u64; 2]) -> Result<Reservation<2, 2>, FileError> {
         let _time = self.platform.clock.timer(&self.counters.write_wait);
-        let mut turn = std::pin::pin!(self.buffer.reserve(0, wants));
+        let mut turn = std::pin::pin!(self.buffer.reserve(line, wants));
         loop {
             let failed = self.flush_failed.notified();
             let mut failed = std::pin::pin!(failed);
@@ -100,7 +100,9 @@ impl FileSystem {
             }
             self.wants_flush.notify_one();
             if let First::Left(reservation) = first(turn.as_mut(), failed).await {
-                return Ok(reservation);
+                // What a flush put back may have made the room.
+                let failure = self.flush_failure.lock().clone();
+                return failure.filter(|_| self.dirty_bytes() > 0).map_or(Ok(reservation), Err);
             }
         }
     }
@@ -196,7 +198,7 @@ impl FileSystem {
 
     /// Writers that wait for room in the buffer.
     pub(crate) fn writers_waiting(&self) -> usize {
-        self.buffer.waiting(0)
+        self.buffer.waiting(LARGE) + self.buffer.waiting(SMALL)
     }
 
     /// Changes that wait for commits.

@@ -132,8 +132,9 @@ impl FileSystem {
             *gate += 1;
             let logged = self.store.counters().log_bytes.value();
             let inodes = std::mem::take(&mut *self.touched.lock());
-            self.touched_count.store(0, Ordering::Relaxed);
+            // In this order: for a moment too many are counted, and not none.
             self.committing_count.store(inodes.len(), Ordering::Relaxed);
+            self.touched_count.store(0, Ordering::Relaxed);
             (*gate, self.store.last_logged(), logged, inodes)
         };
         let _time = self.platform.clock.timer(&self.counters.commit);

@@ -459,7 +459,12 @@ impl FileSystem {
         while !self.is_stopping.load(Ordering::SeqCst) {
             let sleep = self.platform.tasks.sleep(pause);
             first(self.wants_flush.notified(), sleep).await;
+            let before = self.dirty_bytes();
             let flushed = self.flush_round(Take::Due(age)).await;
+            if self.writers_waiting() > 0 && self.dirty_bytes() < before {
+                // It gave room, and not enough.
+                self.wants_flush.notify_one();
+            }
             let synced =
                 if self.store.last_durable() < self.store.last_logged() { self.sync_journal().await } else { Ok(()) };
             if flushed.and(synced).is_err() {

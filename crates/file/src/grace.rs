@@ -5,7 +5,7 @@
 //! [`Grace::wait`] returns when all that ran at its beginning have ended (a grace period, as in RCU: McKenney, 1998).
 //!
 //! I-90  Whoever uses a root, or chunks that no root names yet, holds a [`Use`] from before taking it until after the use, and
-//!       waits meanwhile for disks only: neither for locks nor for room.
+//!       waits meanwhile for disks only: neither for locks nor for room in the file layer. (The store's own line waits for disks.)
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

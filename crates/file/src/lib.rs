@@ -82,8 +82,8 @@ pub use status::{Description, Space, Status, metrics};
 /// The options of the store below.
 pub use store::Options as StoreOptions;
 pub use store::{
-    CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Health, Problem, ReclaimReport, RecoveryReport,
-    Remedy, StoreError, StoreStatus, Weights, are_free,
+    CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Health, Problem, ReclaimReport,
+    RecoveryReport, Remedy, StoreError, StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use write::Allocate;

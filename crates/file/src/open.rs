@@ -137,9 +137,10 @@ impl FileSystem {
         self.wants_reclaim.notify_one();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
-        self.end_prefetch().await;
         let flushed = self.sync_all().await;
         let committed = self.commit().await;
+        // After what somebody waits for.
+        self.end_prefetch().await;
         let closed = self.store.close().await.map_err(FileError::from);
         flushed.and(committed).and(closed)
     }

@@ -6,31 +6,46 @@
 //!
 //! [`Readers`]: crate::readers::Readers
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use store::Class;
+use tokio::sync::OwnedSemaphorePermit;
 
+use crate::attributes::Node;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::inode::Inode;
-use crate::read::gather;
-use crate::readers::Ahead;
+use crate::read::{EXTENTS_PER_STEP, gather};
 use crate::system::{FileSystem, PREFETCHERS};
 
 impl FileSystem {
-    /// Begins to read ahead, beside the caller.
-    pub(crate) fn read_ahead(&self, inode: &Arc<Inode>, ahead: Ahead) {
-        if ahead.data.is_empty() && ahead.metadata.is_empty() {
-            return;
+    /// Notes a read of a file of `size` bytes, and begins to read ahead of the reader, beside him. Whether he jumped there.
+    pub(crate) fn read_ahead(&self, node: Node, inode: &Arc<Inode>, read: Range<u64>, size: u64) -> bool {
+        // Where so many are at it already, a later read asks.
+        let permit = Arc::clone(&self.prefetchers).try_acquire_owned().ok();
+        let ahead = self.readers.note(node, read, size, permit.is_some());
+        if !(ahead.data.is_empty() && ahead.metadata.is_empty())
+            && let Some(permit) = permit
+        {
+            self.begin_prefetch(permit, node, Arc::clone(inode), ahead.data, ahead.metadata);
         }
-        // Where so many are at it already, the reader is ahead of them.
-        let Ok(permit) = Arc::clone(&self.prefetchers).try_acquire_owned() else { return };
+        ahead.is_jump
+    }
+
+    fn begin_prefetch(
+        &self,
+        permit: OwnedSemaphorePermit,
+        node: Node,
+        inode: Arc<Inode>,
+        data: Vec<Range<u64>>,
+        metadata: Vec<Range<u64>>,
+    ) {
         let Some(system) = self.me.upgrade().filter(|_| !self.is_stopping.load(Ordering::SeqCst)) else { return };
-        let inode = Arc::clone(inode);
         self.platform.tasks.aside(Box::pin(async move {
             // Who wants it hears of what fails.
-            let _ = system.prefetch(&inode, ahead).await;
+            let _ = system.prefetch(node, &inode, data, metadata).await;
             drop((inode, system));
             drop(permit);
         }));
@@ -42,27 +57,74 @@ impl FileSystem {
         all.forget();
     }
 
-    async fn prefetch(&self, inode: &Arc<Inode>, ahead: Ahead) -> Result<(), FileError> {
-        let _use = self.grace.enter(inode.file.0);
-        for range in ahead.data {
-            let (tree, mut settled, gaps) = {
-                let state = inode.state.lock();
-                let mut gaps = vec![range];
-                let settled = gather(&state, &mut gaps, &mut |_, _| ());
-                (state.base.tree.clone(), settled, gaps)
-            };
-            for gap in gaps {
-                settled.extend(self.base_extents(&tree, gap, usize::MAX).await?.0);
+    async fn prefetch(
+        &self,
+        node: Node,
+        inode: &Arc<Inode>,
+        data: Vec<Range<u64>>,
+        metadata: Vec<Range<u64>>,
+    ) -> Result<(), FileError> {
+        for range in data {
+            let mut at = Some(range.start);
+            while let Some(start) = at.filter(|start| *start < range.end) {
+                let (addresses, next) = {
+                    let _use = self.grace.enter(node.file.0);
+                    if !self.is_wanted(node, inode) {
+                        return Ok(());
+                    }
+                    self.chunks_of(inode, start..range.end).await?
+                };
+                // What lies there is found by its address, or is not: no root is in use.
+                self.store.prefetch(Class::Data, &addresses).await;
+                at = next;
             }
-            settled.sort_unstable_by_key(|(range, _)| range.start);
-            let address = |(_, extent)| if let Extent::Chunk { address, .. } = extent { Some(address) } else { None };
-            let addresses: Vec<_> = settled.into_iter().filter_map(address).collect();
-            self.store.prefetch(Class::Data, &addresses).await;
         }
-        for range in ahead.metadata {
-            let tree = inode.state.lock().base.tree.clone();
-            self.base_extents(&tree, range, usize::MAX).await?;
+        for range in metadata {
+            let mut at = Some(range.start);
+            while let Some(start) = at.filter(|start| *start < range.end) {
+                let _use = self.grace.enter(node.file.0);
+                if !self.is_wanted(node, inode) {
+                    return Ok(());
+                }
+                let tree = inode.state.lock().base.tree.clone();
+                at = self.base_extents(&tree, start..range.end, EXTENTS_PER_STEP).await?.1;
+            }
         }
         Ok(())
+    }
+
+    /// Whether the file is there still, and its tree with it (I-90): this runs some time after somebody asked.
+    fn is_wanted(&self, node: Node, inode: &Arc<Inode>) -> bool {
+        !self.is_stopping.load(Ordering::SeqCst)
+            && self.table.find(node).is_some_and(|known| Arc::ptr_eq(&known, inode))
+            && !inode.state.lock().is_gone
+    }
+
+    /// The chunks of some of a range, in order, and where to go on.
+    async fn chunks_of(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+    ) -> Result<(Vec<base::id::ChunkAddress>, Option<u64>), FileError> {
+        let (tree, mut settled, mut gaps) = {
+            let state = inode.state.lock();
+            let mut gaps = vec![range];
+            let settled = gather(&state, &mut gaps, &mut |_, _| ());
+            (state.base.tree.clone(), settled, gaps)
+        };
+        gaps.sort_unstable_by_key(|gap| gap.start);
+        let mut next = None;
+        for gap in gaps {
+            let (found, rest) = self.base_extents(&tree, gap, EXTENTS_PER_STEP).await?;
+            settled.extend(found);
+            if rest.is_some() {
+                next = rest;
+                break;
+            }
+        }
+        settled.retain(|(range, _)| next.is_none_or(|next| range.start < next));
+        settled.sort_unstable_by_key(|(range, _)| range.start);
+        let address = |(_, extent)| if let Extent::Chunk { address, .. } = extent { Some(address) } else { None };
+        Ok((settled.into_iter().filter_map(address).collect(), next))
     }
 }

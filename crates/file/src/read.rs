@@ -43,7 +43,7 @@ const SEEK_BYTES: u64 = 1 << 20;
 /// Chunks that one read has in hand at a time: of 2 MiB mostly, and never of more than 8.
 const CHUNKS_PER_STEP: usize = 32;
 /// Extents are looked up in groups of about this many, so that a file of a million extents needs little memory.
-const EXTENTS_PER_STEP: usize = 1024;
+pub(crate) const EXTENTS_PER_STEP: usize = 1024;
 
 impl FileSystem {
     /// Reads into `buffer`; fewer bytes only at the end of the file.
@@ -87,12 +87,8 @@ impl FileSystem {
             }
             (count, state.attributes.size, state.base.tree.clone(), settled, gaps)
         };
-        let mut is_jump = false;
-        if !gaps.is_empty() || !settled.is_empty() {
-            let ahead = self.readers.note(node, offset..offset + count as u64, size);
-            is_jump = ahead.is_jump;
-            self.read_ahead(&inode, ahead);
-        }
+        let is_settled = !gaps.is_empty() || !settled.is_empty();
+        let is_jump = is_settled && self.read_ahead(node, &inode, offset..offset + count as u64, size);
         for gap in gaps {
             for (range, extent) in self.base_extents(&tree, gap.clone(), usize::MAX).await?.0 {
                 let inside = range.start.max(gap.start)..range.end.min(gap.end);

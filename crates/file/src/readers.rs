@@ -9,15 +9,16 @@
 
 use std::ops::Range;
 
-use base::id::FileId;
 use parking_lot::Mutex;
 
 use crate::attributes::Node;
 
 /// Smallest window.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
-/// A read is in order if it begins so near to the end of the one before: a kernel's read-ahead sends requests side by side.
-const SLACK_BYTES: u64 = 1 << 20;
+/// Requests of one reader change places: how far off its place a read may be at most, beside twice its length.
+const SLACK_BYTES: u64 = 2 << 20;
+/// A window is no more than so many times what the reader has read in this way.
+const TRUST: u64 = 4;
 /// Windows that the metadata is ahead of the data.
 const METADATA_WINDOWS: u64 = 4;
 /// Steps of a reader that leaves gaps that are read ahead at most.
@@ -32,9 +33,15 @@ const PLACES_PER_LOCK: usize = 64;
 struct Reader {
     node: Node,
     last: Range<u64>,
+    /// How far it came: the end of what it read, or the beginning if it goes backwards.
+    edge: u64,
     /// From the beginning of the read before to that of the last.
     step: i64,
+    /// Whether the last read ended where the one before began.
+    was_back: bool,
     way: Way,
+    /// Bytes read in this way.
+    run: u64,
     /// Bytes that are read ahead.
     window: u64,
     /// How far data and metadata were asked for, in the reader's direction.
@@ -64,34 +71,49 @@ pub(crate) struct Ahead {
 
 impl Reader {
     fn new(node: Node, read: Range<u64>) -> Reader {
-        let (data, metadata) = (read.end, read.end);
-        Reader { node, last: read, step: 0, way: Way::Unknown, window: 0, data, metadata }
+        let edge = read.end;
+        let (way, data, metadata) = (Way::Unknown, edge, edge);
+        Reader { node, last: read, edge, step: 0, was_back: false, way, run: 0, window: 0, data, metadata }
     }
 
-    /// The next read of a file of `size` bytes.
-    fn note(&mut self, read: Range<u64>, size: u64, window_max: u64) -> Ahead {
+    /// The next read of a file of `size` bytes. Unless one `may_ask`, nothing is asked for now.
+    fn note(&mut self, read: Range<u64>, size: u64, window_max: u64, may_ask: bool) -> Ahead {
         let length = read.end - read.start;
         let step = read.start.cast_signed().wrapping_sub(self.last.start.cast_signed());
-        let is_near = |a: u64, b: u64| a.abs_diff(b) <= SLACK_BYTES.min(length);
-        let way = match step {
-            0 => self.way,
-            _ if step > 0 && is_near(read.start, self.last.end) => Way::Forward,
-            _ if step < 0 && is_near(read.end, self.last.start) => Way::Backward,
+        let is_near = |a: u64, b: u64, lengths: u64| a.abs_diff(b) <= (lengths * length).min(SLACK_BYTES);
+        let end = if self.way == Way::Backward { self.last.end } else { self.edge };
+        let is_back = step < 0 && is_near(read.end, self.last.start, 1);
+        let way = match self.way {
+            way if step == 0 => way,
+            Way::Forward if is_near(read.start, self.edge, 2) => Way::Forward,
+            Way::Backward if is_near(read.end, self.edge, 2) => Way::Backward,
+            _ if step > 0 && is_near(read.start, end, 1) => Way::Forward,
+            // Once is what two requests do that changed places.
+            _ if is_back && self.was_back => Way::Backward,
             _ if step == self.step => Way::Steps,
             _ => Way::Unknown,
         };
+        self.edge = match (way, self.way) {
+            (Way::Backward, Way::Backward) => self.edge.min(read.start),
+            (Way::Backward, _) => read.start,
+            _ if is_near(read.end, end, 2) => end.max(read.end),
+            _ => read.end,
+        };
         if way != self.way || way == Way::Unknown {
-            let edge = if way == Way::Forward { read.end } else { read.start };
-            (self.window, self.data, self.metadata) = (0, edge, edge);
+            let done = if way == Way::Steps { read.start } else { self.edge };
+            (self.run, self.window, self.data, self.metadata) = (0, 0, done, done);
         }
-        (self.way, self.step, self.last) = (way, step, read.clone());
+        (self.way, self.step, self.was_back, self.last) = (way, step, is_back, read.clone());
         if way == Way::Unknown || step == 0 {
             return Ahead { is_jump: way == Way::Unknown, ..Ahead::default() };
         }
-        self.window = (2 * self.window).max(2 * length).max(WINDOW_BYTES_MIN).min(window_max.max(length));
+        self.run = self.run.saturating_add(length);
+        let trusted = (TRUST * self.run).max(WINDOW_BYTES_MIN);
+        self.window = (2 * self.window).max(WINDOW_BYTES_MIN).max(2 * length).min(trusted).min(window_max.max(length));
         match way {
-            Way::Forward => self.forward(read.end, size),
-            Way::Backward => self.backward(read.start),
+            _ if !may_ask => Ahead::default(),
+            Way::Forward => self.forward(self.edge, size),
+            Way::Backward => self.backward(self.edge),
             _ => self.steps(&read, size),
         }
     }
@@ -160,15 +182,18 @@ impl Readers {
         Readers { places: (0..PLACES / PLACES_PER_LOCK).map(lock).collect(), window_max }
     }
 
-    /// Somebody reads `read` of a file of `size` bytes: what should be read ahead for it.
-    pub(crate) fn note(&self, node: Node, read: Range<u64>, size: u64) -> Ahead {
-        if self.window_max == 0 || read.is_empty() {
+    /// Somebody reads `read` of a file of `size` bytes: what should be read ahead for it. Unless one `may_ask`, it is asked for by a later read.
+    pub(crate) fn note(&self, node: Node, read: Range<u64>, size: u64, may_ask: bool) -> Ahead {
+        if read.is_empty() {
             return Ahead::default();
         }
-        let number = place_of(node.file);
-        let place = &mut self.places[number / PLACES_PER_LOCK].lock()[number % PLACES_PER_LOCK];
+        let number = place_of(node);
+        let locks = self.places.len();
+        let place = &mut self.places[number % locks].lock()[number / locks];
         match place {
-            Some(reader) if reader.node == node => reader.note(read, size, self.window_max),
+            Some(reader) if reader.node == node => {
+                reader.note(read, size, self.window_max, may_ask && self.window_max > 0)
+            }
             _ => {
                 let is_jump = read.start > 0;
                 *place = Some(Reader::new(node, read));
@@ -178,9 +203,9 @@ impl Readers {
     }
 }
 
-fn place_of(file: FileId) -> usize {
-    // Files of one directory have numbers in a row.
-    (file.0 % PLACES as u64) as usize
+fn place_of(node: Node) -> usize {
+    // Files of one directory have numbers in a row; the same file of two views should not share a place.
+    (node.file.0.wrapping_add(u64::from(node.view.0).wrapping_mul(337)) % PLACES as u64) as usize
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     options.store.cache_weights = if config.weighs_cache { Weights::WEIGHTED } else { Weights::EQUAL };
     // What one reader has ahead of it fits the cache with that of others.
     options.read_ahead_bytes_max = config.prefetch_bytes.min(options.store.cache_bytes / 4);
-    options.store.put_bytes_max = 2 * options.group_bytes as u64;
+    options.store.put_bytes_max = 2 * (options.group_bytes + file::CUT_BYTES_MAX) as u64;
     options.store.ahead_bytes_max = count(shared / 24, 1).min(8 << 20) as u32;
     options.store.index_cache_bytes = shared / 12;
     options.store.run_bytes = count(shared / 48 / disk_count.max(1) as u64, 1).clamp(64 << 10, 1 << 20);

@@ -5,7 +5,8 @@
 //! counted twice, and nothing that was admitted ever lacks room.
 //!
 //! A-1   The sum holds at each admission, but for A-3 and who is let in by force. Nobody allocates more than was reserved for it.
-//! A-2   First come, first served: nobody is admitted before one who has waited longer in the same line, however little they want.
+//! A-2   First come, first served: nobody is admitted before one who has waited longer in the same line, however little they want. A line passes
+//!       the first one, while that stands, by no more than its totals are larger: nobody starves.
 //! A-3   Who wants more of a pool than it ever has is admitted when nothing of it is in use.
 //! A-4   Lines are looked at when something is freed, when a reservation ends, and when somebody leaves a line. Who leaves, also by being dropped in
 //!       the moment of the admission, leaves nothing reserved.
@@ -14,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -21,11 +23,14 @@ use tokio::sync::oneshot;
 /// So much of each of `N` pools.
 pub type Amounts<const N: usize> = [u64; N];
 
-/// `N` pools of fixed size with `L` lines before them. Each line has totals of its own: where one has larger ones, it goes on for a while when
-/// others stand.
+/// `N` pools of fixed size with `L` lines before them. Each line has totals of its own: where one has larger ones than the first, it goes on for a
+/// while when that one stands.
 pub struct Pools<const N: usize, const L: usize = 1> {
     totals: [Amounts<N>; L],
     state: Mutex<State<N, L>>,
+    /// As in the state, for who only looks.
+    allocated: [AtomicU64; N],
+    waiting: [AtomicUsize; L],
 }
 
 struct State<const N: usize, const L: usize> {
@@ -33,6 +38,8 @@ struct State<const N: usize, const L: usize> {
     allocated: Amounts<N>,
     /// The next to be served in front.
     lines: [VecDeque<Waiter<N>>; L],
+    /// What each line was given since the first one stands.
+    passed: [Amounts<N>; L],
     next_number: u64,
 }
 
@@ -40,6 +47,19 @@ struct Waiter<const N: usize> {
     number: u64,
     wants: Amounts<N>,
     admitted: oneshot::Sender<()>,
+}
+
+/// Those who were admitted, to be told when the lock is free.
+#[must_use]
+struct Admitted(Vec<oneshot::Sender<()>>);
+
+impl Admitted {
+    fn tell(self) {
+        // Who went in this moment gives it back: its place says so.
+        for waiter in self.0 {
+            let _ = waiter.send(());
+        }
+    }
 }
 
 /// What an event may draw; given back when it is dropped. What was allocated stays so.
@@ -60,12 +80,17 @@ struct Place<const N: usize, const L: usize> {
 }
 
 impl<const N: usize, const L: usize> Pools<N, L> {
-    /// Pools with these totals, for each line.
+    /// Pools with these totals, for each line. Those of the first are the least.
     #[must_use]
     pub fn new(totals: [Amounts<N>; L]) -> Arc<Pools<N, L>> {
+        let (reserved, allocated, passed) = ([0; N], [0; N], [[0; N]; L]);
         let lines = [const { VecDeque::new() }; L];
-        let state = State { reserved: [0; N], allocated: [0; N], lines, next_number: 0 };
-        Arc::new(Pools { totals, state: Mutex::new(state) })
+        Arc::new(Pools {
+            totals,
+            state: Mutex::new(State { reserved, allocated, lines, passed, next_number: 0 }),
+            allocated: [const { AtomicU64::new(0) }; N],
+            waiting: [const { AtomicUsize::new(0) }; L],
+        })
     }
 
     /// Admits an event that may need so much, if nobody is before it in its line and there is as much.
@@ -74,20 +99,22 @@ impl<const N: usize, const L: usize> Pools<N, L> {
         if !state.lines[line].is_empty() || !self.has_room(&state, line, &wants) {
             return None;
         }
-        state.reserve(&wants);
+        self.take(&mut state, line, &wants);
         Some(Reservation { pools: Arc::clone(self), amounts: wants })
     }
 
     /// Admits an event that may need so much when its turn has come. The line is joined at the first poll.
     pub async fn reserve(self: &Arc<Self>, line: usize, wants: Amounts<N>) -> Reservation<N, L> {
-        let (place, admitted) = {
+        let (send, admitted) = oneshot::channel();
+        let place = {
             let mut state = self.state.lock();
-            let (send, admitted) = oneshot::channel();
             let number = state.next_number;
             state.next_number += 1;
             state.lines[line].push_back(Waiter { number, wants, admitted: send });
-            self.admit(&mut state);
-            (Place { pools: Arc::clone(self), line, number, wants, is_served: false }, admitted)
+            let served = self.admit(&mut state);
+            drop(state);
+            served.tell();
+            Place { pools: Arc::clone(self), line, number, wants, is_served: false }
         };
         admitted.await.expect("who takes a waiter out of its line admits it, or is the waiter");
         place.become_reservation()
@@ -95,88 +122,111 @@ impl<const N: usize, const L: usize> Pools<N, L> {
 
     /// Admits an event whatever there is: one that must not wait.
     pub fn force(self: &Arc<Self>, wants: Amounts<N>) -> Reservation<N, L> {
-        self.state.lock().reserve(&wants);
+        add(&mut self.state.lock().reserved, &wants);
         Reservation { pools: Arc::clone(self), amounts: wants }
     }
 
     /// Gives back what was allocated.
     pub fn free(&self, pool: usize, amount: u64) {
-        let mut state = self.state.lock();
-        let allocated = &mut state.allocated[pool];
-        *allocated = allocated.checked_sub(amount).expect("no more is freed than was allocated");
-        self.admit(&mut state);
+        self.change(|state| {
+            let allocated = &mut state.allocated[pool];
+            *allocated = allocated.checked_sub(amount).expect("no more is freed than was allocated");
+        });
     }
 
     /// Has `measure` say how much is allocated, for pools whose use is known elsewhere. It is called under the lock, so that of two at once the
     /// later one sees what the earlier one saw.
     pub fn measure(&self, measure: impl FnOnce(&mut Amounts<N>)) {
-        let mut state = self.state.lock();
-        measure(&mut state.allocated);
-        self.admit(&mut state);
+        self.change(|state| measure(&mut state.allocated));
     }
 
-    /// How much of a pool is allocated.
+    /// How much of a pool is allocated, at a glance.
     #[must_use]
     pub fn allocated(&self, pool: usize) -> u64 {
-        self.state.lock().allocated[pool]
+        self.allocated[pool].load(Ordering::Relaxed)
     }
 
-    /// How many wait in a line.
+    /// How many wait in a line, at a glance.
     #[must_use]
     pub fn waiting(&self, line: usize) -> usize {
-        self.state.lock().lines[line].len()
+        self.waiting[line].load(Ordering::Relaxed)
+    }
+
+    /// Changes the state, and serves whom that gives room.
+    fn change(&self, change: impl FnOnce(&mut State<N, L>)) {
+        let mut state = self.state.lock();
+        change(&mut state);
+        let served = self.admit(&mut state);
+        for (seen, allocated) in self.allocated.iter().zip(state.allocated) {
+            seen.store(allocated, Ordering::Relaxed);
+        }
+        drop(state);
+        served.tell();
     }
 
     fn has_room(&self, state: &State<N, L>, line: usize, wants: &Amounts<N>) -> bool {
+        let may_pass = line == 0 || state.lines[0].is_empty();
         (0..N).all(|pool| {
-            let used = state.reserved[pool] + state.allocated[pool];
-            wants[pool] == 0 || used == 0 || wants[pool] + used <= self.totals[line][pool]
+            let (used, total) = (state.reserved[pool] + state.allocated[pool], self.totals[line][pool]);
+            let passes = || state.passed[line][pool] + wants[pool] + self.totals[0][pool] <= total;
+            wants[pool] == 0 || (used == 0 && may_pass) || (wants[pool] + used <= total && (may_pass || passes()))
         })
     }
 
+    /// Reserves for one of a line.
+    fn take(&self, state: &mut State<N, L>, line: usize, wants: &Amounts<N>) {
+        add(&mut state.reserved, wants);
+        if line == 0 || state.lines[0].is_empty() {
+            state.passed = [[0; N]; L];
+        } else {
+            add(&mut state.passed[line], wants);
+        }
+    }
+
     /// Serves the lines as far as there is room.
-    fn admit(&self, state: &mut State<N, L>) {
+    fn admit(&self, state: &mut State<N, L>) -> Admitted {
+        let mut served = Vec::new();
         for line in 0..L {
             while let Some(waiter) = state.lines[line].front() {
                 if !self.has_room(state, line, &waiter.wants) {
                     break;
                 }
                 let Waiter { wants, admitted, .. } = state.lines[line].pop_front().expect("seen above");
-                state.reserve(&wants);
-                // Who goes in this moment gives it back: its place says so.
-                let _ = admitted.send(());
+                self.take(state, line, &wants);
+                served.push(admitted);
             }
+            self.waiting[line].store(state.lines[line].len(), Ordering::Relaxed);
         }
-    }
-
-    fn release(&self, state: &mut State<N, L>, amounts: &Amounts<N>) {
-        for (reserved, amount) in state.reserved.iter_mut().zip(amounts) {
-            *reserved -= amount;
-        }
-        self.admit(state);
+        Admitted(served)
     }
 }
 
-impl<const N: usize, const L: usize> State<N, L> {
-    fn reserve(&mut self, wants: &Amounts<N>) {
-        for (reserved, more) in self.reserved.iter_mut().zip(wants) {
-            *reserved += more;
-        }
+fn add<const N: usize>(amounts: &mut Amounts<N>, more: &Amounts<N>) {
+    for (amount, more) in amounts.iter_mut().zip(more) {
+        *amount += more;
+    }
+}
+
+fn subtract<const N: usize>(amounts: &mut Amounts<N>, less: &Amounts<N>) {
+    for (amount, less) in amounts.iter_mut().zip(less) {
+        *amount -= less;
     }
 }
 
 impl<const N: usize, const L: usize> Reservation<N, L> {
-    /// Takes so much of a pool, until it is freed. In all no more than was reserved.
-    pub fn allocate(&mut self, pool: usize, amount: u64) {
+    /// Takes so much of a pool, until it is freed: in all no more than was reserved. Gives what is allocated of it then.
+    pub fn allocate(&mut self, pool: usize, amount: u64) -> u64 {
         debug_assert!(amount <= self.amounts[pool], "{amount} of pool {pool}, of {} reserved", self.amounts[pool]);
-        self.pools.state.lock().allocated[pool] += amount;
+        let mut state = self.pools.state.lock();
+        state.allocated[pool] += amount;
+        self.pools.allocated[pool].store(state.allocated[pool], Ordering::Relaxed);
+        state.allocated[pool]
     }
 }
 
 impl<const N: usize, const L: usize> Drop for Reservation<N, L> {
     fn drop(&mut self) {
-        let mut state = self.pools.state.lock();
-        self.pools.release(&mut state, &self.amounts);
+        self.pools.change(|state| subtract(&mut state.reserved, &self.amounts));
     }
 }
 
@@ -192,14 +242,16 @@ impl<const N: usize, const L: usize> Drop for Place<N, L> {
         if self.is_served {
             return;
         }
-        let mut state = self.pools.state.lock();
-        match state.lines[self.line].iter().position(|waiter| waiter.number == self.number) {
-            Some(place) => {
-                state.lines[self.line].remove(place);
-                self.pools.admit(&mut state);
+        let mut left = None;
+        self.pools.change(|state| {
+            let line = &mut state.lines[self.line];
+            match line.iter().position(|waiter| waiter.number == self.number) {
+                Some(place) => left = line.remove(place),
+                None => subtract(&mut state.reserved, &self.wants),
             }
-            None => self.pools.release(&mut state, &self.wants),
-        }
+        });
+        // With its waker, when the lock is free.
+        drop(left);
     }
 }
 

@@ -97,8 +97,8 @@ const EMPTY: List = List { oldest: NONE, newest: NONE };
 /// A chunk that some want and nobody has.
 #[derive(Default)]
 struct Reading {
-    /// Held by who reads it.
-    lock: Arc<tokio::sync::Mutex<()>>,
+    /// Held by who reads it, and left with what was read: the cache may not take it.
+    lock: Arc<tokio::sync::Mutex<Option<Bytes>>>,
     /// How many want it.
     users: usize,
 }
@@ -183,7 +183,7 @@ impl Shard {
     /// Lets chunks go until no more than `limit` bytes are here; `false`: the others are in somebody's hands.
     fn make_room(&mut self, limit: u64, evicted: &mut Evicted) -> bool {
         // Each entry is let off once for each reason at most.
-        let mut steps = 2 * self.places.len() + 1;
+        let mut steps = (LISTS + 2) * self.places.len() + 1;
         while self.bytes > limit {
             let Some(at) = self.oldest() else { return false };
             let Some(rest) = steps.checked_sub(1) else { return false };
@@ -309,12 +309,13 @@ impl Cache {
         self.misses(class).add(1);
         let lock = Cache::join(address, &mut self.shard(address).lock());
         let _turn = Turn { cache: self, address };
-        let _first = lock.lock().await;
-        if let Some(content) = self.take(address) {
+        let mut first = lock.lock().await;
+        if let Some(content) = self.take(address).or_else(|| first.clone()) {
             return Ok(content);
         }
         let content = read.await?;
         self.insert(class, address, &content, Origin::Wanted);
+        *first = Some(content.clone());
         Ok(content)
     }
 
@@ -336,7 +337,7 @@ impl Cache {
     }
 
     /// Joins those who want a chunk.
-    fn join(address: &ChunkAddress, shard: &mut Shard) -> Arc<tokio::sync::Mutex<()>> {
+    fn join(address: &ChunkAddress, shard: &mut Shard) -> Arc<tokio::sync::Mutex<Option<Bytes>>> {
         let reading = shard.reading.entry(*address).or_default();
         reading.users += 1;
         Arc::clone(&reading.lock)
@@ -388,7 +389,16 @@ impl Drop for Turn<'_> {
 pub(crate) struct Claim {
     cache: Arc<Cache>,
     address: ChunkAddress,
-    first: Option<tokio::sync::OwnedMutexGuard<()>>,
+    first: Option<tokio::sync::OwnedMutexGuard<Option<Bytes>>>,
+}
+
+impl Claim {
+    /// The content, for those who wait.
+    pub(crate) fn give(mut self, content: Bytes) {
+        if let Some(first) = &mut self.first {
+            **first = Some(content);
+        }
+    }
 }
 
 impl Drop for Claim {

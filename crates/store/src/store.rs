@@ -23,7 +23,7 @@ use platform::pools::{Pools, Reservation};
 use platform::task::parallel;
 use tokio::sync::oneshot;
 
-use crate::cache::{Cache, Origin};
+use crate::cache::{Cache, Claim, Origin};
 use crate::chunk::{Named, pack};
 use crate::counters::Counters;
 use crate::failure::{StoreError, unknown};
@@ -42,9 +42,14 @@ const READERS_MAX: usize = 4;
 /// Chunks that one of them reads at least: a hand-over costs about as much as checking one.
 const READ_TOGETHER_MIN: usize = 3;
 
+const SMALL_PUT_BYTES: u64 = 1 << 20;
 /// Bytes of a pack that are read ahead at once, and the largest gap in them that nobody asked for.
 const RUN_AHEAD_BYTES: u64 = 1 << 20;
 const GAP_AHEAD_BYTES: u64 = 16 << 10;
+/// Tasks that read ahead at a time, about.
+const AHEAD_TASKS: u32 = 32;
+/// Chunks that are looked up before the first of them is read.
+const LOOKED_UP_TOGETHER: usize = 32;
 
 /// An open store. All methods may be called from many tasks.
 pub struct Store {
@@ -57,7 +62,7 @@ pub struct Store {
     pub(crate) journal: Arc<Journal>,
     cache: Arc<Cache>,
     /// Room for content on its way into packs.
-    putting: Arc<Pools<1>>,
+    putting: Arc<Pools<1, 2>>,
     /// A permit for each byte that may be read ahead at the moment.
     ahead: Arc<tokio::sync::Semaphore>,
     pub(crate) root: tokio::sync::Mutex<Root>,
@@ -81,7 +86,12 @@ pub(crate) struct Root {
 
 /// The right to put so many bytes of chunks.
 #[must_use]
-pub struct Room(#[expect(dead_code, reason = "held until it is dropped")] Reservation<1>);
+pub struct Room(#[expect(dead_code, reason = "held until it is dropped")] Reservation<1, 2>);
+
+/// A small put goes past large ones for a while: who syncs little does not wait for streams.
+fn line_of(bytes: u64) -> usize {
+    usize::from(bytes <= SMALL_PUT_BYTES)
+}
 
 fn bytes_of(contents: &[Bytes]) -> u64 {
     contents.iter().map(|content| content.len() as u64).sum()
@@ -125,7 +135,7 @@ impl Store {
             platform,
             identity,
             cache: Arc::new(Cache::new(options.cache_bytes, options.cache_weights, &counters)),
-            putting: Pools::new([[options.put_bytes_max]]),
+            putting: Pools::new([[options.put_bytes_max], [options.put_bytes_max + options.put_bytes_max / 2]]),
             ahead: Arc::new(tokio::sync::Semaphore::new(options.ahead_bytes_max as usize)),
             pool,
             counters,
@@ -173,14 +183,19 @@ impl Store {
     /// # Errors
     /// `TooLarge`, `Full`, `ReadOnly`. Some of the chunks may have been accepted.
     pub async fn put_many(&self, class: Class, contents: Vec<Bytes>) -> Result<Vec<ChunkAddress>, StoreError> {
-        let room = self.room(bytes_of(&contents)).await;
+        let bytes = bytes_of(&contents);
+        let room = match class {
+            // A commit makes room; it waits for nobody who wants some.
+            Class::Metadata => Room(self.putting.force([bytes])),
+            Class::Data => self.room(bytes).await,
+        };
         self.put_with(room, class, contents).await
     }
 
     /// Room for chunks of so many bytes, unless the store is busy (HydraFS, FAST'10: the store may answer *busy*, and calls back when there is
     /// room, which here is [`Store::room`]).
     pub fn try_room(&self, bytes: u64) -> Option<Room> {
-        let room = self.putting.try_reserve(0, [bytes]);
+        let room = self.putting.try_reserve(line_of(bytes), [bytes]);
         self.counters.put_busy.add(u64::from(room.is_none()));
         room.map(Room)
     }
@@ -191,7 +206,7 @@ impl Store {
             Some(room) => room,
             None => {
                 let _time = self.pool.clock.timer(&self.counters.put_wait);
-                Room(self.putting.reserve(0, [bytes]).await)
+                Room(self.putting.reserve(line_of(bytes), [bytes]).await)
             }
         }
     }
@@ -202,7 +217,7 @@ impl Store {
     /// As there.
     pub async fn put_with(
         &self,
-        _room: Room,
+        room: Room,
         class: Class,
         contents: Vec<Bytes>,
     ) -> Result<Vec<ChunkAddress>, StoreError> {
@@ -233,6 +248,7 @@ impl Store {
             let time = self.pool.clock.timer(&self.counters.group_append);
             self.packs.append(class, packed).await?;
             drop(time);
+            drop(room);
             if self.packs.is_much_waiting() {
                 self.keep_index().await;
             }
@@ -391,45 +407,75 @@ impl Store {
         receive
     }
 
-    /// Begins to read chunks that somebody is likely to want: those that lie together in a pack by one read. A guess: what cannot be read, or
-    /// not now, is left to who wants it.
+    /// Reads chunks that somebody is likely to want: those that lie together in a pack by one read. A guess: what cannot be found by a
+    /// look-up, or read, is left to who wants it. Returns when the reading of the last has begun.
     pub async fn prefetch(self: &Arc<Store>, class: Class, addresses: &[ChunkAddress]) {
-        let mut wanted = Vec::new();
-        for address in addresses {
-            if let Some(claim) = self.cache.claim(address)
-                && let Ok(place) = self.place(address, None).await
-            {
-                wanted.push(((place, *address), claim));
+        for some in addresses.chunks(LOOKED_UP_TOGETHER) {
+            for run in self.runs_of(some) {
+                let stored = run.last().map_or(0, |(place, _)| stored_end(place)) - u64::from(run[0].0.offset);
+                let content: u64 = run.iter().map(|(place, _)| u64::from(place.raw)).sum();
+                // What a task costs beside them bounds the number of tasks.
+                let most = self.options.ahead_bytes_max;
+                let cost = u32::try_from(stored + content).unwrap_or(most).max(most / AHEAD_TASKS).min(most);
+                let Ok(permit) = Arc::clone(&self.ahead).acquire_many_owned(cost).await else { return };
+                // Only now: who wants one of them waits for nothing but the disk.
+                let claimed: Vec<_> = run
+                    .into_iter()
+                    .filter_map(|member| self.cache.claim(&member.1).map(|claim| (member, claim)))
+                    .collect();
+                if claimed.is_empty() {
+                    continue;
+                }
+                let store = Arc::clone(self);
+                self.platform.tasks.aside(Box::pin(async move {
+                    store.read_ahead(class, claimed).await;
+                    drop(store);
+                    drop(permit);
+                }));
             }
         }
-        wanted.sort_unstable_by_key(|((place, _), _)| (place.pack, place.offset));
+    }
+
+    /// Where chunks lie that are not cached, those that lie together in one group.
+    fn runs_of(&self, addresses: &[ChunkAddress]) -> Vec<Vec<(Place, ChunkAddress)>> {
+        let absent = addresses.iter().filter(|address| !self.cache.has(address));
+        let place = |address: &ChunkAddress| {
+            let place = self.packs.index.lookup(address, &self.counters).ok()??;
+            Some((place, *address))
+        };
+        let mut places: Vec<(Place, ChunkAddress)> = absent.filter_map(place).collect();
+        places.sort_unstable_by_key(|(place, _)| (place.pack, place.offset));
+        places.dedup_by_key(|(_, address)| *address);
         let bytes_max = RUN_AHEAD_BYTES.min(u64::from(self.options.ahead_bytes_max) / 4);
-        let mut wanted = wanted.into_iter().peekable();
-        while let Some((first, claim)) = wanted.next() {
-            let (mut members, mut claims) = (vec![first], vec![claim]);
-            let mut end = first.0;
-            while let Some((next, claim)) =
-                wanted.next_if(|((place, _), _)| is_of_run(&first.0, &end, place, bytes_max))
-            {
-                end = next.0;
-                members.push(next);
-                claims.push(claim);
-            }
-            let bytes = end.offset + end.stored - first.0.offset;
-            let Ok(permit) = Arc::clone(&self.ahead).try_acquire_many_owned(bytes) else { return };
-            let store = Arc::clone(self);
-            self.platform.tasks.aside(Box::pin(async move {
-                let contents = store.packs.read_run(&members).await;
-                for (((_, address), content), claim) in members.iter().zip(contents).zip(claims) {
-                    if let Some(content) = content {
-                        store.counters.prefetched_chunks.add(1);
-                        store.cache.insert(class, address, &content, Origin::Ahead);
-                    }
-                    drop(claim);
+        let (mut runs, mut content) = (Vec::<Vec<(Place, ChunkAddress)>>::new(), 0);
+        for member in places {
+            content += u64::from(member.0.raw);
+            let is_next = |run: &Vec<(Place, ChunkAddress)>| {
+                content <= RUN_AHEAD_BYTES && is_of_run(&run[0].0, &run[run.len() - 1].0, &member.0, bytes_max)
+            };
+            match runs.last_mut().filter(|run| is_next(run)) {
+                Some(run) => run.push(member),
+                None => {
+                    content = u64::from(member.0.raw);
+                    runs.push(vec![member]);
                 }
-                drop(store);
-                drop(permit);
-            }));
+            }
+        }
+        runs
+    }
+
+    async fn read_ahead(&self, class: Class, claimed: Vec<((Place, ChunkAddress), Claim)>) {
+        let (members, claims): (Vec<_>, Vec<_>) = claimed.into_iter().unzip();
+        let run = self.packs.read_run(&members).await;
+        for ((place, address), claim) in members.iter().zip(claims) {
+            // One after the other: who waits for the first has it before the last is verified.
+            if let Some(content) =
+                run.as_ref().and_then(|run| self.packs.content_of(run, &members[0].0, place, address))
+            {
+                self.counters.prefetched_chunks.add(1);
+                self.cache.insert(class, address, &content, Origin::Ahead);
+                claim.give(content);
+            }
         }
     }
 
@@ -873,8 +919,11 @@ fn is_silence(error: &StoreError) -> bool {
 
 /// Whether a place is read with those from `first` to `last`, together no more than `bytes_max`.
 fn is_of_run(first: &Place, last: &Place, place: &Place, bytes_max: u64) -> bool {
-    let end = |place: &Place| u64::from(place.offset) + u64::from(place.stored);
     place.pack == first.pack
-        && end(place) - u64::from(first.offset) <= bytes_max
-        && u64::from(place.offset).saturating_sub(end(last)) <= GAP_AHEAD_BYTES
+        && stored_end(place).saturating_sub(u64::from(first.offset)) <= bytes_max
+        && u64::from(place.offset).saturating_sub(stored_end(last)) <= GAP_AHEAD_BYTES
+}
+
+fn stored_end(place: &Place) -> u64 {
+    u64::from(place.offset) + u64::from(place.stored)
 }

@@ -125,3 +125,44 @@ fn a_stream_that_waits_for_its_flush_keeps_nobody_from_changing_names() {
     machine.disk.set_faults(Faults::default());
     machine.run(system.close()).unwrap();
 }
+
+///
+#[test]
+fn who_syncs_little_does_not_wait_for_a_streams_flush() {
+    const LARGE_BYTES: u64 = 128 << 10;
+    const SYNCS: u64 = 200;
+    let machine = Machine::with(35, 1 << 30, Options { dirty_bytes_max: 1 << 20, ..Options::default() });
+    let system = machine.open();
+    let (stream, log) = machine.run(async {
+        let stream = create(&system, FileId::ROOT, "stream", Kind::Regular).await.file;
+        (stream, create(&system, FileId::ROOT, "log", Kind::Regular).await.file)
+    });
+    let writer = Arc::clone(&system);
+    let written = Arc::new(AtomicU64::new(0));
+    let progress = Arc::clone(&written);
+    machine.world.platform().tasks.spawn(
+        "stream",
+        Box::pin(async move {
+            // Until the machine is gone.
+            for write in 0_u64.. {
+                let bytes = pattern(LARGE_BYTES as usize, write);
+                writer.write(stream, write % 1000 * LARGE_BYTES, &bytes, false).await.unwrap();
+                progress.store(write + 1, Ordering::SeqCst);
+            }
+        }),
+    );
+    let mut late = 0;
+    machine.run(async {
+        let tasks = machine.world.platform().tasks;
+        for write in 0..SYNCS {
+            while system.status().writers_waiting == 0 {
+                tasks.sleep(Duration::from_micros(50)).await;
+            }
+            let before = written.load(Ordering::SeqCst);
+            system.write(log, write * 4096, &pattern(4096, write), false).await.unwrap();
+            late += u64::from(written.load(Ordering::SeqCst) > before);
+            system.sync(log).await.unwrap();
+        }
+    });
+    assert!(late < SYNCS / 10, "{late} of {SYNCS} small writes had to wait until the stream went on");
+}

@@ -112,8 +112,10 @@ fn a_line_with_larger_totals_goes_on_when_another_stands() {
     let mut first = Box::pin(pools.reserve(0, [1]));
     let mut context = Context::from_waker(Waker::noop());
     assert!(first.as_mut().poll(&mut context).is_pending());
-    drop(pools.try_reserve(1, [5]).expect("another line"));
-    assert!(pools.try_reserve(1, [6]).is_none());
+    drop(pools.try_reserve(1, [3]).expect("another line"));
+    assert!(pools.try_reserve(1, [3]).is_none(), "it has passed by 3 of 5 already");
+    drop(pools.try_reserve(1, [2]).expect("5 of 5"));
+    assert!(pools.try_reserve(1, [1]).is_none());
     let forced = pools.force([6]);
     level = 4;
     pools.measure(|allocated| allocated[0] = level);

@@ -91,26 +91,32 @@ impl Packs {
         corrupt("a chunk", &self.path_of(place.pack), u64::from(place.offset), expected, found)
     }
 
-    /// The contents of chunks of one pack that lie near each other, in the order of their places, by one read; each is verified. What is not
-    /// right is `None`: who wants it reads it alone, and hears why.
-    pub(crate) async fn read_run(&self, members: &[(Place, ChunkAddress)]) -> Vec<Option<Bytes>> {
-        let (Some((first, _)), Some((last, _))) = (members.first(), members.last()) else { return Vec::new() };
-        let start = u64::from(first.offset);
-        let length = (u64::from(last.offset) - start) as usize + ChunkHeader::BYTES + last.stored as usize;
-        let bytes = match self.buffered(first, length) {
-            Some(bytes) => Ok(bytes),
-            None => self.read_bytes(first.pack, start, length).await,
-        };
-        let Ok(bytes) = bytes else { return vec![None; members.len()] };
-        let content = |(place, address): &(Place, ChunkAddress)| {
-            let at = (place.offset - first.offset) as usize;
-            let stored = bytes.slice(at..at + ChunkHeader::BYTES + place.stored as usize);
-            let payload = self.payload(address, place, &stored).ok()?;
-            let content = self.unpack(&place.header(*address), place, payload).ok()?;
-            // What is stored raw is a part of the run: a copy of it does not keep the whole.
-            Some(if place.codec != Codec::Zstd { Bytes::copy_from_slice(&content) } else { content })
-        };
-        members.iter().map(content).collect()
+    /// The bytes of chunks of one pack that lie near each other, in the order of their places, by one read; `None` if they cannot be had.
+    pub(crate) async fn read_run(&self, members: &[(Place, ChunkAddress)]) -> Option<Bytes> {
+        let ((first, _), (last, _)) = (members.first()?, members.last()?);
+        let length = last.offset.checked_sub(first.offset)? as usize + ChunkHeader::BYTES + last.stored as usize;
+        match self.buffered(first, length) {
+            Some(bytes) => Some(bytes),
+            None => self.read_bytes(first.pack, u64::from(first.offset), length).await.ok(),
+        }
+    }
+
+    /// The content of one of them, verified, from bytes that begin with the first. What is not right is `None`: who wants it reads it alone, and
+    /// hears why.
+    pub(crate) fn content_of(
+        &self,
+        run: &Bytes,
+        first: &Place,
+        place: &Place,
+        address: &ChunkAddress,
+    ) -> Option<Bytes> {
+        let at = place.offset.checked_sub(first.offset)? as usize;
+        let end = at + ChunkHeader::BYTES + place.stored as usize;
+        let stored = (end <= run.len()).then(|| run.slice(at..end))?;
+        let payload = self.payload(address, place, &stored).ok()?;
+        let content = self.unpack(&place.header(*address), place, payload).ok()?;
+        // What is stored as it is is a part of the run: a copy of it does not keep the whole.
+        Some(if place.codec == Codec::Zstd { content } else { Bytes::copy_from_slice(&content) })
     }
 
     async fn read_bytes(&self, pack: u64, offset: u64, length: usize) -> Result<Bytes, StoreError> {
