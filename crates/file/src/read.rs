@@ -106,12 +106,13 @@ impl FileSystem {
 
     /// As `copy_chunks`, for who wants little of each chunk.
     async fn copy_parts(&self, settled: Vec<Settled>, offset: u64, buffer: &mut [u8]) -> Result<(), FileError> {
+        let reads_more = self.options.read_ahead_bytes_max > 0;
         for (range, extent) in settled {
             let Extent::Chunk { address, skip, .. } = extent else { continue };
             let at = usize::try_from(range.start - offset).expect("inside the buffer");
             let length = usize::try_from(range.end - range.start).expect("inside the buffer");
             let part = skip..skip.saturating_add(length as u32);
-            let content = self.store.get_part(&address, part).await?;
+            let content = self.store.get_part(&address, part, reads_more).await?;
             if content.len() != length {
                 let error = Reader::new(&content).refuse("extent within its chunk");
                 return Err(corrupt("extent", address.to_string(), error));

@@ -285,6 +285,12 @@ impl Cache {
         self.shard(address).lock().places.contains_key(address)
     }
 
+    /// Whether there is room for more about this chunk without anything going, and will be for a while.
+    pub(crate) fn has_plenty(&self, address: &ChunkAddress) -> bool {
+        let shard = self.shard(address).lock();
+        shard.bytes < shard.capacity / 2
+    }
+
     /// Takes a chunk in, if there is room for it.
     pub(crate) fn insert(&self, class: Class, address: &ChunkAddress, content: &Bytes, origin: Origin) {
         let evicted = self.shard(address).lock().insert(class, address, content, origin);

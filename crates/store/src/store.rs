@@ -294,14 +294,19 @@ impl Store {
     }
 
     /// A part of the content of a chunk of file content, verified; shorter where the chunk ends before. Of a chunk whose groups have hashes of
-    /// their own only those groups are read that have a byte of it, unless they are most of it.
+    /// their own only those groups are read that have a byte of it, unless they are most of it. `or_more`: where memory has room to spare, the
+    /// whole chunk is, for what lies about it.
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub async fn get_part(self: &Arc<Store>, address: &ChunkAddress, part: Range<u32>) -> Result<Bytes, StoreError> {
-        if !self.cache.has(address)
-            && let Some(found) = Box::pin(self.read_part(address, &part)).await
-        {
+    pub async fn get_part(
+        self: &Arc<Store>,
+        address: &ChunkAddress,
+        part: Range<u32>,
+        or_more: bool,
+    ) -> Result<Bytes, StoreError> {
+        let is_whole = self.cache.has(address) || (or_more && self.cache.has_plenty(address));
+        if !is_whole && let Some(found) = Box::pin(self.read_part(address, &part)).await {
             return Ok(found);
         }
         // Also where a part could not be read, or verified: there all that can be done for a chunk is done.

@@ -94,7 +94,8 @@ fn a_cold_stream_from_far_away_is_read_ahead() {
 fn who_jumps_about_reads_no_more_than_groups() {
     const READS: u64 = 200;
     const TREE_BYTES: u64 = 256 << 10;
-    let (machine, file) = written();
+    let (mut machine, file) = written();
+    machine.options.read_ahead_bytes_max = 0;
     let system = machine.open();
     machine.run(async {
         let mut buffer = vec![0; 4096];

@@ -42,7 +42,7 @@ fn a_part_costs_the_groups_that_have_it() {
         machine.run(Store::open(&machine.world.platform(), &machine.handles(), options)).expect("it was closed");
     let cost = |part: std::ops::Range<u32>| {
         let before = store.counters().read_bytes.value();
-        let found = machine.run(store.get_part(&address, part.clone())).unwrap();
+        let found = machine.run(store.get_part(&address, part.clone(), false)).unwrap();
         assert_eq!(found, content.slice(part.start as usize..part.end.min(BYTES as u32) as usize));
         store.counters().read_bytes.value() - before
     };
@@ -50,9 +50,30 @@ fn a_part_costs_the_groups_that_have_it() {
     assert_eq!(cost(PART), header + TABLE_BYTES + group);
     assert_eq!(cost(PART.start - 1000..PART.end + 1000), 0, "the same group, from memory");
     assert_eq!(cost(2 * group as u32 - 1..2 * group as u32 + 1), group, "one more of two");
+    assert_eq!(store.counters().groups_read.value(), 2);
     assert_eq!(cost(BYTES as u32 - 50..BYTES as u32), 100, "the last is short");
     assert_eq!(cost(0..BYTES as u32), header + TABLE_BYTES + BYTES as u64, "most of it is all of it");
     assert_eq!(cost(PART.start..BYTES as u32 + 1), 0, "and then all of it is in memory; it ends where it ends");
+}
+
+#[test]
+fn where_memory_has_room_to_spare_the_whole_is_read() {
+    let (machine, address, content) = node(4);
+    for (cache_bytes, groups) in [(4 << 20, 0), (64 << 10, 1)] {
+        let options = Options { cache_bytes, ..options() };
+        let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), options)).unwrap();
+        machine.run(async {
+            for number in 0..20 {
+                // Of what is in memory already there is more than half.
+                let address = store.put(Class::Metadata, &super::content(2 * number, 4000)).await.unwrap();
+                store.get(Class::Metadata, &address).await.unwrap();
+            }
+        });
+        assert_eq!(machine.run(store.get_part(&address, PART, true)).unwrap(), expected(&content));
+        assert_eq!(store.counters().groups_read.value(), groups, "{cache_bytes}");
+        drop(store);
+        machine.world.restart();
+    }
 }
 
 #[test]
@@ -63,7 +84,7 @@ fn what_is_wrong_with_a_part_is_found_and_mended() {
     // The table: the content does not need it.
     machine.disks[0].flip_bit(&path, payload + 40, 3);
     let (store, _) = machine.open();
-    assert_eq!(machine.run(store.get_part(&address, PART)).unwrap(), expected(&content));
+    assert_eq!(machine.run(store.get_part(&address, PART, false)).unwrap(), expected(&content));
     assert_eq!(store.counters().groups_read.value(), 0, "the whole was read");
     let report = machine.run(store.check(Depth::Deep, &|_, _| {}));
     let found: Vec<_> = report.problems.iter().map(|problem| (problem.code, problem.remedy)).collect();
@@ -73,7 +94,7 @@ fn what_is_wrong_with_a_part_is_found_and_mended() {
     drop(store);
     machine.world.restart();
     let (store, _) = machine.open();
-    assert_eq!(machine.run(store.get_part(&address, PART)).unwrap(), expected(&content));
+    assert_eq!(machine.run(store.get_part(&address, PART, false)).unwrap(), expected(&content));
     assert_eq!(store.counters().groups_read.value(), 1, "it is what it should be again");
     drop(store);
     machine.world.restart();
@@ -81,8 +102,8 @@ fn what_is_wrong_with_a_part_is_found_and_mended() {
     let (path, _) = pack(&machine.disks[0]);
     machine.disks[0].flip_bit(&path, payload + TABLE_BYTES + u64::from(PART.start), 0);
     let (store, _) = machine.open();
-    assert!(machine.run(store.get_part(&address, PART)).is_err());
-    assert_eq!(machine.run(store.get_part(&address, 0..10)).unwrap(), content.slice(0..10));
+    assert!(machine.run(store.get_part(&address, PART, false)).is_err());
+    assert_eq!(machine.run(store.get_part(&address, 0..10, false)).unwrap(), content.slice(0..10));
 }
 
 #[test]
