@@ -3,8 +3,8 @@
 //! A write is refused while the disks could not take what the buffer holds, so what was accepted always fits.
 //!
 //! A-5   Who waits for the buffer holds nothing of the records: a stream that waits for its flush keeps nobody from changing names.
-//! A-7   Small writes have a part of the buffer to themselves: who makes and syncs them does not wait for a stream's flush.
 //! A-6   Who waits hears of what keeps room from being made. Want of room on the disks keeps nobody from removing.
+//! A-7   Small writes have a part of the buffer to themselves: who makes and syncs them does not wait for a stream's flush.
 //!
 //! Not here: the pools (`room`); how room is made (`flush`, `commit`, `reclaim`).
 

@@ -76,7 +76,7 @@ impl Reader {
         Reader { node, last: read, edge, step: 0, was_back: false, way, run: 0, window: 0, data, metadata }
     }
 
-    /// The next read of a file of `size` bytes. Unless one `may_ask`, nothing is asked for now.
+    /// Takes note of the next read of a file of `size` bytes, and tells what to read ahead: nothing, unless the caller `may_ask` for it.
     fn note(&mut self, read: Range<u64>, size: u64, window_max: u64, may_ask: bool) -> Ahead {
         let length = read.end - read.start;
         let step = read.start.cast_signed().wrapping_sub(self.last.start.cast_signed());

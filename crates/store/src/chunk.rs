@@ -1,8 +1,8 @@
 //! Chunks: cutting streams, and turning content into what is stored and back.
 //!
 //! C-1   What [`unpack`] returns hashes to the address it was asked for; nothing else leaves the store.
-//! C-3   What [`unpack_group`] returns hashes to the group's place in the table, and that table ([`groups_of`]) to the address.
 //! C-2   Cuts depend only on the bytes from the last cut on, never on how a stream was divided into calls.
+//! C-3   What [`unpack_group`] returns hashes to the group's place in the table, and that table ([`groups_of`]) to the address.
 
 use std::cell::RefCell;
 use std::ops::Range;

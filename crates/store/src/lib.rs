@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `format` and `failure`;
-//! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `recover`, `store`, `check`, `mark`, `reclaim`, `repair`. Every byte on disk:
+//! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `recover`, `check`, `mark`, `reclaim`, `repair`. Every byte on disk:
 //! docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -37,6 +37,8 @@ mod journal;
 mod options;
 
 mod store;
+
+mod reading;
 
 mod recover;
 

@@ -6,7 +6,7 @@
 //!
 //! A guess: it changes what the system has cached, never what is read.
 //!
-//! Not here: file data, whose reader is the kernel's read-ahead.
+//! Not here: file data, which is read ahead by what a reader of a file will want (`Store::prefetch`).
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,0 +1,368 @@
+//! Reading of chunks: by themselves, in parts, many at a time, and ahead of who will want them.
+//!
+//! T-4   What is given was verified on the way here, or lies in the cache, where only what was verified is put. A chunk that does not verify
+//!       is read once more, then looked for in another copy, then where the index made again says it is; only then it is an error.
+//!
+//! Not here: the cache (`cache`), the reads of a pack's bytes (`pack`).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::hash::GROUP_BYTES;
+use base::id::ChunkAddress;
+use bytes::{Bytes, BytesMut};
+use platform::disk::DiskErrorKind;
+use tokio::sync::oneshot;
+
+use crate::cache::{Claim, Origin};
+use crate::failure::{StoreError, unknown};
+use crate::format::{Class, Codec, INDEX_FILE, Place};
+use crate::store::Store;
+
+/// Tasks that read the chunks of one [`Store::get_many`] at most.
+const READERS_MAX: usize = 4;
+/// Chunks that one of them reads at least: a hand-over costs about as much as checking one.
+const READ_TOGETHER_MIN: usize = 3;
+
+/// Bytes of a pack that are read ahead at once, and the largest gap in them that nobody asked for.
+const RUN_AHEAD_BYTES: u64 = 1 << 20;
+const GAP_AHEAD_BYTES: u64 = 16 << 10;
+/// Tasks that read ahead at a time, about.
+const AHEAD_TASKS: u32 = 32;
+/// Chunks that are looked up before the first of them is read.
+const LOOKED_UP_TOGETHER: usize = 32;
+
+/// The part of a chunk that the hashes of its groups are; the groups have their numbers.
+const TABLE: usize = 0xff;
+
+/// What a part of a chunk is called in the cache: no chunk's address, as far as addresses are random.
+fn key_of_part(address: &ChunkAddress, part: usize) -> ChunkAddress {
+    let mut key = *address;
+    key.0.iter_mut().for_each(|byte| *byte = !*byte);
+    key.0[8] ^= part as u8;
+    key
+}
+
+impl Store {
+    /// The content of a chunk, verified against its address.
+    ///
+    /// # Errors
+    /// `Absent`, or `Corrupt`: never wrong bytes. `Disk` where nobody knows: a disk gave no answer that would tell.
+    pub async fn get(self: &Arc<Store>, class: Class, address: &ChunkAddress) -> Result<Bytes, StoreError> {
+        self.counters.chunks_read.add(1);
+        match self.cache.hit(class, address) {
+            Some(content) => Ok(content),
+            // Boxed: most find it cached, and need not carry this.
+            None => Box::pin(self.cache.read_through(class, address, self.read(address))).await,
+        }
+    }
+
+    /// A part of the content of a chunk of file content, verified; shorter where the chunk ends before. Of a chunk whose groups have hashes of
+    /// their own only those groups are read that have a byte of it, unless they are most of it. `or_more`: where memory has room to spare, the
+    /// whole chunk is, for what lies about it.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn get_part(
+        self: &Arc<Store>,
+        address: &ChunkAddress,
+        part: Range<u32>,
+        or_more: bool,
+    ) -> Result<Bytes, StoreError> {
+        let is_whole = self.cache.has(address) || (or_more && self.cache.has_plenty(address));
+        if !is_whole && let Some(found) = Box::pin(self.read_part(address, &part)).await {
+            return Ok(found);
+        }
+        // Also where a part could not be read, or verified: there all that can be done for a chunk is done.
+        let content = self.get(Class::Data, address).await?;
+        let end = content.len().min(part.end as usize);
+        Ok(content.slice(end.min(part.start as usize)..end))
+    }
+
+    async fn read_part(self: &Arc<Store>, address: &ChunkAddress, part: &Range<u32>) -> Option<Bytes> {
+        let place = self.place(address, None).await.ok()?;
+        let groups = part.start as usize / GROUP_BYTES..(part.end as usize).div_ceil(GROUP_BYTES);
+        let is_little = 2 * groups.len() <= (place.raw as usize).div_ceil(GROUP_BYTES);
+        if place.codec != Codec::Groups || part.is_empty() || part.end > place.raw || !is_little {
+            return None;
+        }
+        let table_key = key_of_part(address, TABLE);
+        let table = match self.cache.hit(Class::Metadata, &table_key) {
+            Some(table) => table,
+            None => {
+                let read = self.packs.read_groups(address, &place, groups.start);
+                self.cache.read_through(Class::Metadata, &table_key, read).await.ok()?
+            }
+        };
+        let mut found = BytesMut::with_capacity(part.len());
+        for number in groups {
+            let key = key_of_part(address, number);
+            let group = match self.cache.hit(Class::Data, &key) {
+                Some(group) => group,
+                None => {
+                    self.counters.groups_read.add(1);
+                    let read = self.packs.read_group(address, &place, &table, number);
+                    self.cache.read_through(Class::Data, &key, read).await.ok()?
+                }
+            };
+            let start = number * GROUP_BYTES;
+            let from = (part.start as usize).max(start) - start;
+            let to = (part.end as usize).min(start + group.len()).checked_sub(start)?;
+            found.extend_from_slice(group.get(from..to)?);
+        }
+        Some(found.freeze())
+    }
+
+    /// The contents of chunks, in their order, each as [`Store::get`] gives it. Of many that are not cached some are read and checked
+    /// at the same time.
+    ///
+    /// # Errors
+    /// As [`Store::get`], of one of them.
+    pub async fn get_many(
+        self: &Arc<Store>,
+        class: Class,
+        addresses: &[ChunkAddress],
+    ) -> Result<Vec<Bytes>, StoreError> {
+        let absent: Vec<usize> = match addresses {
+            [_] => Vec::new(),
+            _ => (0..addresses.len()).filter(|number| !self.cache.has(&addresses[*number])).collect(),
+        };
+        let each = absent.len().div_ceil(READERS_MAX).max(READ_TOGETHER_MIN);
+        let mut parts: Vec<&[usize]> = absent.chunks(each).collect();
+        // The last is read here, with what is cached.
+        parts.pop();
+        let begin = |part: &&[usize]| self.get_aside(class, part.iter().map(|number| addresses[*number]).collect());
+        let begun: Vec<_> = parts.iter().map(begin).collect();
+        let mut contents: Vec<Option<Bytes>> = vec![None; addresses.len()];
+        let is_elsewhere = |number: &usize| parts.iter().any(|part| part.contains(number));
+        let mut result = Ok(());
+        for number in (0..addresses.len()).filter(|number| !is_elsewhere(number)) {
+            match self.get(class, &addresses[number]).await {
+                Ok(content) => contents[number] = Some(content),
+                Err(error) => result = Err(error),
+            }
+        }
+        // All are waited for: none works for nobody.
+        for (part, begun) in parts.into_iter().zip(begun) {
+            match begun.await.expect("a panic there is one here") {
+                Ok(read) => part.iter().zip(read).for_each(|(number, content)| contents[*number] = Some(content)),
+                Err(error) => result = Err(error),
+            }
+        }
+        result.map(|()| contents.into_iter().flatten().collect())
+    }
+
+    /// Begins to get chunks, beside the caller.
+    fn get_aside(
+        self: &Arc<Store>,
+        class: Class,
+        addresses: Vec<ChunkAddress>,
+    ) -> oneshot::Receiver<Result<Vec<Bytes>, StoreError>> {
+        let (send, receive) = oneshot::channel();
+        let store = Arc::clone(self);
+        self.platform.tasks.aside(Box::pin(async move {
+            let mut contents = Vec::with_capacity(addresses.len());
+            let mut result = Ok(());
+            for address in &addresses {
+                // Who asked may have gone.
+                if send.is_closed() || result.is_err() {
+                    break;
+                }
+                result = store.get(class, address).await.map(|content| contents.push(content));
+            }
+            drop(store);
+            drop(send.send(result.map(|()| contents)));
+        }));
+        receive
+    }
+
+    /// Reads chunks that somebody is likely to want: those that lie together in a pack by one read. A guess: what cannot be found by a
+    /// look-up, or read, is left to who wants it. Returns when the reading of the last has begun.
+    pub async fn prefetch(self: &Arc<Store>, class: Class, addresses: &[ChunkAddress]) {
+        for some in addresses.chunks(LOOKED_UP_TOGETHER) {
+            for run in self.runs_of(some) {
+                let stored = run.last().map_or(0, |(place, _)| stored_end(place)) - u64::from(run[0].0.offset);
+                let content: u64 = run.iter().map(|(place, _)| u64::from(place.raw)).sum();
+                // What a task costs beside them bounds the number of tasks.
+                let most = self.options.ahead_bytes_max;
+                let cost = u32::try_from(stored + content).unwrap_or(most).max(most / AHEAD_TASKS).min(most);
+                let Ok(permit) = Arc::clone(&self.ahead).acquire_many_owned(cost).await else { return };
+                // Only now: who wants one of them waits for nothing but the disk.
+                let claimed: Vec<_> = run
+                    .into_iter()
+                    .filter_map(|member| self.cache.claim(&member.1).map(|claim| (member, claim)))
+                    .collect();
+                if claimed.is_empty() {
+                    continue;
+                }
+                let store = Arc::clone(self);
+                self.platform.tasks.aside(Box::pin(async move {
+                    store.read_ahead(class, claimed).await;
+                    drop(store);
+                    drop(permit);
+                }));
+            }
+        }
+    }
+
+    /// Where chunks lie that are not cached, those that lie together in one group.
+    fn runs_of(&self, addresses: &[ChunkAddress]) -> Vec<Vec<(Place, ChunkAddress)>> {
+        let absent = addresses.iter().filter(|address| !self.cache.has(address));
+        let place = |address: &ChunkAddress| {
+            let place = self.packs.index.lookup(address, &self.counters).ok()??;
+            Some((place, *address))
+        };
+        let mut places: Vec<(Place, ChunkAddress)> = absent.filter_map(place).collect();
+        places.sort_unstable_by_key(|(place, _)| (place.pack, place.offset));
+        places.dedup_by_key(|(_, address)| *address);
+        let bytes_max = RUN_AHEAD_BYTES.min(u64::from(self.options.ahead_bytes_max) / 4);
+        let (mut runs, mut content) = (Vec::<Vec<(Place, ChunkAddress)>>::new(), 0);
+        for member in places {
+            content += u64::from(member.0.raw);
+            let is_next = |run: &Vec<(Place, ChunkAddress)>| {
+                content <= RUN_AHEAD_BYTES && is_of_run(&run[0].0, &run[run.len() - 1].0, &member.0, bytes_max)
+            };
+            match runs.last_mut().filter(|run| is_next(run)) {
+                Some(run) => run.push(member),
+                None => {
+                    content = u64::from(member.0.raw);
+                    runs.push(vec![member]);
+                }
+            }
+        }
+        runs
+    }
+
+    async fn read_ahead(&self, class: Class, claimed: Vec<((Place, ChunkAddress), Claim)>) {
+        let (members, claims): (Vec<_>, Vec<_>) = claimed.into_iter().unzip();
+        let run = self.packs.read_run(&members).await;
+        for ((place, address), claim) in members.iter().zip(claims) {
+            // One after the other: who waits for the first has it before the last is verified.
+            if let Some(content) =
+                run.as_ref().and_then(|run| self.packs.content_of(run, &members[0].0, place, address))
+            {
+                self.counters.prefetched_chunks.add(1);
+                self.cache.insert(class, address, &content, Origin::Ahead);
+                claim.give(content);
+            }
+        }
+    }
+
+    /// Reads past the cache.
+    pub(crate) async fn read(self: &Arc<Store>, address: &ChunkAddress) -> Result<Bytes, StoreError> {
+        let _time = self.pool.clock.timer(&self.counters.chunk_read);
+        let mut place = self.place(address, None).await?;
+        let mut is_second = false;
+        loop {
+            let error = match self.packs.read(address, &place).await {
+                Ok(content) => return Ok(content),
+                Err(error) => error,
+            };
+            self.counters.verify_failures.add(u64::from(matches!(error, StoreError::Corrupt { .. })));
+            let now = self.place(address, None).await?;
+            if now != place {
+                // It was moved meanwhile.
+                place = now;
+            } else if is_second || is_silence(&error) {
+                self.packs.note_failed_read(&place, &error);
+                if let Some(content) = self.other_copy(address, place).await {
+                    return Ok(content);
+                }
+                place = self.place_after(address, place, error).await?;
+                is_second = false;
+            } else {
+                // A bit that flipped on its way here may be right the next time.
+                self.packs.forget_read(&place).await;
+                is_second = true;
+            }
+        }
+    }
+
+    /// The content of a further copy of a chunk that does not verify at `place`, if there is a good one.
+    async fn other_copy(&self, address: &ChunkAddress, place: Place) -> Option<Bytes> {
+        // What keeps the copies from being known is no worse than what is wrong already.
+        for copy in self.packs.index.file().copies_of(address).unwrap_or_default() {
+            if copy == place || !self.packs.has(copy.pack) {
+                continue;
+            }
+            if let Ok(content) = self.packs.read(address, &copy).await {
+                // T-3: the one that is named is a bad one still.
+                self.packs.doubt(*address);
+                self.counters.other_copies.add(1);
+                return Some(content);
+            }
+        }
+        None
+    }
+
+    /// Another place than the one where the chunk was looked for in vain, if there is one: an older version of a page of the index
+    /// names places of old.
+    async fn place_after(
+        self: &Arc<Store>,
+        address: &ChunkAddress,
+        place: Place,
+        error: StoreError,
+    ) -> Result<Place, StoreError> {
+        let other = match &error {
+            StoreError::Corrupt { .. } => match self.packs.is_named_at(address, &place).await {
+                Ok(true) => Err(error.clone()),
+                Ok(false) => self.place(address, Some(place)).await,
+                Err(failure) => Err(failure),
+            },
+            _ => Err(error.clone()),
+        };
+        other.map_err(|other| {
+            self.packs.doubt(*address);
+            // In a pack that is there, it is the chunk that is damaged.
+            if matches!(other, StoreError::Absent { .. }) && self.packs.has(place.pack) { error } else { other }
+        })
+    }
+
+    /// Where a chunk lies. X-4; `wrong` is a place that counts for none.
+    async fn place(self: &Arc<Store>, address: &ChunkAddress, wrong: Option<Place>) -> Result<Place, StoreError> {
+        let index = &self.packs.index;
+        let look = || {
+            // Before the look-up: what a file says that is replaced meanwhile is not believed for the new one.
+            let (made, file) = (index.made_again(), index.file());
+            let found = index.lookup(address, &self.counters).map(|found| found.filter(|place| Some(*place) != wrong));
+            // Nor what it says after a repair made it forget.
+            (found, made.filter(|_| index.made_again().is_some()), file)
+        };
+        let (mut found, mut made, mut file) = look();
+        if !matches!(found, Ok(Some(_))) && made.is_none() {
+            self.make_index_again().await;
+            (found, made, file) = look();
+        }
+        let disk = &self.pool.disks[0].disk;
+        let cause = match (found, made) {
+            (Ok(Some(place)), _) => return Ok(place),
+            (Err(error), _) => {
+                index.doubt(disk, &file);
+                error
+            }
+            (Ok(None), Some(Ok(()))) => match self.packs.unread() {
+                None => return Err(StoreError::Absent { chunk: *address }),
+                Some(error) => error,
+            },
+            (Ok(None), Some(Err(error))) => error,
+            (Ok(None), None) => StoreError::ReadOnly { cause: "the task that makes the index again ended".into() },
+        };
+        Err(unknown(&format!("{}/{INDEX_FILE}", disk.path()), &cause))
+    }
+}
+
+/// Whether a disk did not answer: it was waited for long enough.
+fn is_silence(error: &StoreError) -> bool {
+    matches!(error, StoreError::Disk(error) if error.kind == DiskErrorKind::Silent)
+}
+
+/// Whether a place is read with those from `first` to `last`, together no more than `bytes_max`.
+fn is_of_run(first: &Place, last: &Place, place: &Place, bytes_max: u64) -> bool {
+    place.pack == first.pack
+        && stored_end(place).saturating_sub(u64::from(first.offset)) <= bytes_max
+        && u64::from(place.offset).saturating_sub(stored_end(last)) <= GAP_AHEAD_BYTES
+}
+
+fn stored_end(place: &Place) -> u64 {
+    u64::from(place.offset) + u64::from(place.stored)
+}
