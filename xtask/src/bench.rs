@@ -131,6 +131,8 @@ enum Side {
     Budget,
     /// The store alone, without files.
     Store,
+    /// As before, and the stream is cut in the same time.
+    StoreCutting,
     /// Ours with parts of the read path switched off.
     WithoutWeights,
     WithoutPrefetch,
@@ -148,6 +150,7 @@ impl Side {
             Side::Borg => "borg",
             Side::Budget => "the budget",
             Side::Store => "the raw store",
+            Side::StoreCutting => "the raw store and cutting",
             Side::WithoutWeights => "plain LRU",
             Side::WithoutPrefetch => "no prefetch",
             Side::WithoutBoth => "neither",

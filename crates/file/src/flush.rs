@@ -19,14 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::id::FileId;
+use base::id::{ChunkAddress, FileId};
 use base::interval::{IntervalMap, cover};
 use bytes::Bytes;
 use platform::task::first;
-use store::Class;
+use store::{Class, Room, StoreError};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::attributes::{Attributes, Node};
+use crate::cut::{Cutter, Pieces, Places, ToCut};
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
@@ -65,14 +66,14 @@ struct Taken {
 }
 
 impl Taken {
+    fn to_cut(&self) -> ToCut {
+        ToCut { inode: self.inode.clone(), flushing: self.flushing.clone(), keeps_tail: self.keeps_tail }
+    }
+
     /// Whether nobody took the content back (I-64).
     fn is_ours(&self, state: &State) -> bool {
-        is_flushing(state, &self.flushing)
+        state.is_flushing(&self.flushing)
     }
-}
-
-fn is_flushing(state: &State, taken: &Arc<Flushing>) -> bool {
-    state.flushing.as_ref().is_some_and(|flushing| Arc::ptr_eq(flushing, taken))
 }
 
 /// What a batch took, and gives back unless it is published: a flush may fail, or be dropped halfway with the request it ran in.
@@ -307,41 +308,49 @@ impl FileSystem {
         }
     }
 
-    /// Cuts everything that was taken into chunks and makes them durable. A group is cut while the one before it is hashed, compressed
-    /// and written: cutting is work for one core.
+    /// Cuts everything that was taken into chunks and makes them durable. As the published writer does (HydraFS, FAST'10), it
+    /// submits one group after the other until the store is busy, and goes on when there is room: while one is cut, those
+    /// before it are hashed, compressed and written.
     async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
-        let mut cutter = Cutter::new(batch, self.options.group_bytes);
+        let mut cutter = Cutter::new(&self.platform.tasks, batch.iter().map(Taken::to_cut), self.options.group_bytes);
+        let mut put = Submitted::default();
+        let mut result = Ok(());
         let time = self.platform.clock.timer(&self.counters.flush_cut);
         let mut group = cutter.next();
         drop(time);
-        while let Some(pieces) = group {
+        while let Some(Pieces { chunks, places, bytes }) = group {
             if cutter.is_done() {
-                self.put_pieces(batch, pieces).await?;
+                // Here: what is small is put without a hand-over.
+                let last = self.store.put_many(Class::Data, chunks).await;
+                result = put.take_all(batch).await;
+                match last {
+                    Ok(addresses) => Submitted::note(batch, &places, addresses),
+                    Err(error) => result = Err(error),
+                }
+                break;
+            }
+            let room = self.store.room(bytes as u64).await;
+            put.begin(self, room, chunks, places);
+            result = put.take_done(batch);
+            if result.is_err() {
                 break;
             }
             let (send, cut) = oneshot::channel();
-            self.platform.tasks.compute_beside(Box::new(move || {
+            // On a thread of its own: behind the hashing of the groups before it would come last, and all wait for it.
+            self.platform.tasks.aside(Box::pin(async move {
                 let group = cutter.next();
                 // A flush that failed, or was dropped, takes no more.
                 let _ = send.send((cutter, group));
             }));
-            self.put_pieces(batch, pieces).await?;
             let _time = self.platform.clock.timer(&self.counters.flush_cut);
             (cutter, group) = cut.await.unwrap_or_else(|_| panic!("cutting ended early"));
         }
+        // All are waited for, also after a failure: none works for nobody.
+        result.and(put.take_all(batch).await)?;
         for (number, tail) in cutter.tails {
             batch[number].tail = Some(tail);
         }
         self.store.settle().await?;
-        Ok(())
-    }
-
-    async fn put_pieces(&self, batch: &mut [Taken], pieces: Pieces) -> Result<(), FileError> {
-        let addresses = self.store.put_many(Class::Data, pieces.chunks).await?;
-        for (address, (number, offset, chunk_bytes)) in addresses.into_iter().zip(pieces.places) {
-            let extent = Extent::Chunk { address, skip: 0, chunk_bytes };
-            batch[number].content.push((offset, Content::Extent(u64::from(chunk_bytes), extent)));
-        }
         Ok(())
     }
 
@@ -499,129 +508,58 @@ fn log_access_time(transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state:
     }
 }
 
-/// Chunks on their way into the store.
+/// What came of a group that was put.
+type PutResult = Result<Vec<ChunkAddress>, StoreError>;
+
+/// Groups that the store has, in their order.
 #[derive(Default)]
-struct Pieces {
-    chunks: Vec<Bytes>,
-    /// File of the batch, offset, length.
-    places: Vec<(usize, u64, u32)>,
-    bytes: usize,
-}
+struct Submitted(VecDeque<(Places, oneshot::Receiver<PutResult>)>);
 
-impl Pieces {
-    fn push(&mut self, number: usize, offset: u64, piece: Bytes) {
-        self.places.push((number, offset, u32::try_from(piece.len()).expect("a chunk is at most 1 MiB")));
-        self.bytes += piece.len();
-        self.chunks.push(piece);
-    }
-}
-
-/// Cuts the files of a batch, a group of pieces at a time.
-struct Cutter {
-    group_bytes: usize,
-    /// The files that come next, the last one first.
-    files: Vec<(usize, Arc<Inode>, Arc<Flushing>, bool)>,
-    current: Option<(usize, Cuts)>,
-    /// The ends of streams that stay behind, by file.
-    tails: Vec<(usize, (u64, Bytes))>,
-}
-
-impl Cutter {
-    fn new(batch: &[Taken], group_bytes: usize) -> Cutter {
-        let file =
-            |(number, taken): (usize, &Taken)| (number, taken.inode.clone(), taken.flushing.clone(), taken.keeps_tail);
-        let files = batch.iter().enumerate().map(file).rev().collect();
-        Cutter { group_bytes: group_bytes.max(1), files, current: None, tails: Vec::new() }
+impl Submitted {
+    /// Begins to put a group, beside the caller.
+    fn begin(&mut self, system: &FileSystem, room: Room, chunks: Vec<Bytes>, places: Places) {
+        let (send, receive) = oneshot::channel();
+        let store = Arc::clone(&system.store);
+        system.platform.tasks.aside(Box::pin(async move {
+            let put = store.put_with(room, Class::Data, chunks).await;
+            // Before it says so: who hears of the last may be the last to hold the store.
+            drop(store);
+            drop(send.send(put));
+        }));
+        self.0.push_back((places, receive));
     }
 
-    fn is_done(&self) -> bool {
-        self.files.is_empty() && self.current.is_none()
-    }
-
-    /// The next pieces, a whole group if there are as many. What was taken back meanwhile is left out.
-    fn next(&mut self) -> Option<Pieces> {
-        let mut pieces = Pieces::default();
-        while pieces.bytes < self.group_bytes {
-            let Some((number, cuts)) = &mut self.current else {
-                let Some((number, inode, flushing, keeps_tail)) = self.files.pop() else { break };
-                if is_flushing(&inode.state.lock(), &flushing) {
-                    self.current = Some((number, Cuts::new(&flushing.runs, keeps_tail)));
+    /// Takes what is there of those that came first.
+    fn take_done(&mut self, batch: &mut [Taken]) -> Result<(), StoreError> {
+        while let Some((places, mut put)) = self.0.pop_front() {
+            match put.try_recv() {
+                Ok(addresses) => Submitted::note(batch, &places, addresses?),
+                Err(oneshot::error::TryRecvError::Empty) => {
+                    self.0.push_front((places, put));
+                    break;
                 }
-                continue;
-            };
-            match cuts.next() {
-                Some((offset, piece)) => pieces.push(*number, offset, piece),
-                None => {
-                    let tail = cuts.tail().map(|tail| (*number, tail));
-                    self.tails.extend(tail);
-                    self.current = None;
-                }
+                Err(oneshot::error::TryRecvError::Closed) => panic!("a put ended early"),
             }
         }
-        (!pieces.chunks.is_empty()).then_some(pieces)
-    }
-}
-
-/// Cuts runs into chunks, across the borders of runs that touch. Chunks are slices of their runs; only one that lies across a
-/// border is copied together.
-struct Cuts {
-    /// Offset and bytes.
-    runs: VecDeque<(u64, Bytes)>,
-    keeps_tail: bool,
-    /// What was not cut yet, and where it begins.
-    offset: u64,
-    rest: Bytes,
-}
-
-impl Cuts {
-    fn new(runs: &IntervalMap<Run>, keeps_tail: bool) -> Cuts {
-        let runs = runs.iter().map(|(range, run)| (range.start, run.0.clone())).collect();
-        Cuts { runs, keeps_tail, offset: 0, rest: Bytes::new() }
+        Ok(())
     }
 
-    fn next(&mut self) -> Option<(u64, Bytes)> {
-        loop {
-            if let Some(length) = store::first_cut(&self.rest, false) {
-                return Some(self.give(length));
-            }
-            let known = self.rest.len();
-            let border = self.offset + known as u64;
-            let Some((start, run)) = self.runs.pop_front_if(|(start, _)| known == 0 || *start == border) else {
-                let is_end = !self.runs.is_empty() || !self.keeps_tail;
-                return store::first_cut(&self.rest, true).filter(|_| is_end).map(|length| self.give(length));
-            };
-            if known == 0 {
-                (self.offset, self.rest) = (start, run);
-                continue;
-            }
-            // A chunk that begins before the border ends within the largest chunk behind it, or needs still more runs.
-            let head = &run[..run.len().min(store::CUT_BYTES_MAX)];
-            self.rest = Bytes::from([&self.rest[..], head].concat());
-            if let Some(length) = store::first_cut(&self.rest, false) {
-                let chunk = self.give(length);
-                if length < known {
-                    // FastCDC looks at bytes in pairs: a cut before the last byte may show only when that has a partner.
-                    self.rest.truncate(known - length);
-                    self.runs.push_front((start, run));
-                } else {
-                    self.rest = run.slice(length - known..);
-                }
-                return Some(chunk);
+    /// Waits for all.
+    async fn take_all(&mut self, batch: &mut [Taken]) -> Result<(), StoreError> {
+        let mut result = Ok(());
+        while let Some((places, put)) = self.0.pop_front() {
+            match put.await.expect("a panic there is one here") {
+                Ok(addresses) => Submitted::note(batch, &places, addresses),
+                Err(error) => result = Err(error),
             }
         }
+        result
     }
 
-    fn give(&mut self, length: usize) -> (u64, Bytes) {
-        let offset = self.offset;
-        self.offset += length as u64;
-        (offset, self.rest.split_to(length))
-    }
-
-    /// The end of the stream, where it is kept.
-    fn tail(&mut self) -> Option<(u64, Bytes)> {
-        (!self.rest.is_empty()).then(|| (self.offset, std::mem::take(&mut self.rest)))
+    fn note(batch: &mut [Taken], places: &Places, addresses: Vec<ChunkAddress>) {
+        for (address, (number, offset, chunk_bytes)) in addresses.into_iter().zip(places) {
+            let extent = Extent::Chunk { address, skip: 0, chunk_bytes: *chunk_bytes };
+            batch[*number].content.push((*offset, Content::Extent(u64::from(*chunk_bytes), extent)));
+        }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -198,6 +198,11 @@ impl State {
         self.flushing.is_some() || !self.dirty.is_empty()
     }
 
+    /// Whether this is what a flush has taken, and nobody took it back (I-64).
+    pub(crate) fn is_flushing(&self, taken: &Arc<Flushing>) -> bool {
+        self.flushing.as_ref().is_some_and(|flushing| Arc::ptr_eq(flushing, taken))
+    }
+
     /// The size that a record may have that makes everything below `settled` local: the size that callers see, if no accepted data
     /// lies between; else as far as there is none (I-31). A size that stopped at `settled` would be one that the file never had.
     pub(crate) fn local_size(&self, settled: u64) -> u64 {

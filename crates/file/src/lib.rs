@@ -13,7 +13,7 @@
 //! system                        what operations share: transactions, ids, loading
 //! admission                     who may change something now, and who waits
 //! acl, directory, attribute, read, write, namespace      the operations
-//! flush, commit                 accepted → local → trees, in the background
+//! cut, flush, commit            accepted → local → trees, in the background
 //! snapshot, open, status, check, repair, reclaim         the whole file system
 //! ```
 //!
@@ -51,6 +51,7 @@ mod write;
 
 mod attribute;
 
+mod cut;
 mod flush;
 mod namespace;
 

@@ -50,7 +50,7 @@ pub struct Options {
     pub dirty_bytes_max: u64,
     /// Accepted data is local after this time at the latest.
     pub flush_interval: Duration,
-    /// Bytes of a flush that are cut, hashed and compressed together: enough for all cores, little beside the write buffer.
+    /// Bytes of a flush that are cut, hashed and compressed together: enough for all cores, little beside what the store takes at a time.
     pub group_bytes: usize,
     /// A commit runs after this time if there is anything to commit.
     pub commit_interval: Duration,
@@ -81,7 +81,7 @@ impl Default for Options {
         Options {
             dirty_bytes_max: 256 << 20,
             flush_interval: Duration::from_secs(5),
-            group_bytes: 8 << 20,
+            group_bytes: 2 << 20,
             commit_interval: Duration::from_secs(30),
             commit_journal_bytes: 64 << 20,
             unlogged_files_max: 100_000,

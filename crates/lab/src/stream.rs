@@ -1,15 +1,17 @@
 //! Streams through the file layer beside the raw store (HydraFS, FAST'10: 82 to 100 % of the raw store).
 //!
 //! The raw store is driven by the published loop: chunks are submitted until it is busy, and again when it calls back; there are no trees, no
-//! records, no files. The chunks are cut before the clock runs, so the file layer cuts, and the raw store does not.
-//! Both hash, look for duplicates, compress and write the same bytes to the same disk, and end with all of them durable.
+//! records, no files. The chunks are cut before the clock runs, so the file layer cuts, and the raw store does not; a third side cuts
+//! as well. All hash, look for duplicates, compress and write the same bytes to the same disk, and end with all of them durable.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::id::{ChunkAddress, FileId, NodeNumber};
+use base::metric::{Metric, Unit, Value};
 use bytes::Bytes;
 use file::{FileSystem, Kind, NewFile, Node, Options, format_node};
 use platform::Platform;
@@ -35,7 +37,7 @@ pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64]) -> Outco
     for (number, share) in duplicates.iter().enumerate() {
         let content = Content::with(&platform, stream_bytes, *share);
         // A B, B A: a disk that gets slower with time is no side's.
-        let mut sides = [Side::Raw, Side::File];
+        let mut sides = [Side::Raw, Side::RawCut, Side::File];
         if number % 2 == 1 {
             sides.reverse();
         }
@@ -44,11 +46,12 @@ pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64]) -> Outco
             std::fs::create_dir_all(&place)?;
             let measured = measure(&platform, &place, side, &content);
             std::fs::remove_dir_all(&place)?;
-            let (written, read) = measured?;
+            let Measured { written, read, seconds } = measured?;
             let rate = |time: Duration| stream_bytes as f64 / 1e6 / time.as_secs_f64();
             let result = serde_json::json!({
                 "experiment": "stream", "side": side.name(), "duplicates": share,
                 "write_megabytes_per_second": rate(written), "read_megabytes_per_second": rate(read),
+                "seconds": seconds,
             });
             println!("{result}");
         }
@@ -58,7 +61,11 @@ pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64]) -> Outco
 
 #[derive(Clone, Copy)]
 enum Side {
+    /// Chunks that were cut before the clock runs.
     Raw,
+    /// As `Raw`, and every MiB is cut by the task that submits it: one pass of cutting, hashing and compressing on all cores.
+    RawCut,
+    /// One file, written by one caller.
     File,
 }
 
@@ -66,6 +73,7 @@ impl Side {
     fn name(self) -> &'static str {
         match self {
             Side::Raw => "raw",
+            Side::RawCut => "raw-cut",
             Side::File => "file",
         }
     }
@@ -101,24 +109,53 @@ impl Content {
     }
 }
 
-/// Times for the stream written and read.
-fn measure(platform: &Platform, place: &Path, side: Side, content: &Content) -> Outcome<(Duration, Duration)> {
+/// Times for the stream.
+struct Measured {
+    written: Duration,
+    read: Duration,
+    /// Where the time of writing went, by the layers' own metrics: seconds, of several tasks at a time added up.
+    seconds: BTreeMap<String, f64>,
+}
+
+/// Sums of all durations that were measured so far.
+fn seconds(metrics: Vec<Metric>) -> BTreeMap<String, f64> {
+    let sum = |metric: Metric| match metric.value {
+        Value::Distribution(times) if metric.description.unit == Unit::Seconds => {
+            Some((metric.description.key(), Duration::from_nanos(times.sum()).as_secs_f64()))
+        }
+        _ => None,
+    };
+    metrics.into_iter().filter_map(sum).collect()
+}
+
+/// What was added since, where that is a millisecond.
+fn since(before: &BTreeMap<String, f64>, now: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let added = now.into_iter().map(|(key, sum)| (key.clone(), sum - before.get(&key).copied().unwrap_or(0.0)));
+    added.filter(|(_, sum)| *sum >= 0.001).collect()
+}
+
+/// Writes and reads the stream in a fresh node.
+fn measure(platform: &Platform, place: &Path, side: Side, content: &Content) -> Outcome<Measured> {
     let disks = vec![Directory::create(place)?];
     block_on(format_node(platform, &disks, NodeNumber(1), 0, 0))?;
     match side {
-        Side::Raw => raw(platform, &disks, content),
+        Side::Raw => raw(platform, &disks, content, false),
+        Side::RawCut => raw(platform, &disks, content, true),
         Side::File => through_files(platform, &disks, content),
     }
 }
 
-fn raw(platform: &Platform, disks: &[Disk], content: &Content) -> Outcome<(Duration, Duration)> {
+fn raw(platform: &Platform, disks: &[Disk], content: &Content, is_cut_late: bool) -> Outcome<Measured> {
     let options = Options::default().store;
     let (store, _) = block_on(Store::open(platform, disks, options.clone()))?;
-    block_on(submit(platform, &store, groups(&content.before)))?;
+    let groups = |stream| if is_cut_late { parts(stream) } else { groups(stream) };
+    block_on(submit(platform, &store, groups(&content.before), is_cut_late))?;
     let stream = groups(&content.stream);
+    let before = seconds(store.counters().list());
     let started = platform.clock.elapsed();
-    let addresses = block_on(submit(platform, &store, stream))?;
+    let addresses = block_on(submit(platform, &store, stream, is_cut_late))?;
     let written = platform.clock.elapsed() - started;
+    let spent = since(&before, seconds(store.counters().list()));
     block_on(store.close())?;
     drop(store);
     forget_caches()?;
@@ -127,15 +164,28 @@ fn raw(platform: &Platform, disks: &[Disk], content: &Content) -> Outcome<(Durat
     block_on(fetch(platform, &store, &addresses))?;
     let read = platform.clock.elapsed() - started;
     block_on(store.close())?;
-    Ok((written, read))
+    Ok(Measured { written, read, seconds: spent })
 }
 
+/// The stream in parts that are still to be cut.
+fn parts(stream: &Bytes) -> Vec<Vec<Bytes>> {
+    (0..stream.len())
+        .step_by(GROUP_BYTES)
+        .map(|at| vec![stream.slice(at..stream.len().min(at + GROUP_BYTES))])
+        .collect()
+}
+
+fn cut(part: &Bytes) -> Vec<Bytes> {
+    let mut rest = part.clone();
+    store::cut_points(part, true).into_iter().map(|length| rest.split_to(length)).collect()
+}
+
+/// The stream's chunks, a MiB at a time.
 fn groups(stream: &Bytes) -> Vec<Vec<Bytes>> {
-    let (mut groups, mut group, mut bytes, mut at) = (Vec::new(), Vec::new(), 0, 0);
-    for length in store::cut_points(stream, true) {
-        group.push(stream.slice(at..at + length));
-        at += length;
-        bytes += length;
+    let (mut groups, mut group, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for chunk in cut(stream) {
+        bytes += chunk.len();
+        group.push(chunk);
         if bytes >= GROUP_BYTES {
             bytes = 0;
             groups.push(std::mem::take(&mut group));
@@ -146,7 +196,12 @@ fn groups(stream: &Bytes) -> Vec<Vec<Bytes>> {
 }
 
 /// Submits until the store is busy, and again when it has room; then all is settled.
-async fn submit(platform: &Platform, store: &Arc<Store>, groups: Vec<Vec<Bytes>>) -> Outcome<Vec<ChunkAddress>> {
+async fn submit(
+    platform: &Platform,
+    store: &Arc<Store>,
+    groups: Vec<Vec<Bytes>>,
+    is_cut_late: bool,
+) -> Outcome<Vec<ChunkAddress>> {
     let mut begun = Vec::new();
     for group in groups {
         let bytes = group.iter().map(|chunk| chunk.len() as u64).sum();
@@ -157,6 +212,7 @@ async fn submit(platform: &Platform, store: &Arc<Store>, groups: Vec<Vec<Bytes>>
         let (send, receive) = oneshot::channel();
         let store = Arc::clone(store);
         platform.tasks.aside(Box::pin(async move {
+            let group = if is_cut_late { group.iter().flat_map(cut).collect() } else { group };
             let put = store.put_with(room, Class::Data, group).await;
             drop(store);
             drop(send.send(put));
@@ -194,12 +250,14 @@ async fn fetch(platform: &Platform, store: &Arc<Store>, addresses: &[ChunkAddres
     Ok(())
 }
 
-fn through_files(platform: &Platform, disks: &[Disk], content: &Content) -> Outcome<(Duration, Duration)> {
+fn through_files(platform: &Platform, disks: &[Disk], content: &Content) -> Outcome<Measured> {
     let (system, _) = block_on(FileSystem::open(platform, disks, Options::default()))?;
     block_on(write(&system, "before", &content.before))?;
+    let before = seconds(system.status().metrics);
     let started = platform.clock.elapsed();
     let file = block_on(write(&system, "stream", &content.stream))?;
     let written = platform.clock.elapsed() - started;
+    let spent = since(&before, seconds(system.status().metrics));
     block_on(system.close())?;
     drop(system);
     forget_caches()?;
@@ -215,7 +273,7 @@ fn through_files(platform: &Platform, disks: &[Disk], content: &Content) -> Outc
     }
     let read = platform.clock.elapsed() - started;
     block_on(system.close())?;
-    Ok((written, read))
+    Ok(Measured { written, read, seconds: spent })
 }
 
 async fn write(system: &FileSystem, name: &str, stream: &Bytes) -> Outcome<FileId> {

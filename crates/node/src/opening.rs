@@ -24,6 +24,9 @@ const FIXED_BYTES: u64 = 24 << 20;
 /// of small things, what a flush, a commit or a pass of reclaim has in hand, what an allocator keeps.
 const RESIDENT_FOR_TWO: u64 = 5;
 
+/// Groups of a flush that the store takes at a time: some are hashed and compressed while others are written.
+const GROUPS_AT_A_TIME: u64 = 5;
+
 /// Opens the file system of a node whose lock the caller holds. `references`: what the kernel has of it, from a process before.
 pub(crate) fn open(
     folder: &NodeFolder,
@@ -95,7 +98,7 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
     let mut options = file::Options {
         dirty_bytes_max: shared / 6,
-        group_bytes: count(shared / 48, 1).clamp(256 << 10, 8 << 20),
+        group_bytes: count(shared / 192, 1).clamp(256 << 10, 2 << 20),
         flush_interval: config.flush_interval,
         commit_interval: config.commit_interval,
         // Twice as much may wait while a commit runs.
@@ -111,7 +114,7 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     options.store.cache_weights = if config.weighs_cache { Weights::WEIGHTED } else { Weights::EQUAL };
     // What one reader has ahead of it fits the cache with that of others.
     options.read_ahead_bytes_max = config.prefetch_bytes.min(options.store.cache_bytes / 4);
-    options.store.put_bytes_max = 2 * (options.group_bytes + file::CUT_BYTES_MAX) as u64;
+    options.store.put_bytes_max = GROUPS_AT_A_TIME * (options.group_bytes + file::CUT_BYTES_MAX) as u64;
     options.store.ahead_bytes_max = count(shared / 24, 1).min(8 << 20) as u32;
     options.store.index_cache_bytes = shared / 12;
     options.store.run_bytes = count(shared / 48 / disk_count.max(1) as u64, 1).clamp(64 << 10, 1 << 20);
@@ -205,7 +208,9 @@ mod tests {
                 options.dirty_bytes_max,
                 options.store.cache_bytes,
                 options.store.index_cache_bytes,
-                4 * options.group_bytes as u64,
+                // Cut beside them.
+                options.group_bytes as u64,
+                options.store.put_bytes_max,
                 2 * options.commit_journal_bytes,
                 2 * options.uncommitted_files_max as u64 * super::UNCOMMITTED_BYTES,
                 options.inodes_max as u64 * super::INODE_BYTES,

@@ -195,6 +195,8 @@ impl Plan {
                 segment_bytes: random.pick(&[0, 0, 6 << 20]),
                 compression: random.pick(&[Compression::Zstd(1), Compression::None]),
                 reserve_bytes: random.pick(&[1 << 20, 4 << 20]),
+                // Busy most of the time.
+                put_bytes_max: if self.flushes_in_steps { 32 << 10 } else { 32 << 20 },
                 ..StoreOptions::default()
             },
         };

@@ -447,6 +447,8 @@ impl Store {
             all.forget();
             self.ahead.close();
         }
+        // Nor does who put chunks for a caller that has gone.
+        drop(self.putting.reserve(0, [self.options.put_bytes_max]).await);
         let last = self.last_logged();
         self.sync_log(last).await?;
         self.settle().await?;

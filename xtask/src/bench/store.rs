@@ -33,6 +33,7 @@ pub(super) fn streams(run: &mut Run<'_>) -> Result<()> {
     for result in results(program)? {
         let side = match result["side"].as_str() {
             Some("raw") => Side::Store,
+            Some("raw-cut") => Side::StoreCutting,
             Some("file") => Side::Hydrafs,
             _ => bail!("lab said something else: {result}"),
         };

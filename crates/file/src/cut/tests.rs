@@ -1,9 +1,11 @@
 //! Where content is cut, whatever it came in.
 
+use std::collections::VecDeque;
+
 use base::interval::IntervalMap;
 use bytes::Bytes;
 
-use super::{Cuts, Run};
+use super::{AHEAD_BYTES_MIN, Cuts, Run};
 
 /// Bytes without a pattern (SplitMix64).
 fn noise(length: usize) -> Vec<u8> {
@@ -88,4 +90,39 @@ fn a_gap_ends_a_chunk_and_only_the_last_piece_keeps_a_tail() {
     assert_eq!(cuts.next(), Some((0, Bytes::from(first))));
     assert_eq!(cuts.next(), None);
     assert_eq!(cuts.tail(), Some((100_000, Bytes::from(second))));
+}
+
+#[test]
+fn what_other_cores_cut_ahead_changes_no_cut() {
+    let bytes = noise(6_000_000);
+    let expected = store::cut_points(&bytes, true);
+    // At once, when the run was reached, and never.
+    for delay in [0, 5, 60, usize::MAX] {
+        for lengths in [&[1 << 20][..], &[AHEAD_BYTES_MIN, 7, 600_001]] {
+            let mut cuts = Cuts::new(&runs(&bytes, 0, lengths), false);
+            let (mut found, mut begun) = (Vec::new(), VecDeque::new());
+            loop {
+                begun.extend(cuts.next_ahead().map(|job| (found.len(), job)));
+                while let Some((_, (ahead, run))) =
+                    begun.pop_front_if(|(at, _)| found.len() >= delay.saturating_add(*at))
+                {
+                    ahead.look(&run);
+                }
+                let Some((_, piece)) = cuts.next() else { break };
+                found.push(piece.len());
+            }
+            assert_eq!(found, expected, "{delay} later, runs of {lengths:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_that_is_known_is_not_looked_for() {
+    let mut cuts = Cuts::new(&runs(&noise(AHEAD_BYTES_MIN), 0, &[AHEAD_BYTES_MIN]), false);
+    let (ahead, _) = cuts.next_ahead().next().expect("the run is long");
+    // Not where the content says: only who believes them cuts here.
+    ahead.cuts.set(vec![0, 777, 1000]).expect("nobody looked");
+    let found: Vec<usize> = std::iter::from_fn(|| cuts.next()).map(|(_, piece)| piece.len()).take(2).collect();
+    assert_eq!(found, [777, 223]);
+    assert_eq!(cuts.next_ahead().count(), 0);
 }
