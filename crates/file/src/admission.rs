@@ -181,7 +181,7 @@ impl FileSystem {
         if !self.dropped_since_pass.load(Ordering::SeqCst) {
             return Ok(false);
         }
-        self.reclaim(false).await?;
+        self.reclaim_at_once().await?;
         Ok(true)
     }
 

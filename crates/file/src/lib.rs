@@ -14,7 +14,7 @@
 //! admission                     who may change something now, and who waits
 //! acl, directory, attribute, read, write, namespace      the operations
 //! cut, flush, commit            accepted → local → trees, in the background
-//! snapshot, open, status, check, repair, reclaim         the whole file system
+//! snapshot, open, status, check, repair, reclaim, scrub         the whole file system
 //! ```
 //!
 //! Not here: errno, the kernel's protocol and processes (`node`), packs and disks (`store`), other nodes.
@@ -61,6 +61,7 @@ mod commit;
 mod snapshot;
 
 mod reclaim;
+mod scrub;
 
 mod check;
 mod open;
@@ -78,13 +79,14 @@ pub use failure::FileError;
 pub use namespace::RenameMode;
 pub use open::{OpenReport, format_node};
 pub use read::Seek;
+pub use reclaim::{Reclaim, ReclaimProgress};
 pub use snapshot::Snapshot;
 pub use status::{Description, Space, Status, metrics};
 /// The options of the store below.
 pub use store::Options as StoreOptions;
 pub use store::{
     CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Health, Problem, ReclaimReport,
-    RecoveryReport, Remedy, StoreError, StoreStatus, Weights, are_free,
+    RecoveryReport, Remedy, ScrubStatus, Share, StoreError, StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use write::Allocate;

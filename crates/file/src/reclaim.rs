@@ -17,13 +17,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::codec::Reader;
 use base::id::{ChunkAddress, FileId};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
-use store::{Marks, ReclaimReport, StoreError};
+use store::{Marks, Pace, ReclaimReport, Share, StoreError, Sweep};
 
 use crate::attributes::Kind;
 use crate::extent::Extent;
@@ -38,12 +38,54 @@ const DROPPED_BYTES_MIN: u64 = 1 << 30;
 /// Tree nodes that a pass remembers to have walked, for each inode that memory may hold: a sixth of the memory that those take.
 const NODES_PER_INODE: usize = 4;
 
+/// Files after which a walk tells how far it is.
+const FILES_PER_TELLING: u64 = 1000;
+
+/// How a pass goes about it. By default it does all that it can, as fast as it can, and tells nobody.
+#[derive(Clone, Copy)]
+pub struct Reclaim<'a> {
+    /// It only finds out what it would do.
+    pub is_rehearsal: bool,
+    /// Every chunk that nobody needs goes, if all others of its pack have to be copied.
+    pub is_thorough: bool,
+    /// The share of the time that it takes, unless somebody waits for room.
+    pub share: Share,
+    /// Hears how far it is.
+    pub tell: &'a (dyn Fn(ReclaimProgress) + Sync),
+}
+
+impl Default for Reclaim<'_> {
+    fn default() -> Self {
+        Reclaim { is_rehearsal: false, is_thorough: false, share: Share::FULL, tell: &|_| {} }
+    }
+}
+
+/// How far a pass is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimProgress {
+    /// It finds out what is needed, and has walked so many files, of snapshots too.
+    Marked {
+        /// Files.
+        files: u64,
+    },
+    /// It gives room back.
+    Swept {
+        /// Packs that were looked at.
+        packs: u64,
+        /// Packs in all.
+        all_packs: u64,
+    },
+}
+
 /// A walk over all trees.
 struct Walk<'a> {
     marks: Marks<'a>,
     /// Tree nodes that were walked, in full: a node that was taken for another would leave chunks unmarked.
     walked: HashSet<ChunkAddress, FixedState>,
     walked_max: usize,
+    pace: &'a Pace<'a>,
+    tell: &'a (dyn Fn(ReclaimProgress) + Sync),
+    files: u64,
 }
 
 impl Walk<'_> {
@@ -59,23 +101,37 @@ impl Walk<'_> {
 }
 
 impl FileSystem {
-    /// Gives back the room of chunks that nobody needs. `is_rehearsal`: only says what it would do.
+    /// Gives back the room of chunks that nobody needs. One pass at a time.
     ///
     /// # Errors
     /// The store's; nothing that is needed is lost.
-    pub async fn reclaim(&self, is_rehearsal: bool) -> Result<ReclaimReport, FileError> {
+    pub async fn reclaim(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
         let _one = self.reclaiming.lock().await;
-        let result = self.pass(is_rehearsal).await;
+        let result = self.pass(how).await;
         *self.reclaim_failure.lock() = result.as_ref().err().cloned();
         result
     }
 
-    async fn pass(&self, is_rehearsal: bool) -> Result<ReclaimReport, FileError> {
+    /// What somebody waits for in want of room: the pass that runs hurries too.
+    pub(crate) async fn reclaim_at_once(&self) -> Result<ReclaimReport, FileError> {
+        /// Until dropped, with the request that waits.
+        struct Hurry<'a>(&'a AtomicUsize);
+        impl Drop for Hurry<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        self.reclaim_hurried.fetch_add(1, Ordering::SeqCst);
+        let _hurry = Hurry(&self.reclaim_hurried);
+        self.reclaim(&Reclaim::default()).await
+    }
+
+    async fn pass(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
         let dropped = self.dropped_bytes.swap(0, Ordering::Relaxed);
         self.dropped_since_pass.store(false, Ordering::SeqCst);
-        let result = self.mark_and_reclaim(is_rehearsal).await;
+        let result = self.mark_and_reclaim(how).await;
         self.measure_space();
-        if is_rehearsal || !matches!(result, Ok(Some(_))) {
+        if how.is_rehearsal || !matches!(result, Ok(Some(_))) {
             self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
             self.dropped_since_pass.store(true, Ordering::SeqCst);
         }
@@ -83,15 +139,21 @@ impl FileSystem {
     }
 
     /// `None`: the file system is closed meanwhile, which waits for nobody's marks.
-    async fn mark_and_reclaim(&self, is_rehearsal: bool) -> Result<Option<ReclaimReport>, FileError> {
-        let marks = self.store.begin_mark(is_rehearsal).await?;
+    async fn mark_and_reclaim(&self, how: &Reclaim<'_>) -> Result<Option<ReclaimReport>, FileError> {
+        let is_hurried = || self.reclaim_hurried.load(Ordering::SeqCst) > 0;
+        let share = || if is_hurried() { Share::FULL } else { how.share };
+        let goes_on = || self.goes_on();
+        let pace = Pace::new(&self.platform, &share, &goes_on);
+        let marks = self.store.begin_mark(how.is_rehearsal).await?;
         let walked_max = self.options.inodes_max.saturating_mul(NODES_PER_INODE);
-        let mut walk = Walk { marks, walked: HashSet::default(), walked_max };
+        let mut walk = Walk { marks, walked: HashSet::default(), walked_max, pace: &pace, tell: how.tell, files: 0 };
         self.mark(&mut walk).await?;
         if !self.goes_on() {
             return Ok(None);
         }
-        Ok(Some(self.store.reclaim(walk.marks, &|| self.goes_on()).await?))
+        let tell = |packs, all_packs| (how.tell)(ReclaimProgress::Swept { packs, all_packs });
+        let sweep = Sweep { pace: &pace, is_thorough: how.is_thorough, tell: &tell };
+        Ok(Some(self.store.reclaim(walk.marks, &sweep).await?))
     }
 
     /// Steps 2 to 5.
@@ -120,7 +182,7 @@ impl FileSystem {
         }
         for catalog in &catalogs {
             for leaf in self.new_leaves(catalog, walk).await? {
-                if !self.goes_on() {
+                if !walk.pace.step().await {
                     return Ok(());
                 }
                 self.mark_files(&leaf, walk).await?;
@@ -132,6 +194,10 @@ impl FileSystem {
     /// The files of one leaf of a catalog.
     async fn mark_files(&self, leaf: &Root, walk: &mut Walk<'_>) -> Result<(), FileError> {
         for (file, bytes) in self.values(leaf).await? {
+            walk.files += 1;
+            if walk.files.is_multiple_of(FILES_PER_TELLING) {
+                (walk.tell)(ReclaimProgress::Marked { files: walk.files });
+            }
             let file = FileId(file);
             let value = InodeValue::decode(file, &bytes)
                 .map_err(|error| undecodable("inode", format!("catalog entry of {file}"), error))?;
@@ -146,13 +212,14 @@ impl FileSystem {
                 for (offset, bytes) in self.values(&leaf).await? {
                     add_extent(&mut walk.marks, &decoded_extent(offset, &bytes)?);
                 }
+                walk.pace.step().await;
                 if walk.marks.is_full() {
-                    walk.marks.sort_in().await;
+                    walk.marks.sort_in(walk.pace).await;
                 }
             }
         }
         if walk.marks.is_full() {
-            walk.marks.sort_in().await;
+            walk.marks.sort_in(walk.pace).await;
         }
         Ok(())
     }
@@ -196,7 +263,7 @@ impl FileSystem {
         while self.goes_on() {
             self.wants_reclaim.notified().await;
             if self.goes_on() && self.is_reclaim_worthwhile() {
-                let _ = self.reclaim(false).await;
+                let _ = self.reclaim(&Reclaim { share: self.options.background_share, ..Reclaim::default() }).await;
             }
         }
         self.stopped.add_permits(1);

@@ -17,7 +17,7 @@ use base::limits::FRAME_BYTES_MAX;
 use base::time::Timestamp;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use platform::Platform;
-use store::{Store, StoreError};
+use store::{Share, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::attributes::{Node, View};
@@ -70,6 +70,10 @@ pub struct Options {
     pub access_times: bool,
     /// File content that is read ahead of one reader at most, in bytes; 0: nothing is.
     pub read_ahead_bytes_max: u64,
+    /// What reclaim and scrub take of the time while nobody waits for them.
+    pub background_share: Share,
+    /// What is stored is read again once in this time; zero: only when somebody says so.
+    pub scrub_interval: Duration,
     /// Opens without the changes that the journal has of files whose inode or attributes cannot be read: they are lost then.
     pub gives_up_records: bool,
     /// The store's options.
@@ -91,6 +95,8 @@ impl Default for Options {
             inline_bytes_max: 64 << 10,
             access_times: true,
             read_ahead_bytes_max: 8 << 20,
+            background_share: Share::DEFAULT,
+            scrub_interval: Duration::from_secs(28 * 24 * 3600),
             gives_up_records: false,
             store: store::Options::default(),
         }
@@ -146,6 +152,8 @@ pub struct FileSystem {
     pub(crate) wants_flush: Notify,
     pub(crate) wants_commit: Notify,
     pub(crate) wants_reclaim: Notify,
+    /// The scrubber is to end.
+    pub(crate) wants_no_scrub: Notify,
     pub(crate) flush_failed: Notify,
     pub(crate) commit_ended: Notify,
     /// Why the last commit failed.
@@ -165,6 +173,9 @@ pub struct FileSystem {
     pub(crate) grace: Grace,
     /// Held by a pass of reclaim.
     pub(crate) reclaiming: tokio::sync::Mutex<()>,
+    /// Requests that wait for a pass.
+    pub(crate) reclaim_hurried: AtomicUsize,
+    pub(crate) scrubbing: tokio::sync::Mutex<()>,
     /// Whether a commit ended since the last pass: without one a pass would find nothing.
     pub(crate) dropped_since_pass: AtomicBool,
     /// Bytes that were logged, as the store counts them, when the frames of the last commit ended; and those that replay found.
@@ -218,6 +229,7 @@ impl FileSystem {
             wants_flush: Notify::new(),
             wants_commit: Notify::new(),
             wants_reclaim: Notify::new(),
+            wants_no_scrub: Notify::new(),
             flush_failed: Notify::new(),
             commit_ended: Notify::new(),
             commit_failure: Mutex::new(None),
@@ -228,6 +240,8 @@ impl FileSystem {
             stopped: tokio::sync::Semaphore::new(0),
             grace: Grace::default(),
             reclaiming: tokio::sync::Mutex::new(()),
+            reclaim_hurried: AtomicUsize::new(0),
+            scrubbing: tokio::sync::Mutex::new(()),
             dropped_since_pass: AtomicBool::new(true),
             journal_committed: AtomicU64::new(store.counters().log_bytes.value()),
             journal_replayed: AtomicU64::new(store.journal_bytes()),

@@ -10,6 +10,7 @@ mod completion;
 mod cp;
 mod doctor;
 mod fsck;
+mod gc;
 mod info;
 mod init;
 mod mount;
@@ -17,6 +18,7 @@ mod mount_helper;
 mod profile;
 mod restart;
 mod sample;
+mod scrub;
 mod serve;
 mod snapshot;
 mod stats;
@@ -32,9 +34,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget};
 
-use crate::daemon;
+use crate::control::wire::Request;
 use crate::failure::Failure;
+use crate::node_folder::NodeFolder;
+use crate::{daemon, start};
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -72,6 +77,8 @@ enum Verb {
     Info(info::Arguments),
     Sync(sync::Arguments),
     Fsck(fsck::Arguments),
+    Scrub(scrub::Arguments),
+    Gc(gc::Arguments),
     Snapshot(snapshot::Arguments),
     Cp(cp::Arguments),
     Doctor(doctor::Arguments),
@@ -112,6 +119,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Info(arguments) => info::run(&arguments),
         Verb::Sync(arguments) => sync::run(&arguments),
         Verb::Fsck(arguments) => fsck::run(&arguments),
+        Verb::Scrub(arguments) => scrub::run(&arguments),
+        Verb::Gc(arguments) => gc::run(&arguments),
         Verb::Snapshot(arguments) => snapshot::run(&arguments),
         Verb::Cp(arguments) => cp::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
@@ -132,6 +141,25 @@ fn say(text: impl std::fmt::Display) {
 /// Writes a value for programs.
 fn say_json(value: &serde_json::Value) {
     say(serde_json::to_string_pretty(value).expect("a JSON value can be written"));
+}
+
+/// Refuses a share of the time that is none, before a node is opened for it.
+fn check_share(share: Option<u8>, what: &'static str) -> Result<(), Failure> {
+    match share.filter(|percent| file::Share::percent(*percent).is_none()) {
+        None => Ok(()),
+        Some(percent) => {
+            let why = "a share is a percentage of 1 to 100";
+            Err(Failure::new(what, why).place(percent.to_string()).mend("nothing was changed"))
+        }
+    }
+}
+
+/// Asks the daemon, or the node itself where none runs, and shows a person how far it is.
+fn with_bar(folder: &NodeFolder, request: Request) -> Result<serde_json::Value, Failure> {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let answer = start::ask(folder, request, |progress| bar.set_message(progress.to_owned()));
+    bar.finish_and_clear();
+    answer
 }
 
 /// A number in an answer of the daemon; 0 where there is none.

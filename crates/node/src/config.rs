@@ -49,6 +49,10 @@ pub struct Config {
     pub flush_interval: Duration,
     /// Records are folded into trees at least this often.
     pub commit_interval: Duration,
+    /// What reclaim and scrub take of the time, in percent, while nobody waits for them.
+    pub background_share: u8,
+    /// What is stored is read again once in this time; zero: only when somebody says so.
+    pub scrub_interval: Duration,
     /// Compression of chunks.
     pub compression: Compression,
     /// Whether other users than the daemon's may use the mount.
@@ -83,6 +87,8 @@ impl Default for Config {
             memory_bytes: None,
             flush_interval: Duration::ZERO,
             commit_interval: Duration::ZERO,
+            background_share: 0,
+            scrub_interval: Duration::ZERO,
             compression: Compression::None,
             allow_other: true,
             access_times: true,
@@ -150,6 +156,20 @@ const KEYS: &[Key] = &[
         default: "zstd:1",
         help: "Compression of new chunks: \"none\", or \"zstd:LEVEL\" with a level of 1 to 19.\nWhat does not shrink is stored as it is.",
         set: |config, text| compression(text).map(|compression| config.compression = compression),
+    },
+    Key {
+        section: "storage",
+        name: "background_share",
+        default: "10",
+        help: "Percentage of the time that work which nobody waits for may take: giving room back, and reading again what is stored.",
+        set: |config, text| count(text, 1, 100).map(|share| config.background_share = share as u8),
+    },
+    Key {
+        section: "storage",
+        name: "scrub_interval",
+        default: "28 d",
+        help: "Everything that is stored is read again and verified once in this time, so that damage is found while there is\nsomething to mend it with. 0 is only when `hydrafs scrub` says so.",
+        set: |config, text| duration(text, 0, 3650 * 24 * 3_600_000).map(|interval| config.scrub_interval = interval),
     },
     Key {
         section: "read",
@@ -423,7 +443,7 @@ fn size(text: &str, least: u64, most: u64) -> Result<u64, String> {
 }
 
 /// A duration with a unit: `250 ms`, `5 s`, `10 min`, `1 h`, `1 d`. A bare number is seconds.
-fn duration(text: &str, ms_min: u64, ms_max: u64) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str, ms_min: u64, ms_max: u64) -> Result<Duration, String> {
     let expected = || "expected a time such as \"250 ms\", \"5 s\", \"10 min\", \"1 h\" or \"1 d\"".to_owned();
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

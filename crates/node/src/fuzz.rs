@@ -65,6 +65,8 @@ fn requests() -> Vec<Vec<u8>> {
         Request::SnapshotList {},
         Request::SnapshotDelete { name: "monday".to_owned() },
         Request::Fsck { deep: true },
+        Request::Gc { dry_run: true, thorough: false, share: Some(200) },
+        Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
         Request::Stop { detach: false },
     ])
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use base::id::FileId;
-use file::{FileError, FileSystem, OpenReport, StoreError, Weights};
+use file::{FileError, FileSystem, OpenReport, Share, StoreError, Weights};
 use platform::Platform;
 use platform::disk::{DiskError, DiskErrorKind};
 use platform::real::block_on;
@@ -108,6 +108,8 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
         uncommitted_files_max: count(shared / 12, UNCOMMITTED_BYTES),
         inodes_max: count(shared / 12, INODE_BYTES),
         access_times: config.access_times,
+        background_share: Share::percent(config.background_share).unwrap_or(Share::DEFAULT),
+        scrub_interval: config.scrub_interval,
         ..file::Options::default()
     };
     options.store.cache_bytes = shared / 3;

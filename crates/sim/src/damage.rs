@@ -307,7 +307,7 @@ async fn work(system: &Arc<FileSystem>) -> Option<String> {
         system.commit().await?;
         system.snapshot("after").await?;
         system.delete_snapshot("after").await?;
-        match system.reclaim(false).await {
+        match system.reclaim(&file::Reclaim::default()).await {
             Err(error) if !keeps_room => return Err(error),
             _ => {}
         }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use file::FileSystem;
+use file::{FileSystem, Reclaim, Share};
 use platform::sim::{SimDisk, World};
 
 use crate::client::Client;
@@ -175,10 +175,21 @@ impl Keeper {
     async fn reclaim(&mut self) -> Result<(), Stop> {
         self.shared.log("keeper", "reclaim");
         let is_rehearsal = self.random.one_in(6);
-        if let Some(report) = self.judge("reclaim", self.system.reclaim(is_rehearsal).await)? {
+        // A tenth of the time, or all of it; every dead chunk or the worst packs: by what was drawn already.
+        let is_thorough = self.shared.plan.reclaims_often;
+        let share = if is_thorough { Share::FULL } else { Share::DEFAULT };
+        let how = Reclaim { is_rehearsal, is_thorough, share, ..Reclaim::default() };
+        if let Some(report) = self.judge("reclaim", self.system.reclaim(&how).await)? {
             let (dead, sparse, deleted) = (report.packs_dead, report.packs_sparse, report.packs_deleted);
             self.shared.log("keeper", &format!("reclaimed: {dead} dead, {sparse} sparse, {deleted} deleted"));
             self.shared.state().summary.packs_deleted += deleted;
+        }
+        if is_rehearsal {
+            self.shared.log("keeper", "scrub");
+            let report = self.system.scrub(Duration::ZERO, Share::DEFAULT, &|_, _| {}).await;
+            if !report.problems.is_empty() && !self.shared.plan.may_err() && self.shared.is_powered() {
+                return Err(Stop::Wrong(format!("scrub found {:?}", report.problems)));
+            }
         }
         Ok(())
     }

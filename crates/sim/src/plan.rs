@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use file::{Compression, Options, StoreOptions, Weights};
+use file::{Compression, Options, Share, StoreOptions, Weights};
 use platform::sim::Faults;
 
 use crate::random::Random;
@@ -187,6 +187,8 @@ impl Plan {
             inline_bytes_max: random.pick(&[0, 4 << 10, 64 << 10]),
             access_times: random.one_in(2),
             read_ahead_bytes_max: 0,
+            background_share: Share::DEFAULT,
+            scrub_interval: Duration::from_secs(3600),
             gives_up_records: false,
             store: StoreOptions {
                 cache_bytes: random.pick(&[0, 64 << 10, 16 << 20]),

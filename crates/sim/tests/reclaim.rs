@@ -55,7 +55,7 @@ async fn forget(system: &FileSystem) -> Result<(), FileError> {
     for round in 0..4_u8 {
         make(system, &[b'a' + round]).await?;
         system.commit().await?;
-        system.reclaim(false).await?;
+        system.reclaim(&file::Reclaim::default()).await?;
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ fn a_copy_keeps_the_chunks_that_its_source_drops() {
         let (reclaimer, wait) = (system.clone(), delay());
         let reclaim = async move {
             wait.await;
-            reclaimer.reclaim(false).await.unwrap();
+            reclaimer.reclaim(&file::Reclaim::default()).await.unwrap();
         };
         platform.tasks.spawn("copy", Box::pin(copy));
         platform.tasks.spawn("delete", Box::pin(delete));

@@ -40,6 +40,7 @@ use crate::failure::StoreError;
 use crate::format::{IDENTITY_COPY, IDENTITY_FILE, Identity, JOURNAL, Place, SUPERBLOCK_FILE, Unfit};
 use crate::identity;
 use crate::journal::replay;
+use crate::pace::Pace;
 use crate::remedy::Remedy;
 use crate::store::Store;
 use crate::superblock::{self, Slot};
@@ -75,6 +76,13 @@ pub struct Problem {
     pub remedy: Option<Remedy>,
 }
 
+impl std::fmt::Display for Problem {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Problem { code, what, path, offset, expected, found, .. } = self;
+        write!(out, "{code} {what}: {path} at {offset}; expected {expected}, found {found}")
+    }
+}
+
 /// What a check came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
@@ -97,11 +105,13 @@ pub struct CheckReport {
 }
 
 /// One run over the store.
-struct Check<'a> {
+pub(crate) struct Check<'a> {
     store: &'a Store,
     depth: Depth,
     progress: &'a (dyn Fn(u64, u64) + Sync),
-    report: CheckReport,
+    /// Of whom nobody waits for.
+    pace: Option<&'a Pace<'a>>,
+    pub(crate) report: CheckReport,
     total_bytes: u64,
     /// What the directories of sealed packs say, by pack: for comparing with the index.
     named: BTreeMap<u64, Fingerprint>,
@@ -125,8 +135,7 @@ impl Fingerprint {
 impl Store {
     /// Reads the store and lists everything that is wrong. `progress` hears of bytes done and of bytes in all.
     pub async fn check(&self, depth: Depth, progress: &(dyn Fn(u64, u64) + Sync)) -> CheckReport {
-        let (report, total_bytes) = (CheckReport::default(), 0);
-        let mut check = Check { store: self, depth, progress, report, total_bytes, named: BTreeMap::new() };
+        let mut check = Check::new(self, depth, progress, None);
         let strangers = check.strangers();
         check.disks().await;
         check.packs().await;
@@ -137,7 +146,22 @@ impl Store {
     }
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
+    fn new(
+        store: &'a Store,
+        depth: Depth,
+        progress: &'a (dyn Fn(u64, u64) + Sync),
+        pace: Option<&'a Pace<'a>>,
+    ) -> Check<'a> {
+        let (report, named) = (CheckReport::default(), BTreeMap::new());
+        Check { store, depth, progress, pace, report, total_bytes: 0, named }
+    }
+
+    /// For single packs.
+    pub(crate) fn of_pack(store: &'a Store, depth: Depth, pace: &'a Pace<'a>) -> Check<'a> {
+        Check::new(store, depth, &|_, _| {}, Some(pace))
+    }
+
     fn problem(
         &mut self,
         code: &'static str,

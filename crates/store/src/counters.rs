@@ -50,6 +50,8 @@ base::metrics! {
     superblock_write: Histogram, Seconds, "a superblock is written and synced";
     disk_failures: Counter, Count, "disks taken out after a failed write or sync";
     disk_reads_failed: Counter, Count, "reads of chunks that a disk failed, or answered with other bytes than it was given";
+    scrubbed_bytes: Counter, Bytes, "bytes of packs that scrub read again";
+    scrub_problems: Counter, Count, "things that scrub found wrong, each time it found them";
     reclaimed_bytes: Counter, Bytes, "bytes of packs that reclaim gave back";
     reclaim_copied_bytes: Counter, Bytes, "bytes that reclaim copied to other packs";
 }

@@ -29,6 +29,7 @@ use hashbrown::{HashMap, HashSet};
 use parking_lot::{Mutex, RwLock};
 use platform::disk::{Disk, DiskError};
 
+use crate::ages::Checked;
 use crate::counters::Counters;
 use crate::failure::StoreError;
 use crate::format::{Entry, INDEX_FILE, INDEX_NEW, Place, Summary};
@@ -62,6 +63,8 @@ pub(crate) struct Change {
     pub(crate) removed: Vec<(u64, Vec<ChunkAddress>)>,
     /// Places outside of those packs, for chunks that are named in them.
     pub(crate) heirs: Vec<(ChunkAddress, Place)>,
+    /// When packs were checked.
+    pub(crate) checked: Checked,
 }
 
 /// Addresses are keyed hashes already: their first bytes are as good as any hash of them, and the same in each run.
@@ -170,7 +173,7 @@ impl Index {
 
     /// Makes a change durable and visible, then drops from `recent` what the file has now.
     pub(crate) fn commit(&self, disk: &Disk, change: &Change, counters: &Counters) -> Result<(), StoreError> {
-        if change.added.is_empty() && change.removed.is_empty() {
+        if change.added.is_empty() && change.removed.is_empty() && change.checked.is_empty() {
             return Ok(());
         }
         self.file().commit(disk, change).inspect_err(|_| counters.index_failures.add(1))?;

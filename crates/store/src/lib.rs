@@ -24,6 +24,7 @@ mod pool;
 mod run;
 mod superblock;
 
+mod ages;
 mod chunk;
 mod group;
 mod index;
@@ -35,6 +36,7 @@ mod reindex;
 mod journal;
 
 mod options;
+mod pace;
 
 mod store;
 
@@ -48,6 +50,7 @@ mod check;
 mod mark;
 mod reclaim;
 mod repair;
+mod scrub;
 mod status;
 
 pub use cache::Weights;
@@ -59,11 +62,13 @@ pub use format::{Class, DISKS_MAX, ROOTS_BYTES_MAX};
 pub use identity::are_free;
 pub use mark::Marks;
 pub use options::Options;
+pub use pace::{Pace, Share};
 pub use platform::disk::Space;
 pub use pool::Health;
-pub use reclaim::ReclaimReport;
+pub use reclaim::{ReclaimReport, Sweep};
 pub use recover::{Recovered, RecoveryReport};
 pub use remedy::Remedy;
+pub use scrub::{ScrubPlan, ScrubReport, ScrubStatus};
 pub use status::{ClassStatus, DiskStatus, MissingStatus, StoreStatus};
 pub use store::{Room, Store};
 

@@ -20,6 +20,7 @@ use platform::disk::Open;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{Entry, PackFooter, pack_path};
 use crate::index::head;
+use crate::pace::Pace;
 use crate::pack::scan::{read_directory, read_footer};
 use crate::pack::{PackKnown, PackState};
 use crate::store::Store;
@@ -97,22 +98,24 @@ impl Marks<'_> {
     }
 
     /// Gives their bits to the chunks that wait.
-    pub async fn sort_in(&mut self) {
+    pub async fn sort_in(&mut self, pace: &Pace<'_>) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.sort_unstable();
         waiting.dedup();
         if !waiting.is_empty() {
-            self.keep(&|address| waiting.binary_search(&head(address)).is_ok()).await;
+            self.keep(&|address| waiting.binary_search(&head(address)).is_ok(), pace).await;
         }
         waiting.clear();
         self.waiting = waiting;
     }
 
     /// Gives their bits to all chunks of which `is_needed` says so.
-    pub(crate) async fn keep(&mut self, is_needed: &(dyn Fn(&ChunkAddress) -> bool + Sync)) {
+    pub(crate) async fn keep(&mut self, is_needed: &(dyn Fn(&ChunkAddress) -> bool + Sync), pace: &Pace<'_>) {
         let known = self.store.packs.known();
         let mut lost = Vec::new();
         for (pack, bits) in &mut self.packs {
+            // An end is for who marks, not for half of what is marked.
+            pace.step().await;
             // What went meanwhile was repaired, and lies elsewhere.
             let Some(known) = known.get(pack) else {
                 lost.push(*pack);

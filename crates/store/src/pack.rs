@@ -34,6 +34,7 @@ use base::limits::CHUNK_BYTES_MAX;
 use parking_lot::{Mutex, RwLock};
 use platform::disk::{DiskErrorKind, File, Open};
 
+use crate::ages::{Ages, Checked};
 use crate::chunk::Packed;
 use crate::counters::Counters;
 use crate::failure::StoreError;
@@ -81,6 +82,16 @@ pub(crate) struct PackKnown {
     pub(crate) summary: Summary,
 }
 
+impl PackKnown {
+    /// Its header and its chunks as stored; of an open one what was appended so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.state {
+            PackState::Open(open) => open.bytes(),
+            PackState::Sealed | PackState::Missing => u64::from(self.summary.data_bytes),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Lane {
     writer: Option<Writer>,
@@ -93,6 +104,15 @@ pub(crate) struct Sizes {
     pub(crate) pack_bytes: u64,
     pub(crate) pack_chunks_max: usize,
     pub(crate) run_bytes: usize,
+}
+
+/// What is known of packs when a store is opened.
+pub(crate) struct FoundPacks {
+    pub(crate) known: BTreeMap<u64, PackKnown>,
+    /// The number that the next one will have.
+    pub(crate) next: u64,
+    /// When they were checked.
+    pub(crate) checked: Checked,
 }
 
 /// All packs of the node.
@@ -119,6 +139,7 @@ pub(crate) struct Packs {
     settling: Group,
     files: quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>,
     neighbours: neighbours::Neighbours,
+    pub(crate) ages: Ages,
     /// Packs whose files are being made: the catalog has them when their names are durable.
     pub(crate) making: Mutex<BTreeSet<u64>>,
     /// Packs that reclaim or a repair is about to delete: what lies there is no duplicate to rely on.
@@ -136,9 +157,9 @@ impl Packs {
         index: Index,
         key: DomainKey,
         sizes: Sizes,
-        known: BTreeMap<u64, PackKnown>,
-        next: u64,
+        found: FoundPacks,
     ) -> Packs {
+        let clock = pool.clock.clone();
         Packs {
             lanes: pool.disks.iter().map(|_| Default::default()).collect(),
             pool,
@@ -148,15 +169,16 @@ impl Packs {
             pack_bytes: sizes.pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX),
             pack_chunks_max: sizes.pack_chunks_max.max(1),
             run_bytes: sizes.run_bytes.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()),
-            catalog: RwLock::new(known),
+            catalog: RwLock::new(found.known),
             stranded: tokio::sync::Mutex::new(Vec::new()),
             turns: Default::default(),
-            next: AtomicU64::new(next),
+            next: AtomicU64::new(found.next),
             sealed: Mutex::new(Vec::new()),
             appended: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             settling: Group::default(),
             neighbours: neighbours::Neighbours::default(),
+            ages: Ages::new(clock, found.checked),
             files: quick_cache::sync::Cache::with(
                 FILES_KEPT,
                 FILES_KEPT as u64,
@@ -331,6 +353,7 @@ impl Packs {
         let pack = Arc::new(OpenPack::new(number, disk, class, file, &header.encode(), self.run_bytes));
         let state = PackState::Open(pack.clone());
         self.catalog.write().insert(number, PackKnown { disk, state, summary: Summary::empty(class) });
+        self.ages.note(number);
         self.counters.packs_created.add(1);
         Ok(Writer::new(pack))
     }

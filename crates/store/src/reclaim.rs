@@ -22,7 +22,8 @@ use base::id::ChunkAddress;
 use crate::failure::StoreError;
 use crate::format::{Class, Entry, PACKS, Place, pack_path};
 use crate::mark::Marks;
-use crate::pack::PackKnown;
+use crate::pace::Pace;
+use crate::pack::{PackKnown, PackState};
 use crate::store::Store;
 
 /// A pack is compacted when less than this part of it is needed.
@@ -30,6 +31,16 @@ const SPARSE_PART: u64 = 2;
 
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
+
+/// How [`Store::reclaim`] goes about it.
+pub struct Sweep<'a> {
+    /// Its pace; after the end of it no other pack is looked at, and what was emptied by then goes.
+    pub pace: &'a Pace<'a>,
+    /// Packs are compacted for the sake of a single chunk that nobody needs.
+    pub is_thorough: bool,
+    /// Hears of packs that were looked at, and of how many there are.
+    pub tell: &'a (dyn Fn(u64, u64) + Sync),
+}
 
 /// What [`Store::reclaim`] did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +51,8 @@ pub struct ReclaimReport {
     pub packs_dead: u64,
     /// Of them, packs whose few needed chunks are copied to other packs.
     pub packs_sparse: u64,
+    /// Packs that chunks were still put into: nobody looked at those.
+    pub packs_open: u64,
     /// Packs removed.
     pub packs_deleted: u64,
     /// Bytes of the files removed, or that would be.
@@ -65,7 +78,10 @@ impl Examined {
         entries.iter().map(|entry| u64::from(entry.header.stored_bytes())).sum()
     }
 
-    fn is_worth_it(&self) -> bool {
+    fn is_worth_it(&self, is_thorough: bool) -> bool {
+        if is_thorough {
+            return self.live.len() < self.entries.len() || self.entries.is_empty();
+        }
         Self::stored(&self.live) * SPARSE_PART < Self::stored(&self.entries).max(1)
     }
 }
@@ -83,37 +99,38 @@ impl Store {
     /// Gives back the room of all chunks of the listed packs that are neither marked nor pinned. A rehearsal only tells what there is to
     /// gain.
     ///
-    /// `goes_on` is asked before each pack: after a `false` no other is looked at, and what was emptied by then goes. Packs go a few at a
-    /// time, so that memory is bounded.
+    /// Packs go a few at a time, so that memory is bounded.
     ///
     /// # Errors
     /// Why copies or the superblock could not be made durable. Nothing is lost then.
-    pub async fn reclaim(
-        &self,
-        mut marks: Marks<'_>,
-        goes_on: &(dyn Fn() -> bool + Sync),
-    ) -> Result<ReclaimReport, StoreError> {
-        marks.sort_in().await;
+    pub async fn reclaim(&self, mut marks: Marks<'_>, sweep: &Sweep<'_>) -> Result<ReclaimReport, StoreError> {
+        marks.sort_in(sweep.pace).await;
         let _one_at_a_time = self.reclaim_work.lock().await;
         let _condemning = Condemning(self);
         let mut report = ReclaimReport { problems: std::mem::take(&mut marks.problems), ..ReclaimReport::default() };
         let unindexed: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
         let (mut doomed, mut doomed_chunks) = (Vec::new(), 0);
-        for (pack, known) in self.packs.known() {
+        let known = self.packs.known();
+        let total = known.len() as u64;
+        for (number, (pack, known)) in (0..).zip(known) {
             // K-6, for those that are missing: they are not listed.
-            if !marks.lists(pack) || unindexed.contains(&pack) {
+            if matches!(known.state, PackState::Open(_)) {
+                report.packs_open += 1;
+            }
+            if !marks.lists(pack) || (unindexed.contains(&pack) && !marks.is_rehearsal) {
                 continue;
             }
-            if !goes_on() {
+            (sweep.tell)(number, total);
+            if !sweep.pace.step().await {
                 break;
             }
             report.packs_examined += 1;
             match self.examine(pack, &known, &marks).await {
-                Ok(examined) if !examined.is_worth_it() => {
+                Ok(examined) if !examined.is_worth_it(sweep.is_thorough) => {
                     report.bytes_dead_left += Examined::stored(&examined.entries) - Examined::stored(&examined.live);
                 }
                 Ok(examined) if marks.is_rehearsal => report.count(&examined),
-                Ok(examined) => match self.empty(examined, &marks).await {
+                Ok(examined) => match self.empty(examined, &marks, sweep).await {
                     Ok(Some(examined)) => {
                         report.count(&examined);
                         self.counters.reclaim_copied_bytes.add(Examined::stored(&examined.live));
@@ -127,13 +144,13 @@ impl Store {
             }
             // What goes is remembered chunk by chunk.
             if doomed_chunks >= self.options.pack_chunks_max {
-                self.remove(&doomed, goes_on, &mut report).await?;
+                self.remove(&doomed, sweep.pace, &mut report).await?;
                 doomed_chunks = 0;
                 doomed.clear();
             }
         }
         if !doomed.is_empty() {
-            self.remove(&doomed, goes_on, &mut report).await?;
+            self.remove(&doomed, sweep.pace, &mut report).await?;
         }
         Ok(report)
     }
@@ -167,12 +184,17 @@ impl Store {
     }
 
     /// Condemns a pack and copies what is needed out of it; `None` if it is needed more than it seemed (L-1).
-    async fn empty(&self, mut examined: Examined, marks: &Marks<'_>) -> Result<Option<Examined>, StoreError> {
+    async fn empty(
+        &self,
+        mut examined: Examined,
+        marks: &Marks<'_>,
+        sweep: &Sweep<'_>,
+    ) -> Result<Option<Examined>, StoreError> {
         let pack = examined.pack;
         self.packs.condemned.write().insert(pack);
         let emptied = async {
             examined.live = self.live(pack, &examined.entries, marks).await?;
-            if !examined.is_worth_it() {
+            if !examined.is_worth_it(sweep.is_thorough) {
                 return Ok(None);
             }
             let (mut copies, mut bytes) = (Vec::new(), 0);
@@ -186,6 +208,8 @@ impl Store {
                 if bytes >= COPY_BYTES || number == last {
                     self.packs.append_to_any(class, Class::Metadata, std::mem::take(&mut copies), true).await?;
                     bytes = 0;
+                    // To the end, once begun: a pack that is half empty is of no use.
+                    sweep.pace.step().await;
                 }
             }
             Ok(Some(examined))
@@ -201,7 +225,7 @@ impl Store {
     async fn remove(
         &self,
         doomed: &[(Examined, usize)],
-        goes_on: &(dyn Fn() -> bool + Sync),
+        pace: &Pace<'_>,
         report: &mut ReclaimReport,
     ) -> Result<(), StoreError> {
         self.settle().await?;
@@ -214,7 +238,7 @@ impl Store {
         let forgotten = forget().await;
         if forgotten.is_err() && self.packs.index.is_doubted() && self.pool.disks[0].is_good() {
             // It turned out to be damaged. The packs that go are still there, and in the new one they are forgotten too.
-            self.remake_held_index(goes_on).await?;
+            self.remake_held_index(&|| pace.goes_on()).await?;
             forget().await?;
         } else {
             forgotten?;

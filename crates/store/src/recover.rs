@@ -28,7 +28,7 @@ use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, replay, segment_size};
 use crate::options::Options;
 use crate::pack::scan::{self, Recovered as PackRecovered};
-use crate::pack::{PackKnown, PackState, Packs, Sizes};
+use crate::pack::{FoundPacks, PackKnown, PackState, Packs, Sizes};
 use crate::pool::Pool;
 use crate::store::{Parts, Store};
 use crate::superblock::{self, LEFT_OUT};
@@ -252,7 +252,8 @@ impl Recovery<'_> {
         let (index, key) = (Index::new(opened.file), self.identity.key.clone());
         let Options { pack_bytes, pack_chunks_max, run_bytes, .. } = *options;
         let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes };
-        let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, known, next);
+        let found_packs = FoundPacks { known, next, checked: opened.checked };
+        let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, found_packs);
         let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
         for (pack, disk) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
             let (sealed, is_sealed) = match self.recover_pack(pack, disk).await {

@@ -75,7 +75,8 @@ impl NewIndex<'_> {
 
     fn write(&self, added: Vec<SealedPack>) -> Result<(), StoreError> {
         let file = self.file.as_ref().expect("not in its place yet");
-        self.told(file.commit(&self.packs.pool.disks[0].disk, &Change { added, ..Change::default() }))
+        let checked = self.packs.ages.of(added.iter().map(|sealed| sealed.pack));
+        self.told(file.commit(&self.packs.pool.disks[0].disk, &Change { added, checked, ..Change::default() }))
     }
 
     /// Puts it in the place of the old one. The caller keeps changes of the index away since before the last packs were taken in.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::format::Class;
 use crate::pack::PackState;
 use crate::pool::Pool;
+use crate::scrub::ScrubStatus;
 use crate::store::Store;
 
 /// A disk of the store.
@@ -71,6 +72,8 @@ pub struct MissingStatus {
 /// A store at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStatus {
+    /// How old the last check of what is stored is.
+    pub scrub: ScrubStatus,
     /// The node's number.
     pub node: u64,
     /// The node's identity in hexadecimal digits.
@@ -125,6 +128,7 @@ impl Store {
     #[must_use]
     pub fn status(&self) -> StoreStatus {
         let mut status = StoreStatus {
+            scrub: self.scrub_status(),
             node: u64::from(self.node().0),
             node_identity: crate::identity::hex(&self.pool.node_identity),
             disks: disks(&self.pool),

@@ -56,6 +56,8 @@ pub struct Store {
     newest: Mutex<(u64, Position)>,
     /// Held by who changes the index file.
     pub(crate) index_work: tokio::sync::Mutex<()>,
+    /// Packs that scrub found damaged, and the first thing that is wrong with each.
+    pub(crate) damaged: Mutex<BTreeMap<u64, String>>,
     /// Held by the task that makes the index again because somebody needs a chunk.
     index_making: Arc<tokio::sync::Mutex<()>>,
     pub(crate) reclaim_work: tokio::sync::Mutex<()>,
@@ -123,6 +125,7 @@ impl Store {
             }),
             newest: Mutex::new((superblock.generation, superblock.covered)),
             index_work: tokio::sync::Mutex::new(()),
+            damaged: Mutex::default(),
             index_making: Arc::default(),
             reclaim_work: tokio::sync::Mutex::new(()),
             options,
@@ -474,9 +477,11 @@ impl Store {
             return Ok(());
         }
         self.refuse_index()?;
-        let change = Change { added: self.packs.sealed_waiting(), ..Change::default() };
+        let change =
+            Change { added: self.packs.sealed_waiting(), checked: self.packs.ages.changed(), ..Change::default() };
         self.change_index(&change)?;
         self.packs.forget_sealed(&change.added);
+        self.packs.ages.note_kept(&change.checked);
         Ok(())
     }
 
@@ -522,7 +527,7 @@ impl Store {
             }
             heirs => heirs?,
         };
-        self.change_index(&Change { added: Vec::new(), removed, heirs })
+        self.change_index(&Change { removed, heirs, ..Change::default() })
     }
 
     /// Places in packs that stay, for chunks that the index names in packs that go: X-5. What does not verify is no heir: the next put of

@@ -25,6 +25,7 @@ mod parts;
 mod reclaim;
 mod reindex;
 mod repair;
+mod scrub;
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ use bytes::Bytes;
 use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 
-use crate::{Compression, Options, ReclaimReport, Recovered, Store, StoreError};
+use crate::{Compression, Marks, Options, Pace, ReclaimReport, Recovered, Share, Store, StoreError, Sweep};
 
 /// Small packs and caches, so that little data makes much happen.
 pub(crate) fn options() -> Options {
@@ -92,8 +93,23 @@ pub(crate) async fn reclaim(
     is_live: &(dyn Fn(&ChunkAddress) -> bool + Sync),
 ) -> Result<ReclaimReport, StoreError> {
     let mut marks = store.begin_mark(false).await?;
-    marks.keep(is_live).await;
-    store.reclaim(marks, &|| true).await
+    marks.keep(is_live, &hurried(store)).await;
+    sweep(store, marks, &|| true).await
+}
+
+/// No pauses, to the end.
+pub(crate) fn hurried(store: &Store) -> Pace<'_> {
+    Pace::new(&store.platform, &|| Share::FULL, &|| true)
+}
+
+/// What follows the marks, as fast as it can.
+pub(crate) async fn sweep(
+    store: &Store,
+    marks: Marks<'_>,
+    goes_on: &(dyn Fn() -> bool + Sync),
+) -> Result<ReclaimReport, StoreError> {
+    let pace = Pace::new(&store.platform, &|| Share::FULL, goes_on);
+    store.reclaim(marks, &Sweep { pace: &pace, is_thorough: false, tell: &|_, _| {} }).await
 }
 
 /// Content that is told apart by `number`; every other one compresses.

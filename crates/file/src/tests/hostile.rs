@@ -362,7 +362,7 @@ async fn life(world: &World, disk: &SimDisk) -> Result<(), FileError> {
     mend(&system).await;
     let _ = system.delete_snapshot("snapshot").await;
     let _ = system.check_store(Depth::Deep, &|_, _| {}).await;
-    let _ = system.reclaim(false).await;
+    let _ = system.reclaim(&crate::Reclaim::default()).await;
     let _ = system.status();
     let _ = system.close().await;
     Ok(())

@@ -259,7 +259,8 @@ fn a_repair_beside_a_pass_of_reclaim_ends() {
     assert!(ends(&machine.world, async {
         // An operation that the pass waits for, before it asks for the commit lock.
         let operation = system.grace.enter(0);
-        let mut reclaim: Pending<'_, _> = Box::pin(system.reclaim(false));
+        let how = crate::Reclaim::default();
+        let mut reclaim: Pending<'_, _> = Box::pin(system.reclaim(&how));
         assert!(starts(&mut reclaim).await);
         let mut repair: Pending<'_, _> = Box::pin(system.repair_files(false, (0, 0)));
         let soon = machine.world.platform().tasks.sleep(Duration::from_secs(10));

@@ -33,11 +33,11 @@ fn what_is_dropped_comes_back_and_nothing_else_goes() {
         system.write(fresh, 0, &pattern(1_000_000, 23), false).await.unwrap();
         system.sync(fresh).await.unwrap();
 
-        let rehearsal = system.reclaim(true).await.unwrap();
-        let done = system.reclaim(false).await.unwrap();
+        let rehearsal = system.reclaim(&crate::Reclaim { is_rehearsal: true, ..Default::default() }).await.unwrap();
+        let done = system.reclaim(&crate::Reclaim::default()).await.unwrap();
         assert_eq!(rehearsal.packs_dead, done.packs_dead);
         // "held" is in no view any more; "dropped" is in the snapshot.
-        let freed = system.reclaim(false).await.unwrap().bytes_freed + done.bytes_freed;
+        let freed = system.reclaim(&crate::Reclaim::default()).await.unwrap().bytes_freed + done.bytes_freed;
         assert!(freed > 0, "{done:?}");
         assert_eq!(
             read_all(&system, find(&system, ".snapshots/later/dropped").await.unwrap()).await,
@@ -65,7 +65,7 @@ fn what_only_a_durable_record_names_stays_until_its_end_is_durable() {
         system.sync(file).await.unwrap();
         let nothing = AttributeChange { size: Some(0), ..AttributeChange::default() };
         system.set_attributes(file, &nothing).await.unwrap();
-        assert!(system.reclaim(false).await.unwrap().packs_deleted > 0);
+        assert!(system.reclaim(&crate::Reclaim::default()).await.unwrap().packs_deleted > 0);
     });
     system = machine.power_cycle(system);
     machine.run(async {
@@ -140,7 +140,7 @@ fn a_pass_that_fails_is_still_due() {
     let dropped = system.dropped_bytes.load(Ordering::Relaxed);
     assert!(dropped > 0);
     machine.disk.set_faults(Faults { write_error: 1.0, ..Faults::default() });
-    assert!(machine.run(system.reclaim(false)).is_err());
+    assert!(machine.run(system.reclaim(&crate::Reclaim::default())).is_err());
     assert_eq!(system.dropped_bytes.load(Ordering::Relaxed), dropped);
     assert!(system.dropped_since_pass.load(Ordering::SeqCst));
 }

@@ -248,7 +248,7 @@ fn a_file_that_lost_extents_takes_what_is_written_later() {
             });
             expected[offset..offset + 5].copy_from_slice(b"later");
         }
-        machine.run(system.reclaim(false)).unwrap();
+        machine.run(system.reclaim(&crate::Reclaim::default())).unwrap();
         let system = machine.power_cycle(system);
         assert_eq!(blocks(&machine, &system, file, &expected), before, "chunk {number}");
         machine.run(async {
@@ -301,7 +301,7 @@ fn an_extent_that_cannot_be_decoded_becomes_lost_content() {
             expected[300 * ISLAND..][..5].copy_from_slice(b"since");
         }
         assert_eq!(blocks(&machine, &system, file, &expected), before);
-        machine.run(system.reclaim(false)).unwrap();
+        machine.run(system.reclaim(&crate::Reclaim::default())).unwrap();
     }
 }
 

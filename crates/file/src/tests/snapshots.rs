@@ -45,7 +45,7 @@ fn flip(machine: &Machine, (path, at): &(String, u64)) {
 
 fn reclaim_all(machine: &Machine, system: &Arc<FileSystem>) -> Result<(), FileError> {
     for _ in 0..3 {
-        machine.run(system.reclaim(false))?;
+        machine.run(system.reclaim(&crate::Reclaim::default()))?;
     }
     Ok(())
 }

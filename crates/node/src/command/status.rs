@@ -152,6 +152,7 @@ fn stored(status: &Value) -> Vec<String> {
         class("data", "data"),
         class("trees", "metadata"),
         format!("snapshots {}", number(status, "/snapshots")),
+        format!("checked   {}", super::scrub::age(&status["scrub"])),
         format!(
             "waiting   {} to be flushed, journal {}; {}",
             bytes(status, "/buffer/dirty_bytes"),

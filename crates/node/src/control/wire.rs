@@ -66,6 +66,26 @@ pub enum Request {
         /// Give up what cannot be read of directories and the catalog.
         accept_loss: bool,
     },
+    /// Gives back the room of what nobody needs; tells how far it is.
+    Gc {
+        /// Only find out what would be done.
+        dry_run: bool,
+        /// Every chunk that nobody needs, not only where a pack is mostly of those.
+        thorough: bool,
+        /// Percentage of the time that it may take; none: that of the settings.
+        #[serde(default)]
+        share: Option<u8>,
+    },
+    /// Reads what is stored again; tells how far it is.
+    Scrub {
+        /// Only find out what would be read.
+        dry_run: bool,
+        /// Only what was last checked as long ago.
+        older_than_seconds: u64,
+        /// As for `Gc`.
+        #[serde(default)]
+        share: Option<u8>,
+    },
     /// Unmounts, makes everything local, commits, and ends the daemon. Fails and changes nothing while the mount is in use,
     /// unless it is to be detached.
     Stop {
@@ -88,6 +108,7 @@ impl Request {
             Request::Status {} | Request::Counters {} | Request::Metrics {} => true,
             Request::Info { .. } | Request::SnapshotList {} => true,
             Request::Sync {} | Request::Fsck { .. } | Request::Repair { .. } => false,
+            Request::Gc { .. } | Request::Scrub { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
@@ -148,6 +169,8 @@ mod tests {
             Request::Status {},
             Request::Info { inode: u64::MAX },
             Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
+            Request::Gc { dry_run: true, thorough: true, share: Some(1) },
+            Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
             Request::Stop { detach: true },
             Request::Restart { program: Some("/a b".into()) },
         ] {

@@ -4,6 +4,7 @@
 //!
 //! Not here: how the daemon ends (`desk`, `life`); how answers are shown (`command`).
 
+mod maintain;
 mod measure;
 mod report;
 
@@ -272,6 +273,10 @@ impl Handler for Control {
             }
             Request::SnapshotDelete { name } => self.delete_snapshot(&name),
             Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
+            Request::Gc { dry_run, thorough, share } => self.collect((dry_run, thorough), share, progress),
+            Request::Scrub { dry_run, older_than_seconds, share } => {
+                self.scrub(Duration::from_secs(older_than_seconds), share, dry_run, progress)
+            }
             Request::Repair { deep, accept_loss } => self.repair(deep, accept_loss, progress),
             Request::Stop { .. } | Request::Restart { .. } => {
                 Err(Failure::new("cannot reach the daemon", "none runs").at(&self.folder.path))

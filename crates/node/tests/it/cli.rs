@@ -35,7 +35,7 @@ fn a_folder_that_is_no_node() {
     let folder = Folder::new("none");
     let (nothing, empty, file) = (folder.join("nothing"), folder.make("empty"), folder.join("file"));
     fs::write(&file, "x").expect("room");
-    for verb in ["status", "serve", "fsck", "stop"] {
+    for verb in ["status", "serve", "fsck", "gc", "scrub", "stop"] {
         let code = if verb == "fsck" { 2 } else { 1 };
         refuse(&folder, &[&verb, &nothing], code, &["cannot open the node: ", "no such folder", "hydrafs init"]);
         refuse(&folder, &[&verb, &empty], code, &["is no HydraFS node", "hydrafs init"]);
@@ -43,6 +43,18 @@ fn a_folder_that_is_no_node() {
     }
     refuse(&folder, &[&"mount", &empty, &folder.make("m")], 1, &["is no HydraFS node"]);
     refuse(&folder, &[&"snapshot", &"list", &empty], 1, &["is no HydraFS node"]);
+}
+
+#[test]
+fn shares_and_ages_that_are_none() {
+    let folder = Folder::new("shares");
+    let node = folder.node("n");
+    for verb in ["gc", "scrub"] {
+        for share in ["0", "101"] {
+            refuse(&folder, &[&verb, &"--dry-run", &"--share", &share, &node], 1, &["1 to 100", "nothing was changed"]);
+        }
+    }
+    refuse(&folder, &[&"scrub", &"--older-than", &"a week", &node], 1, &["a week", "expected a time such as"]);
 }
 
 #[test]

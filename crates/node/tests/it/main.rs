@@ -6,6 +6,7 @@
 //! - `hung`: a disk that does not answer, and who need not wait for it.
 //! - `limits`: names, attributes and open files at and over their limits.
 //! - `lists`: lists of system calls beside a local folder.
+//! - `maintain`: room that comes back, and what is stored read again, when somebody says so.
 //! - `metrics`: what is measured of a mount, over HTTP and by `stats` and `profile`; hostile clients.
 //! - `mount`: a mount over each transport, all operations, persistence, crashes.
 //! - `restart`: daemons that go on in new processes, under load; new processes that cannot.
@@ -19,6 +20,7 @@ mod handover;
 mod hung;
 mod limits;
 mod lists;
+mod maintain;
 mod metrics;
 mod mount;
 mod restart;

@@ -20,6 +20,8 @@ use crate::remedy::Remedy;
 
 /// Bytes read and verified in one step.
 const STEP_BYTES: u64 = 8 << 20;
+/// The same where callers' reads come between.
+const PACED_STEP_BYTES: u64 = 1 << 20;
 
 impl Check<'_> {
     pub(super) async fn packs(&mut self) {
@@ -59,7 +61,7 @@ impl Check<'_> {
         }
     }
 
-    async fn sealed(&mut self, pack: u64, known: &PackKnown) {
+    pub(crate) async fn sealed(&mut self, pack: u64, known: &PackKnown) {
         let path = self.store.packs.path_of(pack);
         let remedy = self.remedy(pack, known.disk);
         let file = match self.store.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read) {
@@ -144,8 +146,13 @@ impl Check<'_> {
     async fn contents(&mut self, file: &File, pack: u64, entries: &[Entry], remedy: Option<Remedy>) {
         let mut rest = entries;
         while let Some(first) = rest.first() {
+            if let Some(pace) = self.pace {
+                // To the end of the pack, once begun: a part of it counts for nothing.
+                pace.step().await;
+            }
             let start = u64::from(first.offset);
-            let count = rest.iter().take_while(|entry| entry.end() - start <= STEP_BYTES).count().max(1);
+            let step_bytes = if self.pace.is_some() { PACED_STEP_BYTES } else { STEP_BYTES };
+            let count = rest.iter().take_while(|entry| entry.end() - start <= step_bytes).count().max(1);
             let (step, later) = rest.split_at(count);
             rest = later;
             let end = step[count - 1].end();
@@ -193,7 +200,7 @@ impl Check<'_> {
     }
 
     /// What of an open pack is in its file.
-    async fn open(&mut self, open: &Arc<OpenPack>) {
+    pub(crate) async fn open(&mut self, open: &Arc<OpenPack>) {
         let Some(written) = open.written() else { return };
         let mut bytes = vec![0; usize::try_from(written).expect("packs fit in memory")];
         let path = open.path().to_owned();

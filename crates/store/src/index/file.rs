@@ -14,11 +14,13 @@ use base::id::ChunkAddress;
 use parking_lot::{Mutex, RwLock};
 use platform::disk::{Disk, DiskErrorKind, Open};
 use redb::{
-    Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    AccessGuard, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata,
+    StorageError, TableDefinition, TableError,
 };
 
 use super::backend::{Backend, Failure};
 use super::{AddressSet, Change};
+use crate::ages::Checked;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{INDEX_FILE, INDEX_NEW, Place, Summary, VERSION};
 
@@ -27,6 +29,8 @@ type ChunkValue = &'static [u8; Place::BYTES];
 const CHUNKS: TableDefinition<'_, ChunkKey, ChunkValue> = TableDefinition::new("chunks");
 const COPIES: TableDefinition<'_, (ChunkKey, u64), ChunkValue> = TableDefinition::new("copies");
 const PACKS: TableDefinition<'_, u64, &'static [u8; Summary::BYTES]> = TableDefinition::new("packs");
+/// Minutes since 1970. Those that an older HydraFS wrote have none of it.
+const CHECKED: TableDefinition<'_, u64, u32> = TableDefinition::new("checked");
 const ABOUT: TableDefinition<'_, &'static str, &'static [u8]> = TableDefinition::new("about");
 
 /// As much of the file is asked for when it is opened: the entries of some 20 GiB, in a few milliseconds.
@@ -92,6 +96,8 @@ pub(crate) struct Opened {
     pub(crate) is_new: bool,
     /// Packs that the index covers.
     pub(crate) packs: BTreeMap<u64, Summary>,
+    /// When they were checked.
+    pub(crate) checked: Checked,
 }
 
 impl IndexFile {
@@ -99,15 +105,15 @@ impl IndexFile {
     pub(crate) fn open(disk: &Disk, cache_bytes: u64, node_identity: [u8; 16]) -> Result<Opened, StoreError> {
         let file = IndexFile::closed(disk, INDEX_FILE, cache_bytes, node_identity);
         let database = file.open_database(disk, Open::Write)?;
-        let packs = file.guarded("packs", || {
+        let (packs, checked) = file.guarded("packs", || {
             let read = database.begin_read().map_err(words)?;
             file.check_about(&read.open_table(ABOUT).map_err(words)?)?;
             // One of an older form has none, and does not know of copies.
             read.open_table(COPIES).map_err(words)?;
-            read_packs(&database)
+            Ok((read_packs(&database)?, read_checked(&database)?))
         })?;
         file.publish(database)?;
-        Ok(Opened { file, is_new: false, packs })
+        Ok(Opened { file, is_new: false, packs, checked })
     }
 
     fn closed(disk: &Disk, name: &'static str, cache_bytes: u64, node_identity: [u8; 16]) -> IndexFile {
@@ -126,7 +132,7 @@ impl IndexFile {
     pub(crate) fn make_again(disk: &Disk, cache_bytes: u64, node_identity: [u8; 16]) -> Result<Opened, StoreError> {
         let file = IndexFile::closed(disk, INDEX_FILE, cache_bytes, node_identity);
         file.make_empty(disk)?;
-        Ok(Opened { file, is_new: true, packs: BTreeMap::new() })
+        Ok(Opened { file, is_new: true, packs: BTreeMap::new(), checked: Checked::new() })
     }
 
     /// An empty index beside this one, for [`Index::replace_file`](super::Index::replace_file) when it is complete.
@@ -160,6 +166,7 @@ impl IndexFile {
                 write.open_table(CHUNKS).map_err(words)?;
                 write.open_table(COPIES).map_err(words)?;
                 write.open_table(PACKS).map_err(words)?;
+                write.open_table(CHECKED).map_err(words)?;
             }
             write.commit().map_err(words)
         })?;
@@ -335,7 +342,18 @@ fn read_packs(database: &Database) -> Result<BTreeMap<u64, Summary>, String> {
     Ok(packs)
 }
 
-fn words(error: impl std::fmt::Display) -> String {
+fn read_checked(database: &Database) -> Result<Checked, String> {
+    let table = match database.begin_read().map_err(words)?.open_table(CHECKED) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Checked::new()),
+        table => table.map_err(words)?,
+    };
+    let minutes = |entry: Result<(AccessGuard<'_, u64>, AccessGuard<'_, u32>), _>| {
+        entry.map(|(pack, at)| (pack.value(), at.value())).map_err(words::<StorageError>)
+    };
+    table.iter().map_err(words)?.map(minutes).collect()
+}
+
+fn words<E: std::fmt::Display>(error: E) -> String {
     error.to_string()
 }
 
@@ -343,7 +361,8 @@ fn words(error: impl std::fmt::Display) -> String {
 fn write_change(database: &Database, change: &Change) -> Result<(), String> {
     let mut added = &change.added[..];
     let mut removed = &change.removed[..];
-    while !added.is_empty() || !removed.is_empty() {
+    let mut checked = Some(&change.checked).filter(|checked| !checked.is_empty());
+    while !added.is_empty() || !removed.is_empty() || checked.is_some() {
         let (mut count, mut packs) = (0, 0);
         while packs < added.len() && (packs == 0 || count + added[packs].entries.len() <= BATCH_ENTRIES) {
             count += added[packs].entries.len();
@@ -351,8 +370,9 @@ fn write_change(database: &Database, change: &Change) -> Result<(), String> {
         }
         let (now, later) = added.split_at(packs);
         // Removals come last: what replaces a chunk is in before the chunk goes.
-        let going = if later.is_empty() { std::mem::take(&mut removed) } else { &[] };
-        write_batch(database, now, going, &change.heirs)?;
+        let is_last = later.is_empty();
+        let going = if is_last { std::mem::take(&mut removed) } else { &[] };
+        write_batch(database, now, going, &change.heirs, checked.take_if(|_| is_last))?;
         added = later;
     }
     Ok(())
@@ -363,6 +383,7 @@ fn write_batch(
     added: &[super::SealedPack],
     removed: &[(u64, Vec<ChunkAddress>)],
     heirs: &[(ChunkAddress, Place)],
+    ages: Option<&Checked>,
 ) -> Result<(), String> {
     let mut write = database.begin_write().map_err(words)?;
     write.set_durability(Durability::Immediate).map_err(words)?;
@@ -372,6 +393,10 @@ fn write_batch(
         let mut chunks = write.open_table(CHUNKS).map_err(words)?;
         let mut copies = write.open_table(COPIES).map_err(words)?;
         let mut packs = write.open_table(PACKS).map_err(words)?;
+        let mut checked = write.open_table(CHECKED).map_err(words)?;
+        for (pack, at) in ages.into_iter().flatten() {
+            checked.insert(*pack, *at).map_err(words)?;
+        }
         let mut sorted: Vec<(ChunkAddress, Place)> = added
             .iter()
             .flat_map(|sealed| sealed.entries.iter().map(|entry| (entry.header.address, Place::of(sealed.pack, entry))))
@@ -410,6 +435,7 @@ fn write_batch(
                 }
             }
             packs.remove(*pack).map_err(words)?;
+            checked.remove(*pack).map_err(words)?;
         }
     }
     write.commit().map_err(words)

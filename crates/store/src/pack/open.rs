@@ -88,6 +88,11 @@ impl OpenPack {
         (!self.has_failed()).then(|| self.tail.lock().start)
     }
 
+    /// Bytes appended so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tail.lock().end()
+    }
+
     pub(crate) fn file(&self) -> &File {
         &self.file
     }

@@ -267,5 +267,6 @@ impl Packs {
     pub(crate) fn drop_pack(&self, pack: u64) {
         self.catalog.write().remove(&pack);
         self.files.remove(&pack);
+        self.ages.forget(pack);
     }
 }

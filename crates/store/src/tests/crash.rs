@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use platform::sim::{Faults, each_seed};
 use platform::task::Boxed;
 
-use super::{Machine, content};
+use super::{Machine, content, hurried, sweep};
 use crate::{Class, Depth, Recovered, Store, StoreError};
 
 impl Model {
@@ -223,8 +223,8 @@ async fn reclaim(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), S
         model.settled.retain(goes);
         model.accepted.keys().chain(model.in_flight.iter().flatten()).copied().collect()
     };
-    marks.keep(&|address| live.contains(address)).await;
-    let result = store.reclaim(marks, &|| true).await;
+    marks.keep(&|address| live.contains(address), &hurried(store)).await;
+    let result = sweep(store, marks, &|| true).await;
     model.lock().is_reclaiming = false;
     result.map(drop)
 }

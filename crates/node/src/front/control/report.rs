@@ -6,7 +6,7 @@ use base::metric::{self, Metric, Unit};
 use file::{CheckReport, Description, FilesReport, Kind, Node, Problem, Remedy, StoreStatus, View};
 use serde_json::{Map, Value, json};
 
-use super::Control;
+use super::{Control, maintain};
 use crate::failure::Failure;
 use crate::moment;
 
@@ -54,6 +54,7 @@ impl Control {
                 "last_durable": store.last_durable,
             },
             "commit": { "generation": store.generation, "covered": store.covered },
+            "scrub": maintain::status(&store.scrub),
             "cache_bytes": store.cache_bytes,
             "disks": disks(store),
             "missing": missing(store),
@@ -202,6 +203,16 @@ fn failures(status: &file::Status, unpublished: Option<&Failure>) -> Vec<String>
     }
     let disks = status.store.disks.iter().filter(|disk| !disk.is_good);
     failures.extend(disks.map(|disk| format!("disk {} is out: {}", disk.path, disk.health)));
+    let damaged = &status.store.scrub.damaged;
+    failures.extend(
+        damaged
+            .iter()
+            .take(LEFT_OUT_SHOWN)
+            .map(|what| format!("{what}; `hydrafs fsck --deep --repair` says what can be done")),
+    );
+    if let Some(more) = damaged.len().checked_sub(LEFT_OUT_SHOWN).filter(|more| *more > 0) {
+        failures.push(format!("and {more} more damaged packs"));
+    }
     failures.extend(unpublished.map(Failure::to_string));
     failures
 }

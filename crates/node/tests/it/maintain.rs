@@ -1,0 +1,87 @@
+//! `hydrafs gc` and `hydrafs scrub`, under a mount and without one.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::support::{Folder, Mounted, hydrafs, succeed};
+
+/// Bytes that no compressor shrinks (SplitMix64).
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (z ^ (z >> 31)).to_le_bytes()
+    };
+    let words = (0..length.div_ceil(8)).flat_map(|_| next());
+    words.take(length).collect()
+}
+
+fn json(arguments: &[&str], node: &Path) -> Value {
+    let node = node.to_str().expect("a name of ours");
+    let arguments: Vec<&str> = arguments.iter().copied().chain(["--json", node]).collect();
+    serde_json::from_str(&succeed(&arguments)).expect("JSON")
+}
+
+fn number(answer: &Value, name: &str) -> u64 {
+    answer.pointer(name).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {name} in {answer}"))
+}
+
+fn packs(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            packs(&entry, found);
+        } else if entry.extension().is_some_and(|extension| extension == "pack") {
+            found.push(entry);
+        }
+    }
+}
+
+#[test]
+fn removed_files_give_their_room_back_when_somebody_says_so() {
+    let folder = Folder::new("gc");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let bytes = noise(1, 80 << 20);
+    fs::write(point.join("goes"), &bytes).expect("room");
+    fs::write(point.join("stays"), noise(2, 1 << 20)).expect("room");
+    succeed(&["sync", point.to_str().expect("a name of ours")]);
+    fs::remove_file(point.join("goes")).expect("it is there");
+    let plan = json(&["gc", "--dry-run"], &node);
+    assert!(number(&plan, "/bytes_freed") > 60 << 20, "a pack is full and dead: {plan}");
+    assert_eq!(number(&plan, "/packs_deleted"), 0, "{plan}");
+    let done = json(&["gc", "--thorough"], &node);
+    assert!(number(&done, "/bytes_freed") > 80 << 20, "{done}");
+    let again = json(&["gc", "--thorough", "--share", "100"], &node);
+    assert_eq!((number(&again, "/bytes_freed"), number(&again, "/bytes_dead_left")), (0, 0), "{again}");
+    assert_eq!(fs::read(point.join("stays")).expect("it stays"), noise(2, 1 << 20));
+    mounted.umount();
+}
+
+#[test]
+fn scrub_finds_what_rotted_and_says_how_old_the_last_look_is() {
+    let folder = Folder::new("scrub");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    fs::write(point.join("file"), noise(3, 10 << 20)).expect("room");
+    succeed(&["sync", point.to_str().expect("a name of ours")]);
+    let plan = json(&["scrub", "--dry-run"], &node);
+    assert!(number(&plan, "/planned_bytes") > 10 << 20, "{plan}");
+    assert_eq!(number(&json(&["scrub", "--dry-run", "--older-than", "1 d"], &node), "/planned_packs"), 0);
+    let done = json(&["scrub", "--share", "50"], &node);
+    assert!(number(&done, "/bytes") >= number(&plan, "/planned_bytes"), "{done}");
+    assert_eq!((number(&done, "/status/unknown_packs"), number(&done, "/status/damaged_packs")), (0, 0), "{done}");
+    mounted.umount();
+    let mut found = Vec::new();
+    packs(&folder.0, &mut found);
+    let largest = found.iter().max_by_key(|path| fs::metadata(path).expect("a pack").len()).expect("a pack");
+    fs::File::options().write(true).open(largest).expect("ours").write_all_at(b"rot", 1 << 20).expect("room");
+    let node = node.to_str().expect("a name of ours");
+    let output = hydrafs(&["scrub", node]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("DAMAGED: HF0007 a chunk: ") && text.contains("fsck --deep --repair"), "{text}");
+}

@@ -1,0 +1,122 @@
+//! Reading again what is stored: what is found, what was checked when, and what is remembered of it.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::check::{node_of, pack};
+use super::{Machine, content};
+use crate::{Class, Depth, Pace, Remedy, ScrubReport, Share, Store};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn scrub(machine: &Machine, store: &Store, older_than: Duration) -> ScrubReport {
+    let pace = Pace::new(&store.platform, &|| Share::FULL, &|| true);
+    machine.run(store.scrub(older_than, &pace, &|done, total| assert!(done <= total)))
+}
+
+fn sleep(machine: &Machine, store: &Store, time: Duration) {
+    machine.run(store.platform.tasks.sleep(time));
+}
+
+#[test]
+fn what_was_read_is_young_again_and_a_restart_remembers_it() {
+    let (machine, _) = node_of(5, 60, 30_000);
+    let (store, _) = machine.open();
+    sleep(&machine, &store, 10 * HOUR);
+    let bytes = store.scrub_status().bytes;
+    assert!(bytes > 500_000, "{bytes}");
+    assert_eq!(store.scrub_status().oldest, 10 * HOUR);
+    assert_eq!(store.scrub_plan(11 * HOUR).packs, 0);
+    assert_eq!(scrub(&machine, &store, 11 * HOUR).packs, 0);
+    let plan = store.scrub_plan(9 * HOUR);
+    let report = scrub(&machine, &store, 9 * HOUR);
+    assert_eq!((report.packs, report.chunks, report.is_complete), (plan.packs, 60, true));
+    assert_eq!(plan.bytes, bytes);
+    assert_eq!(store.scrub_status().oldest, Duration::ZERO);
+    // Nothing else was changed since, and no end that is clean.
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+    let (store, _) = machine.open();
+    sleep(&machine, &store, HOUR);
+    let status = store.scrub_status();
+    assert_eq!((status.oldest, status.packs_unknown), (HOUR, 0));
+}
+
+#[test]
+fn an_index_that_is_made_again_knows_of_no_check_and_scrub_begins_there() {
+    let (machine, _) = node_of(6, 60, 30_000);
+    machine.disks[0].install("index", b"rot");
+    let (store, _) = machine.open();
+    let status = store.scrub_status();
+    assert_eq!((status.packs_unknown, status.bytes_unknown), (1, status.bytes));
+    assert_eq!(scrub(&machine, &store, 1000 * HOUR).packs, 1, "older than anything");
+    assert_eq!(store.scrub_status().packs_unknown, 0);
+}
+
+#[test]
+fn a_rotten_byte_is_told_until_it_is_mended() {
+    let (machine, contents) = node_of(7, 60, 30_000);
+    let (store, _) = machine.open();
+    machine.disks[0].flip_bit(&pack(&machine.disks[0]).0, 5000, 7);
+    sleep(&machine, &store, HOUR);
+    let report = scrub(&machine, &store, HOUR);
+    assert_eq!(report.problems.len(), 1);
+    assert_eq!(report.problems[0].code, "HF0007");
+    assert_eq!(store.scrub_status().damaged.len(), 1);
+    assert_eq!(store.scrub_status().oldest, HOUR, "V-2");
+    assert_eq!(scrub(&machine, &store, HOUR).problems.len(), 1, "V-2");
+    let Some(Remedy::Pack { pack }) = report.problems[0].remedy else { panic!("{report:?}") };
+    machine.run(async {
+        // Who has the content brings it back.
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.repair(Remedy::Pack { pack }).await.unwrap();
+    });
+    assert_eq!(store.scrub_status().damaged, Vec::<String>::new());
+    assert_eq!(scrub(&machine, &store, Duration::ZERO).problems, Vec::new());
+    assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
+}
+
+/// Content that is put, and packs that reclaim removes, while they are read again.
+#[test]
+fn writers_and_reclaim_beside_it_are_no_problem() {
+    for seed in 0..20 {
+        let (machine, _) = node_of(100 + seed, 60, 30_000);
+        let (store, _) = machine.open();
+        let told = Mutex::new(0);
+        let report = machine.run(async {
+            let pace = Pace::new(&store.platform, &|| Share::DEFAULT, &|| true);
+            let tell = |_, _| *told.lock() += 1;
+            let mut scrub = pin!(store.scrub(Duration::ZERO, &pace, &tell));
+            let mut work = pin!(async {
+                for number in 0..40 {
+                    store.put(Class::Data, &content(1000 + number, 30_000)).await.unwrap();
+                    if number % 8 == 0 {
+                        store.settle().await.unwrap();
+                        store.commit(b"roots", store.last_logged()).await.unwrap();
+                        super::reclaim(&store, &|address| address.0[0] % 3 == 0).await.unwrap();
+                    }
+                }
+            });
+            let (mut report, mut is_worked) = (None, false);
+            poll_fn(|context| {
+                if report.is_none()
+                    && let Poll::Ready(done) = scrub.as_mut().poll(context)
+                {
+                    report = Some(done);
+                }
+                is_worked = is_worked || work.as_mut().poll(context).is_ready();
+                if is_worked && report.is_some() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            report.expect("it is over")
+        });
+        assert_eq!(report.problems, Vec::new(), "seed {seed}");
+        assert!(*told.lock() > 0);
+        assert_eq!(store.scrub_status().damaged, Vec::<String>::new());
+    }
+}
