@@ -11,6 +11,7 @@
 //!
 //! Not here: goals. This only measures.
 
+mod changed;
 mod dedup;
 mod ground;
 mod inputs;
@@ -59,6 +60,7 @@ enum Unit {
     Microseconds,
     Milliseconds,
     Megabytes,
+    Kilobytes,
     Count,
 }
 
@@ -71,6 +73,7 @@ impl Unit {
             Unit::Microseconds => "us",
             Unit::Milliseconds => "ms",
             Unit::Megabytes => "MB",
+            Unit::Kilobytes => "kB",
             Unit::Count => "count",
         }
     }
@@ -78,7 +81,7 @@ impl Unit {
     /// What is said of the better side.
     fn praise(self) -> &'static str {
         match self {
-            Unit::Megabytes => "small",
+            Unit::Megabytes | Unit::Kilobytes => "small",
             Unit::Count => "few",
             _ => "fast",
         }
@@ -127,6 +130,8 @@ enum Side {
     Cutting,
     Restic,
     Borg,
+    /// Blocks of one size, each stored once.
+    FixedBlocks,
     /// What memory was promised.
     Budget,
     /// The store alone, without files.
@@ -148,6 +153,7 @@ impl Side {
             Side::Cutting => "cutting and hashing alone",
             Side::Restic => "restic",
             Side::Borg => "borg",
+            Side::FixedBlocks => "blocks of 64 KiB",
             Side::Budget => "the budget",
             Side::Store => "the raw store",
             Side::StoreCutting => "the raw store and cutting",
@@ -217,7 +223,7 @@ const fn alone(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Work
     Workload { name, sides: &[Side::Hydrafs], is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 18] = [
+const WORKLOADS: [Workload; 19] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -242,6 +248,12 @@ const WORKLOADS: [Workload; 18] = [
     beside_backups("dedup sources", dedup::sources),
     beside_backups("dedup toolchains", dedup::toolchains),
     beside_backups("dedup image", dedup::image),
+    Workload {
+        name: "changed file",
+        sides: &[Side::Hydrafs, Side::Restic, Side::Borg, Side::FixedBlocks],
+        is_once: false,
+        work: changed::changes,
+    },
     Workload { name: "raw store", sides: &[Side::Store], is_once: false, work: store::streams },
     Workload { name: "far disk", sides: &[Side::Store], is_once: true, work: store::far },
     alone("recovery", node::recovery),

@@ -160,7 +160,7 @@ fn ingest(run: &mut Run<'_>, lines: &Lines, pair: &Pair) -> Result<()> {
     for (path, line) in [(&pair.first, &lines.first), (&pair.second, &lines.second)] {
         read(path)?;
         let started = Instant::now();
-        take(run, &repository, path, line == &lines.second)?;
+        take(run, &repository, path, if line == &lines.second { "second" } else { "first" })?;
         run.sync()?;
         run.record(line, started.elapsed().as_secs_f64());
     }
@@ -186,7 +186,7 @@ fn backup(name: &str, dir: &Path) -> Program {
     program.env("BORG_BASE_DIR", dir.join("home")).limit(Duration::from_secs(3600))
 }
 
-fn prepare(run: &Run<'_>, repository: &Path) -> Result<()> {
+pub(super) fn prepare(run: &Run<'_>, repository: &Path) -> Result<()> {
     match run.side {
         Side::Restic => backup("restic", &run.dir).arg("init").arg("--repo").arg(repository).output().map(drop),
         Side::Borg => backup("borg", &run.dir).args(["init", "--encryption=none"]).arg(repository).output().map(drop),
@@ -194,8 +194,7 @@ fn prepare(run: &Run<'_>, repository: &Path) -> Result<()> {
     }
 }
 
-fn take(run: &Run<'_>, repository: &Path, path: &Path, is_second: bool) -> Result<()> {
-    let name = if is_second { "second" } else { "first" };
+pub(super) fn take(run: &Run<'_>, repository: &Path, path: &Path, name: &str) -> Result<()> {
     let program = match run.side {
         Side::Restic => backup("restic", &run.dir).args(["backup", "--quiet", "--repo"]).arg(repository).arg(path),
         Side::Borg => backup("borg", &run.dir).arg("create").arg(format!("{}::{name}", repository.display())).arg(path),
@@ -206,8 +205,7 @@ fn take(run: &Run<'_>, repository: &Path, path: &Path, is_second: bool) -> Resul
     program.output().map(drop)
 }
 
-/// Reads everything, so that it is cached on each side's turn.
-/// Reads all content of a file or tree.
+/// Reads all content of a file or tree, so that it is cached on each side's turn.
 pub(super) fn read(path: &Path) -> Result<()> {
     let mut buffer = vec![0; 1 << 20];
     tree::walk(path, |relative, metadata| {
