@@ -60,6 +60,7 @@ mod left_out;
 mod commit;
 mod snapshot;
 
+mod mender;
 mod reclaim;
 mod scrub;
 

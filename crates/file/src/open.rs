@@ -28,7 +28,7 @@ use crate::system::{FileSystem, Options, Transaction, corrupt, untrue};
 use crate::tree::Gap;
 
 /// Flusher, committer, reclaimer.
-const BACKGROUND_TASKS: u32 = 4;
+const BACKGROUND_TASKS: u32 = 5;
 
 /// What opening did.
 #[derive(Clone, Debug)]
@@ -123,6 +123,7 @@ impl FileSystem {
         platform.tasks.spawn("flusher", Box::pin(system.clone().run_flusher()));
         platform.tasks.spawn("committer", Box::pin(system.clone().run_committer()));
         platform.tasks.spawn("reclaimer", Box::pin(system.clone().run_reclaimer()));
+        platform.tasks.spawn("mender", Box::pin(system.clone().run_mender()));
         platform.tasks.spawn("scrubber", Box::pin(system.clone().run_scrubber()));
         Ok((system, report))
     }
@@ -137,6 +138,7 @@ impl FileSystem {
         self.wants_commit.notify_one();
         self.wants_reclaim.notify_one();
         self.wants_no_scrub.notify_one();
+        self.wants_no_mending.notify_one();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
         let flushed = self.sync_all().await;

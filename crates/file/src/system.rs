@@ -72,6 +72,8 @@ pub struct Options {
     pub read_ahead_bytes_max: u64,
     /// What reclaim and scrub take of the time while nobody waits for them.
     pub background_share: Share,
+    /// What bringing packs onto as many disks as they should be on takes of the time.
+    pub repair_share: Share,
     /// What is stored is read again once in this time; zero: only when somebody says so.
     pub scrub_interval: Duration,
     /// Opens without the changes that the journal has of files whose inode or attributes cannot be read: they are lost then.
@@ -96,6 +98,7 @@ impl Default for Options {
             access_times: true,
             read_ahead_bytes_max: 8 << 20,
             background_share: Share::DEFAULT,
+            repair_share: Share::FULL,
             scrub_interval: Duration::from_secs(28 * 24 * 3600),
             gives_up_records: false,
             store: store::Options::default(),
@@ -152,6 +155,12 @@ pub struct FileSystem {
     pub(crate) wants_flush: Notify,
     pub(crate) wants_commit: Notify,
     pub(crate) wants_reclaim: Notify,
+    /// Bytes that the mender has written, and that it will have.
+    pub(crate) mending: Mutex<Option<(u64, u64)>>,
+    /// What it did last.
+    pub(crate) mended: Mutex<store::CopiesReport>,
+    /// The mender is to end.
+    pub(crate) wants_no_mending: Notify,
     /// The scrubber is to end.
     pub(crate) wants_no_scrub: Notify,
     pub(crate) flush_failed: Notify,
@@ -229,6 +238,9 @@ impl FileSystem {
             wants_flush: Notify::new(),
             wants_commit: Notify::new(),
             wants_reclaim: Notify::new(),
+            mending: Mutex::default(),
+            mended: Mutex::default(),
+            wants_no_mending: Notify::new(),
             wants_no_scrub: Notify::new(),
             flush_failed: Notify::new(),
             commit_ended: Notify::new(),

@@ -51,6 +51,10 @@ pub struct Config {
     pub commit_interval: Duration,
     /// What reclaim and scrub take of the time, in percent, while nobody waits for them.
     pub background_share: u8,
+    /// On how many disks everything lies.
+    pub copies: u8,
+    /// What bringing things onto so many disks again takes of the time, in percent.
+    pub repair_share: u8,
     /// What is stored is read again once in this time; zero: only when somebody says so.
     pub scrub_interval: Duration,
     /// Compression of chunks.
@@ -88,6 +92,8 @@ impl Default for Config {
             flush_interval: Duration::ZERO,
             commit_interval: Duration::ZERO,
             background_share: 0,
+            copies: 1,
+            repair_share: 0,
             scrub_interval: Duration::ZERO,
             compression: Compression::None,
             allow_other: true,
@@ -156,6 +162,20 @@ const KEYS: &[Key] = &[
         default: "zstd:1",
         help: "Compression of new chunks: \"none\", or \"zstd:LEVEL\" with a level of 1 to 19.\nWhat does not shrink is stored as it is.",
         set: |config, text| compression(text).map(|compression| config.compression = compression),
+    },
+    Key {
+        section: "storage",
+        name: "copies",
+        default: "1",
+        help: "On how many disks of this node everything lies: with 2 any disk may fail, with 3 any two. What is stored already is brought\nonto as many in the background. Takes as many times the room.",
+        set: |config, text| count(text, 1, 8).map(|copies| config.copies = copies as u8),
+    },
+    Key {
+        section: "storage",
+        name: "repair_share",
+        default: "50",
+        help: "Percentage of the time that is taken to bring what lay on a disk that failed onto others.",
+        set: |config, text| count(text, 1, 100).map(|share| config.repair_share = share as u8),
     },
     Key {
         section: "storage",

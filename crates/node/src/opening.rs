@@ -51,7 +51,7 @@ pub(crate) fn open_with_loss(
     let mut options = options(config, ram_bytes(), disks.len());
     let cannot = |error| explain("cannot open the node", folder, &error);
     match block_on(FileSystem::open(platform, &disks, options.clone())) {
-        Err(error @ FileError::Store(StoreError::FramesLost { .. })) => {
+        Err(error @ FileError::Store(StoreError::FramesLost { .. } | StoreError::TwoHistories { .. })) => {
             options.store.gives_up_frames = true;
             let (system, report) = block_on(FileSystem::open(platform, &disks, options)).map_err(cannot)?;
             Ok((system, report, Some(error.to_string())))
@@ -109,6 +109,7 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
         inodes_max: count(shared / 12, INODE_BYTES),
         access_times: config.access_times,
         background_share: Share::percent(config.background_share).unwrap_or(Share::DEFAULT),
+        repair_share: Share::percent(config.repair_share).unwrap_or(Share::DEFAULT),
         scrub_interval: config.scrub_interval,
         ..file::Options::default()
     };
@@ -123,6 +124,7 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     // Each disk has two packs in hand, and as much may wait for the index file.
     let packs = 2 * disk_count.max(1) as u64 + 1;
     options.store.pack_chunks_max = count(shared / 12, PENDING_CHUNK_BYTES * packs).clamp(1024, 64 << 10);
+    options.store.copies = config.copies;
     options.store.compression = match config.compression {
         Compression::None => file::Compression::None,
         Compression::Zstd(level) => file::Compression::Zstd(level),

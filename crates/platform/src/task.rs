@@ -49,6 +49,25 @@ pub fn parallel<T: Send, R: Send>(tasks: &Arc<dyn Tasks>, items: Vec<T>, functio
     results.into_iter().map(|result| result.expect("compute returns when every job has run")).collect()
 }
 
+/// Completes when all have, with what came of each. They go on side by side.
+pub async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut is_over = true;
+        for (future, output) in &mut futures {
+            if output.is_none() {
+                match future.as_mut().poll(context) {
+                    Poll::Ready(ready) => *output = Some(ready),
+                    Poll::Pending => is_over = false,
+                }
+            }
+        }
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    futures.into_iter().map(|(_, output)| output.expect("all are over")).collect()
+}
+
 /// What came first of two.
 #[derive(Debug)]
 pub enum First<A, B> {

@@ -179,7 +179,15 @@ impl Keeper {
         let is_thorough = self.shared.plan.reclaims_often;
         let share = if is_thorough { Share::FULL } else { Share::DEFAULT };
         let how = Reclaim { is_rehearsal, is_thorough, share, ..Reclaim::default() };
-        if let Some(report) = self.judge("reclaim", self.system.reclaim(&how).await)? {
+        let reclaimed = match self.system.reclaim(&how).await {
+            // Room is given back when all disks work again.
+            Err(error) if self.shared.is_failing() => {
+                self.shared.log("keeper", &format!("reclaim failed: {error}"));
+                None
+            }
+            reclaimed => self.judge("reclaim", reclaimed)?,
+        };
+        if let Some(report) = reclaimed {
             let (dead, sparse, deleted) = (report.packs_dead, report.packs_sparse, report.packs_deleted);
             self.shared.log("keeper", &format!("reclaimed: {dead} dead, {sparse} sparse, {deleted} deleted"));
             self.shared.state().summary.packs_deleted += deleted;
@@ -187,19 +195,23 @@ impl Keeper {
         if is_rehearsal {
             self.shared.log("keeper", "scrub");
             let report = self.system.scrub(Duration::ZERO, Share::DEFAULT, &|_, _| {}).await;
-            if !report.problems.is_empty() && !self.shared.plan.may_err() && self.shared.is_powered() {
+            if !report.problems.is_empty() && !self.may_find() {
                 return Err(Stop::Wrong(format!("scrub found {:?}", report.problems)));
             }
         }
         Ok(())
     }
 
+    /// Whether a check may find something: a lying or failing disk is one that it finds out.
+    fn may_find(&self) -> bool {
+        self.shared.plan.may_err() || !self.shared.is_powered() || self.shared.is_failing()
+    }
+
     async fn check(&mut self) -> Result<(), Stop> {
         self.shared.log("keeper", "check");
         let report = self.judge("check", self.system.check_files(&|_| {}).await)?;
         match report {
-            // A lying disk is one that a check finds out.
-            Some(report) if !report.problems.is_empty() && !self.shared.plan.may_err() && self.shared.is_powered() => {
+            Some(report) if !report.problems.is_empty() && !self.may_find() => {
                 Err(Stop::Wrong(format!("the check found {:?}", report.problems)))
             }
             _ => Ok(()),

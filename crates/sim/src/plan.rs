@@ -52,6 +52,8 @@ pub struct Plan {
     pub reclaims_often: bool,
     /// Whether flushes go in many small steps.
     pub flushes_in_steps: bool,
+    /// Whether everything lies on two disks, of which one at a time fails, is gone, or rots.
+    pub loses_disks: bool,
     /// Most operations of a client in one life.
     pub operations: u64,
     /// Most lives.
@@ -69,6 +71,7 @@ const BASE: Plan = Plan {
     is_slow: false,
     reclaims_often: false,
     flushes_in_steps: false,
+    loses_disks: false,
     operations: 160,
     lives: 3,
     sabotage: None,
@@ -130,6 +133,14 @@ const PLANS: &[Plan] = &[
         cuts_power: true,
         ..BASE
     },
+    Plan {
+        name: "copies",
+        about: "everything is on two disks; one at a time fails, is gone for a life, or rots at rest, and the power goes",
+        loses_disks: true,
+        cuts_power: true,
+        lives: 6,
+        ..BASE
+    },
     Plan { name: "long", about: "many operations and lives", cuts_power: true, operations: 600, lives: 5, ..BASE },
 ];
 
@@ -189,11 +200,13 @@ impl Plan {
             read_ahead_bytes_max: 0,
             background_share: Share::DEFAULT,
             scrub_interval: Duration::from_secs(3600),
+            repair_share: Share::DEFAULT,
             gives_up_records: false,
             store: StoreOptions {
                 cache_bytes: random.pick(&[0, 64 << 10, 16 << 20]),
                 index_cache_bytes: 256 << 10,
                 pack_bytes: random.pick(&[0, 0, 4 << 20]),
+                copies: 1,
                 segment_bytes: random.pick(&[0, 0, 6 << 20]),
                 compression: random.pick(&[Compression::Zstd(1), Compression::None]),
                 reserve_bytes: random.pick(&[1 << 20, 4 << 20]),
@@ -202,6 +215,10 @@ impl Plan {
                 ..StoreOptions::default()
             },
         };
+        if self.loses_disks {
+            options.store.copies = 2;
+            options.store.goes_without_disks = true;
+        }
         // By what was drawn already: the plans of known seeds stay as they are.
         if options.access_times {
             options.read_ahead_bytes_max = 256 << 10;

@@ -52,6 +52,10 @@ pub(crate) struct Run {
     plan: Plan,
     pub(crate) world: Arc<World>,
     disks: Vec<SimDisk>,
+    /// The disk that is not there in this life.
+    gone: Option<usize>,
+    /// Whether everything lies on two disks, as far as it should: another may go.
+    is_mended: bool,
     pub(crate) shared: Arc<Shared>,
     random: Random,
     clients: usize,
@@ -82,13 +86,26 @@ impl Run {
         let world = Arc::new(World::new(seed));
         world.set_step_limit(STEPS_MAX);
         let mut random = Random::stream(seed, "run");
-        let count = 1 + random.below(3);
+        let count = 1 + u64::from(plan.loses_disks) + random.below(3);
         let capacity = |random: &mut Random| plan.capacity(random);
         let disks: Vec<SimDisk> =
             (0..count).map(|number| world.disk(&format!("/d{number}"), capacity(&mut random))).collect();
         let shared = Shared::new(plan, world.platform(), disks[0].disk(), is_verbose);
         let clients = 1 + random.index(4);
-        Run { seed, plan, world, disks, shared, random, clients, life: 0, flush_interval: Duration::ZERO }
+        let (gone, is_mended) = (None, true);
+        Run {
+            seed,
+            plan,
+            world,
+            disks,
+            gone,
+            is_mended,
+            shared,
+            random,
+            clients,
+            life: 0,
+            flush_interval: Duration::ZERO,
+        }
     }
 
     /// Everything.
@@ -96,9 +113,11 @@ impl Run {
         self.format()?;
         let lives = 1 + self.random.below(self.plan.lives);
         for _ in 0..lives {
+            self.lose_a_disk();
             let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
             self.live(system)?;
         }
+        self.gone = None;
         let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
         if !self.plan.may_lose() {
             self.close(&system)?;
@@ -119,7 +138,8 @@ impl Run {
     }
 
     fn handles(&self) -> Vec<Disk> {
-        self.disks.iter().map(SimDisk::disk).collect()
+        let there = self.disks.iter().enumerate().filter(|(number, _)| Some(*number) != self.gone);
+        there.map(|(_, disk)| disk.disk()).collect()
     }
 
     fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, String> {
@@ -191,13 +211,14 @@ impl Run {
             return Ok(None);
         }
         let problems = &report.store.problems;
-        if !problems.is_empty() {
+        if !problems.is_empty() && self.gone.is_none() {
             return Err(format!("opening found problems: {problems:?}"));
         }
         self.verify_closed(&system)?;
         self.verify_snapshots(&system)?;
         self.verify_live(&system)?;
-        if self.random.one_in(2) {
+        self.mend(&system)?;
+        if self.is_mended && self.random.one_in(2) {
             self.check(&system)?;
         }
         Ok(Some(system))
@@ -273,6 +294,7 @@ impl Run {
         for disk in &self.disks {
             disk.set_faults(self.plan.faults(&mut self.random));
         }
+        self.have_a_disk_fail();
         if end == End::Cut {
             let after = self.random.pick(&[30, 300, 1500]);
             self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));

@@ -72,6 +72,7 @@ pub(crate) struct State {
     calls: u64,
     /// Clients at work.
     pub(crate) working: usize,
+    pub(crate) is_failing: bool,
 }
 
 /// See the module's head.
@@ -87,6 +88,7 @@ impl Shared {
     pub(crate) fn new(plan: Plan, platform: Platform, disk: Disk, is_verbose: bool) -> Arc<Shared> {
         let state = State {
             histories: Vec::new(),
+            is_failing: false,
             snapshots: Vec::new(),
             asked: None,
             snapshot_count: 0,
@@ -150,6 +152,11 @@ impl Shared {
             FileError::Store(_) | FileError::ReadOnly if is_excused => Judgement::Trouble,
             _ => Judgement::Wrong,
         }
+    }
+
+    /// Whether one of several disks is wrong in this life, which those who use files do not hear of.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.state().is_failing
     }
 
     /// For each client the last acknowledged step.

@@ -23,6 +23,7 @@
 //! | HF0016 | a disk, or a file on it, cannot be read |
 //! | HF0017 | a pack was set aside: nothing good was found in it, or the rest of it was saved |
 //! | HF0018 | the copy of a disk's identity is missing or damaged |
+//! | HF0020 | a pack is on fewer disks than it should be |
 //! | HF0019 | a disk is missing: nothing is known of what lies there |
 //!
 //! Not here: mending (`repair`). Much mends itself, too: superblocks by the next commit, open packs and the index by the next
@@ -251,8 +252,8 @@ impl<'a> Check<'a> {
 
     async fn journal(&mut self) {
         let store = self.store;
-        let disk = &store.pool.disks[0].disk;
-        let path = format!("{}/{JOURNAL}", disk.path());
+        let home = store.pool.homes().first().unwrap_or(0);
+        let path = format!("{}/{JOURNAL}", store.pool.disks[home].disk.path());
         // No commit meanwhile: no segment goes away.
         let _root = store.root.lock().await;
         let durable = store.last_durable();
@@ -266,7 +267,7 @@ impl<'a> Check<'a> {
             };
             let suffix =
                 replay::Suffix { superblock: &superblock, covered_by_all: Position(0), gives_up_frames: false };
-            match replay::replay(disk, suffix, &|_| false).await {
+            match replay::replay(&store.pool, suffix, &|_| false).await {
                 Ok(replayed) if replayed.resume.last >= durable => {
                     self.report.frames = replayed.frames.len() as u64;
                     return;

@@ -38,6 +38,8 @@ base::metrics! {
     packs_sealed: Counter, Count, "packs sealed";
     packs_deleted: Counter, Count, "packs deleted by reclaim";
     pack_writes: Counter, Count, "writes to packs";
+    pack_disks_left: Counter, Count, "times a pack went on without one of its disks, which had failed";
+    reads_of_copies: Counter, Count, "reads of a pack from another of its disks, because the first failed, or gave something else";
     pack_syncs: Counter, Count, "syncs of packs";
     settle: Histogram, Seconds, "chunks that were put become durable: packs are written out and synced";
     log_frames: Counter, Count, "frames logged";
@@ -45,6 +47,7 @@ base::metrics! {
     log_wait: Histogram, Seconds, "somebody waits until frames are durable; who finds them so is not counted";
     log_sync: Histogram, Seconds, "a run of frames is written to the journal and synced";
     log_sync_frames: Histogram, Count, "frames of such a run: how many share one sync";
+    log_homes_changed: Counter, Count, "times the journal took another disk, for one of its own had failed";
     log_segments_created: Counter, Count, "journal segments made and filled with zeroes";
     log_segments_recycled: Counter, Count, "journal segments used again";
     superblock_write: Histogram, Seconds, "a superblock is written and synced";
@@ -52,6 +55,8 @@ base::metrics! {
     disk_reads_failed: Counter, Count, "reads of chunks that a disk failed, or answered with other bytes than it was given";
     scrubbed_bytes: Counter, Bytes, "bytes of packs that scrub read again";
     scrub_problems: Counter, Count, "things that scrub found wrong, each time it found them";
+    copies_written: Counter, Count, "files of packs written to a further disk, or again to one that had it damaged";
+    copied_bytes: Counter, Bytes, "bytes of those";
     reclaimed_bytes: Counter, Bytes, "bytes of packs that reclaim gave back";
     reclaim_copied_bytes: Counter, Bytes, "bytes that reclaim copied to other packs";
 }

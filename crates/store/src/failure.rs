@@ -44,6 +44,14 @@ pub enum StoreError {
         /// Who knew of them.
         witness: Box<str>,
     },
+    /// Two disks, each used without the other: both have what the other has not. Nothing was changed; [`crate::Options::gives_up_frames`] opens
+    /// with the newer one and gives up what the other had alone.
+    TwoHistories {
+        /// The disk whose history is the newer one.
+        newer: Box<str>,
+        /// The other.
+        older: Box<str>,
+    },
     /// No healthy disk has room. Nothing was lost; deleting, and a commit afterwards, make room.
     Full {
         /// What needed room.
@@ -96,6 +104,11 @@ impl fmt::Display for StoreError {
                 "the journal is damaged in {path} at byte {offset}: frame {first} is missing, and {witness} knew it to be durable; \
                  lost are the changes of frames {first} to {last} ({behind} of them can be read, and make no sense without the first). \
                  Check the disk; `hydrafs fsck --repair --accept-loss` goes on with what was before them"
+            ),
+            StoreError::TwoHistories { newer, older } => write!(
+                f,
+                "{newer} and {older} were each used without the other, and each has what the other has not. Open the node without one of \
+                 them (`--degraded`) to see what it has and to copy it; `hydrafs fsck --repair --accept-loss` goes on with what {newer} has"
             ),
             StoreError::Full { what, needed, free } => write!(
                 f,

@@ -15,6 +15,8 @@ use base::id::{ChunkAddress, NodeNumber, Position};
 use base::limits::{CHUNK_BYTES_MAX, FRAME_BYTES_MAX};
 use base::time::Timestamp;
 
+use crate::disks::{DISKS_MAX, DiskSet};
+
 /// The version this program writes. A disk with a higher one is refused.
 ///
 /// | version | date | change |
@@ -22,8 +24,6 @@ use base::time::Timestamp;
 /// | 1 | 2025-11 | first |
 pub(crate) const VERSION: u32 = 1;
 
-/// Most disks of one node: the table of disks must fit into a superblock slot.
-pub const DISKS_MAX: usize = 64;
 /// Most bytes of the opaque payload of a superblock.
 pub const ROOTS_BYTES_MAX: usize = 2048;
 
@@ -181,6 +181,12 @@ pub(crate) struct Superblock {
     pub(crate) time: Timestamp,
     /// Uuid of each disk, by number.
     pub(crate) disks: Vec<[u8; 16]>,
+    /// Disks that it was not written to: they were missing, or had failed.
+    pub(crate) without: DiskSet,
+    /// Disks that the journal is on.
+    pub(crate) homes: DiskSet,
+    /// The disk that the index is on.
+    pub(crate) index: u16,
     /// Opaque to the store.
     pub(crate) roots: Vec<u8>,
 }
@@ -188,8 +194,10 @@ pub(crate) struct Superblock {
 impl Superblock {
     pub(crate) const BYTES: usize = 4096;
     pub(crate) const SLOTS: u64 = 2;
+    /// The version that this program writes; it reads the one before too, of a node whose journal and index are on disk 0.
+    const VERSION: u32 = 2;
     const MAGIC: [u8; 8] = *b"HydrSupr";
-    const FIXED_BYTES: usize = 8 + 4 + 4 + 8 + 16 + 16 + 8 + 8 + 8 + 12 + 2 + 2;
+    const FIXED_BYTES: usize = 8 + 4 + 4 + 8 + 16 + 16 + 8 + 8 + 8 + 12 + 2 + 2 + 8 + 8 + 2;
 
     /// The slot's offset in its file.
     pub(crate) fn offset(generation: u64) -> u64 {
@@ -200,7 +208,7 @@ impl Superblock {
     pub(crate) fn encode(&self, home: &[u8; 16]) -> Vec<u8> {
         assert!(self.disks.len() <= DISKS_MAX && self.roots.len() <= ROOTS_BYTES_MAX, "checked by the caller");
         let mut writer = Writer::with_capacity(Self::BYTES);
-        writer.put(&Self::MAGIC).u32(VERSION).u32(u32::from(self.is_closed)).u64(self.generation);
+        writer.put(&Self::MAGIC).u32(Self::VERSION).u32(u32::from(self.is_closed)).u64(self.generation);
         writer.put(&self.node_identity).put(home);
         writer.u64(self.covered.0).u64(self.durable.0).u64(self.pack_next).timestamp(self.time);
         let disks = u16::try_from(self.disks.len()).expect("at most DISKS_MAX");
@@ -208,6 +216,7 @@ impl Superblock {
         self.disks.iter().for_each(|uuid| {
             writer.put(uuid);
         });
+        writer.u64(self.without.bits()).u64(self.homes.bits()).u16(self.index);
         seal(writer, Self::BYTES, Self::offset(self.generation))
     }
 
@@ -216,7 +225,10 @@ impl Superblock {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         checked(bytes, offset)?;
-        expect_version(VERSION, reader.u32("version")?)?;
+        let version = reader.u32("version")?;
+        if version != 1 {
+            expect_version(Self::VERSION, version)?;
+        }
         let is_closed = match reader.u32("flags")? {
             0 => false,
             1 => true,
@@ -235,8 +247,31 @@ impl Superblock {
             return Err(reader.refuse("counts").into());
         }
         let disks = (0..disk_count).map(|_| reader.array("disk uuid")).collect::<Result<_, _>>()?;
+        let (mut without, mut homes, mut index) = (DiskSet::NONE, DiskSet::of(0), 0);
+        if version > 1 {
+            without = DiskSet::from_bits(reader.u64("disks without")?);
+            homes = DiskSet::from_bits(reader.u64("disks of the journal")?);
+            index = reader.u16("disk of the index")?;
+        }
+        let is_known = |disk: usize| disk < disk_count;
+        if homes.is_empty() || !without.iter().chain(homes.iter()).chain([usize::from(index)]).all(is_known) {
+            return Err(reader.refuse("numbers of disks").into());
+        }
         expect_end(&mut reader, Self::BYTES)?;
-        Ok(Superblock { generation, is_closed, node_identity, covered, durable, pack_next, time, disks, roots })
+        Ok(Superblock {
+            generation,
+            is_closed,
+            node_identity,
+            covered,
+            durable,
+            pack_next,
+            time,
+            disks,
+            roots,
+            without,
+            homes,
+            index,
+        })
     }
 }
 
@@ -284,10 +319,11 @@ impl Class {
 /// |---|---|---|
 /// | 1 | 2025-11 | first |
 /// | 2 | 2026-11 | chunks with the hashes of their groups |
-pub(crate) const PACK_VERSION: u32 = 2;
+/// | 3 | 2026-11 | packs on several disks |
+pub(crate) const PACK_VERSION: u32 = 3;
 
 fn expect_pack_version(found: u32) -> Result<u32, Unfit> {
-    if found != 1 {
+    if !(1..PACK_VERSION).contains(&found) {
         expect_version(PACK_VERSION, found)?;
     }
     Ok(found)
@@ -339,14 +375,17 @@ impl Codec {
     }
 }
 
-/// The first bytes of a pack.
+/// The first bytes of a pack, the same on each of its disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackHeader {
     pub(crate) version: u32,
     pub(crate) pack: u64,
     pub(crate) node_identity: [u8; 16],
+    /// Where it was written first, or zeroes where nobody knows. It may lie on others now.
     pub(crate) disk_uuid: [u8; 16],
     pub(crate) class: Class,
+    /// On how many disks it should be.
+    pub(crate) copies: u8,
 }
 
 impl PackHeader {
@@ -355,7 +394,9 @@ impl PackHeader {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(Self::BYTES);
-        writer.put(&Self::MAGIC).u32(self.version).u8(self.class.code()).put(&[0; 3]).u64(self.pack);
+        // Older ones had padding there.
+        let copies = if self.version < 3 { 0 } else { self.copies };
+        writer.put(&Self::MAGIC).u32(self.version).u8(self.class.code()).u8(copies).put(&[0; 2]).u64(self.pack);
         writer.put(&self.node_identity).put(&self.disk_uuid);
         seal(writer, Self::BYTES, self.pack)
     }
@@ -367,11 +408,16 @@ impl PackHeader {
         checked(bytes, pack)?;
         let version = expect_pack_version(reader.u32("version")?)?;
         let class = Class::from_code(reader.u8("class")?).ok_or_else(|| reader.refuse("class"))?;
-        reader.zeroes("padding", 3)?;
+        let copies = match (version, reader.u8("copies")?) {
+            (1 | 2, 0) => 1,
+            (3.., copies) if (1..=DISKS_MAX).contains(&usize::from(copies)) => copies,
+            _ => return Err(reader.refuse("copies").into()),
+        };
+        reader.zeroes("padding", 2)?;
         expect("pack number", pack, reader.u64("pack")?)?;
         let (node_identity, disk_uuid) = (reader.array("node identity")?, reader.array("disk uuid")?);
         expect_end(&mut reader, Self::BYTES)?;
-        Ok(PackHeader { version, pack, class, node_identity, disk_uuid })
+        Ok(PackHeader { version, pack, class, copies, node_identity, disk_uuid })
     }
 }
 
@@ -608,21 +654,29 @@ pub(crate) struct Summary {
     pub(crate) data_bytes: u32,
     /// Content of its chunks.
     pub(crate) raw_bytes: u64,
+    /// On how many disks it should be.
+    pub(crate) copies: u8,
 }
 
 impl Summary {
     pub(crate) const BYTES: usize = 24;
 
-    pub(crate) fn empty(class: Class) -> Summary {
-        Summary { class, count: 0, data_bytes: PackHeader::BYTES as u32, raw_bytes: 0 }
+    /// Bytes of its file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        u64::from(self.data_bytes) + u64::from(self.count) * Entry::BYTES as u64 + PackFooter::BYTES as u64
     }
 
-    pub(crate) fn of(data_bytes: u32, entries: &[Entry]) -> Summary {
+    pub(crate) fn empty(class: Class, copies: u8) -> Summary {
+        Summary { class, count: 0, data_bytes: PackHeader::BYTES as u32, raw_bytes: 0, copies }
+    }
+
+    pub(crate) fn of(data_bytes: u32, entries: &[Entry], copies: u8) -> Summary {
         Summary {
             class: entries.first().map_or(Class::Data, |entry| entry.header.class),
             count: u32::try_from(entries.len()).expect("a pack below 4 GiB has fewer chunks"),
             data_bytes,
             raw_bytes: entries.iter().map(|entry| u64::from(entry.header.raw)).sum(),
+            copies,
         }
     }
 
@@ -632,6 +686,7 @@ impl Summary {
         bytes[4..8].copy_from_slice(&self.data_bytes.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.raw_bytes.to_le_bytes());
         bytes[16] = self.class.code();
+        bytes[17] = self.copies;
         bytes
     }
 
@@ -643,6 +698,8 @@ impl Summary {
             data_bytes: reader.u32("data bytes").unwrap_or(0),
             raw_bytes: reader.u64("raw bytes").unwrap_or(0),
             class: reader.u8("class").ok().and_then(Class::from_code).unwrap_or(Class::Data),
+            // Zero: written before packs lay on several disks.
+            copies: reader.u8("copies").unwrap_or(0).max(1),
         }
     }
 }
@@ -816,12 +873,19 @@ pub(crate) const INDEX_NEW: &str = "index.new";
 pub(crate) const PACK_SUFFIX: &str = ".pack";
 /// Added to the name of a pack that was set aside: nothing good was found in it, or a repair saved what was.
 pub(crate) const DAMAGED_SUFFIX: &str = ".pack.damaged";
+/// Of a copy of a pack that is not whole yet.
+pub(crate) const COPY_SUFFIX: &str = ".copy";
 pub(crate) const PACKS: &str = "packs";
 pub(crate) const JOURNAL: &str = "journal";
 
 /// The path of a pack on its disk.
 pub(crate) fn pack_path(pack: u64) -> String {
     format!("{PACKS}/{pack:016x}.pack")
+}
+
+/// Where a further copy of a pack is written until it is whole.
+pub(crate) fn copy_path(pack: u64) -> String {
+    format!("{PACKS}/{pack:016x}{COPY_SUFFIX}")
 }
 
 /// The path of a journal segment on disk 0.

@@ -5,8 +5,8 @@
 //!       The copy of the identity stands in for one that is damaged or cannot be read, never for one that is not there. Who writes
 //!       both (a newer format, one day) writes the copy first.
 //! D-3   All disks are locked while the store is open.
-//! D-4   A node is opened without a disk only where the caller said so ([`crate::Options::goes_without_disks`]), and never without disk 0,
-//!       which has the journal and the index. A disk that is there and belongs to another node is refused all the same. Nothing
+//! D-4   A node is opened without a disk only where the caller said so ([`crate::Options::goes_without_disks`]), and never without all disks
+//!       that have the journal. A disk that is there and belongs to another node is refused all the same. Nothing
 //!       is written to the place where a missing disk should be.
 
 use base::hash::DomainKey;
@@ -14,10 +14,11 @@ use base::id::{NodeNumber, Position};
 use platform::Platform;
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
+use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    DISKS_MAX, IDENTITY_COPY, IDENTITY_FILE, INDEX_FILE, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX,
-    SUPERBLOCK_FILE, Superblock, Unfit,
+    IDENTITY_COPY, IDENTITY_FILE, INDEX_FILE, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX, SUPERBLOCK_FILE,
+    Superblock, Unfit,
 };
 
 /// Held while the store is open.
@@ -63,6 +64,9 @@ pub(crate) async fn create(
         pack_next: 1,
         time: platform.clock.now(),
         disks: uuids.clone(),
+        without: DiskSet::NONE,
+        homes: DiskSet::of(0),
+        index: 0,
         roots: roots.to_vec(),
     };
     for (number, disk) in disks.iter().enumerate().rev() {
@@ -138,7 +142,7 @@ pub(crate) struct Member {
 
 /// The disks of a node, checked and locked.
 pub(crate) struct Opened {
-    /// Those that are there, by number. Disk 0 is one of them.
+    /// Those that are there, by number; at least one.
     pub(crate) disks: Vec<(Disk, Identity)>,
     /// The others, by number.
     pub(crate) missing: Vec<Missing>,
@@ -299,14 +303,10 @@ fn check_whole(
     goes_without: bool,
     let_go: &[(String, String)],
 ) -> Result<Vec<u16>, StoreError> {
-    let without_first = |path: &str, why: String| {
-        let let_go: String = let_go.iter().map(|(path, why)| format!(" {path}: {why}.")).collect();
-        let why = format!("{why} Journal and index are on disk 0, and without them nothing can be opened.{let_go}");
-        refused(path, why, "Mount the missing disk and name it too; any other can be gone without.")
-    };
     let Some((_, first)) = known.first() else {
-        if let Some((path, _)) = let_go.first() {
-            return Err(without_first(path, "every disk of this node is missing.".to_owned()));
+        if let Some((path, why)) = let_go.first() {
+            let why = format!("every disk of this node is missing. {path}: {why}.");
+            return Err(refused(path, why, "Mount the missing disks."));
         }
         return Err(refused("the node", "no disk was given.", "Name the directories of all its disks."));
     };
@@ -338,9 +338,6 @@ fn check_whole(
     let Some(number) = missing.first() else { return Ok(missing) };
     let (path, count) = (known[0].0.path(), known.len());
     let why = format!("disk {number} of this node is missing: expected {} disks, found {count}.", first.disk_count);
-    if *number == 0 {
-        return Err(without_first(path, why));
-    }
     if !goes_without {
         let advice = "Mount the missing disk and name it too, or go without it (`--degraded`): what lies there cannot be read then.";
         return Err(refused(path, why, advice));

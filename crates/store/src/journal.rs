@@ -23,6 +23,9 @@
 //! J-8   A superblock covers frames of this life only when one of them is durable: from then on a segment of this life is the one that J-3
 //!       names. Else what a torn group of the life before left behind its gap would follow what the superblock covers (seed 50132).
 //!
+//! J-9   A frame is durable when it is so on every home of the journal (P-5). A home that fails is left, and counts no more: the next group begins
+//!       a segment on as many homes as there should be. So each acknowledged frame is on all homes of its segment that did not fail.
+//!
 //! Not here: what a crash left (`replay`), what frames mean.
 
 pub(crate) mod replay;
@@ -34,11 +37,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
-use platform::disk::{DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
-use platform::task::{Tasks, yield_now};
+use platform::disk::{Disk, DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
+use platform::task::{Tasks, all, yield_now};
 use tokio::sync::oneshot;
 
 use crate::counters::Counters;
+use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, segment_path};
 use crate::pool::Pool;
@@ -73,13 +77,14 @@ const SPARE_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live {
     pub(crate) segment: u64,
+    pub(crate) disks: DiskSet,
     pub(crate) last: Position,
 }
 
 struct Current {
     segment: u64,
     life: u64,
-    file: File,
+    files: Vec<(usize, File)>,
     end: u64,
 }
 
@@ -88,9 +93,9 @@ struct Segments {
     next_number: u64,
     live: VecDeque<Live>,
     /// Segments of the right size that nobody needs.
-    spare: Vec<u64>,
+    spare: Vec<(u64, DiskSet)>,
     /// They take room for nothing.
-    needless: Vec<u64>,
+    needless: Vec<(u64, DiskSet)>,
 }
 
 type Answer = Result<(), StoreError>;
@@ -103,12 +108,14 @@ struct Waiting {
     list: Vec<(Position, oneshot::Sender<Answer>)>,
 }
 
-/// The journal of the node, on disk 0.
+/// The journal of the node.
 pub(crate) struct Journal {
     tasks: Arc<dyn Tasks>,
     pool: Arc<Pool>,
     counters: Arc<Counters>,
     segment_bytes: u64,
+    /// On how many disks it should be.
+    copies: usize,
     buffer: Mutex<Buffer>,
     /// The last frame of the lives before.
     resumed: Position,
@@ -127,9 +134,9 @@ pub(crate) struct Resume {
     pub(crate) last: Position,
     pub(crate) next_segment: u64,
     pub(crate) live: VecDeque<Live>,
-    pub(crate) spare: Vec<u64>,
+    pub(crate) spare: Vec<(u64, DiskSet)>,
     /// Segments that nobody needs, and parts of one that was being made when the power went.
-    pub(crate) needless: Vec<u64>,
+    pub(crate) needless: Vec<(u64, DiskSet)>,
     /// Bytes of the frames that were replayed.
     pub(crate) bytes: u64,
 }
@@ -139,7 +146,7 @@ impl Journal {
         tasks: Arc<dyn Tasks>,
         pool: Arc<Pool>,
         counters: Arc<Counters>,
-        segment_bytes: u64,
+        (segment_bytes, copies): (u64, u8),
         resume: Resume,
     ) -> Journal {
         Journal {
@@ -147,6 +154,7 @@ impl Journal {
             pool,
             counters,
             segment_bytes: segment_size(segment_bytes),
+            copies: usize::from(copies.max(1)),
             segment_count: AtomicU64::new((resume.live.len() + resume.spare.len()) as u64),
             buffer: Mutex::new(Buffer {
                 run: Run::default().begin(0, BUFFER_BYTES),
@@ -263,8 +271,9 @@ impl Journal {
         if let Some(failure) = self.failure() {
             return Err(failure);
         }
-        if !self.pool.disks[0].is_good() {
-            return Err(self.end("disk 0, which holds the journal, failed"));
+        self.look_at_homes(&mut segments);
+        if self.pool.homes().is_empty() {
+            return Err(self.end("every disk failed that could have the journal"));
         }
         let (mut group, first) = {
             let mut buffer = self.buffer.lock();
@@ -286,7 +295,7 @@ impl Journal {
                 }
                 Ok(())
             }
-            Err((error, written)) if error.kind == DiskErrorKind::Full => {
+            Err((StoreError::Full { .. }, written)) => {
                 // J-5: nothing of the rest was written.
                 let mut rest = Run::default().begin(0, BUFFER_BYTES);
                 rest.push(&group.content()[written..length]);
@@ -295,13 +304,9 @@ impl Journal {
                 buffer.run = rest;
                 buffer.frames = buffer.next - 1 - self.last_durable().0;
                 drop(buffer);
-                self.pool.disks[0].note_full();
                 Err(self.pool.full("the journal", self.segment_bytes))
             }
-            Err((error, _)) => {
-                let failure = self.pool.failed(0, error, &self.counters);
-                Err(self.end(&failure.to_string()))
-            }
+            Err((failure, _)) => Err(self.end(&failure.to_string())),
         }
     }
 
@@ -319,7 +324,7 @@ impl Journal {
         bytes: &mut [u8],
         length: usize,
         first: u64,
-    ) -> Result<(), (DiskError, usize)> {
+    ) -> Result<(), (StoreError, usize)> {
         let (mut written, mut position) = (0, first);
         while written < length {
             let head = FrameHeader::own_frame_bytes(&bytes[written..]) as u64;
@@ -334,14 +339,9 @@ impl Journal {
             let (run, count) = stamp_run(&mut bytes[written..length], room, current.life, position, durable);
             // The last page whole, if what comes then is not for the next segment.
             let end = if written + run == length { bytes.len() } else { written + run };
-            // A full disk cannot be met here, the segment's blocks exist; should a file system say so all the same, it is
-            // a failure like any other, for part of the run may have been written.
-            let done = async {
-                let _time = self.pool.clock.timer(&self.counters.log_sync);
-                current.file.write_run(current.end, &bytes[written..end]).await?;
-                current.file.sync().await
-            };
-            done.await.map_err(|error| (DiskError { kind: DiskErrorKind::Failed, ..error }, written))?;
+            let time = self.pool.clock.timer(&self.counters.log_sync);
+            self.write_to_all(current, &bytes[written..end]).await.map_err(|error| (error, written))?;
+            drop(time);
             self.counters.log_sync_frames.record(count);
             let taken = (run as u64).next_multiple_of(FrameHeader::GROUP_ALIGN as u64);
             current.end += taken;
@@ -355,100 +355,223 @@ impl Journal {
         Ok(())
     }
 
+    /// Writes and syncs a run at the end of the current segment, on all its homes; on those that remain, when some fail (J-9).
+    async fn write_to_all(&self, current: &mut Current, run: &[u8]) -> Result<(), StoreError> {
+        let end = current.end;
+        let one = async |file: &File| {
+            file.write_run(end, run).await?;
+            file.sync().await
+        };
+        let done: Vec<Result<(), DiskError>> = match &*current.files {
+            [(_, file)] => vec![one(file).await],
+            files => all(files.iter().map(|(_, file)| one(file))).await,
+        };
+        let mut failure = None;
+        let mut done = done.into_iter();
+        current.files.retain(|(disk, _)| match done.next().expect("one for each") {
+            Ok(()) => true,
+            // A full disk cannot be met here, the segment's blocks exist; should a file system say so all the same, it is
+            // a failure like any other, for part of the run may have been written.
+            Err(error) => {
+                let error = DiskError { kind: DiskErrorKind::Failed, ..error };
+                failure = Some(self.pool.failed(*disk, error, &self.counters));
+                false
+            }
+        });
+        self.unless_none(current.files.is_empty(), failure)
+    }
+
+    /// J-9: where a home failed, or there should be more of them, others take its place, and the next frame begins a segment there.
+    fn look_at_homes(&self, segments: &mut Segments) {
+        let homes = self.pool.homes();
+        let good = self.pool.good();
+        if homes.both(good) != homes || homes.count() < self.copies.min(good.count()) {
+            let homes = self.pool.choose_homes(homes, self.copies);
+            self.counters.log_homes_changed.add(1);
+            for disk in homes.iter() {
+                let on = &self.pool.disks[disk].disk;
+                if on.list(JOURNAL).is_err()
+                    && let Err(error) = on.make_directory(JOURNAL).and_then(|()| on.sync_directory(""))
+                {
+                    let _ = self.pool.failed(disk, error, &self.counters);
+                }
+            }
+            segments.current = None;
+        }
+    }
+
+    /// What was done on no home was not done: all of them may have failed a moment ago, seen by others (seed 500002).
+    fn unless_none(&self, is_none: bool, failure: Option<StoreError>) -> Result<(), StoreError> {
+        let gone = || StoreError::ReadOnly { cause: "every disk failed that has the journal".into() };
+        if is_none { Err(failure.unwrap_or_else(gone)) } else { Ok(()) }
+    }
+
+    /// Does something on each home for the segment that begins. One where it fails is left; one that is full ends it.
+    fn on_homes<T>(&self, act: impl Fn(&Disk) -> Result<T, DiskError>) -> Result<Vec<(usize, T)>, StoreError> {
+        let mut done = Vec::new();
+        let mut failure = None;
+        for disk in self.pool.homes().both(self.pool.good()).iter() {
+            match act(&self.pool.disks[disk].disk) {
+                Ok(what) => done.push((disk, what)),
+                Err(error) if error.kind == DiskErrorKind::Full => {
+                    let _ = self.pool.failed(disk, error, &self.counters);
+                    return Err(self.pool.full("the journal", self.segment_bytes));
+                }
+                Err(error) => failure = Some(self.pool.failed(disk, error, &self.counters)),
+            }
+        }
+        self.unless_none(done.is_empty(), failure).map(|()| done)
+    }
+
     /// Takes a spare segment or makes one, and writes its header. Nothing of it is synced yet; the first group does that.
-    async fn begin_segment(&self, segments: &mut Segments, first: Position) -> Result<Current, DiskError> {
+    async fn begin_segment(&self, segments: &mut Segments, first: Position) -> Result<Current, StoreError> {
         let segment = segments.next_number;
-        let disk = &self.pool.disks[0].disk;
         let path = segment_path(segment);
         segments.next_number += 1;
-        let file = match segments.spare.pop() {
-            Some(spare) => {
-                disk.rename(&segment_path(spare), &path)?;
-                disk.sync_directory(JOURNAL)?;
+        let homes = self.pool.homes();
+        let is_fit = |(_, disks): &(u64, DiskSet)| *disks == homes;
+        let spare = segments.spare.iter().rposition(is_fit).map(|at| segments.spare.remove(at));
+        let mut files = match spare {
+            Some((spare, _)) => {
+                let files = self.on_homes(|disk| {
+                    disk.rename(&segment_path(spare), &path)?;
+                    disk.sync_directory(JOURNAL)?;
+                    disk.open(&path, Open::Write)
+                })?;
                 self.counters.log_segments_recycled.add(1);
-                disk.open(&path, Open::Write)?
+                files
             }
             None => self.make_segment(&path).await?,
         };
         let node_identity = self.pool.node_identity;
-        file.write_at(0, &SegmentHeader { segment, node_identity, first }.encode()).await?;
-        segments.live.push_back(Live { segment, last: Position(first.0 - 1) });
+        let header = SegmentHeader { segment, node_identity, first }.encode();
+        self.write_part(&mut files, 0, &header).await?;
+        let disks = files.iter().map(|(disk, _)| *disk).collect();
+        segments.live.push_back(Live { segment, disks, last: Position(first.0 - 1) });
         let life = FrameHeader::life(segment, &node_identity);
-        Ok(Current { segment, life, file, end: SegmentHeader::FRAMES_AT as u64 })
+        Ok(Current { segment, life, files, end: SegmentHeader::FRAMES_AT as u64 })
     }
 
-    /// A new file of zeroes, durable with its name.
-    async fn make_segment(&self, path: &str) -> Result<File, DiskError> {
-        let disk = &self.pool.disks[0].disk;
-        let file = disk.open(path, Open::Create)?;
-        let zeroes = vec![0; ZERO_RUN];
-        let mut end = 0;
-        while end < self.segment_bytes {
-            let run = ZERO_RUN.min(usize::try_from(self.segment_bytes - end).unwrap_or(ZERO_RUN));
-            if let Err(error) = file.write_at(end, &zeroes[..run]).await {
-                // Half a segment helps nobody, and its room may help somebody.
-                let _ = disk.remove(path);
-                return Err(error);
+    /// Writes a part of a segment that is not in use yet. As [`Journal::on_homes`].
+    async fn write_part(&self, files: &mut Vec<(usize, File)>, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        let mut failure = None;
+        let mut at = 0;
+        while let Some((disk, file)) = files.get(at) {
+            match file.write_at(offset, bytes).await {
+                Ok(()) => at += 1,
+                Err(error) if error.kind == DiskErrorKind::Full => {
+                    let _ = self.pool.failed(*disk, error, &self.counters);
+                    return Err(self.pool.full("the journal", self.segment_bytes));
+                }
+                Err(error) => {
+                    failure = Some(self.pool.failed(*disk, error, &self.counters));
+                    files.remove(at);
+                }
             }
-            end += run as u64;
         }
-        file.sync().await?;
-        disk.sync_directory(JOURNAL)?;
-        self.counters.log_segments_created.add(1);
-        self.segment_count.fetch_add(1, Ordering::Relaxed);
-        Ok(file)
+        self.unless_none(files.is_empty(), failure)
+    }
+
+    /// A new file of zeroes on each home, durable with its name.
+    async fn make_segment(&self, path: &str) -> Result<Vec<(usize, File)>, StoreError> {
+        let made = async {
+            let mut files = self.on_homes(|disk| disk.open(path, Open::Create))?;
+            let zeroes = vec![0; ZERO_RUN];
+            let mut end = 0;
+            while end < self.segment_bytes {
+                let run = ZERO_RUN.min(usize::try_from(self.segment_bytes - end).unwrap_or(ZERO_RUN));
+                self.write_part(&mut files, end, &zeroes[..run]).await?;
+                end += run as u64;
+            }
+            let mut failure = None;
+            let mut synced = Vec::new();
+            for (disk, file) in files {
+                let done = match file.sync().await {
+                    Ok(()) => self.pool.disks[disk].disk.sync_directory(JOURNAL),
+                    failed => failed,
+                };
+                match done {
+                    Ok(()) => synced.push((disk, file)),
+                    Err(error) => failure = Some(self.pool.failed(disk, error, &self.counters)),
+                }
+            }
+            self.unless_none(synced.is_empty(), failure).map(|()| synced)
+        };
+        let made = made.await;
+        if made.is_err() {
+            // Half a segment helps nobody, and its room may help somebody.
+            for disk in self.pool.homes().iter() {
+                let _ = self.pool.disks[disk].disk.remove(path);
+            }
+        } else {
+            self.counters.log_segments_created.add(1);
+            self.segment_count.fetch_add(1, Ordering::Relaxed);
+        }
+        made
     }
 
     /// Makes one spare segment in advance, where there is none: the first group then need not wait for it. First goes what nobody needs: on a
     /// full disk there is no room for both.
-    pub(crate) async fn prepare(&self) -> Result<(), DiskError> {
+    pub(crate) async fn prepare(&self) -> Result<(), StoreError> {
         let mut segments = self.segments.lock().await;
-        let disk = &self.pool.disks[0].disk;
-        if !segments.needless.is_empty() {
-            while let Some(segment) = segments.needless.pop() {
-                disk.remove(&segment_path(segment))?;
-            }
-            // As in `covered`.
-            disk.sync_directory(JOURNAL)?;
-        }
+        let needless = std::mem::take(&mut segments.needless);
+        self.remove(&needless);
+        let homes = self.pool.homes();
+        // Those that were homes before, and the segments of which nobody will use.
+        let (spare, others) = std::mem::take(&mut segments.spare).into_iter().partition(|(_, disks)| *disks == homes);
+        segments.spare = spare;
+        let others: Vec<(u64, DiskSet)> = others;
+        self.segment_count.fetch_sub(others.len() as u64, Ordering::Relaxed);
+        self.remove(&others);
         if segments.current.is_none() && segments.spare.is_empty() {
             let segment = segments.next_number;
             segments.next_number += 1;
-            self.make_segment(&segment_path(segment)).await?;
-            segments.spare.push(segment);
+            let made = self.make_segment(&segment_path(segment)).await?;
+            segments.spare.push((segment, made.iter().map(|(disk, _)| *disk).collect()));
         }
         Ok(())
     }
 
+    /// Removes the files of segments. Their names are gone for good, else a power cut brings them back, and on a full disk their room is missing
+    /// until the next commit but one (seed 14487).
+    fn remove(&self, segments: &[(u64, DiskSet)]) {
+        let disks: DiskSet = segments.iter().flat_map(|(_, disks)| disks.iter()).collect();
+        for number in disks.both(self.pool.good()).iter() {
+            let disk = &self.pool.disks[number].disk;
+            let mut here = segments.iter().filter(|(_, disks)| disks.has(number));
+            let removed = here.try_for_each(|(segment, _)| match disk.remove(&segment_path(*segment)) {
+                Err(error) if error.kind != DiskErrorKind::Absent => Err(error),
+                _ => Ok(()),
+            });
+            if let Err(error) = removed.and_then(|()| disk.sync_directory(JOURNAL)) {
+                let _ = self.pool.failed(number, error, &self.counters);
+            }
+        }
+    }
+
     /// A superblock covers frames up to `covered`, the one before it up to `before`: forgets sizes, frees segments (J-4).
-    pub(crate) async fn covered(&self, covered: Position, before: Position) -> Result<(), DiskError> {
+    pub(crate) async fn covered(&self, covered: Position, before: Position) {
         self.sizes.lock().retain(|(last, _)| *last > covered);
         let mut segments = self.segments.lock().await;
         let current = segments.current.as_ref().map(|current| current.segment);
         let (free, live) = segments.live.iter().partition(|live| live.last <= before && Some(live.segment) != current);
         segments.live = live;
         let free: VecDeque<Live> = free;
-        let disk = &self.pool.disks[0].disk;
-        let mut are_removed = false;
-        for Live { segment, .. } in free {
-            let path = segment_path(segment);
-            let is_whole = disk
-                .open(&path, Open::Read)
-                .and_then(|file| file.length())
-                .is_ok_and(|length| length == self.segment_bytes);
-            if is_whole && segments.spare.len() < SPARES_MAX {
-                segments.spare.push(segment);
+        let homes = self.pool.homes();
+        let mut needless = Vec::new();
+        for Live { segment, disks, .. } in free {
+            let is_whole = |disk: usize| {
+                let file = self.pool.disks[disk].disk.open(&segment_path(segment), Open::Read);
+                file.and_then(|file| file.length()).is_ok_and(|length| length == self.segment_bytes)
+            };
+            if disks == homes && disks.iter().all(is_whole) && segments.spare.len() < SPARES_MAX {
+                segments.spare.push((segment, disks));
             } else {
                 self.segment_count.fetch_sub(1, Ordering::Relaxed);
-                disk.remove(&path)?;
-                are_removed = true;
+                needless.push((segment, disks));
             }
         }
-        if are_removed {
-            // Else a power cut brings them back, and on a full disk their room is missing until the next commit but one (seed 14487).
-            disk.sync_directory(JOURNAL)?;
-        }
-        Ok(())
+        self.remove(&needless);
     }
 }
 

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod counters;
+mod disks;
 mod failure;
 mod format;
 
@@ -47,6 +48,7 @@ mod recover;
 mod remedy;
 
 mod check;
+mod copies;
 mod mark;
 mod reclaim;
 mod repair;
@@ -56,9 +58,11 @@ mod status;
 pub use cache::Weights;
 pub use check::{CheckReport, Depth, Problem};
 pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cut_points, first_cut};
+pub use copies::CopiesReport;
 pub use counters::Counters;
+pub use disks::DISKS_MAX;
 pub use failure::StoreError;
-pub use format::{Class, DISKS_MAX, ROOTS_BYTES_MAX};
+pub use format::{Class, ROOTS_BYTES_MAX};
 pub use identity::are_free;
 pub use mark::Marks;
 pub use options::Options;

@@ -76,7 +76,16 @@ impl Store {
 
     /// The directory of a sealed pack, and the bytes of its file.
     pub(crate) async fn directory(&self, pack: u64, known: &PackKnown) -> Result<(Vec<Entry>, u64), StoreError> {
-        let file = self.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read)?;
+        let (mut disks, mut result) = (known.disks().iter(), None);
+        // The first that is whole counts.
+        while let (None | Some(Err(_)), Some(disk)) = (&result, disks.next()) {
+            result = Some(self.directory_on(disk, pack).await);
+        }
+        result.expect("a pack is somewhere")
+    }
+
+    async fn directory_on(&self, disk: usize, pack: u64) -> Result<(Vec<Entry>, u64), StoreError> {
+        let file = self.pool.disks[disk].disk.open(&pack_path(pack), Open::Read)?;
         let footer = read_footer(&file, pack)
             .await?
             .map_err(|unfit| corrupt("the footer of a pack", file.path(), 0, unfit.expected, unfit.found))?;

@@ -25,6 +25,8 @@ pub struct Options {
     pub run_bytes: usize,
     /// Size of a journal segment. At least 4 MiB, for the largest frame must fit; at most 1 GiB, which is what an open reads.
     pub segment_bytes: u64,
+    /// On how many disks a new pack lies, and the journal, as long as so many take writes. At least one.
+    pub copies: u8,
     /// How new chunks are compressed.
     pub compression: Compression,
     /// Room on each disk that content of files never takes (at most an eighth of the disk), so that deleting and
@@ -32,7 +34,8 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// Opens although frames are lost that were durable ([`crate::StoreError::FramesLost`]): what they changed is given up.
     pub gives_up_frames: bool,
-    /// Opens although disks other than disk 0 are missing: what lies on them cannot be read, and everything else goes on.
+    /// Opens although disks are missing, unless the journal is on no other: what lies on them alone cannot be read, and everything else
+    /// goes on.
     pub goes_without_disks: bool,
 }
 
@@ -48,6 +51,7 @@ impl Default for Options {
             pack_chunks_max: 64 << 10,
             run_bytes: 1 << 20,
             segment_bytes: 16 << 20,
+            copies: 1,
             compression: Compression::Zstd(1),
             reserve_bytes: 512 << 20,
             gives_up_frames: false,

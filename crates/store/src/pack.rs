@@ -1,7 +1,7 @@
 //! Packs: chunks appended in arrival order, then sealed by a directory and a footer.
 //!
-//! The directory comes last so that a pack is written in one pass. Every disk has one open pack per class (a *lane*); lanes
-//! are filled by turns, [`TURN_BYTES`] each, so that what arrives together lies together and all disks work.
+//! The directory comes last so that a pack is written in one pass. Every disk has one open pack per class (a *lane*), and a pack may lie on
+//! several disks, the same bytes at the same places; lanes are filled by turns, [`TURN_BYTES`] each, so that what arrives together lies together and all disks work.
 //!
 //! K-1   A sealed pack never changes.
 //! K-2   The footer is written after the chunks were synced, and a pack counts as sealed after the footer was synced too. So
@@ -12,6 +12,8 @@
 //! K-5   Pack numbers rise and are used once, over all disks. On a missing disk may lie packs that no superblock knows of: so an opening
 //!       without a disk leaves out [`LEFT_OUT`](crate::superblock::LEFT_OUT) numbers, and its first superblock says so before a pack is
 //!       made, for the next time another disk may be missing.
+//! K-7   A pack is on several disks as long as so many take writes. What counts as durable is so on every disk that the pack counts as being
+//!       on; one that fails is left before the pack goes on, and the pack is sealed soon, so that what follows lies on enough disks.
 //! K-6   A pack of the index that is on no disk, while one is missing, stays in the catalog and in the index. Nobody counts on it: what
 //!       is put is stored anew although it lies there, so that it can be read; what is asked for there, or nowhere else, is unknown and
 //!       not lost; reclaim and repair leave it alone.
@@ -32,11 +34,12 @@ use base::hash::DomainKey;
 use base::id::ChunkAddress;
 use base::limits::CHUNK_BYTES_MAX;
 use parking_lot::{Mutex, RwLock};
-use platform::disk::{DiskErrorKind, File, Open};
+use platform::disk::{DiskError, DiskErrorKind, File, Open};
 
 use crate::ages::{Ages, Checked};
 use crate::chunk::Packed;
 use crate::counters::Counters;
+use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{
     ChunkHeader, Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, Summary, encode_directory, pack_path,
@@ -45,8 +48,8 @@ use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::pool::Pool;
 
-pub(crate) use open::OpenPack;
 use open::Writer;
+pub(crate) use open::{Member, OpenPack};
 
 /// Appended bytes after which the next lane takes its turn: what arrives together lies together, whatever memory there is, and a disk that
 /// is lost costs few files.
@@ -55,8 +58,9 @@ const TURN_BYTES: usize = 1 << 20;
 const RUN_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
 /// Sealed packs that wait for the index file at most, beside what their chunks say ([`Packs::is_much_waiting`]).
 const SEALED_WAITING_MAX: usize = 16;
-/// Open files of sealed packs that are kept for reading. The process may have 20,000 (measured).
+/// Open files of sealed packs that are kept for reading, on all disks together, and on one. The process may have 20,000 (measured).
 const FILES_KEPT: usize = 256;
+const FILES_KEPT_MIN: usize = 32;
 
 /// Smallest pack that still holds the largest chunk.
 pub(crate) const PACK_BYTES_MIN: u64 = (PackHeader::BYTES + ChunkHeader::BYTES + CHUNK_BYTES_MAX + Entry::BYTES) as u64;
@@ -76,13 +80,25 @@ pub(crate) enum PackState {
 
 #[derive(Clone)]
 pub(crate) struct PackKnown {
-    /// Of those that are missing the first, where the pack is: nobody knows on which.
-    pub(crate) disk: usize,
+    /// Where it is. Of one that is missing: the first disk that is, for nobody knows more.
+    disks: DiskSet,
     pub(crate) state: PackState,
     pub(crate) summary: Summary,
 }
 
 impl PackKnown {
+    pub(crate) fn new(disks: DiskSet, state: PackState, summary: Summary) -> PackKnown {
+        PackKnown { disks, state, summary }
+    }
+
+    /// The disks that it is on, as far as anybody knows.
+    pub(crate) fn disks(&self) -> DiskSet {
+        match &self.state {
+            PackState::Open(open) => open.disks(),
+            PackState::Sealed | PackState::Missing => self.disks,
+        }
+    }
+
     /// Its header and its chunks as stored; of an open one what was appended so far.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.state {
@@ -99,11 +115,14 @@ struct Lane {
     turn_bytes: usize,
 }
 
+type Files = quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>;
+
 /// What the options say about packs.
 pub(crate) struct Sizes {
     pub(crate) pack_bytes: u64,
     pub(crate) pack_chunks_max: usize,
     pub(crate) run_bytes: usize,
+    pub(crate) copies: u8,
 }
 
 /// What is known of packs when a store is opened.
@@ -124,6 +143,8 @@ pub(crate) struct Packs {
     pack_bytes: u64,
     pack_chunks_max: usize,
     run_bytes: usize,
+    /// On how many disks a pack should be.
+    pub(crate) copies: u8,
     catalog: RwLock<BTreeMap<u64, PackKnown>>,
     /// By disk, then by class.
     lanes: Vec<[tokio::sync::Mutex<Lane>; 2]>,
@@ -137,7 +158,8 @@ pub(crate) struct Packs {
     appended: AtomicU64,
     settled: AtomicU64,
     settling: Group,
-    files: quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>,
+    /// By disk, then by pack.
+    files: Vec<Files>,
     neighbours: neighbours::Neighbours,
     pub(crate) ages: Ages,
     /// Packs whose files are being made: the catalog has them when their names are durable.
@@ -146,6 +168,8 @@ pub(crate) struct Packs {
     pub(crate) condemned: RwLock<BTreeSet<u64>>,
     /// Packs that could not be read when the store was opened, and why: nobody knows what lies there.
     unread: Mutex<BTreeMap<u64, StoreError>>,
+    /// Packs on several disks that turned out to be damaged on one of them.
+    pub(crate) suspects: Mutex<BTreeSet<(u64, usize)>>,
     /// Chunks whose stored copy turned out to be damaged: putting such content again stores it anew.
     doubted: Mutex<AddressSet>,
 }
@@ -160,7 +184,14 @@ impl Packs {
         found: FoundPacks,
     ) -> Packs {
         let clock = pool.clock.clone();
+        let files_kept = (FILES_KEPT / pool.disks.len()).max(FILES_KEPT_MIN);
+        let files = || {
+            let (weights, hash) = (quick_cache::UnitWeighter, AddressHash::default());
+            let lifecycle = quick_cache::sync::DefaultLifecycle::default();
+            quick_cache::sync::Cache::with(files_kept, files_kept as u64, weights, hash, lifecycle)
+        };
         Packs {
+            files: pool.disks.iter().map(|_| files()).collect(),
             lanes: pool.disks.iter().map(|_| Default::default()).collect(),
             pool,
             counters,
@@ -169,6 +200,7 @@ impl Packs {
             pack_bytes: sizes.pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX),
             pack_chunks_max: sizes.pack_chunks_max.max(1),
             run_bytes: sizes.run_bytes.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()),
+            copies: sizes.copies.max(1),
             catalog: RwLock::new(found.known),
             stranded: tokio::sync::Mutex::new(Vec::new()),
             turns: Default::default(),
@@ -179,16 +211,10 @@ impl Packs {
             settling: Group::default(),
             neighbours: neighbours::Neighbours::default(),
             ages: Ages::new(clock, found.checked),
-            files: quick_cache::sync::Cache::with(
-                FILES_KEPT,
-                FILES_KEPT as u64,
-                quick_cache::UnitWeighter,
-                AddressHash::default(),
-                quick_cache::sync::DefaultLifecycle::default(),
-            ),
             making: Mutex::default(),
             condemned: RwLock::new(BTreeSet::new()),
             unread: Mutex::default(),
+            suspects: Mutex::default(),
             doubted: Mutex::default(),
         }
     }
@@ -278,7 +304,7 @@ impl Packs {
         let mut taken = 0;
         while let Some(next) = queue.peek() {
             let bytes = u64::from(next.header.stored_bytes()) + Entry::BYTES as u64;
-            if self.pool.room(disk, room) < bytes || !self.ready_writer(&mut lane, disk, class, bytes).await {
+            if self.pool.room(disk, room) < bytes || !self.ready_writer(&mut lane, disk, class, room, bytes).await {
                 break;
             }
             let chunk = queue.next().expect("peeked");
@@ -291,7 +317,7 @@ impl Packs {
             }
             let writer = lane.writer.as_mut().expect("ready");
             let entry = writer.push(&chunk);
-            self.pool.disks[disk].promise(bytes);
+            self.pool.promise(writer.pack.disks(), bytes);
             self.counters.stored_bytes.add(bytes);
             // Before the index names it: whoever finds it there and settles waits for this count.
             self.appended.fetch_add(1, Ordering::SeqCst);
@@ -311,48 +337,96 @@ impl Packs {
     }
 
     /// Makes the lane have an open pack with room for `bytes`; `false` if the disk cannot.
-    async fn ready_writer(&self, lane: &mut Lane, disk: usize, class: Class, bytes: u64) -> bool {
-        if let Some(writer) = &lane.writer {
-            if writer.is_stuck {
+    async fn ready_writer(&self, lane: &mut Lane, disk: usize, class: Class, room: Class, bytes: u64) -> bool {
+        if let Some(writer) = &mut lane.writer {
+            if writer.is_stuck && !self.leave_failed(writer) {
                 return false;
             }
-            if writer.end() + bytes <= self.pack_bytes && writer.entries.len() < self.pack_chunks_max {
+            let disks = writer.pack.disks();
+            let has_room = disks.iter().all(|disk| self.pool.room(disk, room) >= bytes);
+            // K-7.
+            let is_on_enough = disks.count() >= self.copies_now();
+            let fits = writer.end() + bytes <= self.pack_bytes && writer.entries.len() < self.pack_chunks_max;
+            if fits && has_room && is_on_enough {
                 return true;
+            }
+            if writer.entries.is_empty() {
+                return has_room;
             }
             if !self.seal(lane).await {
                 return false;
             }
         }
-        match self.create(disk, class) {
-            Ok(writer) => {
-                lane.writer = Some(writer);
-                true
-            }
-            Err(error) => {
-                let _ = self.pool.failed(disk, error, &self.counters);
-                false
+        // Each time round but the last a disk is found to have failed.
+        while let Some(disks) = self.pool.disks_for(disk, room, bytes, self.copies_now()) {
+            match self.create(disks, disk, class) {
+                Ok(writer) => {
+                    lane.writer = Some(writer);
+                    return true;
+                }
+                Err((failed, error)) => {
+                    let _ = self.pool.failed(failed, error, &self.counters);
+                }
             }
         }
+        false
     }
 
-    fn create(&self, disk: usize, class: Class) -> Result<Writer, platform::disk::DiskError> {
+    /// On how many disks a pack can be now.
+    pub(crate) fn copies_now(&self) -> usize {
+        usize::from(self.copies).min(self.pool.disks.iter().filter(|disk| disk.is_good()).count()).max(1)
+    }
+
+    /// K-7: has a pack go on without disks that failed; `false` where none is left, or it is stuck for another reason.
+    fn leave_failed(&self, writer: &mut Writer) -> bool {
+        let disks = writer.pack.disks();
+        let failed_here = writer.pack.failed_disks();
+        let failed: DiskSet =
+            disks.iter().filter(|disk| failed_here.has(*disk) || !self.pool.disks[*disk].is_good()).collect();
+        if failed.is_empty() || failed == disks {
+            return false;
+        }
+        failed.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
+        writer.pack.leave(failed);
+        self.counters.pack_disks_left.add(failed.count() as u64);
+        writer.is_stuck = false;
+        true
+    }
+
+    fn create(&self, disks: DiskSet, first: usize, class: Class) -> Result<Writer, (usize, DiskError)> {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         self.making.lock().insert(number);
-        let made = self.make(number, disk, class);
+        let made = self.make(number, disks, first, class);
         self.making.lock().remove(&number);
         made
     }
 
-    fn make(&self, number: u64, disk: usize, class: Class) -> Result<Writer, platform::disk::DiskError> {
-        let on = &self.pool.disks[disk];
-        let file = on.disk.open(&pack_path(number), Open::Create)?;
-        // The name is durable before anything that is in it is relied upon.
-        on.disk.sync_directory(PACKS)?;
-        let node_identity = self.pool.node_identity;
-        let header = PackHeader { version: PACK_VERSION, pack: number, node_identity, disk_uuid: on.uuid, class };
-        let pack = Arc::new(OpenPack::new(number, disk, class, file, &header.encode(), self.run_bytes));
-        let state = PackState::Open(pack.clone());
-        self.catalog.write().insert(number, PackKnown { disk, state, summary: Summary::empty(class) });
+    fn make(&self, number: u64, disks: DiskSet, first: usize, class: Class) -> Result<Writer, (usize, DiskError)> {
+        let mut members: Vec<Member> = Vec::with_capacity(disks.count());
+        for disk in disks.iter() {
+            let on = &self.pool.disks[disk].disk;
+            let made = on.open(&pack_path(number), Open::Create).and_then(|file| {
+                // The name is durable before anything that is in it is relied upon.
+                on.sync_directory(PACKS)?;
+                Ok(file)
+            });
+            match made {
+                Ok(file) => members.push(Member::new(disk, file)),
+                Err(error) => {
+                    // There is nothing in them.
+                    for member in members {
+                        let _ = self.pool.disks[member.disk].disk.remove(&pack_path(number));
+                    }
+                    return Err((disk, error));
+                }
+            }
+        }
+        let (node_identity, disk_uuid) = (self.pool.node_identity, self.pool.disks[first].uuid);
+        let header =
+            PackHeader { version: PACK_VERSION, pack: number, node_identity, disk_uuid, class, copies: self.copies };
+        let pack = Arc::new(OpenPack::new(&header, members, self.run_bytes));
+        let known = PackKnown::new(disks, PackState::Open(pack.clone()), pack.summary());
+        self.catalog.write().insert(number, known);
         self.ages.note(number);
         self.counters.packs_created.add(1);
         Ok(Writer::new(pack))
@@ -360,15 +434,16 @@ impl Packs {
 
     /// Writes the buffer; on failure the writer is stuck and keeps what it has.
     async fn flush(&self, writer: &mut Writer) {
-        let disk = writer.pack.disk;
         match writer.pack.flush(&self.counters).await {
             Ok(count) => {
-                self.pool.disks[disk].settle_promise(count);
-                if let Err(error) = self.pool.disks[disk].look() {
-                    let _ = self.pool.failed(disk, error, &self.counters);
+                for disk in writer.pack.disks().iter() {
+                    self.pool.disks[disk].settle_promise(count);
+                    if let Err(error) = self.pool.disks[disk].look() {
+                        let _ = self.pool.failed(disk, error, &self.counters);
+                    }
                 }
             }
-            Err(error) => {
+            Err((disk, error)) => {
                 writer.is_stuck = true;
                 let _ = self.pool.failed(disk, error, &self.counters);
             }
@@ -378,44 +453,51 @@ impl Packs {
     /// Seals the lane's pack; `false` if the disk could not, and then the lane is stuck or empty.
     async fn seal(&self, lane: &mut Lane) -> bool {
         let Some(writer) = &mut lane.writer else { return true };
-        self.flush(writer).await;
-        if writer.is_stuck {
-            return false;
-        }
-        let (pack, disk) = (writer.pack.clone(), writer.pack.disk);
-        if let Err(error) = pack.sync(&self.counters).await {
-            writer.is_stuck = true;
-            let _ = self.pool.failed(disk, error, &self.counters);
-            return false;
+        let pack = writer.pack.clone();
+        // Each time round but the last it leaves a disk that failed.
+        loop {
+            self.flush(writer).await;
+            if !writer.is_stuck
+                && let Err((disk, error)) = pack.sync(&self.counters).await
+            {
+                writer.is_stuck = true;
+                let _ = self.pool.failed(disk, error, &self.counters);
+            }
+            if !writer.is_stuck {
+                break;
+            }
+            if !self.leave_failed(writer) {
+                return false;
+            }
         }
         let data_bytes = u32::try_from(writer.end()).expect("at most PACK_BYTES_MAX");
         let directory = encode_directory(pack.number, data_bytes, &writer.entries);
-        let writer = lane.writer.take().expect("looked at above");
-        self.pool.disks[disk].settle_promise((writer.entries.len() * Entry::BYTES) as u64);
-        match pack.append_directory(writer.end(), &directory, &self.counters).await {
-            Ok(()) => {
-                let summary = Summary::of(data_bytes, &writer.entries);
-                self.note_sealed(SealedPack::new(pack.number, summary, writer.entries), disk);
-                true
-            }
-            Err(error) => {
+        let mut writer = lane.writer.take().expect("looked at above");
+        let promised = (writer.entries.len() * Entry::BYTES) as u64;
+        pack.disks().iter().for_each(|disk| self.pool.disks[disk].settle_promise(promised));
+        // As above.
+        while let Err((disk, error)) = pack.append_directory(writer.end(), &directory, &self.counters).await {
+            let is_full = error.kind == DiskErrorKind::Full;
+            let _ = self.pool.failed(disk, error, &self.counters);
+            if is_full || !self.leave_failed(&mut writer) {
                 // All its chunks are durable (the sync above); it stays unsealed until the next open finds it.
-                let is_full = error.kind == DiskErrorKind::Full;
-                let _ = self.pool.failed(disk, error, &self.counters);
-                is_full
+                return is_full;
             }
         }
+        let summary = Summary::of(data_bytes, &writer.entries, pack.summary().copies);
+        self.note_sealed(SealedPack::new(pack.number, summary, writer.entries), pack.disks());
+        true
     }
 
-    fn note_sealed(&self, sealed: SealedPack, disk: usize) {
+    fn note_sealed(&self, sealed: SealedPack, disks: DiskSet) {
         self.counters.packs_sealed.add(1);
-        self.note_known(sealed.pack, disk, sealed.summary);
+        self.note_known(sealed.pack, disks, sealed.summary);
         self.sealed.lock().push(sealed);
     }
 
-    /// Notes that a pack is on a disk, and takes no chunks.
-    pub(crate) fn note_known(&self, pack: u64, disk: usize, summary: Summary) {
-        self.catalog.write().insert(pack, PackKnown { disk, state: PackState::Sealed, summary });
+    /// Notes that a pack is on some disks, and takes no chunks.
+    pub(crate) fn note_known(&self, pack: u64, disks: DiskSet, summary: Summary) {
+        self.catalog.write().insert(pack, PackKnown::new(disks, PackState::Sealed, summary));
     }
 
     /// Seals every open pack, for a clean close and before reclaim. Whether all of them are sealed.
@@ -449,10 +531,12 @@ impl Packs {
     async fn settle_as_leader(&self) -> Result<(), StoreError> {
         let target = self.appended.load(Ordering::SeqCst);
         let _time = self.pool.clock.timer(&self.counters.settle);
-        // Each round either ends or takes at least one lane of one disk out of the game.
-        for _ in 0..=2 * self.lanes.len() {
+        // Each round either ends, or takes a lane of a disk, or that disk as one of a lane's, out of the game.
+        for _ in 0..=2 * self.lanes.len() * (1 + usize::from(self.copies)) {
             self.flush_and_sync().await;
-            self.strand().await;
+            if self.strand().await {
+                continue;
+            }
             if self.stranded.lock().await.is_empty() {
                 self.settled.fetch_max(target, Ordering::SeqCst);
                 return Ok(());
@@ -469,7 +553,7 @@ impl Packs {
             let mut lane = lane.lock().await;
             if let Some(writer) = &mut lane.writer
                 && !writer.is_stuck
-                && self.pool.disks[writer.pack.disk].is_good()
+                && writer.pack.disks().iter().all(|disk| self.pool.disks[disk].is_good())
             {
                 if writer.pack.buffered_bytes() > 0 {
                     self.flush(writer).await;
@@ -479,39 +563,48 @@ impl Packs {
         }
         // Not under the lanes' locks: appends go on meanwhile.
         for pack in unsynced {
-            if let Err(error) = pack.sync(&self.counters).await {
-                let _ = self.pool.failed(pack.disk, error, &self.counters);
+            if let Err((disk, error)) = pack.sync(&self.counters).await {
+                let _ = self.pool.failed(disk, error, &self.counters);
             }
         }
     }
 
-    /// Takes writers that cannot write any more out of their lanes.
-    async fn strand(&self) {
-        for (disk, lanes) in self.lanes.iter().enumerate() {
-            for lane in lanes {
-                let mut lane = lane.lock().await;
-                let is_stuck =
-                    |writer: &Writer| writer.is_stuck || writer.pack.has_failed() || !self.pool.disks[disk].is_good();
-                if lane.writer.as_ref().is_some_and(is_stuck) {
+    /// Takes writers that cannot write any more out of their lanes. Whether one goes on without a disk that failed: it was not synced.
+    async fn strand(&self) -> bool {
+        let mut goes_on = false;
+        for lane in self.lanes.iter().flatten() {
+            let mut lane = lane.lock().await;
+            let Some(writer) = &mut lane.writer else { continue };
+            let is_bad = |disk: usize| !self.pool.disks[disk].is_good();
+            if writer.is_stuck || writer.pack.has_failed() || writer.pack.disks().iter().any(is_bad) {
+                if self.leave_failed(writer) {
+                    goes_on = true;
+                } else {
                     let writer = lane.writer.take().expect("looked at");
                     self.stranded.lock().await.push(writer);
                 }
             }
         }
+        goes_on
     }
 
     /// Brings what stranded writers hold into lanes of other disks, or onto their own disk if it has room again.
     async fn rescue(&self) -> Result<(), StoreError> {
         let mut stranded = self.stranded.lock().await;
         while let Some(writer) = stranded.last() {
-            let on = &self.pool.disks[writer.pack.disk];
-            if on.is_good() && !writer.pack.has_failed() {
-                if writer.pack.flush(&self.counters).await.is_ok() && writer.pack.sync(&self.counters).await.is_ok() {
-                    on.settle_promise(writer.promised());
+            let disks = writer.pack.disks();
+            let give_back = || disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
+            if disks.iter().all(|disk| self.pool.disks[disk].is_good()) && !writer.pack.has_failed() {
+                let mut done = writer.pack.flush(&self.counters).await.map(drop);
+                if done.is_ok() {
+                    done = writer.pack.sync(&self.counters).await;
+                }
+                let Err((disk, _)) = done else {
+                    give_back();
                     stranded.pop();
                     continue;
-                }
-                on.note_full();
+                };
+                self.pool.disks[disk].note_full();
             }
             let durable = writer.pack.synced();
             let mut chunks = Vec::new();
@@ -524,7 +617,7 @@ impl Packs {
                 }
             }
             self.append_to_any(writer.pack.class, Class::Metadata, chunks, true).await?;
-            on.settle_promise(writer.promised());
+            give_back();
             stranded.pop();
         }
         Ok(())
@@ -569,6 +662,22 @@ impl Packs {
         self.unread.lock().remove(&pack);
     }
 
+    /// On how many disks a pack should be: what was asked for when it was made, or is now.
+    pub(crate) fn wanted(&self, summary: &Summary) -> usize {
+        usize::from(summary.copies.max(self.copies))
+    }
+
+    /// Notes that a pack is on one disk more, or sound there again, unless it is gone: `false`.
+    pub(crate) fn add_disk(&self, pack: u64, disk: usize) -> bool {
+        let mut catalog = self.catalog.write();
+        let Some(known) = catalog.get_mut(&pack) else { return false };
+        known.disks = known.disks.with(disk);
+        // Whoever read what was there before reads no more of it.
+        self.files[disk].remove(&pack);
+        self.suspects.lock().remove(&(pack, disk));
+        true
+    }
+
     /// Takes a pack out whose file is gone.
     pub(crate) fn forget(&self, pack: u64) {
         self.drop_pack(pack);
@@ -579,7 +688,7 @@ impl Packs {
     /// Takes in a pack that was found while the store works.
     pub(crate) fn adopt(&self, sealed: SealedPack, disk: usize) {
         self.next.fetch_max(sealed.pack + 1, Ordering::SeqCst);
-        self.note_known(sealed.pack, disk, sealed.summary);
+        self.note_known(sealed.pack, DiskSet::of(disk), sealed.summary);
         self.note_found(vec![sealed]);
     }
 

@@ -9,17 +9,21 @@
 //! P-4   A disk that failed to give back what it has, or gave something else, takes nothing new while another has room, until the store
 //!       is opened again: who fails to read is about to fail, and what it takes it has alone.
 //!
+//! P-5   The journal is on some disks, its homes, and the index on one. Which ones the superblock says. Those that are homes stay so as long as
+//!       they take writes; where they do not, others take their place, as long as there are any.
+//!
 //! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use platform::Clock;
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open, Space};
 
 use crate::counters::Counters;
+use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{Class, Identity};
 use crate::identity::{Locks, Member};
@@ -48,6 +52,8 @@ pub(crate) struct PoolDisk {
     promised: AtomicU64,
     /// P-4.
     reads_failed: AtomicU64,
+    /// Counts the packs that began here and have copies, for whose turn it is to have them.
+    turn: AtomicUsize,
     /// P-2.
     pub(crate) reserve_bytes: u64,
 }
@@ -115,6 +121,9 @@ pub(crate) struct Pool {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) disks: Vec<PoolDisk>,
     pub(crate) node_identity: [u8; 16],
+    /// P-5.
+    homes: Mutex<DiskSet>,
+    index: AtomicUsize,
     /// D-3: the disks are ours until the last who may write to them is gone.
     _locks: Locks,
 }
@@ -141,16 +150,57 @@ impl Pool {
                 free: AtomicU64::new(space.free),
                 promised: AtomicU64::new(0),
                 reads_failed: AtomicU64::new(0),
+                turn: AtomicUsize::new(0),
                 reserve_bytes: reserve_bytes.min(space.total / RESERVE_PART),
             })
         };
         let disks = disks.into_iter().map(known).collect::<Result<Vec<_>, DiskError>>()?;
-        Ok(Pool { clock, disks, node_identity, _locks: locks })
+        Ok(Pool {
+            clock,
+            disks,
+            node_identity,
+            homes: Mutex::new(DiskSet::of(0)),
+            index: AtomicUsize::new(0),
+            _locks: locks,
+        })
     }
 
     /// Disks that are there, with their numbers. Not all of them need be good.
     pub(crate) fn there(&self) -> impl Iterator<Item = (usize, &PoolDisk)> {
         self.disks.iter().enumerate().filter(|(_, disk)| !disk.is_missing)
+    }
+
+    /// Those that take writes.
+    pub(crate) fn good(&self) -> DiskSet {
+        self.disks.iter().enumerate().filter(|(_, disk)| disk.is_good()).map(|(number, _)| number).collect()
+    }
+
+    /// The homes of the journal.
+    pub(crate) fn homes(&self) -> DiskSet {
+        *self.homes.lock()
+    }
+
+    /// Has so many good disks be homes, those of `known` first, as far as there are any.
+    pub(crate) fn choose_homes(&self, known: DiskSet, count: usize) -> DiskSet {
+        let good = self.good();
+        let others = good.iter().filter(|disk| !known.has(*disk));
+        let homes: DiskSet = known.both(good).iter().chain(others).take(count.max(1)).collect();
+        *self.homes.lock() = homes;
+        homes
+    }
+
+    /// The number of the disk that the index is on.
+    pub(crate) fn index_disk(&self) -> usize {
+        self.index.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_index_disk(&self, disk: usize) {
+        self.index.store(disk, Ordering::SeqCst);
+    }
+
+    /// The disk that the index is on.
+    pub(crate) fn for_index(&self) -> &PoolDisk {
+        &self.disks[self.index_disk()]
     }
 
     /// The first disk that is missing.
@@ -211,15 +261,34 @@ impl Pool {
         roomiest_first(sound).chain(roomiest_first(failing)).collect()
     }
 
+    /// Promises room on each of some disks.
+    pub(crate) fn promise(&self, disks: DiskSet, bytes: u64) {
+        disks.iter().for_each(|disk| self.disks[disk].promise(bytes));
+    }
+
+    /// So many disks for a pack that begins with `bytes`, `first` one of them; `None` where not so many have room. Which ones goes by turns,
+    /// so that those of one disk have their copies on all others.
+    pub(crate) fn disks_for(&self, first: usize, class: Class, bytes: u64, count: usize) -> Option<DiskSet> {
+        if self.room(first, class) < bytes {
+            return None;
+        }
+        let others = self.disks.len().saturating_sub(1).max(1);
+        let turn = if count > 1 { self.disks[first].turn.fetch_add(1, Ordering::Relaxed) % others } else { 0 };
+        let turn = first + 1 + turn;
+        let others = self.candidates(class, bytes, turn).into_iter().filter(|disk| *disk != first);
+        let disks: DiskSet = others.take(count - 1).chain([first]).collect();
+        (disks.count() == count).then_some(disks)
+    }
+
     /// The error when no disk has room.
     pub(crate) fn full(&self, what: &'static str, needed: u64) -> StoreError {
         let free = self.disks.iter().filter(|disk| disk.is_good()).map(PoolDisk::free).max();
         match free {
             Some(free) => StoreError::Full { what, needed, free },
             None => StoreError::ReadOnly {
-                cause: match self.disks[0].health() {
-                    Health::Failed(cause) => cause.into(),
-                    Health::Good => "every disk failed".into(),
+                cause: match self.there().map(|(_, disk)| disk.health()).next() {
+                    Some(Health::Failed(cause)) => cause.into(),
+                    Some(Health::Good) | None => "every disk failed".into(),
                 },
             },
         }

@@ -333,7 +333,7 @@ impl Store {
             self.make_index_again().await;
             (found, made, file) = look();
         }
-        let disk = &self.pool.disks[0].disk;
+        let disk = &self.pool.for_index().disk;
         let cause = match (found, made) {
             (Ok(Some(place)), _) => return Ok(place),
             (Err(error), _) => {

@@ -135,7 +135,7 @@ impl Store {
                         report.count(&examined);
                         self.counters.reclaim_copied_bytes.add(Examined::stored(&examined.live));
                         doomed_chunks += examined.entries.len();
-                        doomed.push((examined, known.disk));
+                        doomed.push(examined);
                     }
                     Ok(None) => {}
                     Err(error) => report.problems.push(format!("{} stays: {error}", self.packs.path_of(pack))),
@@ -222,21 +222,16 @@ impl Store {
     }
 
     /// L-2, step by step.
-    async fn remove(
-        &self,
-        doomed: &[(Examined, usize)],
-        pace: &Pace<'_>,
-        report: &mut ReclaimReport,
-    ) -> Result<(), StoreError> {
+    async fn remove(&self, doomed: &[Examined], pace: &Pace<'_>, report: &mut ReclaimReport) -> Result<(), StoreError> {
         self.settle().await?;
         let addresses = |examined: &Examined| examined.entries.iter().map(|entry| entry.header.address).collect();
-        let removed = || doomed.iter().map(|(examined, _)| (examined.pack, addresses(examined))).collect();
+        let removed = || doomed.iter().map(|examined| (examined.pack, addresses(examined))).collect();
         let forget = async || {
             let _work = self.index_work.lock().await;
             self.forget_in_index(removed()).await
         };
         let forgotten = forget().await;
-        if forgotten.is_err() && self.packs.index.is_doubted() && self.pool.disks[0].is_good() {
+        if forgotten.is_err() && self.packs.index.is_doubted() && self.pool.for_index().is_good() {
             // It turned out to be damaged. The packs that go are still there, and in the new one they are forgotten too.
             self.remake_held_index(&|| pace.goes_on()).await?;
             forget().await?;
@@ -245,18 +240,23 @@ impl Store {
         }
         self.renew_root().await?;
         let mut disks = BTreeSet::new();
-        for (examined, disk) in doomed {
-            self.packs.drop_pack(examined.pack);
-            match self.pool.disks[*disk].disk.remove(&pack_path(examined.pack)) {
-                Ok(()) => {
-                    report.packs_deleted += 1;
-                    self.counters.packs_deleted.add(1);
-                    self.counters.reclaimed_bytes.add(examined.file_bytes);
-                    disks.insert(*disk);
+        for examined in doomed {
+            let mut is_gone = true;
+            for disk in self.packs.drop_pack(examined.pack).iter() {
+                match self.pool.disks[disk].disk.remove(&pack_path(examined.pack)) {
+                    Ok(()) => {
+                        self.counters.reclaimed_bytes.add(examined.file_bytes);
+                        disks.insert(disk);
+                    }
+                    // The next open finds it, the next reclaim removes it.
+                    Err(error) => {
+                        is_gone = false;
+                        report.problems.push(self.pool.failed(disk, error, &self.counters).to_string());
+                    }
                 }
-                // The next open finds it, the next reclaim removes it.
-                Err(error) => report.problems.push(self.pool.failed(*disk, error, &self.counters).to_string()),
             }
+            report.packs_deleted += u64::from(is_gone);
+            self.counters.packs_deleted.add(u64::from(is_gone));
         }
         for disk in disks {
             if let Err(error) = self.pool.disks[disk].disk.sync_directory(PACKS) {

@@ -11,18 +11,22 @@
 //! O-5   Of two copies of a chunk the index names one that verifies. A pack that is read here may be one that reclaim emptied and had no
 //!       time to remove, with a copy that rotted; or it may hold what was put again because the copy that the index names had rotted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::id::{ChunkAddress, Position};
 use base::units;
 use bytes::Bytes;
 use platform::Platform;
-use platform::disk::{Disk, DiskErrorKind};
+use platform::disk::{Disk, DiskErrorKind, Open};
 
 use crate::counters::Counters;
-use crate::failure::StoreError;
-use crate::format::{DAMAGED_SUFFIX, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, Place, Superblock, number_of, pack_path};
+use crate::disks::DiskSet;
+use crate::failure::{StoreError, refused};
+use crate::format::{
+    COPY_SUFFIX, DAMAGED_SUFFIX, INDEX_NEW, Identity, JOURNAL, PACK_SUFFIX, PACKS, Place, Summary, Superblock,
+    number_of, pack_path,
+};
 use crate::identity;
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, replay, segment_size};
@@ -88,8 +92,14 @@ impl Store {
         let identity::Opened { disks, missing, locks, damaged } = found;
         let identity = disks[0].1.clone();
         let opened = superblock::open(&disks, disks.len() + missing.len()).await?;
-        let superblock::Opened { newest: found_superblock, is_closed, is_damaged, covered_by_all } = opened;
+        let superblock::Opened { newest: found_superblock, is_closed, is_damaged, covered_by_all, other } = opened;
+        match other {
+            Some(error) if !options.gives_up_frames => return Err(error),
+            other => report.problems.extend(other.map(|other| format!("given up: {other}"))),
+        }
         let mut superblock = Superblock { is_closed, ..found_superblock.clone() };
+        let there: DiskSet = disks.iter().map(|(_, identity)| usize::from(identity.disk)).collect();
+        refuse_without_journal(&disks, &missing, &superblock, there)?;
         let disks = identity::members(disks, missing, &superblock.disks);
         let segment_bytes = segment_size(options.segment_bytes);
         let pool = Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?;
@@ -97,17 +107,34 @@ impl Store {
         let is_spare = |bytes| bytes == segment_bytes;
         let suffix =
             replay::Suffix { superblock: &superblock, covered_by_all, gives_up_frames: options.gives_up_frames };
-        let replayed = replay::replay(&pool.disks[0].disk, suffix, &is_spare).await?;
+        let mut replayed = replay::replay(&pool, suffix, &is_spare).await?;
+        let copies = usize::from(options.copies.max(1));
+        superblock.homes = pool.choose_homes(superblock.homes, copies);
+        // One that was made on another disk while this one was out is newer than what lies here.
+        let is_index_there = there.has(usize::from(superblock.index));
+        if !is_index_there {
+            let home = superblock.homes.first().expect("a disk is there");
+            superblock.index = u16::try_from(home).expect("below DISKS_MAX");
+        }
+        pool.set_index_disk(usize::from(superblock.index));
+        superblock.without = (0..pool.disks.len()).filter(|disk| !pool.good().has(*disk)).collect();
 
-        let mut recovery = Recovery { pool: &pool, identity: &identity, counters: &counters, report: &mut report };
+        let mut recovery = Recovery {
+            pool: &pool,
+            identity: &identity,
+            counters: &counters,
+            report: &mut report,
+            unfinished: Vec::new(),
+        };
         let (found, number_max) = recovery.list_packs()?;
-        let opened = recovery.open_index(&options, &found).await?;
+        let opened = recovery.open_index(&options, &found, is_index_there).await?;
         let indexed_max = opened.packs.keys().next_back().copied().unwrap_or(0);
         let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
         recovery.mend_identities(damaged).await;
-        replay::make_durable(&pool.disks[0].disk, &replayed).await?;
-        replay::erase_behind(&pool.disks[0].disk, &replayed).await?;
+        recovery.make_homes(superblock.homes);
+        replay::make_durable(&pool, &mut replayed, &counters).await?;
+        replay::erase_behind(&pool, &replayed).await?;
         // S-1: a tear in the first write harms nothing, for nothing changes; the second one goes to the other slot.
         superblock::write(&pool, &found_superblock, &counters).await?;
         superblock.is_closed = false;
@@ -124,9 +151,11 @@ impl Store {
             superblock.generation += 1;
             superblock::write(&pool, &superblock, &counters).await?;
         }
-        if pool.missing().is_some() && !pool.disks[0].is_good() {
-            // It alone is there at each opening, to say what was left out.
-            return Err(StoreError::ReadOnly { cause: pool.disks[0].words().into() });
+        if pool.missing().is_some()
+            && let Some(failed) = superblock.homes.iter().find(|disk| !pool.disks[*disk].is_good())
+        {
+            // One of them is there at each opening, to say what was left out.
+            return Err(StoreError::ReadOnly { cause: pool.disks[failed].words().into() });
         }
         let packs = recovery.recover_packs(opened, found, next, &options).await?;
 
@@ -135,11 +164,11 @@ impl Store {
         let other_slot_lies = replayed.lost.is_some();
         report.problems.extend(replayed.lost.map(|lost| format!("given up: {lost}")));
         let tasks = platform.tasks.clone();
-        let journal = Journal::new(tasks, pool.clone(), counters.clone(), options.segment_bytes, replayed.resume);
+        let sizes = (options.segment_bytes, options.copies);
+        let journal = Journal::new(tasks, pool.clone(), counters.clone(), sizes, replayed.resume);
         let journal = Arc::new(journal);
-        if let Err(error) = journal.prepare().await {
-            let _ = pool.failed(0, error, &counters);
-        }
+        // A disk that failed was noted, and the first group tries again.
+        let _ = journal.prepare().await;
         let mut recovered =
             Recovered { roots: superblock.roots.clone(), covered: superblock.covered, frames: replayed.frames, report };
         let parts = Parts { platform: platform.clone(), identity, options, pool, counters, packs, journal, superblock };
@@ -158,9 +187,23 @@ struct Recovery<'a> {
     identity: &'a Identity,
     counters: &'a Arc<Counters>,
     report: &'a mut RecoveryReport,
+    /// Copies of packs that were being written: disk and name.
+    unfinished: Vec<(usize, String)>,
 }
 
 impl Recovery<'_> {
+    /// A disk that is to have the journal has a place for it.
+    fn make_homes(&mut self, homes: DiskSet) {
+        for number in homes.iter() {
+            let disk = &self.pool.disks[number].disk;
+            if disk.list(JOURNAL).is_err()
+                && let Err(error) = disk.make_directory(JOURNAL).and_then(|()| disk.sync_directory(""))
+            {
+                let _ = self.pool.failed(number, error, self.counters);
+            }
+        }
+    }
+
     /// Writes identities again that are damaged, or have no copy.
     async fn mend_identities(&mut self, damaged: Vec<(usize, Option<String>)>) {
         for (number, what) in damaged {
@@ -175,35 +218,48 @@ impl Recovery<'_> {
         }
     }
 
-    /// Pack numbers with their disks, and the highest number in use.
-    fn list_packs(&mut self) -> Result<(BTreeMap<u64, usize>, u64), StoreError> {
-        let (mut found, mut max) = (BTreeMap::new(), 0);
+    /// Pack numbers with the disks that have a file of that name, and the highest number in use.
+    fn list_packs(&mut self) -> Result<(BTreeMap<u64, DiskSet>, u64), StoreError> {
+        let (mut found, mut max) = (BTreeMap::<u64, DiskSet>::new(), 0);
         for (disk, on) in self.pool.there() {
             for name in on.disk.list(PACKS)? {
                 max = max.max(number_of(&name, DAMAGED_SUFFIX).unwrap_or(0));
+                if number_of(&name, COPY_SUFFIX).is_some() {
+                    self.unfinished.push((disk, name));
+                    continue;
+                }
                 let Some(pack) = number_of(&name, PACK_SUFFIX) else { continue };
                 max = max.max(pack);
-                if let Some(other) = found.insert(pack, disk) {
-                    let (one, two) = (self.pool.disks[other].disk.path(), on.disk.path());
-                    self.report.problems.push(format!(
-                        "pack {pack:016x} is on two disks, {one} and {two}: the second is used; remove the copy"
-                    ));
-                }
+                let disks = found.entry(pack).or_default();
+                *disks = disks.with(disk);
             }
         }
         Ok((found, max))
     }
 
     /// Opens the index, or makes an empty one where there is none that works.
-    async fn open_index(&mut self, options: &Options, found: &BTreeMap<u64, usize>) -> Result<Opened, StoreError> {
-        let disk = &self.pool.disks[0].disk;
-        let opened = IndexFile::open(disk, options.index_cache_bytes, self.pool.node_identity);
+    async fn open_index(
+        &mut self,
+        options: &Options,
+        found: &BTreeMap<u64, DiskSet>,
+        is_there: bool,
+    ) -> Result<Opened, StoreError> {
+        let disk = &self.pool.for_index().disk;
+        let opened = match is_there {
+            true => IndexFile::open(disk, options.index_cache_bytes, self.pool.node_identity),
+            false => {
+                let cause = "the disk that has the index is missing";
+                Err(StoreError::ReadOnly { cause: cause.into() })
+            }
+        };
         let covered = opened.as_ref().map(|opened| opened.packs.clone()).unwrap_or_default();
-        for (pack, number) in found.iter().filter(|(pack, _)| !covered.contains_key(pack)) {
-            // Whatever else there is to say is said when the pack is read.
-            if let Err(error @ StoreError::Refused { .. }) = scan::refuse_newer(&self.pool.disks[*number], *pack).await
-            {
-                return Err(error);
+        for (pack, disks) in found.iter().filter(|(pack, _)| !covered.contains_key(pack)) {
+            for disk in disks.iter() {
+                // Whatever else there is to say is said when the pack is read.
+                if let Err(error @ StoreError::Refused { .. }) = scan::refuse_newer(&self.pool.disks[disk], *pack).await
+                {
+                    return Err(error);
+                }
             }
         }
         // One that was not complete when its maker died.
@@ -222,23 +278,30 @@ impl Recovery<'_> {
     async fn recover_packs(
         &mut self,
         opened: Opened,
-        found: BTreeMap<u64, usize>,
+        found: BTreeMap<u64, DiskSet>,
         next: u64,
         options: &Options,
     ) -> Result<Packs, StoreError> {
+        for (disk, name) in &self.unfinished {
+            // They take room for nothing; what is left of one is written over by the next.
+            let _ = self.pool.disks[*disk].disk.remove(&format!("{PACKS}/{name}"));
+        }
         let (mut known, mut chunks, mut bytes) = (BTreeMap::new(), 0, 0);
+        let mut suspects = BTreeSet::new();
         for (pack, summary) in &opened.packs {
             match (found.get(pack), self.pool.missing()) {
-                (Some(disk), _) => {
+                (Some(disks), _) => {
                     self.report.packs_covered += 1;
-                    known.insert(*pack, PackKnown { disk: *disk, state: PackState::Sealed, summary: *summary });
+                    let sound = self.of_full_length(*pack, *disks, summary);
+                    suspects.extend(disks.iter().filter(|disk| !sound.has(*disk)).map(|disk| (*pack, disk)));
+                    known.insert(*pack, PackKnown::new(sound, PackState::Sealed, *summary));
                 }
                 // K-6.
                 (None, Some(disk)) => {
                     self.report.packs_missing += 1;
                     chunks += u64::from(summary.count);
                     bytes += summary.raw_bytes;
-                    known.insert(*pack, PackKnown { disk, state: PackState::Missing, summary: *summary });
+                    known.insert(*pack, PackKnown::new(DiskSet::of(disk), PackState::Missing, *summary));
                 }
                 (None, None) => self.report.problems.push(format!(
                     "{} is in the index and on no disk: its {} chunks cannot be read; restore the file, or the chunks from \
@@ -250,13 +313,14 @@ impl Recovery<'_> {
         }
         self.tell_missing(chunks, units::Bytes(bytes));
         let (index, key) = (Index::new(opened.file), self.identity.key.clone());
-        let Options { pack_bytes, pack_chunks_max, run_bytes, .. } = *options;
-        let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes };
+        let Options { pack_bytes, pack_chunks_max, run_bytes, copies, .. } = *options;
+        let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, copies };
         let found_packs = FoundPacks { known, next, checked: opened.checked };
         let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, found_packs);
         let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
-        for (pack, disk) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
-            let (sealed, is_sealed) = match self.recover_pack(pack, disk).await {
+        *packs.suspects.lock() = suspects;
+        for (pack, files) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
+            let (sealed, disks, is_sealed) = match self.recover_pack(pack, files).await {
                 Ok(Some(recovered)) => recovered,
                 Ok(None) => continue,
                 Err(error) => {
@@ -268,19 +332,20 @@ impl Recovery<'_> {
                 }
             };
             if !is_sealed {
-                unsealed.push((sealed, disk));
+                unsealed.push((sealed, disks));
                 continue;
             }
+            packs.suspects.lock().extend(files.iter().filter(|disk| !disks.has(*disk)).map(|disk| (pack, disk)));
             step_entries += sealed.entries.len();
-            take_in(&packs, sealed, disk).await;
+            take_in(&packs, sealed, disks).await;
             if step_entries >= STEP_ENTRIES {
                 self.index_packs(&packs);
                 step_entries = 0;
             }
         }
         self.index_packs(&packs);
-        for (sealed, disk) in unsealed {
-            take_in(&packs, sealed, disk).await;
+        for (sealed, disks) in unsealed {
+            take_in(&packs, sealed, disks).await;
         }
         packs.note_unread(unread);
         if opened.is_new {
@@ -304,34 +369,79 @@ impl Recovery<'_> {
         self.report.problems.extend(lines);
     }
 
-    /// What is good in a pack, and whether it is sealed; `None` if there is nothing.
-    async fn recover_pack(&mut self, pack: u64, disk: usize) -> Result<Option<(SealedPack, bool)>, StoreError> {
-        let on = &self.pool.disks[disk];
-        let found = scan::read(on, &self.identity.key, pack).await?;
-        let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
-        Ok(match recovered.map_err(|error| self.pool.failed(disk, error, self.counters))? {
-            PackRecovered::Sealed(sealed) => {
-                self.report.packs_found += 1;
-                Some((sealed, true))
+    /// Of the disks that a sealed pack is on those where its file is as long as it should be: one that failed, and is back, may have less.
+    fn of_full_length(&self, pack: u64, disks: DiskSet, summary: &Summary) -> DiskSet {
+        if disks.count() < 2 {
+            return disks;
+        }
+        let is_full = |disk: &usize| {
+            let file = self.pool.disks[*disk].disk.open(&pack_path(pack), Open::Read);
+            file.and_then(|file| file.length()).is_ok_and(|length| length == summary.file_bytes())
+        };
+        let full: DiskSet = disks.iter().filter(is_full).collect();
+        if full.is_empty() { disks } else { full }
+    }
+
+    /// What is good in a pack, the disks that it is on, and whether it is sealed there; `None` if there is nothing.
+    async fn recover_pack(
+        &mut self,
+        pack: u64,
+        disks: DiskSet,
+    ) -> Result<Option<(SealedPack, DiskSet, bool)>, StoreError> {
+        let (mut found, mut failure) = (Vec::new(), None);
+        for disk in disks.iter() {
+            match scan::read(&self.pool.disks[disk], &self.identity.key, pack).await {
+                Ok(read) => found.push((disk, read)),
+                Err(error) => failure = Some(error),
             }
-            PackRecovered::Cut { sealed, bad_bytes } => {
+        }
+        let (mut sealed, mut unsealed, mut removed) = (None, None, None);
+        let key = &self.identity.key;
+        for (disk, found) in scan::agree(self.pool, key, pack, found).await? {
+            let on = &self.pool.disks[disk];
+            let put = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
+            let (kind, pack) = match put {
+                Err(error) => {
+                    failure = Some(self.pool.failed(disk, error, self.counters));
+                    continue;
+                }
+                Ok(PackRecovered::Removed { bad_bytes }) => {
+                    removed.get_or_insert(bad_bytes);
+                    continue;
+                }
+                Ok(PackRecovered::Sealed(pack)) => (&mut sealed, (pack, None)),
+                Ok(PackRecovered::Cut { sealed: pack, bad_bytes }) => (&mut sealed, (pack, Some(bad_bytes))),
+                Ok(PackRecovered::Unsealed { sealed: pack }) => (&mut unsealed, (pack, None)),
+            };
+            let (_, disks) = kind.get_or_insert((pack, DiskSet::NONE));
+            *disks = disks.with(disk);
+        }
+        match (sealed, unsealed, removed, failure) {
+            (Some(((pack, None), disks)), ..) => {
+                self.report.packs_found += 1;
+                Ok(Some((pack, disks, true)))
+            }
+            (Some(((pack, Some(bad_bytes)), disks)), ..) => {
                 self.report.packs_cut += 1;
                 self.report.bytes_cut += bad_bytes;
-                Some((sealed, true))
+                Ok(Some((pack, disks, true)))
             }
-            PackRecovered::Unsealed { sealed } => Some((sealed, false)),
-            PackRecovered::Removed { bad_bytes } => {
+            (None, Some(((pack, _), disks)), ..) => Ok(Some((pack, disks, false))),
+            // Where another disk did not answer nobody knows.
+            (None, None, _, Some(error)) => Err(error),
+            (None, None, Some(bad_bytes), None) => {
                 self.report.packs_removed += 1;
                 self.report.bytes_cut += bad_bytes;
-                None
+                Ok(None)
             }
-        })
+            (None, None, None, None) => Ok(None),
+        }
     }
 
     /// Puts packs that were taken in into the index file; where that fails they stay in memory.
     fn index_packs(&mut self, packs: &Packs) {
         let change = Change { added: packs.sealed_waiting(), ..Change::default() };
-        match packs.index.commit(&self.pool.disks[0].disk, &change, self.counters) {
+        match packs.index.commit(&self.pool.for_index().disk, &change, self.counters) {
             Ok(()) => packs.forget_sealed(&change.added),
             Err(error) => {
                 self.report.problems.push(format!("the index does not take packs, they are kept in memory: {error}"));
@@ -340,9 +450,31 @@ impl Recovery<'_> {
     }
 }
 
+/// D-4.
+fn refuse_without_journal(
+    disks: &[(Disk, Identity)],
+    missing: &[identity::Missing],
+    superblock: &Superblock,
+    there: DiskSet,
+) -> Result<(), StoreError> {
+    if !superblock.homes.both(there).is_empty() {
+        return Ok(());
+    }
+    let homes = missing.iter().filter(|missing| superblock.homes.has(usize::from(missing.number)));
+    let homes: Vec<String> =
+        homes.map(|identity::Missing { number, path, why }| format!("disk {number} ({path}: {why})")).collect();
+    let homes = homes.join(" and ");
+    let why = format!("the journal is on {homes}, which is missing, and what was written last may be there alone.");
+    Err(refused(
+        disks[0].0.path(),
+        why,
+        "Mount the missing disk and name it too; a disk without the journal can be gone without.",
+    ))
+}
+
 /// Takes in a pack that the index does not cover. Of its chunks those are named there that have no better copy (O-5).
-async fn take_in(packs: &Packs, mut sealed: SealedPack, disk: usize) {
-    packs.note_known(sealed.pack, disk, sealed.summary);
+async fn take_in(packs: &Packs, mut sealed: SealedPack, disks: DiskSet) {
+    packs.note_known(sealed.pack, disks, sealed.summary);
     let mut entries = Vec::with_capacity(sealed.entries.len());
     for entry in std::mem::take(&mut sealed.entries) {
         let (address, here) = (entry.header.address, Place::of(sealed.pack, &entry));

@@ -20,11 +20,13 @@ use crate::failure::StoreError;
 use crate::format::{INDEX_NEW, pack_path};
 use crate::index::{Change, IndexFile, STEP_ENTRIES, SealedPack};
 use crate::pack::scan::{self, Found};
-use crate::pack::{PackState, Packs};
+use crate::pack::{PackKnown, PackState, Packs};
 
 /// A new index file on its way.
 pub(crate) struct NewIndex<'a> {
     packs: &'a Packs,
+    /// Where it is made.
+    disk: usize,
     /// `None` before it is made, and when it is given away.
     file: Option<IndexFile>,
     taken: BTreeSet<u64>,
@@ -32,9 +34,9 @@ pub(crate) struct NewIndex<'a> {
 }
 
 impl NewIndex<'_> {
-    pub(crate) fn begin(packs: &Packs) -> Result<NewIndex<'_>, StoreError> {
-        let mut new = NewIndex { packs, file: None, taken: BTreeSet::new(), is_in_place: false };
-        let file = packs.index.file().new_beside(&packs.pool.disks[0].disk);
+    pub(crate) fn begin(packs: &Packs, disk: usize) -> Result<NewIndex<'_>, StoreError> {
+        let mut new = NewIndex { packs, disk, file: None, taken: BTreeSet::new(), is_in_place: false };
+        let file = packs.index.file().new_beside(&packs.pool.disks[disk].disk);
         new.file = Some(new.told(file)?);
         Ok(new)
     }
@@ -56,13 +58,7 @@ impl NewIndex<'_> {
             if let (PackState::Missing, Some(error)) = (&known.state, self.packs.pool.missing_error(&pack_path(pack))) {
                 return Err(error.into());
             }
-            let on = &self.packs.pool.disks[known.disk];
-            let sealed = match scan::read(on, &self.packs.key, pack).await {
-                Ok(Found::Sealed(sealed)) => sealed,
-                Ok(Found::Open { scanned, .. }) => SealedPack::new(pack, known.summary, scanned.entries),
-                Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => return Err(error.into()),
-                Err(_) => continue,
-            };
+            let Some(sealed) = self.read(pack, &known).await? else { continue };
             entries += sealed.entries.len();
             step.push(sealed);
             if entries >= STEP_ENTRIES {
@@ -73,18 +69,36 @@ impl NewIndex<'_> {
         self.write(step)
     }
 
+    /// What is in a pack, by its directory on any of its disks, or else by a scan; `None` if it is gone.
+    async fn read(&self, pack: u64, known: &PackKnown) -> Result<Option<SealedPack>, StoreError> {
+        let (mut scan_found, mut failure) = (None, None);
+        for disk in known.disks().iter() {
+            match scan::read(&self.packs.pool.disks[disk], &self.packs.key, pack).await {
+                Ok(Found::Sealed(sealed)) => return Ok(Some(sealed)),
+                Ok(Found::Open { scanned, .. }) => {
+                    scan_found = Some(SealedPack::new(pack, known.summary, scanned.entries));
+                }
+                Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => failure = Some(error),
+                Err(_) => {}
+            }
+        }
+        // Where no disk has it whole, and one does not answer, nobody knows.
+        failure.map_or(Ok(scan_found), |error| Err(error.into()))
+    }
+
     fn write(&self, added: Vec<SealedPack>) -> Result<(), StoreError> {
         let file = self.file.as_ref().expect("not in its place yet");
         let checked = self.packs.ages.of(added.iter().map(|sealed| sealed.pack));
-        self.told(file.commit(&self.packs.pool.disks[0].disk, &Change { added, checked, ..Change::default() }))
+        self.told(file.commit(&self.packs.pool.disks[self.disk].disk, &Change { added, checked, ..Change::default() }))
     }
 
     /// Puts it in the place of the old one. The caller keeps changes of the index away since before the last packs were taken in.
     pub(crate) fn put_in_place(mut self) -> Result<(), StoreError> {
         let file = self.file.take().expect("not in its place yet");
-        let disk = &self.packs.pool.disks[0].disk;
+        let disk = &self.packs.pool.disks[self.disk].disk;
         let placed = self.packs.index.replace_file(disk, file).map_err(StoreError::from);
         self.told(placed)?;
+        self.packs.pool.set_index_disk(self.disk);
         self.is_in_place = true;
         Ok(())
     }
@@ -92,7 +106,7 @@ impl NewIndex<'_> {
     /// A failure of the disk that the index is on counts.
     fn told<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         result.map_err(|error| match error {
-            StoreError::Disk(error) => self.packs.pool.failed(0, error, &self.packs.counters),
+            StoreError::Disk(error) => self.packs.pool.failed(self.disk, error, &self.packs.counters),
             error => error,
         })
     }
@@ -103,7 +117,7 @@ impl Drop for NewIndex<'_> {
         // One that is not complete is of no use, and its room may be.
         if !self.is_in_place {
             drop(self.file.take());
-            let _ = self.packs.pool.disks[0].disk.remove(INDEX_NEW);
+            let _ = self.packs.pool.disks[self.disk].disk.remove(INDEX_NEW);
         }
     }
 }

@@ -25,6 +25,18 @@ pub enum Remedy {
         /// Its number.
         pack: u64,
     },
+    /// A pack that is on other disks too is written again to one.
+    Copy {
+        /// The disk.
+        disk: usize,
+        /// Its number.
+        pack: u64,
+    },
+    /// A pack is brought onto as many disks as it should be on.
+    Copies {
+        /// Its number.
+        pack: u64,
+    },
     /// The good chunks of a pack are copied to other packs, and its file goes.
     Pack {
         /// Its number.
@@ -58,6 +70,8 @@ impl fmt::Display for Remedy {
             Remedy::Commit => f.write_str("commit what is in memory, so that the journal is not needed any more"),
             Remedy::Index => f.write_str("make the index again from the packs; reads the directory of each"),
             Remedy::Adopt { disk, pack } => write!(f, "read pack {pack:016x} on disk {disk} again and take it in"),
+            Remedy::Copy { disk, pack } => write!(f, "write pack {pack:016x} to disk {disk} again, as it is on others"),
+            Remedy::Copies { pack } => write!(f, "copy pack {pack:016x} to as many disks as it should be on"),
             Remedy::Pack { pack } => write!(
                 f,
                 "copy the good chunks of pack {pack:016x} to other packs and take it out of use; reads it once and needs room for \

@@ -19,9 +19,11 @@ use bytes::Bytes;
 use platform::disk::{DiskError, DiskErrorKind, Open};
 
 use crate::chunk::{Packed, mended};
+use crate::disks::DiskSet;
 use crate::failure::{StoreError, refused};
 use crate::format::{ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
 use crate::identity;
+use crate::pace::{Pace, Share};
 use crate::pack::scan::{self, Found, Recovered};
 use crate::pack::{PackKnown, PackState};
 use crate::pool::PoolDisk;
@@ -106,6 +108,15 @@ impl Store {
                 (told, true) => Ok(told),
                 (told, false) => Ok(format!("{told}; {}", self.replace_pack(pack).await?)),
             },
+            Remedy::Copy { disk, pack } => {
+                match self.copy_pack(pack, disk, &Pace::new(&self.platform, &|| Share::FULL, &|| true)).await {
+                    Ok(()) => Ok("written".to_owned()),
+                    // Not all of it is good on any disk: what is good somewhere is saved.
+                    Err(StoreError::Corrupt { .. }) => self.replace_pack(pack).await,
+                    Err(error) => Err(error),
+                }
+            }
+            Remedy::Copies { pack } => self.restore_pack(pack).await,
             Remedy::Pack { pack } => self.replace_pack(pack).await,
             Remedy::Forget { pack } => self.forget_pack(pack).await,
             Remedy::Trees { .. } => Ok("nothing to do in the store".to_owned()),
@@ -206,7 +217,7 @@ impl Store {
         self.settle_into_index().await?;
         saved.answered()?;
         let Saved { copied, lost, .. } = saved;
-        self.take_away(pack, known.disk, lost == 0 && contents.is_complete)?;
+        self.take_away(pack, known.disks(), lost == 0 && contents.is_complete)?;
         let addresses = contents.entries.iter().map(|entry| entry.header.address).collect();
         self.forget(pack, addresses, lost > 0).await?;
         Ok(match lost {
@@ -230,15 +241,20 @@ impl Store {
 
     /// What a pack should hold: its directory says it, or else a scan and the index.
     async fn contents(&self, pack: u64, known: &PackKnown) -> Result<Contents, StoreError> {
-        let (mut entries, error) = match scan::read(&self.pool.disks[known.disk], self.key(), pack).await {
-            Ok(Found::Sealed(sealed)) => {
-                return Ok(Contents { entries: sealed.entries, is_complete: true, error: None });
+        let (mut entries, mut error) = (Vec::<Entry>::new(), None);
+        for disk in known.disks().iter() {
+            match scan::read(&self.pool.disks[disk], self.key(), pack).await {
+                Ok(Found::Sealed(sealed)) => {
+                    return Ok(Contents { entries: sealed.entries, is_complete: true, error: None });
+                }
+                Ok(Found::Open { scanned, .. }) => entries.extend(scanned.entries),
+                // What can be read of it is read chunk by chunk.
+                Err(StoreError::Disk(failure)) if failure.kind != DiskErrorKind::Absent => error = Some(failure),
+                Err(_) => {}
             }
-            Ok(Found::Open { scanned, .. }) => (scanned.entries, None),
-            // What can be read of it is read chunk by chunk.
-            Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => (Vec::new(), Some(error)),
-            Err(_) => (Vec::new(), None),
-        };
+        }
+        entries.sort_by_key(|entry| entry.offset);
+        entries.dedup_by_key(|entry| entry.offset);
         let scanned: BTreeSet<u32> = entries.iter().map(|entry| entry.offset).collect();
         let indexed = self.indexed(pack)?;
         let others = indexed.into_iter().filter(|(_, place)| !scanned.contains(&place.offset));
@@ -309,23 +325,33 @@ impl Store {
         Ok(count)
     }
 
-    /// Removes the file of a pack, or sets it aside for a person.
-    fn take_away(&self, pack: u64, disk: usize, is_saved: bool) -> Result<(), StoreError> {
-        let on = &self.pool.disks[disk].disk;
+    /// Removes the files of a pack, or sets them aside for a person.
+    fn take_away(&self, pack: u64, disks: DiskSet, is_saved: bool) -> Result<(), StoreError> {
         let path = pack_path(pack);
-        let gone =
-            if is_saved { on.remove(&path) } else { on.rename(&path, &format!("{PACKS}/{pack:016x}{DAMAGED_SUFFIX}")) };
-        let gone = gone.and_then(|()| on.sync_directory(PACKS));
-        gone.map_err(|error| self.pool.failed(disk, error, &self.counters))
+        for disk in disks.iter() {
+            let on = &self.pool.disks[disk].disk;
+            let gone = match is_saved {
+                true => on.remove(&path),
+                false => on.rename(&path, &format!("{PACKS}/{pack:016x}{DAMAGED_SUFFIX}")),
+            };
+            match gone.and_then(|()| on.sync_directory(PACKS)) {
+                // On one of several disks it may be what was wrong with it.
+                Err(error) if error.kind == DiskErrorKind::Absent && disks.count() > 1 => {}
+                gone => gone.map_err(|error| self.pool.failed(disk, error, &self.counters))?,
+            }
+        }
+        Ok(())
     }
 
     async fn forget_pack(&self, pack: u64) -> Result<String, StoreError> {
         let _no_reclaim = self.reclaim_work.lock().await;
         if let Some(known) = self.packs.known().get(&pack) {
-            match self.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read) {
-                Ok(_) => return Ok("it is there again".to_owned()),
-                Err(error) if error.kind == DiskErrorKind::Absent => {}
-                Err(error) => return Err(error.into()),
+            for disk in known.disks().iter() {
+                match self.pool.disks[disk].disk.open(&pack_path(pack), Open::Read) {
+                    Ok(_) => return Ok("it is there again".to_owned()),
+                    Err(error) if error.kind == DiskErrorKind::Absent => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         let addresses: Vec<ChunkAddress> = self.indexed(pack)?.into_iter().map(|(address, _)| address).collect();

@@ -11,6 +11,7 @@ use crate::check::{Check, Depth, Problem};
 use crate::index::Change;
 use crate::pace::Pace;
 use crate::pack::{PackKnown, PackState};
+use crate::remedy::Remedy;
 use crate::store::Store;
 
 /// Packs after which the index file hears of what was checked.
@@ -124,6 +125,11 @@ impl Store {
         report.chunks += found.chunks_verified;
         report.bytes += found.bytes;
         self.counters.scrubbed_bytes.add(found.bytes);
+        let suspect = |problem: &Problem| match problem.remedy {
+            Some(Remedy::Copy { disk, pack }) => Some((pack, disk)),
+            _ => None,
+        };
+        self.packs.suspects.lock().extend(found.problems.iter().filter_map(suspect));
         let mut damaged = self.damaged.lock();
         match found.problems.first() {
             // Reclaim removed it meanwhile, and with it whatever was wrong.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::Class;
+use crate::format::{Class, Summary};
 use crate::pack::PackState;
 use crate::pool::Pool;
 use crate::scrub::ScrubStatus;
@@ -33,12 +33,16 @@ pub struct DiskStatus {
     pub packs: u64,
     /// Bytes of headers and chunks in them.
     pub pack_bytes: u64,
-    /// Chunks in them: they lie nowhere else.
+    /// Chunks in them.
     pub chunks: u64,
     /// Content of those.
     pub content_bytes: u64,
-    /// Whether journal and index lie on it.
+    /// What lies on no other disk.
+    pub alone: MissingStatus,
+    /// Whether the journal lies on it.
     pub has_journal: bool,
+    /// Whether the index lies on it.
+    pub has_index: bool,
 }
 
 /// All packs of one class.
@@ -56,7 +60,7 @@ pub struct ClassStatus {
     pub content_bytes: u64,
 }
 
-/// Packs on disks that are missing.
+/// Packs of which something is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MissingStatus {
     /// Packs.
@@ -67,6 +71,15 @@ pub struct MissingStatus {
     pub chunks: u64,
     /// Content of those.
     pub content_bytes: u64,
+}
+
+impl MissingStatus {
+    fn add(&mut self, summary: &Summary) {
+        self.packs += 1;
+        self.pack_bytes += u64::from(summary.data_bytes);
+        self.chunks += u64::from(summary.count);
+        self.content_bytes += summary.raw_bytes;
+    }
 }
 
 /// A store at one moment.
@@ -83,6 +96,8 @@ pub struct StoreStatus {
     /// What the index knows of and no disk has, while one is missing: it lies on the missing ones, on all of them together. In
     /// `metadata` and `data` too.
     pub missing: MissingStatus,
+    /// What is on fewer disks than it should be.
+    pub lacking: MissingStatus,
     /// Packs of trees.
     pub metadata: ClassStatus,
     /// Packs of file content.
@@ -149,17 +164,22 @@ impl Store {
                 PackState::Sealed | PackState::Missing => known.summary,
             };
             if matches!(known.state, PackState::Missing) {
-                let missing = &mut status.missing;
-                missing.packs += 1;
-                missing.pack_bytes += u64::from(summary.data_bytes);
-                missing.chunks += u64::from(summary.count);
-                missing.content_bytes += summary.raw_bytes;
+                status.missing.add(&summary);
             } else {
-                let disk = &mut status.disks[known.disk];
-                disk.packs += 1;
-                disk.pack_bytes += u64::from(summary.data_bytes);
-                disk.chunks += u64::from(summary.count);
-                disk.content_bytes += summary.raw_bytes;
+                let disks = known.disks();
+                for number in disks.iter() {
+                    let disk = &mut status.disks[number];
+                    disk.packs += 1;
+                    disk.pack_bytes += u64::from(summary.data_bytes);
+                    disk.chunks += u64::from(summary.count);
+                    disk.content_bytes += summary.raw_bytes;
+                    if disks.count() == 1 {
+                        disk.alone.add(&summary);
+                    }
+                }
+                if disks.iter().filter(|disk| self.pool.disks[*disk].is_good()).count() < self.packs.wanted(&summary) {
+                    status.lacking.add(&summary);
+                }
             }
             let class = match summary.class {
                 Class::Metadata => &mut status.metadata,
@@ -195,7 +215,8 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             reads_failed: disk.reads_failed(),
             total_bytes: space.total,
             free_bytes: space.free,
-            has_journal: number == 0,
+            has_journal: pool.homes().has(number),
+            has_index: pool.index_disk() == number,
             ..DiskStatus::default()
         }
     };

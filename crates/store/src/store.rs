@@ -287,10 +287,12 @@ impl Store {
 
     /// The same; the caller holds `reclaim_work`.
     pub(crate) async fn remake_held_index(&self, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
-        if !self.pool.disks[0].is_good() {
-            return Err(StoreError::ReadOnly { cause: "disk 0, which holds the index, failed".into() });
-        }
-        let mut new = NewIndex::begin(&self.packs)?;
+        let disk = match self.pool.for_index() {
+            disk if disk.is_good() => self.pool.index_disk(),
+            // P-5.
+            _ => self.pool.good().first().ok_or_else(|| self.pool.full("the index", 0))?,
+        };
+        let mut new = NewIndex::begin(&self.packs, disk)?;
         new.take_packs(goes_on).await?;
         let _work = self.index_work.lock().await;
         // Those that the old one took in meanwhile.
@@ -414,6 +416,9 @@ impl Store {
             pack_next: self.packs.next(),
             time: self.platform.clock.now(),
             disks: self.pool.disks.iter().map(|disk| disk.uuid).collect(),
+            without: (0..self.pool.disks.len()).filter(|disk| !self.pool.good().has(*disk)).collect(),
+            homes: self.pool.homes(),
+            index: u16::try_from(self.pool.index_disk()).expect("below DISKS_MAX"),
             roots,
         };
         // Should this fail, or be dropped halfway, the slot may hold anything, this superblock included: T-2.
@@ -425,10 +430,8 @@ impl Store {
         root.roots = superblock.roots;
         let before = std::mem::replace(&mut root.covered, covered);
         *self.newest.lock() = (superblock.generation, covered);
-        if let Err(error) = self.journal.covered(covered, before).await {
-            // The root holds; only room was not given back.
-            let _ = self.pool.failed(0, error, &self.counters);
-        }
+        // The root holds, whatever comes of it; only room may not be given back.
+        self.journal.covered(covered, before).await;
         Ok(())
     }
 
@@ -487,7 +490,7 @@ impl Store {
 
     /// Why the index file takes no changes, if it takes none.
     fn refuse_index(&self) -> Result<(), StoreError> {
-        if self.pool.disks[0].is_good() && !self.packs.index.is_doubted() {
+        if self.pool.for_index().is_good() && !self.packs.index.is_doubted() {
             return Ok(());
         }
         self.counters.index_failures.add(1);
@@ -498,10 +501,10 @@ impl Store {
     /// Changes the index file. The caller holds `index_work`.
     pub(crate) fn change_index(&self, change: &Change) -> Result<(), StoreError> {
         self.refuse_index()?;
-        let disk = &self.pool.disks[0];
+        let disk = self.pool.for_index();
         match self.packs.index.commit(&disk.disk, change, &self.counters) {
             Err(StoreError::Disk(error)) => {
-                let failure = self.pool.failed(0, error, &self.counters);
+                let failure = self.pool.failed(self.pool.index_disk(), error, &self.counters);
                 if !disk.is_good() {
                     // What a failed sync left in the page cache may look whole to the next process, and not be.
                     self.doubt_index();
@@ -535,7 +538,7 @@ impl Store {
     async fn heirs(&self, removed: &[(u64, Vec<ChunkAddress>)]) -> Result<Vec<(ChunkAddress, Place)>, StoreError> {
         let gone = |place: &Place| removed.iter().any(|(pack, _)| *pack == place.pack);
         let addresses = removed.iter().flat_map(|(_, addresses)| addresses).copied().collect();
-        let copies = self.packs.index.file().copies(&self.pool.disks[0].disk, &addresses)?;
+        let copies = self.packs.index.file().copies(&self.pool.for_index().disk, &addresses)?;
         let (mut heirs, mut missing) = (BTreeMap::new(), BTreeMap::new());
         for (address, place) in copies {
             if heirs.contains_key(&address) || gone(&place) || !self.packs.has(place.pack) {
@@ -571,19 +574,21 @@ impl Store {
 
     /// The caller holds `index_work`: the file that it found damaged is the current one.
     fn doubt_index(&self) {
-        self.packs.index.doubt(&self.pool.disks[0].disk, &self.packs.index.file());
+        self.packs.index.doubt(&self.pool.for_index().disk, &self.packs.index.file());
     }
 
-    /// Room on all good disks together, without the reserves.
+    /// Room for chunks, each as often as it is stored, on all good disks together, without the reserves.
     #[must_use]
     pub fn space(&self) -> Space {
-        self.pool.space()
+        let copies = self.packs.copies_now() as u64;
+        let space = self.pool.space();
+        Space { total: space.total / copies, free: space.free / copies, ..space }
     }
 
-    /// What data leaves free on the disk that has the journal, for journal, index and trees.
+    /// What data leaves free on the disk that has the index, for journal, index and trees.
     #[must_use]
     pub fn reserve_bytes(&self) -> u64 {
-        self.pool.disks[0].reserve_bytes
+        self.pool.for_index().reserve_bytes
     }
 
     /// What was counted since the store was opened.

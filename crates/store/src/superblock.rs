@@ -10,6 +10,8 @@
 //! S-4   A generation is used once: the next one is above every valid generation that was found. An opening without a disk leaves out
 //!       [`LEFT_OUT`] of them: the missing disk may hold generations that no other has (those written after the others had failed), and
 //!       when it is back what was acknowledged without it counts.
+//! S-6   A superblock says to which disks it did not go. Two that went to no disk in common are of two histories: such a node is refused unless
+//!       the caller gives one up, for it would be dropped silently.
 //! S-5   That the store was closed is believed when the newest superblock of every disk is of one generation and says so, and no segment
 //!       begins behind it (`journal/replay`); of a missing disk nobody knows. The opening writes the next generation without, before a
 //!       frame is taken; a disk that lost that write is still found out, because the first frame of an opening begins a segment.
@@ -18,6 +20,7 @@ use base::id::Position;
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
 use crate::counters::Counters;
+use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{Identity, SUPERBLOCK_FILE, Superblock, Unfit};
 use crate::identity::{hex, unfit_error};
@@ -75,6 +78,8 @@ pub(crate) struct Opened {
     pub(crate) is_damaged: bool,
     /// No superblock that anybody may come back to needs frames up to this.
     pub(crate) covered_by_all: Position,
+    /// S-6: that there is another history.
+    pub(crate) other: Option<StoreError>,
 }
 
 /// Finds the newest superblock on the disks that are there, of `count` that the node has.
@@ -83,12 +88,15 @@ pub(crate) async fn open(disks: &[(Disk, Identity)], count: usize) -> Result<Ope
     let mut closed = Vec::new();
     let mut damage = None;
     let mut covered_by_all = None;
+    let mut lasts: Vec<(&Disk, Superblock)> = Vec::new();
     for (disk, identity) in disks {
-        let mut last = None;
+        let mut last: Option<Superblock> = None;
         for Slot { offset, content } in read_slots(disk, &identity.disk_uuid).await? {
             match content {
                 Ok(found) => {
-                    last = last.max(Some((found.generation, found.is_closed)));
+                    if last.as_ref().is_none_or(|last| last.generation < found.generation) {
+                        last = Some(found.clone());
+                    }
                     covered_by_all =
                         Some(covered_by_all.map_or(found.covered, |least: Position| least.min(found.covered)));
                     if newest.as_ref().is_none_or(|newest| newest.generation < found.generation) {
@@ -101,7 +109,8 @@ pub(crate) async fn open(disks: &[(Disk, Identity)], count: usize) -> Result<Ope
                 Err(unfit) => damage = Some((disk.path(), offset, unfit)),
             }
         }
-        closed.push(last);
+        closed.push(last.as_ref().map(|last| (last.generation, last.is_closed)));
+        lasts.extend(last.map(|last| (disk, last)));
     }
     let Some(newest) = newest else {
         let (path, offset, unfit) = damage.expect("each disk has two slots");
@@ -110,11 +119,12 @@ pub(crate) async fn open(disks: &[(Disk, Identity)], count: usize) -> Result<Ope
     };
     let is_closed = closed.len() == count && closed.iter().all(|last| *last == Some((newest.generation, true)));
     check_disks(disks, count, &newest)?;
+    let other = other_history(&lasts, &newest);
     // A fresh node has one slot that nobody wrote yet.
     let is_damaged = damage.is_some() && newest.generation > 1;
     // What cannot be read may say less.
     let covered_by_all = covered_by_all.filter(|_| damage.is_none() && closed.len() == count).unwrap_or_default();
-    Ok(Opened { newest, is_closed, is_damaged, covered_by_all })
+    Ok(Opened { newest, is_closed, is_damaged, covered_by_all, other })
 }
 
 /// The newest superblock of an open node.
@@ -126,8 +136,20 @@ pub(crate) async fn open_one(pool: &Pool) -> Result<Superblock, StoreError> {
             newest = newest.into_iter().chain(found).max_by_key(|superblock| superblock.generation);
         }
     }
-    let path = format!("{}/{SUPERBLOCK_FILE}", pool.disks[0].disk.path());
+    let first = pool.there().next().map_or("", |(_, disk)| disk.disk.path());
+    let path = format!("{first}/{SUPERBLOCK_FILE}");
     newest.ok_or_else(|| corrupt("every superblock of the node, the first", &path, 0, "a superblock", "none"))
+}
+
+/// S-6.
+fn other_history(lasts: &[(&Disk, Superblock)], newest: &Superblock) -> Option<StoreError> {
+    let with = |superblock: &Superblock| -> DiskSet {
+        (0..superblock.disks.len()).filter(|disk| !superblock.without.has(*disk)).collect()
+    };
+    let is_other = |last: &Superblock| !last.without.is_empty() && with(last).both(with(newest)).is_empty();
+    let (older, _) = lasts.iter().find(|(_, last)| is_other(last))?;
+    let (newer, _) = lasts.iter().find(|(_, last)| last.generation == newest.generation)?;
+    Some(StoreError::TwoHistories { newer: newer.path().into(), older: older.path().into() })
 }
 
 fn check_disks(disks: &[(Disk, Identity)], count: usize, newest: &Superblock) -> Result<(), StoreError> {

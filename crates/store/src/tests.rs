@@ -14,6 +14,7 @@
 //! - `repair`: what is found is mended, also when the power goes meanwhile
 
 mod check;
+mod copies;
 mod crash;
 mod degraded;
 mod faults;
@@ -48,6 +49,7 @@ pub(crate) fn options() -> Options {
         pack_chunks_max: 64 << 10,
         run_bytes: 1 << 20,
         segment_bytes: 0,
+        copies: 1,
         compression: Compression::Zstd(1),
         reserve_bytes: 8 << 20,
         gives_up_frames: false,

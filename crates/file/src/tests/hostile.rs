@@ -49,6 +49,7 @@ fn options() -> Options {
         cache_bytes: 256 << 10,
         index_cache_bytes: 256 << 10,
         segment_bytes: 0,
+        copies: 1,
         reserve_bytes: 8 << 20,
         ..StoreOptions::default()
     };

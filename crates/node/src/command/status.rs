@@ -102,6 +102,20 @@ fn lines(status: &Value) -> Vec<String> {
         lines.push(format!("disk      {}: {}{free}{packs}", text(disk, "/path"), text(disk, "/health")));
         lines.extend(at_risk(&disk["at_risk"]));
     }
+    let lacking = &status["lacking"];
+    if lacking.is_object() {
+        let mending = match (lacking["bytes_done"].as_u64(), lacking["bytes_in_all"].as_u64()) {
+            (Some(done), Some(total)) => format!("{} of {} are copied", Bytes(done), Bytes(total)),
+            _ => {
+                lacking["problems"][0].as_str().unwrap_or("to be copied soon, if another disk takes writes").to_owned()
+            }
+        };
+        lines.push(format!(
+            "LACKING   {} packs with {} lie on fewer disks than they should; {mending}",
+            number(lacking, "/packs"),
+            bytes(lacking, "/stored_bytes")
+        ));
+    }
     for failure in status["failures"].as_array().into_iter().flatten() {
         lines.push(format!("FAILURE   {}", failure.as_str().unwrap_or_default()));
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use file::{Depth, FileSystem, Node as FileNode, View};
+use file::{Depth, FileSystem, Node as FileNode, Share, View};
+use platform::sim::Faults;
 
 use super::{Checked, Run};
 use crate::client::Client;
@@ -18,6 +19,73 @@ use crate::tree::{Tree, read_tree};
 const PACK_SET_ASIDE: &str = "HF0017";
 
 impl Run {
+    /// Where everything lies on two disks one may go, or have rotted.
+    pub(super) fn lose_a_disk(&mut self) {
+        self.gone = None;
+        if !self.plan.loses_disks || !self.is_mended || self.life == 0 || self.random.one_in(3) {
+            return;
+        }
+        let disk = self.random.index(self.disks.len());
+        self.is_mended = false;
+        self.shared.state().is_failing = true;
+        if self.random.one_in(2) {
+            self.note(&format!("disk {disk} is gone"));
+            self.gone = Some(disk);
+        } else {
+            self.note(&format!("disk {disk} has rotted"));
+            let files = self.disks[disk].durable_files();
+            for (path, bytes) in files.iter().filter(|(path, _)| path.starts_with("packs/")) {
+                for _ in 0..1 + self.random.below(4) {
+                    let at = self.random.below(bytes.len().max(1) as u64);
+                    if at < bytes.len() as u64 {
+                        self.disks[disk].flip_bit(path, at, 3);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same while the node works: nobody is to hear of it.
+    pub(super) fn have_a_disk_fail(&mut self) {
+        if !self.plan.loses_disks || !self.is_mended || !self.random.one_in(2) {
+            return;
+        }
+        let disk = self.random.index(self.disks.len());
+        self.note(&format!("disk {disk} fails now and then"));
+        self.is_mended = false;
+        self.shared.state().is_failing = true;
+        let rates = [0.0, 0.02, 0.5];
+        let mut rate = || self.random.pick(&rates);
+        let faults = Faults { read_error: rate(), write_error: rate(), sync_error: rate(), ..Faults::default() };
+        self.disks[disk].set_faults(faults);
+    }
+
+    /// When all disks are there again everything is brought onto two of them, and what has rotted is written again.
+    pub(super) fn mend(&mut self, system: &Arc<FileSystem>) -> Checked {
+        // Also after a life in which nothing failed: a pack may have been on one disk alone when the power went.
+        if !self.plan.loses_disks || self.gone.is_some() {
+            return Ok(());
+        }
+        self.note("mend");
+        // What nobody read is found by reading everything; then what lay on one disk alone in the journal is covered.
+        let report = self.wait(async {
+            system.scrub(Duration::ZERO, Share::FULL, &|_, _| {}).await;
+            system.sync_all().await?;
+            system.commit().await?;
+            system.commit().await?;
+            Ok::<_, file::FileError>(system.restore_copies(Share::FULL, &|_, _| {}).await)
+        })?;
+        match report {
+            Ok(report) if report.problems.is_empty() => {
+                self.is_mended = true;
+                self.shared.state().is_failing = false;
+            }
+            Ok(report) => return Err(format!("not everything is on two disks again: {:?}", report.problems)),
+            Err(error) => return Err(format!("nothing fails, but the node cannot be mended: {error}")),
+        }
+        Ok(())
+    }
+
     /// after a clean close every attribute is as before.
     pub(super) fn verify_closed(&mut self, system: &Arc<FileSystem>) -> Checked {
         let closed = std::mem::take(&mut self.shared.state().closed);

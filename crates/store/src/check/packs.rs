@@ -10,12 +10,13 @@ use platform::task::parallel;
 
 use super::{Check, Depth};
 use crate::chunk::verify;
+use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
     ChunkHeader, DAMAGED_SUFFIX, Entry, PACK_SUFFIX, PACKS, PackHeader, Place, Unfit, number_of, pack_path,
 };
 use crate::pack::scan::{read_directory, read_footer};
-use crate::pack::{OpenPack, PackKnown, PackState};
+use crate::pack::{Member, OpenPack, PackKnown, PackState};
 use crate::remedy::Remedy;
 
 /// Bytes read and verified in one step.
@@ -49,50 +50,84 @@ impl Check<'_> {
         }
     }
 
-    /// A disk that takes no writes keeps its packs until it is well again.
-    fn remedy(&self, pack: u64, disk: usize) -> Option<Remedy> {
-        self.store.pool.disks[disk].is_good().then_some(Remedy::Pack { pack })
+    /// A disk that takes no writes keeps its packs until it is well again. What is on other disks too is written again from there.
+    fn remedy(&self, pack: u64, disk: usize, disks: DiskSet) -> Option<Remedy> {
+        let remedy = if disks.count() > 1 { Remedy::Copy { disk, pack } } else { Remedy::Pack { pack } };
+        self.store.pool.disks[disk].is_good().then_some(remedy)
     }
 
     fn cost(&self, known: &PackKnown) -> u64 {
-        match self.depth {
+        let of_one = match self.depth {
             Depth::Deep => u64::from(known.summary.data_bytes),
             Depth::Shallow => u64::from(known.summary.count) * Entry::BYTES as u64,
-        }
+        };
+        of_one * known.disks().count() as u64
     }
 
     pub(crate) async fn sealed(&mut self, pack: u64, known: &PackKnown) {
-        let path = self.store.packs.path_of(pack);
-        let remedy = self.remedy(pack, known.disk);
-        let file = match self.store.pool.disks[known.disk].disk.open(&pack_path(pack), Open::Read) {
+        let disks = known.disks();
+        let mut is_compared = false;
+        for disk in disks.iter() {
+            is_compared |= self.sealed_on(disk, pack, known, !is_compared).await.is_some();
+        }
+        // The mender sees it without reading anything.
+        if self.pace.is_none() && disks.count() < usize::from(known.summary.copies) {
+            let words = (format!("a pack on {} disks", known.summary.copies), format!("one on {}", disks.count()));
+            let remedy = Some(Remedy::Copies { pack });
+            self.problem("HF0020", "a pack", (self.store.packs.path_of(pack), 0), words, remedy);
+        }
+    }
+
+    /// The file of a pack on one disk. `Some` if it has a directory, which was compared with the index if that was asked for.
+    async fn sealed_on(&mut self, disk: usize, pack: u64, known: &PackKnown, compares: bool) -> Option<()> {
+        let on = &self.store.pool.disks[disk].disk;
+        let path = format!("{}/{}", on.path(), pack_path(pack));
+        let remedy = self.remedy(pack, disk, known.disks());
+        let file = match on.open(&pack_path(pack), Open::Read) {
             Ok(file) => file,
             Err(error) if error.kind == DiskErrorKind::Absent => {
                 let words = (format!("a pack with {} chunks", known.summary.count), "no such file");
-                return self.problem("HF0009", "a pack", (path, 0), words, Some(Remedy::Forget { pack }));
+                let is_alone = known.disks().count() == 1;
+                let remedy = if is_alone { Some(Remedy::Forget { pack }) } else { remedy };
+                self.problem("HF0009", "a pack", (path, 0), words, remedy);
+                return None;
             }
-            Err(error) => return self.failed("HF0009", path, error.into(), None),
+            Err(error) => {
+                self.failed("HF0009", path, error.into(), None);
+                return None;
+            }
         };
-        if let Err(error) = self.header(&file, pack, known.disk).await {
+        if let Err(error) = self.header(&file, pack).await {
             self.failed_in_pack("HF0004", path.clone(), error, remedy);
         }
         let footer = match read_footer(&file, pack).await {
             Ok(Ok(footer)) => footer,
             Ok(Err(Unfit { expected, found, .. })) => {
                 let at = (path, file.length().unwrap_or(0));
-                return self.problem("HF0005", "the footer of a pack", at, (expected, found), remedy);
+                self.problem("HF0005", "the footer of a pack", at, (expected, found), remedy);
+                return None;
             }
-            Err(error) => return self.failed_in_pack("HF0005", path, error, remedy),
+            Err(error) => {
+                self.failed_in_pack("HF0005", path, error, remedy);
+                return None;
+            }
         };
         let entries = match read_directory(&file, &footer).await {
             Ok(entries) => entries,
-            Err(error) => return self.failed_in_pack("HF0006", path, error, remedy),
+            Err(error) => {
+                self.failed_in_pack("HF0006", path, error, remedy);
+                return None;
+            }
         };
         self.report.chunks += entries.len() as u64;
         self.report.bytes += footer.directory_bytes();
-        self.compare(pack, &path, &entries);
+        if compares {
+            self.compare(pack, &path, &entries);
+        }
         if self.depth == Depth::Deep {
             self.contents(&file, pack, &entries, remedy).await;
         }
+        Some(())
     }
 
     /// A pack of which the disk does not give everything: what it gives can be copied.
@@ -103,14 +138,12 @@ impl Check<'_> {
         }
     }
 
-    async fn header(&self, file: &File, pack: u64, disk: usize) -> Result<(), StoreError> {
+    async fn header(&self, file: &File, pack: u64) -> Result<(), StoreError> {
         let mut bytes = [0; PackHeader::BYTES];
         file.read_exact_at(0, &mut bytes).await?;
-        let pool = &self.store.pool;
         let found = PackHeader::decode(&bytes, pack)
             .map_err(|unfit| corrupt("a pack header", file.path(), 0, unfit.expected, unfit.found))?;
-        let (version, class, node_identity) = (found.version, found.class, pool.node_identity);
-        let expected = PackHeader { version, pack, node_identity, disk_uuid: pool.disks[disk].uuid, class };
+        let expected = PackHeader { node_identity: self.store.pool.node_identity, ..found.clone() };
         if found == expected {
             Ok(())
         } else {
@@ -170,9 +203,16 @@ impl Check<'_> {
                 Err(error) => {
                     let at = (file.path().to_owned(), start);
                     self.problem("HF0007", "a chunk", at, (first.header.address, error), remedy);
-                    self.store.packs.doubt(first.header.address);
+                    self.doubt(first.header.address, remedy);
                 }
             }
+        }
+    }
+
+    /// What is good on another disk is a duplicate to rely on.
+    fn doubt(&self, address: ChunkAddress, remedy: Option<Remedy>) {
+        if !matches!(remedy, Some(Remedy::Copy { .. })) {
+            self.store.packs.doubt(address);
         }
     }
 
@@ -194,7 +234,7 @@ impl Check<'_> {
                 let address = entry.header.address;
                 let at = (path.to_owned(), u64::from(entry.offset));
                 self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), remedy);
-                store.packs.doubt(address);
+                self.doubt(address, remedy);
             }
         }
     }
@@ -202,11 +242,17 @@ impl Check<'_> {
     /// What of an open pack is in its file.
     pub(crate) async fn open(&mut self, open: &Arc<OpenPack>) {
         let Some(written) = open.written() else { return };
+        for member in &*open.members() {
+            self.open_on(open, member, written).await;
+        }
+    }
+
+    async fn open_on(&mut self, open: &OpenPack, member: &Member, written: u64) {
         let mut bytes = vec![0; usize::try_from(written).expect("packs fit in memory")];
-        let path = open.path().to_owned();
-        let remedy = self.remedy(open.number, open.disk);
-        open.file().forget(0, written);
-        if let Err(error) = open.file().read_exact_at(0, &mut bytes).await {
+        let path = member.file.path().to_owned();
+        let remedy = self.remedy(open.number, member.disk, open.disks());
+        member.file.forget(0, written);
+        if let Err(error) = member.file.read_exact_at(0, &mut bytes).await {
             return self.failed("HF0007", path, error.into(), remedy);
         }
         let bytes = Bytes::from(bytes);
@@ -272,7 +318,16 @@ impl Check<'_> {
     }
 
     /// The entries of a sealed pack, for a second look.
-    pub(super) async fn directory(&self, pack: u64, disk: usize) -> Option<BTreeSet<(ChunkAddress, u32)>> {
+    pub(super) async fn directory(&self, pack: u64, disks: DiskSet) -> Option<BTreeSet<(ChunkAddress, u32)>> {
+        for disk in disks.iter() {
+            if let Some(found) = self.directory_on(pack, disk).await {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    async fn directory_on(&self, pack: u64, disk: usize) -> Option<BTreeSet<(ChunkAddress, u32)>> {
         let file = self.store.pool.disks[disk].disk.open(&pack_path(pack), Open::Read).ok()?;
         let footer = read_footer(&file, pack).await.ok()?.ok()?;
         let entries = read_directory(&file, &footer).await.ok()?;

@@ -9,6 +9,7 @@ use super::{
     ChunkHeader, Class, Codec, DISKS_MAX, Entry, FrameHeader, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
     ROOTS_BYTES_MAX, SegmentHeader, Superblock, Unfit, decode_directory, encode_directory,
 };
+use crate::disks::DiskSet;
 
 const PACK: u64 = 5;
 const CHUNK_AT: u32 = 72;
@@ -52,6 +53,9 @@ const TARGETS: &[Target] = &[
                 pack_next: 33,
                 time: Timestamp::new(1_700_000_000, 5),
                 disks: vec![DISK; disks],
+                without: DiskSet::NONE,
+                homes: DiskSet::of(0).with(disks - 1),
+                index: 0,
                 roots: vec![0xab; roots],
             };
             vec![superblock(1, 90).encode(&DISK), superblock(DISKS_MAX, ROOTS_BYTES_MAX).encode(&DISK)]
@@ -59,7 +63,13 @@ const TARGETS: &[Target] = &[
         repair: |bytes| repair_tail(bytes, 4096),
         check: |bytes| {
             let superblock = Superblock::decode(bytes, &DISK, 4096).map_err(words)?;
-            expect_canonical(bytes, &superblock.encode(&DISK));
+            if bytes[8] == 1 {
+                // Of the version before: written as this one from now on.
+                let again = Superblock::decode(&superblock.encode(&DISK), &DISK, 4096).map_err(words)?;
+                assert_eq!(again, superblock);
+            } else {
+                expect_canonical(bytes, &superblock.encode(&DISK));
+            }
             Ok(())
         },
     },
@@ -67,9 +77,12 @@ const TARGETS: &[Target] = &[
         name: "pack-header",
         cases: CASES,
         samples: || {
-            let header =
-                |class| PackHeader { version: PACK_VERSION, pack: PACK, node_identity: NODE, disk_uuid: DISK, class };
-            vec![header(Class::Metadata).encode(), header(Class::Data).encode()]
+            let header = |class, copies| {
+                let (node_identity, disk_uuid) = (NODE, DISK);
+                let header = PackHeader { version: PACK_VERSION, pack: PACK, node_identity, disk_uuid, class, copies };
+                header.encode()
+            };
+            vec![header(Class::Metadata, 3), header(Class::Data, 1)]
         },
         repair: |bytes| repair_tail(bytes, PACK),
         check: |bytes| {

@@ -8,6 +8,7 @@ use super::{
     ChunkHeader, Class, Codec, DISKS_MAX, Entry, FrameHeader, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
     ROOTS_BYTES_MAX, SegmentHeader, Summary, Superblock, decode_directory, encode_directory, number_of, pack_path,
 };
+use crate::disks::DiskSet;
 
 /// Whether bytes are what they were, as one structure after the other sees it.
 type Accepts<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
@@ -30,6 +31,9 @@ fn superblock() -> Superblock {
         pack_next: 33,
         time: Timestamp::new(1_700_000_000, 5),
         disks: vec![[2; 16]; DISKS_MAX],
+        without: DiskSet::of(3),
+        homes: DiskSet::of(0).with(63),
+        index: 63,
         roots: vec![0xab; ROOTS_BYTES_MAX],
     }
 }
@@ -51,6 +55,7 @@ fn structures() -> Vec<(&'static str, Vec<u8>, Accepts<'static>)> {
         node_identity: [1; 16],
         disk_uuid: [2; 16],
         class: Class::Metadata,
+        copies: 2,
     };
     let entries: Vec<Entry> =
         (0..3).map(|number| Entry { offset: 72 + number * 30_056, header: chunk_header() }).collect();
@@ -111,7 +116,7 @@ fn what_was_encoded_is_decoded() {
     for (name, bytes, accepts) in structures() {
         assert!(accepts(&bytes), "{name}");
     }
-    let summary = Summary { class: Class::Metadata, count: 3, data_bytes: 4, raw_bytes: 1 << 40 };
+    let summary = Summary { class: Class::Metadata, count: 3, data_bytes: 4, raw_bytes: 1 << 40, copies: 2 };
     assert_eq!(Summary::decode(&summary.encode()), summary);
 }
 

@@ -6,6 +6,8 @@
 //!       or the superblock saying so, turns it into damage, and the store refuses to open rather than drop what was promised.
 //!       A superblock that says that the store was closed (S-5) saves looking for frames, unless a segment begins behind it.
 //! R-3   Reading changes nothing. [`make_durable`] comes later, when nothing can be refused any more.
+//! R-5   The journal is the same on each of its homes. A frame that is whole on one of them is there; what any of them lacks of it is written
+//!       there again.
 //! R-4   Frames are given up only where somebody said so. What is left of them is erased, and then the superblock's claim: until both
 //!       are done, the next open refuses again. So what remains is a prefix of the history, and stays one. A segment in which nobody can
 //!       tell frames from what looks like them counts as frames that are lost, and is erased whole.
@@ -14,13 +16,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use base::id::Position;
 use bytes::Bytes;
-use platform::disk::{Disk, Open};
+use platform::disk::{DiskErrorKind, File, Open};
 
 use super::{Live, Resume, SPARES_MAX};
+use crate::counters::Counters;
+use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
 use crate::identity::unfit_error;
 use crate::pack::scan::read_whole;
+use crate::pool::Pool;
 
 /// Longest segment that is read: many times what is sensible, and it fits into memory.
 pub(super) const SEGMENT_BYTES_MAX: u64 = 1 << 30;
@@ -35,8 +40,8 @@ pub(crate) struct Replayed {
     pub(crate) cut_frames: u64,
     /// Durable frames that are lost; set only if they may be.
     pub(crate) lost: Option<StoreError>,
-    /// Frames behind those, by segment: offset and length.
-    behind: Vec<(u64, usize, usize)>,
+    /// Frames behind those, by segment: its disks, offset and length.
+    behind: Vec<(u64, DiskSet, usize, usize)>,
     /// What was taken, as stretches of segments.
     used: Vec<Run>,
 }
@@ -64,6 +69,7 @@ impl Found {
 /// A segment's frames by position, and what is known of its header.
 struct Segment {
     number: u64,
+    disks: DiskSet,
     first: Option<Position>,
     length: u64,
     /// It has no header of its own, and no frame: it was being made, or about to be used.
@@ -86,25 +92,26 @@ pub(crate) struct Suffix<'a> {
 
 /// Reads the journal after `superblock.covered`.
 pub(crate) async fn replay(
-    disk: &Disk,
+    pool: &Pool,
     suffix: Suffix<'_>,
     is_spare: &dyn Fn(u64) -> bool,
 ) -> Result<Replayed, StoreError> {
     let Suffix { superblock, covered_by_all, gives_up_frames } = suffix;
     let covered = superblock.covered;
-    let segments = read_segments(disk, superblock).await?;
+    let segments = read_segments(pool, superblock).await?;
     let mut replayed = take_frames(&segments, superblock);
     let missing = Position(replayed.resume.last.0 + 1);
-    if let Some(lost) = find_lost(disk, &segments, missing, superblock) {
+    if let Some(lost) = find_lost(pool, &segments, missing, superblock) {
         if !gives_up_frames {
             return Err(lost);
         }
         replayed.lost = Some(lost);
         for segment in &segments {
             let behind = segment.frames.range(missing..).map(|(_, found)| found);
-            replayed.behind.extend(behind.map(|found| (segment.number, found.offset, found.end() - found.offset)));
+            let place = |found: &Found| (segment.number, segment.disks, found.offset, found.end() - found.offset);
+            replayed.behind.extend(behind.map(place));
             if segment.is_muddled {
-                replayed.behind.push((segment.number, 0, segment.bytes.len()));
+                replayed.behind.push((segment.number, segment.disks, 0, segment.bytes.len()));
             }
         }
     }
@@ -118,18 +125,94 @@ pub(crate) async fn replay(
         if !is_free {
             let last = segment.frames.keys().next_back().copied();
             let last = last.max(segment.first.map(|first| Position(first.0.saturating_sub(1)))).unwrap_or(covered);
-            replayed.resume.live.push_back(Live { segment: segment.number, last });
+            replayed.resume.live.push_back(Live { segment: segment.number, disks: segment.disks, last });
         } else if is_spare(segment.length) && replayed.resume.spare.len() < SPARES_MAX {
-            replayed.resume.spare.push(segment.number);
+            replayed.resume.spare.push((segment.number, segment.disks));
         } else {
-            replayed.resume.needless.push(segment.number);
+            replayed.resume.needless.push((segment.number, segment.disks));
         }
     }
     Ok(replayed)
 }
 
-async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segment>, StoreError> {
-    let mut headers = Vec::new();
+/// The files of one segment, each with its disk, and what their headers say.
+#[derive(Default)]
+struct Files {
+    files: Vec<(usize, File)>,
+    first: Option<Position>,
+}
+
+async fn read_segments(pool: &Pool, superblock: &Superblock) -> Result<Vec<Segment>, StoreError> {
+    let found = list_segments(pool, superblock).await?;
+    // Older segments than this hold nothing after `covered`; a file system of any size opens in the time of its suffix.
+    let next = Position(superblock.covered.0 + 1);
+    let oldest = found.iter().rev().find(|(_, files)| files.first.is_some_and(|first| first <= next));
+    let oldest = oldest.map_or(0, |(number, _)| *number);
+    let is_closed = superblock.is_closed && found.values().all(|files| files.first.is_none_or(|first| first < next));
+    let mut segments = Vec::new();
+    for (number, Files { files, first }) in found {
+        let is_needless = is_closed || number < oldest;
+        let life = FrameHeader::life(number, &superblock.node_identity);
+        let (mut read, mut failure) = (Vec::new(), None);
+        for (_, file) in files.iter().filter(|_| !is_needless) {
+            match read_whole(file, SEGMENT_BYTES_MAX).await {
+                Ok(bytes) => read.push(bytes),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let (true, Some(error)) = (read.is_empty(), failure) {
+            return Err(error);
+        }
+        // A header that has rotted: the first frame says the same.
+        let opening = |at: &[u8]| FrameHeader::decode(at, life).map(|(header, _)| header.position);
+        let first =
+            first.or_else(|| read.iter().find_map(|bytes| bytes.get(SegmentHeader::FRAMES_AT..).and_then(opening)));
+        let (bytes, frames) = whole_of(read, life, first);
+        let (is_muddled, frames) = (frames.is_none(), frames.unwrap_or_default());
+        // Of one that was not read nobody knows, but that after a clean end no frame is needed.
+        let is_void = first.is_none() && (is_closed || (!is_needless && !is_muddled && frames.is_empty()));
+        let disks = files.iter().map(|(disk, _)| *disk).collect();
+        let mut length = 0;
+        for (_, file) in &files {
+            length = length.max(file.length()?);
+        }
+        segments.push(Segment { number, disks, first, length, is_void, bytes, frames, is_muddled });
+    }
+    Ok(segments)
+}
+
+/// The segments on all disks that are there, by number. A disk that cannot be read is left out if another home of the journal can be.
+async fn list_segments(pool: &Pool, superblock: &Superblock) -> Result<BTreeMap<u64, Files>, StoreError> {
+    let (mut found, mut are_read, mut failure) = (BTreeMap::<u64, Files>::new(), DiskSet::NONE, None);
+    for (disk, _) in pool.there() {
+        match list_disk(pool, disk, superblock).await {
+            Ok(segments) => {
+                are_read = are_read.with(disk);
+                for (number, first, file) in segments {
+                    let files = found.entry(number).or_default();
+                    files.files.push((disk, file));
+                    files.first = files.first.or(first);
+                }
+            }
+            Err(error @ StoreError::Refused { .. }) => return Err(error),
+            // It never had any.
+            Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Absent && !superblock.homes.has(disk) => {}
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    match failure {
+        Some(error) if superblock.homes.both(are_read).is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+async fn list_disk(
+    pool: &Pool,
+    disk: usize,
+    superblock: &Superblock,
+) -> Result<Vec<(u64, Option<Position>, File)>, StoreError> {
+    let disk = &pool.disks[disk].disk;
+    let mut segments = Vec::new();
     for name in disk.list(JOURNAL)? {
         let Some(number) = number_of(&name, ".segment") else { continue };
         let file = disk.open(&segment_path(number), Open::Read)?;
@@ -143,29 +226,41 @@ async fn read_segments(disk: &Disk, superblock: &Superblock) -> Result<Vec<Segme
             }
             _ => None,
         };
-        headers.push((number, first, file));
-    }
-    headers.sort_by_key(|(number, _, _)| *number);
-    // Older segments than this hold nothing after `covered`; a file system of any size opens in the time of its suffix.
-    let next = Position(superblock.covered.0 + 1);
-    let oldest = headers.iter().rev().find(|(_, first, _)| first.is_some_and(|first| first <= next));
-    let oldest = oldest.map_or(0, |(number, _, _)| *number);
-    let is_closed = superblock.is_closed && headers.iter().all(|(_, first, _)| first.is_none_or(|first| first < next));
-    let mut segments = Vec::new();
-    for (number, first, file) in headers {
-        let is_needless = is_closed || number < oldest;
-        let bytes = if is_needless { Bytes::new() } else { read_whole(&file, SEGMENT_BYTES_MAX).await? };
-        let life = FrameHeader::life(number, &superblock.node_identity);
-        // A header that has rotted: the first frame says the same.
-        let opening = |at: &[u8]| FrameHeader::decode(at, life).map(|(header, _)| header.position);
-        let first = first.or_else(|| bytes.get(SegmentHeader::FRAMES_AT..).and_then(opening));
-        let frames = find_frames(&bytes, life, first);
-        let (is_muddled, frames) = (frames.is_none(), frames.unwrap_or_default());
-        // Of one that was not read nobody knows, but that after a clean end no frame is needed.
-        let is_void = first.is_none() && (is_closed || (!is_needless && !is_muddled && frames.is_empty()));
-        segments.push(Segment { number, first, length: file.length()?, is_void, bytes, frames, is_muddled });
+        segments.push((number, first, file));
     }
     Ok(segments)
+}
+
+/// All that is whole in any file of a segment, and the frames of it; none where nobody can tell them in any.
+fn whole_of(read: Vec<Bytes>, life: u64, first: Option<Position>) -> (Bytes, Option<BTreeMap<Position, Found>>) {
+    let mut whole: Option<(Bytes, BTreeMap<Position, Found>)> = None;
+    let mut muddled = None;
+    for bytes in read {
+        let Some(frames) = find_frames(&bytes, life, first) else {
+            muddled = Some(bytes);
+            continue;
+        };
+        let Some((known_bytes, known)) = &mut whole else {
+            whole = Some((bytes, frames));
+            continue;
+        };
+        let lacking: Vec<&Found> =
+            frames.iter().filter(|(position, _)| !known.contains_key(position)).map(|(_, found)| found).collect();
+        if !lacking.is_empty() {
+            let mut all = known_bytes.to_vec();
+            all.resize(all.len().max(bytes.len()), 0);
+            for found in lacking {
+                all[found.offset..found.end()].copy_from_slice(&bytes[found.offset..found.end()]);
+            }
+            *known_bytes = Bytes::from(all);
+            *known = find_frames(known_bytes, life, first).unwrap_or_default();
+        }
+    }
+    match (whole, muddled) {
+        (Some((bytes, frames)), _) => (bytes, Some(frames)),
+        (None, Some(bytes)) => (bytes, None),
+        (None, None) => (Bytes::new(), Some(BTreeMap::new())),
+    }
 }
 
 /// Every valid frame of a segment that begins with `first`, also behind damage; `None` if that takes too long. What users write into
@@ -253,8 +348,10 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
     replayed
 }
 
-fn find_lost(disk: &Disk, segments: &[Segment], missing: Position, superblock: &Superblock) -> Option<StoreError> {
+fn find_lost(pool: &Pool, segments: &[Segment], missing: Position, superblock: &Superblock) -> Option<StoreError> {
     let place = owner(segments, missing);
+    let home = place.and_then(|at| at.disks.first()).or(superblock.homes.first()).unwrap_or(0);
+    let disk = &pool.disks[home].disk;
     let path = format!("{}/{}", disk.path(), place.map_or_else(|| JOURNAL.to_owned(), |at| segment_path(at.number)));
     // The missing frame should begin where the one before it ends, or at the next page.
     let before = place.and_then(|at| at.frames.range(..missing).next_back());
@@ -284,28 +381,56 @@ fn find_lost(disk: &Disk, segments: &[Segment], missing: Position, superblock: &
 }
 
 /// Erases what is left of the frames that are given up, so that no later open takes it for a witness, or for history.
-pub(crate) async fn erase_behind(disk: &Disk, replayed: &Replayed) -> Result<(), StoreError> {
+pub(crate) async fn erase_behind(pool: &Pool, replayed: &Replayed) -> Result<(), StoreError> {
     for of_segment in replayed.behind.chunk_by(|(one, ..), (other, ..)| one == other) {
-        let file = disk.open(&segment_path(of_segment[0].0), Open::Write)?;
-        for (_, offset, length) in of_segment {
-            file.write_at(*offset as u64, &vec![0; *length]).await?;
+        let (number, disks, ..) = of_segment[0];
+        for disk in disks.iter() {
+            let file = pool.disks[disk].disk.open(&segment_path(number), Open::Write)?;
+            for (_, _, offset, length) in of_segment {
+                file.write_at(*offset as u64, &vec![0; *length]).await?;
+            }
+            file.sync().await?;
         }
-        file.sync().await?;
     }
     Ok(())
 }
 
 /// Writes the frames that were taken once more and syncs them: a process that died may have left them in the page cache only,
-/// and if its last sync failed that cache may believe them written. From now on they count as durable.
-pub(crate) async fn make_durable(disk: &Disk, replayed: &Replayed) -> Result<(), StoreError> {
-    for Run { header, start, bytes } in &replayed.used {
-        let file = disk.open(&segment_path(header.segment), Open::Write)?;
-        file.write_at(0, &header.encode()).await?;
-        file.write_at(*start as u64, bytes).await?;
-        file.sync().await?;
+/// and if its last sync failed that cache may believe them written. From now on they count as durable, on every home, also on one that was
+/// missing when they were logged; a home that takes no writes has failed, as long as there is another.
+pub(crate) async fn make_durable(pool: &Pool, replayed: &mut Replayed, counters: &Counters) -> Result<(), StoreError> {
+    let homes = pool.homes();
+    for live in &mut replayed.resume.live {
+        if replayed.used.iter().any(|run| run.header.segment == live.segment) {
+            live.disks = homes.iter().fold(live.disks, DiskSet::with);
+        }
     }
-    if !replayed.used.is_empty() {
-        disk.sync_directory(JOURNAL)?;
+    let (mut written, mut failure) = (replayed.used.is_empty(), None);
+    for home in homes.iter().filter(|_| !replayed.used.is_empty()) {
+        let disk = &pool.disks[home].disk;
+        let write = async {
+            for Run { header, start, bytes } in &replayed.used {
+                let path = segment_path(header.segment);
+                let file = match disk.open(&path, Open::Write) {
+                    Err(error) if error.kind == DiskErrorKind::Absent => disk.open(&path, Open::Create),
+                    opened => opened,
+                }?;
+                file.write_at(0, &header.encode()).await?;
+                file.write_at(*start as u64, bytes).await?;
+                file.sync().await?;
+            }
+            disk.sync_directory(JOURNAL)
+        };
+        match write.await {
+            Ok(()) => written = true,
+            Err(error) => failure = Some((home, error)),
+        }
+        if let (true, Some((home, error))) = (written, failure.take()) {
+            let _ = pool.failed(home, error, counters);
+        }
     }
-    Ok(())
+    match failure {
+        Some((_, error)) if !written => Err(error.into()),
+        _ => Ok(()),
+    }
 }

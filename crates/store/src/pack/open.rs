@@ -1,29 +1,75 @@
-//! One open pack: a buffer that is written in large runs and read meanwhile.
+//! One open pack: a buffer that is written in large runs, to a file on each of its disks, and read meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use platform::disk::{DiskError, DiskErrorKind, File};
+use platform::task::all;
 
 use crate::chunk::{CUT_BYTES_MAX, Packed};
 use crate::counters::Counters;
+use crate::disks::DiskSet;
 use crate::format::{ChunkHeader, Class, Entry, PackHeader, Summary};
 use crate::run::Run;
+
+/// The file of an open pack on one disk.
+pub(crate) struct Member {
+    pub(crate) disk: usize,
+    pub(crate) file: File,
+    /// A sync of it failed.
+    has_failed: AtomicBool,
+}
+
+impl Member {
+    pub(super) fn new(disk: usize, file: File) -> Member {
+        Member { disk, file, has_failed: AtomicBool::new(false) }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
+    }
+}
+
+type Members = Arc<[Arc<Member>]>;
+
+/// What is done to all members alike.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    /// Bytes to an offset, past the page cache where the device can.
+    Run(u64, &'a [u8]),
+    Bytes(u64, &'a [u8]),
+    Sync,
+}
+
+impl Step<'_> {
+    async fn take(self, member: &Member) -> Result<(), DiskError> {
+        match self {
+            Step::Run(offset, bytes) => member.file.write_run(offset, bytes).await,
+            Step::Bytes(offset, bytes) => member.file.write_at(offset, bytes).await,
+            Step::Sync => {
+                // Set before and cleared after: a sync that is dropped halfway told nobody its result.
+                member.has_failed.store(true, Ordering::SeqCst);
+                member.file.sync().await?;
+                member.has_failed.store(false, Ordering::SeqCst);
+                Ok(())
+            }
+        }
+    }
+}
 
 /// The part of an open pack that readers share with its writer.
 pub(crate) struct OpenPack {
     pub(crate) number: u64,
-    pub(crate) disk: usize,
     pub(crate) class: Class,
     run_bytes: usize,
-    file: File,
+    /// At least one. Each has the same bytes.
+    members: RwLock<Members>,
     tail: Mutex<Tail>,
     summary: Mutex<Summary>,
-    /// Bytes of the file known durable.
+    /// Bytes of each file known durable.
     synced: AtomicU64,
-    has_failed: AtomicBool,
     /// Only one sync at a time: the kernel reports a lost write to one sync only, and a second one beside it would
     /// wrongly succeed.
     gate: tokio::sync::Mutex<()>,
@@ -57,25 +103,49 @@ fn room(run_bytes: usize) -> usize {
 }
 
 impl OpenPack {
-    pub(super) fn new(number: u64, disk: usize, class: Class, file: File, header: &[u8], run_bytes: usize) -> OpenPack {
+    pub(super) fn new(header: &PackHeader, members: Vec<Member>, run_bytes: usize) -> OpenPack {
+        let PackHeader { pack: number, class, copies, .. } = *header;
         let mut pending = Run::default().begin(0, room(run_bytes));
-        pending.push(header);
+        pending.push(&header.encode());
         OpenPack {
             number,
-            disk,
             class,
             run_bytes,
-            file,
+            members: RwLock::new(members.into_iter().map(Arc::new).collect()),
             tail: Mutex::new(Tail { start: 0, flushing: None, pending, spare: Run::default() }),
-            summary: Mutex::new(Summary::empty(class)),
+            summary: Mutex::new(Summary::empty(class, copies)),
             synced: AtomicU64::new(0),
-            has_failed: AtomicBool::new(false),
             gate: tokio::sync::Mutex::new(()),
         }
     }
 
-    pub(crate) fn path(&self) -> &str {
-        self.file.path()
+    pub(crate) fn members(&self) -> Members {
+        self.members.read().clone()
+    }
+
+    pub(crate) fn disks(&self) -> DiskSet {
+        self.members().iter().map(|member| member.disk).collect()
+    }
+
+    /// Goes on without some of its disks.
+    pub(super) fn leave(&self, disks: DiskSet) {
+        let mut members = self.members.write();
+        *members = members.iter().filter(|member| !disks.has(member.disk)).cloned().collect();
+        assert!(!members.is_empty(), "a pack lies somewhere");
+    }
+
+    /// Members whose file nobody knows the content of, for a sync failed.
+    pub(super) fn failed_disks(&self) -> DiskSet {
+        self.members().iter().filter(|member| member.has_failed()).map(|member| member.disk).collect()
+    }
+
+    /// The same to all members side by side; the first failure, with its disk.
+    async fn take(members: &Members, step: Step<'_>) -> Result<(), (usize, DiskError)> {
+        let one = async |member: &Member| step.take(member).await.map_err(|error| (member.disk, error));
+        match &**members {
+            [member] => one(member).await,
+            members => all(members.iter().map(|member| one(member))).await.into_iter().collect(),
+        }
     }
 
     /// What lies in it so far.
@@ -93,16 +163,12 @@ impl OpenPack {
         self.tail.lock().end()
     }
 
-    pub(crate) fn file(&self) -> &File {
-        &self.file
-    }
-
     pub(super) fn synced(&self) -> u64 {
         self.synced.load(Ordering::SeqCst)
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::SeqCst)
+        self.members().iter().any(|member| member.has_failed())
     }
 
     pub(super) fn buffered_bytes(&self) -> usize {
@@ -124,7 +190,7 @@ impl OpenPack {
 
     /// Writes the buffer to the file and tells how much that was. A failure, or being dropped halfway, leaves the buffer for
     /// the next try.
-    pub(super) async fn flush(&self, counters: &Counters) -> Result<u64, DiskError> {
+    pub(super) async fn flush(&self, counters: &Counters) -> Result<u64, (usize, DiskError)> {
         let mut count = 0;
         loop {
             let (start, run) = {
@@ -141,11 +207,9 @@ impl OpenPack {
             };
             counters.pack_writes.add(1);
             let bytes = run.content();
-            if bytes.len() >= self.run_bytes {
-                self.file.write_run(start, bytes).await?;
-            } else {
-                self.file.write_at(start, bytes).await?;
-            }
+            let is_run = bytes.len() >= self.run_bytes;
+            let step = if is_run { Step::Run(start, bytes) } else { Step::Bytes(start, bytes) };
+            OpenPack::take(&self.members(), step).await?;
             let mut tail = self.tail.lock();
             tail.start += bytes.len() as u64;
             count += bytes.len() as u64;
@@ -155,25 +219,23 @@ impl OpenPack {
     }
 
     /// Makes durable what was written. After one failure it fails for ever: the kernel may have dropped the pages.
-    pub(super) async fn sync(&self, counters: &Counters) -> Result<(), DiskError> {
+    pub(super) async fn sync(&self, counters: &Counters) -> Result<(), (usize, DiskError)> {
         let _gate = self.gate.lock().await;
-        let written = self.tail.lock().start;
-        if self.has_failed() {
-            return Err(DiskError {
+        let (written, members) = (self.tail.lock().start, self.members());
+        if let Some(member) = members.iter().find(|member| member.has_failed()) {
+            let error = DiskError {
                 kind: DiskErrorKind::Failed,
                 operation: "sync",
-                path: self.path().to_owned(),
+                path: member.file.path().to_owned(),
                 detail: "an earlier sync of this file failed".to_owned(),
-            });
+            };
+            return Err((member.disk, error));
         }
         if self.synced() >= written {
             return Ok(());
         }
         counters.pack_syncs.add(1);
-        // Set before and cleared after: a sync that is dropped halfway told nobody its result.
-        self.has_failed.store(true, Ordering::SeqCst);
-        self.file.sync().await?;
-        self.has_failed.store(false, Ordering::SeqCst);
+        OpenPack::take(&members, Step::Sync).await?;
         self.synced.fetch_max(written, Ordering::SeqCst);
         Ok(())
     }
@@ -184,14 +246,15 @@ impl OpenPack {
         end: u64,
         directory: &[u8],
         counters: &Counters,
-    ) -> Result<(), DiskError> {
+    ) -> Result<(), (usize, DiskError)> {
         let start = self.tail.lock().start;
         assert_eq!(start, end, "a pack is flushed before it is sealed");
         assert!(self.synced() >= end, "a pack is synced before its footer is written (K-2)");
-        self.file.write_at(end, directory).await?;
+        let members = self.members();
+        OpenPack::take(&members, Step::Bytes(end, directory)).await?;
         let _gate = self.gate.lock().await;
         counters.pack_syncs.add(1);
-        self.file.sync().await
+        OpenPack::take(&members, Step::Sync).await
     }
 }
 

@@ -6,6 +6,8 @@
 //!
 //! N-1   Every chunk that was durable when the crash came, and has not rotted, is found.
 //! N-2   What is found can be believed like a sealed pack: it was verified here.
+//! N-3   A pack on several disks is the same on each afterwards: of one that was sealed somewhere, that is what the others become; of one that
+//!       was not, each gets what was good on any.
 
 use base::hash::DomainKey;
 use bytes::Bytes;
@@ -19,7 +21,7 @@ use crate::format::{
 };
 use crate::identity::unfit_error;
 use crate::index::SealedPack;
-use crate::pool::PoolDisk;
+use crate::pool::{Pool, PoolDisk};
 
 /// Longest pack: chunks are placed by 32-bit offsets. `PACK_BYTES_MAX` and the directory of the smallest chunks, which is as long, come to
 /// no more.
@@ -176,13 +178,92 @@ pub(crate) enum Found {
     Open { bytes: Bytes, scanned: Scanned },
 }
 
+/// On how many disks a pack should be; on one where its header cannot be read.
+async fn read_copies(file: &File, pack: u64) -> u8 {
+    let mut bytes = [0; PackHeader::BYTES];
+    let length = file.read_at(0, &mut bytes).await.unwrap_or(0);
+    PackHeader::decode(&bytes[..length], pack).map_or(1, |header| header.copies)
+}
+
+/// Has the files of a pack agree, as far as that can be told from memory (N-3). Those that cannot be made to agree are left out.
+pub(crate) async fn agree(
+    pool: &Pool,
+    key: &DomainKey,
+    pack: u64,
+    mut found: Vec<(usize, Found)>,
+) -> Result<Vec<(usize, Found)>, StoreError> {
+    if found.len() < 2 {
+        return Ok(found);
+    }
+    let truth = found.iter().find_map(|(disk, found)| match found {
+        Found::Sealed(sealed) => Some((*disk, sealed.clone())),
+        Found::Open { .. } => None,
+    });
+    if let Some((disk, truth)) = truth {
+        found.retain(|(_, found)| !matches!(found, Found::Sealed(sealed) if sealed.entries != truth.entries));
+        if found.iter().all(|(_, found)| matches!(found, Found::Sealed(_))) {
+            return Ok(found);
+        }
+        let file = pool.disks[disk].disk.open(&pack_path(pack), Open::Read)?;
+        let sound = read_whole(&file, FILE_BYTES_MAX).await?;
+        for (_, found) in &mut found {
+            if let Found::Open { bytes, scanned } = found {
+                let entries = &scanned.entries;
+                let is_here = |entry: &Entry| entries.binary_search_by_key(&entry.offset, |one| one.offset).is_ok();
+                let lacking: Vec<Entry> = truth.entries.iter().filter(|entry| !is_here(entry)).copied().collect();
+                *bytes = with_chunks(pack, bytes, &sound, &lacking);
+                *scanned = Scanned { entries: truth.entries.clone(), ..Scanned::default() };
+            }
+        }
+        return Ok(found);
+    }
+    let mut merged: Option<(Bytes, Vec<Entry>)> = None;
+    let mut is_one = true;
+    for (_, found) in &found {
+        let Found::Open { bytes, scanned } = found else { continue };
+        match &mut merged {
+            None => merged = Some((bytes.clone(), scanned.entries.clone())),
+            Some((all, entries)) if *entries != scanned.entries => {
+                is_one = false;
+                *all = with_chunks(pack, all, bytes, &scanned.entries);
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some((all, _)) = merged.filter(|_| !is_one) {
+        for (_, found) in &mut found {
+            *found = Found::Open { bytes: all.clone(), scanned: scan(key, pack, &all) };
+        }
+    }
+    Ok(found)
+}
+
+/// `bytes`, with chunks that are whole in `from`, and its header where this one's is not.
+fn with_chunks(pack: u64, bytes: &Bytes, from: &Bytes, chunks: &[Entry]) -> Bytes {
+    let mut all = bytes.to_vec();
+    all.resize(all.len().max(PackHeader::BYTES), 0);
+    if PackHeader::decode(&all[..PackHeader::BYTES], pack).is_err()
+        && let Some(header) = from.get(..PackHeader::BYTES)
+    {
+        all[..PackHeader::BYTES].copy_from_slice(header);
+    }
+    for entry in chunks {
+        let (start, end) = (entry.offset as usize, usize::try_from(entry.end()).expect("packs end below 4 GiB"));
+        if let Some(chunk) = from.get(start..end) {
+            all.resize(all.len().max(end), 0);
+            all[start..end].copy_from_slice(chunk);
+        }
+    }
+    Bytes::from(all)
+}
+
 /// Reads a pack that the index does not cover. Changes nothing.
 pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Found, StoreError> {
     let file = on.disk.open(&pack_path(pack), Open::Read)?;
     if let Ok(footer) = read_footer(&file, pack).await? {
         match read_directory(&file, &footer).await {
             Ok(entries) => {
-                let summary = Summary::of(footer.data_bytes, &entries);
+                let summary = Summary::of(footer.data_bytes, &entries, read_copies(&file, pack).await);
                 return Ok(Found::Sealed(SealedPack::new(pack, summary, entries)));
             }
             // Where a footer vouches for a directory that has rotted the chunks tell themselves.
@@ -222,7 +303,11 @@ pub(crate) async fn put_in_order(
         Found::Open { bytes, scanned } if scanned.entries.is_empty() => remove(on, pack, &bytes, scanned.bad_bytes),
         Found::Open { bytes, scanned } => {
             let class = scanned.entries[0].header.class;
-            let header = PackHeader { version: PACK_VERSION, pack, node_identity, disk_uuid: on.uuid, class };
+            let found = bytes.get(..PackHeader::BYTES).and_then(|header| PackHeader::decode(header, pack).ok());
+            // On how many disks it was is lost with it, and so is the first of them.
+            let lost =
+                || PackHeader { version: PACK_VERSION, pack, node_identity, disk_uuid: [0; 16], class, copies: 1 };
+            let header = found.unwrap_or_else(lost);
             seal(on, &header, &bytes, scanned).await
         }
     }
@@ -246,7 +331,7 @@ async fn seal(on: &PoolDisk, header: &PackHeader, bytes: &[u8], scanned: Scanned
     let Scanned { entries, bad_bytes, .. } = scanned;
     let end = entries.last().expect("the caller looked").end();
     let data_bytes = u32::try_from(end).expect("packs end below 4 GiB");
-    let sealed = SealedPack::new(pack, Summary::of(data_bytes, &entries), entries);
+    let sealed = SealedPack::new(pack, Summary::of(data_bytes, &entries, header.copies), entries);
     let file = on.disk.open(&pack_path(pack), Open::Write)?;
     // Written again before it is synced: O-3; only what was verified, lest a reading that went wrong be made to last. The chunks
     // first, the footer second: K-2 holds here too. A crash in between leaves a pack that is scanned again.

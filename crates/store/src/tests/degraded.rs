@@ -53,7 +53,7 @@ fn on_disk(store: &Store, contents: &[Bytes], disk: usize) -> Vec<Bytes> {
     let known = store.packs.known();
     let lies_there = |content: &&Bytes| {
         let place = store.packs.index.lookup(&store.key().address(content), &store.counters).unwrap().unwrap();
-        known[&place.pack].disk == disk
+        known[&place.pack].disks().has(disk)
     };
     contents.iter().filter(lies_there).cloned().collect()
 }
@@ -116,12 +116,13 @@ fn a_disk_is_let_go_only_when_told_to_and_disk_0_never() {
     let unmounted = [handles[0].clone(), empty.disk(), handles[2].clone()];
     refuses(&unmounted, false, &["/empty: it is not a disk of a HydraFS node", "`--degraded`", "Nothing was changed"]);
     for goes_without in [false, true] {
-        refuses(&handles[1..], goes_without, &["disk 0 of this node is missing", "Journal and index", "Nothing was"]);
+        let words = if goes_without { "the journal is on disk 0" } else { "disk 0 of this node is missing" };
+        refuses(&handles[1..], goes_without, &[words, "Nothing was"]);
         let foreign = [handles[0].clone(), other.disk(), handles[2].clone()];
         refuses(&foreign, goes_without, &["it belongs to another node"]);
     }
     let no_first = [empty.disk(), handles[1].clone()];
-    refuses(&no_first, true, &["disk 0 of this node is missing", "/empty: it has no file `disk`"]);
+    refuses(&no_first, true, &["the journal is on disk 0", "/empty"]);
     refuses(&[empty.disk()], true, &["every disk of this node is missing", "/empty: it has no file `disk`"]);
 
     // What is gone may be an empty directory, one that gives no answer, or not there at all; nothing is written to it.
@@ -320,7 +321,7 @@ fn an_index_that_is_lost_meanwhile_costs_nothing_in_the_end() {
     is_whole_again(&machine, &contents);
 }
 
-/// S-4: what the missing disk alone has of the history is older than what was acknowledged without it.
+/// S-4 and S-6: what the missing disk alone has of the history is older than what was acknowledged without it, and given up only if told to.
 #[test]
 fn a_disk_that_returns_with_a_newer_generation_does_not_win() {
     let (machine, contents, _) = node(6);
@@ -339,6 +340,15 @@ fn a_disk_that_returns_with_a_newer_generation_does_not_win() {
         store.commit(b"acknowledged", store.last_logged()).await.unwrap();
         store.close().await.unwrap();
     });
+    end(&machine, store);
+    let told = machine.try_open().err().expect("there are two histories");
+    assert!(
+        matches!(&told, StoreError::TwoHistories { newer, older } if **newer == *"/d0" && **older == *"/d1"),
+        "{told}"
+    );
+    let given_up = Options { gives_up_frames: true, ..options() };
+    let (store, recovered) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), given_up)).unwrap();
+    assert_eq!(recovered.roots, b"acknowledged");
     end(&machine, store);
     let (store, recovered) = machine.open();
     assert_eq!(recovered.roots, b"acknowledged");

@@ -111,6 +111,8 @@ fn packs_of_the_version_before_are_read() {
     let (machine, address, content) = node(3);
     let (path, number) = only_file(&machine.disks[0], "packs/");
     let length = machine.disks[0].snapshot_files()[&path].len();
+    // Where there are the copies now was padding.
+    machine.disks[0].corrupt(&path, 13, &[0]);
     set_version(&machine.disks[0], &path, (0, PackHeader::BYTES), number, 1);
     set_version(&machine.disks[0], &path, ((length - PackFooter::BYTES) as u64, PackFooter::BYTES), number, 1);
     machine.disks[0].remove("index");

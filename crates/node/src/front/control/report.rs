@@ -58,8 +58,27 @@ impl Control {
             "cache_bytes": store.cache_bytes,
             "disks": disks(store),
             "missing": missing(store),
+            "lacking": self.lacking(store),
             "metrics": self.published.get().and_then(|served| served.as_ref().ok()).map(|served| served.address.to_string()),
             "failures": failures(&status, self.published.get().and_then(|served| served.as_ref().err())),
+        })
+    }
+
+    /// What lies on fewer disks than it should, and how far the mender is; null where nothing does.
+    fn lacking(&self, store: &StoreStatus) -> Value {
+        let lacking = &store.lacking;
+        if lacking.packs == 0 {
+            return Value::Null;
+        }
+        let (progress, last) = self.system.mending();
+        json!({
+            "packs": lacking.packs,
+            "chunks": lacking.chunks,
+            "content_bytes": lacking.content_bytes,
+            "stored_bytes": lacking.pack_bytes,
+            "bytes_done": progress.map(|(done, _)| done),
+            "bytes_in_all": progress.map(|(_, total)| total),
+            "problems": last.problems,
         })
     }
 
@@ -113,6 +132,8 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
             "free_bytes": disk.free_bytes,
             "packs": disk.packs,
             "pack_bytes": disk.pack_bytes,
+            "journal": disk.has_journal,
+            "index": disk.has_index,
             "at_risk": at_risk(disk, store),
         })
     };
@@ -125,6 +146,7 @@ fn at_risk(disk: &file::DiskStatus, store: &StoreStatus) -> Value {
         return Value::Null;
     }
     let superblocks = store.disks.iter().filter(|disk| disk.is_good).count();
+    let is_elsewhere = store.disks.iter().any(|other| other.number != disk.number && other.has_journal);
     if disk.is_missing {
         let lost = &store.missing;
         return json!({
@@ -141,7 +163,7 @@ fn at_risk(disk: &file::DiskStatus, store: &StoreStatus) -> Value {
                        anew is readable at once",
         });
     }
-    let works = match (superblocks, disk.has_journal) {
+    let works = match (superblocks, store.journal_failure.is_some()) {
         _ if disk.is_good => {
             "reading, of this disk as far as it answers; writing, to the other disks while they have room"
         }
@@ -152,12 +174,12 @@ fn at_risk(disk: &file::DiskStatus, store: &StoreStatus) -> Value {
     let advice = "copy what you need away first; then check cable, power and `dmesg`; a restart of the daemon tries the disk again, and \
                   `hydrafs fsck --deep` says what is lost";
     json!({
-        "packs": disk.packs,
-        "chunks": disk.chunks,
-        "content_bytes": disk.content_bytes,
-        "stored_bytes": disk.pack_bytes,
-        "journal": disk.has_journal,
-        "index": disk.has_journal,
+        "packs": disk.alone.packs,
+        "chunks": disk.alone.chunks,
+        "content_bytes": disk.alone.content_bytes,
+        "stored_bytes": disk.alone.pack_bytes,
+        "journal": disk.has_journal && !is_elsewhere,
+        "index": disk.has_index,
         "good_superblocks": superblocks,
         "works": works,
         "advice": advice,

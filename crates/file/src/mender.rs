@@ -1,0 +1,46 @@
+//! Mending in the background: what lies on fewer disks than it should, for one failed, is gone or lied, is brought onto others.
+//!
+//! Not here: which packs those are, and how (`store`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use platform::task::first;
+use store::{CopiesReport, Pace, Share};
+
+use crate::system::FileSystem;
+
+/// How soon after it was noticed it is begun. Soon, because another disk may fail; not at once, because much may be noticed together.
+const PAUSE: Duration = Duration::from_secs(10);
+
+impl FileSystem {
+    /// Brings everything onto as many disks as it should be on. `tell` hears of bytes done, and of bytes in all.
+    pub async fn restore_copies(&self, share: Share, tell: &(dyn Fn(u64, u64) + Sync)) -> CopiesReport {
+        let (goes_on, share) = (|| !self.is_stopping.load(Ordering::SeqCst), || share);
+        let pace = Pace::new(&self.platform, &share, &goes_on);
+        self.store.restore_copies(&pace, tell).await
+    }
+
+    /// Bytes that are written at the moment and those that will be, if any are; and what was done last.
+    pub fn mending(&self) -> (Option<(u64, u64)>, CopiesReport) {
+        (*self.mending.lock(), self.mended.lock().clone())
+    }
+
+    pub(crate) async fn run_mender(self: Arc<Self>) {
+        while !self.is_stopping.load(Ordering::SeqCst) {
+            first(self.wants_no_mending.notified(), self.platform.tasks.sleep(PAUSE)).await;
+            if !self.is_stopping.load(Ordering::SeqCst) && self.store.lacks_copies() {
+                let progress = |done, total| *self.mending.lock() = Some((done, total));
+                let report = self.restore_copies(self.options.repair_share, &progress).await;
+                *self.mending.lock() = None;
+                if report.is_index_moved {
+                    // The superblock says where it is.
+                    let _ = self.store.renew_root().await;
+                }
+                *self.mended.lock() = report;
+            }
+        }
+        self.stopped.add_permits(1);
+    }
+}

@@ -1,0 +1,219 @@
+//! Copies: bringing packs onto as many disks as they should be on, after a disk failed, is gone, or turned out to lie.
+//!
+//! F-5   What is copied was verified chunk by chunk. It is a file of another name until it is whole and durable, and only then takes the place
+//!       of what was there, or becomes one more of the pack's disks: a crash leaves what was there before.
+//! F-6   A pack that reclaim or a repair took out of the catalog meanwhile is not brought back: whether it is there still and that it is on one
+//!       disk more is one step.
+//!
+//! Not here: what is wrong (`check`), packs of which a chunk is good nowhere (`repair`).
+
+use std::collections::BTreeMap;
+
+use platform::disk::{DiskErrorKind, Open};
+
+use crate::disks::DiskSet;
+use crate::failure::StoreError;
+use crate::format::{
+    ChunkHeader, Class, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
+};
+use crate::pace::{Pace, Share};
+use crate::pack::{PackKnown, PackState};
+use crate::store::Store;
+
+/// Bytes that are read and written at a time.
+const STEP_BYTES: usize = 1 << 20;
+
+/// What [`Store::restore_copies`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopiesReport {
+    /// Packs that were on too few disks, or suspect on one.
+    pub packs: u64,
+    /// Files written.
+    pub written: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Packs that are on too few disks still.
+    pub lacking: u64,
+    /// Whether the index was made again on another disk, for its own had failed.
+    pub is_index_moved: bool,
+    /// Why, in words.
+    pub problems: Vec<String>,
+}
+
+/// One pack that has to be written somewhere.
+struct Due {
+    pack: u64,
+    known: PackKnown,
+    /// Where it has to be written again.
+    suspect: DiskSet,
+    /// On how many disks more it should be.
+    lacking: usize,
+}
+
+impl Store {
+    /// Brings every pack onto as many disks as it should be on, and writes it again where it turned out to be damaged. `tell` hears of bytes
+    /// done and of bytes in all. After the end of the pace no other pack is begun.
+    pub async fn restore_copies(&self, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> CopiesReport {
+        let mut report = CopiesReport::default();
+        if !self.pool.for_index().is_good() && !self.pool.good().is_empty() {
+            // P-5.
+            match self.remake_index(&|| pace.goes_on()).await {
+                Ok(()) => report.is_index_moved = true,
+                Err(error) => report.problems.push(format!("the index cannot be made on another disk: {error}")),
+            }
+        }
+        let due = self.due_copies();
+        let bytes = |due: &Due| due.known.summary.file_bytes() * (due.suspect.count() + due.lacking) as u64;
+        let (total, mut done) = (due.iter().map(bytes).sum(), 0);
+        for due in due {
+            tell(done, total);
+            if !pace.step().await {
+                break;
+            }
+            report.packs += 1;
+            match self.bring(&due, pace, &mut report).await {
+                Ok(()) => {}
+                // It went meanwhile, and nothing of it is lacking.
+                Err(_) if !self.packs.has(due.pack) => {}
+                Err(error) => {
+                    report.lacking += 1;
+                    report.problems.push(format!("{}: {error}", pack_path(due.pack)));
+                }
+            }
+            done += bytes(&due);
+        }
+        tell(done, total);
+        report
+    }
+
+    /// Whether there is anything for [`Store::restore_copies`] to do, as far as disks for it are there.
+    #[must_use]
+    pub fn lacks_copies(&self) -> bool {
+        !self.due_copies().is_empty() || (!self.pool.for_index().is_good() && !self.pool.good().is_empty())
+    }
+
+    fn due_copies(&self) -> Vec<Due> {
+        let mut suspects: BTreeMap<u64, DiskSet> = BTreeMap::new();
+        for (pack, disk) in &*self.packs.suspects.lock() {
+            let disks = suspects.entry(*pack).or_default();
+            *disks = disks.with(*disk);
+        }
+        let good: DiskSet = self.pool.there().filter(|(_, disk)| disk.is_good()).map(|(number, _)| number).collect();
+        let sealed = self.packs.known().into_iter().filter(|(_, known)| matches!(known.state, PackState::Sealed));
+        let due = sealed.filter_map(|(pack, known)| {
+            let disks = known.disks();
+            let sound = disks.iter().filter(|disk| good.has(*disk)).count();
+            let suspect: DiskSet =
+                suspects.get(&pack).copied().unwrap_or_default().iter().filter(|disk| good.has(*disk)).collect();
+            let others = suspect.iter().filter(|disk| !disks.has(*disk)).count();
+            let wanted = self.packs.wanted(&known.summary).min(good.count());
+            let lacking = wanted.saturating_sub(sound + others);
+            (lacking > 0 || !suspect.is_empty()).then_some(Due { pack, known, suspect, lacking })
+        });
+        due.collect()
+    }
+
+    /// The same for one pack, at once.
+    pub(crate) async fn restore_pack(&self, pack: u64) -> Result<String, StoreError> {
+        let mut report = CopiesReport::default();
+        let Some(due) = self.due_copies().into_iter().find(|due| due.pack == pack) else {
+            return Ok("no disk for it is there, or it is on enough".to_owned());
+        };
+        self.bring(&due, &Pace::new(&self.platform, &|| Share::FULL, &|| true), &mut report).await?;
+        Ok(format!("{} written", report.written))
+    }
+
+    async fn bring(&self, due: &Due, pace: &Pace<'_>, report: &mut CopiesReport) -> Result<(), StoreError> {
+        let Due { pack, known, suspect, lacking } = due;
+        let bytes = known.summary.file_bytes();
+        let class = known.summary.class;
+        let taken: DiskSet = suspect.iter().chain(known.disks().iter()).collect();
+        let others = self.pool.candidates(class, bytes, usize::try_from(*pack).unwrap_or(0));
+        let others: Vec<usize> = others.into_iter().filter(|disk| !taken.has(*disk)).take(*lacking).collect();
+        for disk in suspect.iter().chain(others.iter().copied()) {
+            self.copy_pack(*pack, disk, pace).await?;
+            report.written += 1;
+            report.bytes += bytes;
+        }
+        if others.len() < *lacking { Err(self.pool.full("a copy of a pack", bytes)) } else { Ok(()) }
+    }
+
+    /// Writes a sealed pack to a disk, as it is on the others.
+    pub(crate) async fn copy_pack(&self, pack: u64, to: usize, pace: &Pace<'_>) -> Result<(), StoreError> {
+        let known = self.packs.known().remove(&pack);
+        let Some(known) = known.filter(|known| matches!(known.state, PackState::Sealed)) else { return Ok(()) };
+        let path = copy_path(pack);
+        let written = self.write_copy(pack, &known, to, pace).await;
+        let on = &self.pool.disks[to].disk;
+        let placed = match written {
+            Ok(()) => on.rename(&path, &pack_path(pack)).and_then(|()| on.sync_directory(PACKS)),
+            Err(error) => {
+                let _ = on.remove(&path);
+                return Err(error);
+            }
+        };
+        placed.map_err(|error| self.pool.failed(to, error, &self.counters))?;
+        if !self.packs.add_disk(pack, to) {
+            // F-6.
+            let gone = on.remove(&pack_path(pack)).and_then(|()| on.sync_directory(PACKS));
+            gone.map_err(|error| self.pool.failed(to, error, &self.counters))?;
+        }
+        if !self.packs.suspects.lock().iter().any(|(suspect, _)| *suspect == pack) {
+            self.damaged.lock().remove(&pack);
+        }
+        self.counters.copies_written.add(1);
+        self.counters.copied_bytes.add(known.summary.file_bytes());
+        let _ = self.pool.disks[to].look();
+        Ok(())
+    }
+
+    async fn write_copy(&self, pack: u64, known: &PackKnown, to: usize, pace: &Pace<'_>) -> Result<(), StoreError> {
+        let on = &self.pool.disks[to];
+        let failed = |error| self.pool.failed(to, error, &self.counters);
+        let (entries, _) = self.directory(pack, known).await?;
+        match on.disk.remove(&copy_path(pack)) {
+            Err(error) if error.kind != DiskErrorKind::Absent => return Err(failed(error)),
+            _ => {}
+        }
+        let file = on.disk.open(&copy_path(pack), Open::Create).map_err(failed)?;
+        let mut buffer = self.header_of(pack, known).await;
+        let mut start = 0;
+        for entry in &entries {
+            let gap = usize::try_from(u64::from(entry.offset) - start).expect("packs end below 4 GiB");
+            // A stretch that was cut out of it when it was recovered.
+            buffer.resize(buffer.len().max(gap), 0);
+            let chunk = self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await?;
+            buffer.extend_from_slice(&ChunkHeader::encode(&entry.header, pack, entry.offset));
+            buffer.extend_from_slice(&chunk.payload);
+            if buffer.len() >= STEP_BYTES {
+                file.write_at(start, &buffer).await.map_err(failed)?;
+                start += buffer.len() as u64;
+                buffer.clear();
+                pace.step().await;
+            }
+        }
+        file.write_at(start, &buffer).await.map_err(failed)?;
+        // As when it was sealed: K-2.
+        file.sync().await.map_err(failed)?;
+        let end = u64::from(known.summary.data_bytes);
+        let directory = encode_directory(pack, known.summary.data_bytes, &entries);
+        file.write_at(end, &directory).await.map_err(failed)?;
+        file.sync().await.map_err(failed)
+    }
+
+    /// The header of a pack, as it is on one of its disks, or else as it should be.
+    async fn header_of(&self, pack: u64, known: &PackKnown) -> Vec<u8> {
+        for disk in known.disks().iter() {
+            let mut bytes = vec![0; PackHeader::BYTES];
+            if let Ok(file) = self.pool.disks[disk].disk.open(&pack_path(pack), Open::Read)
+                && file.read_exact_at(0, &mut bytes).await.is_ok()
+                && PackHeader::decode(&bytes, pack).is_ok()
+            {
+                return bytes;
+            }
+        }
+        let (node_identity, disk_uuid) = (self.pool.node_identity, [0; 16]);
+        let (class, copies): (Class, u8) = (known.summary.class, known.summary.copies);
+        PackHeader { version: PACK_VERSION, pack, node_identity, disk_uuid, class, copies }.encode()
+    }
+}

@@ -1,0 +1,368 @@
+//! Packs on several disks: any one of those may fail, lie or go, and nothing is lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use platform::sim::{Faults, each_seed};
+
+use super::{Machine, content, hurried, options, reclaim};
+use crate::format::{PACK_SUFFIX, number_of};
+use crate::{Class, CopiesReport, Depth, Options, Recovered, Store, StoreError};
+
+fn contents(numbers: std::ops::Range<u64>) -> Vec<Bytes> {
+    numbers.map(|number| content(number, 30_000)).collect()
+}
+
+fn two_copies() -> Options {
+    Options { copies: 2, goes_without_disks: true, ..options() }
+}
+
+fn try_open(machine: &Machine) -> Result<(Arc<Store>, Recovered), StoreError> {
+    machine.run(Store::open(&machine.world.platform(), &machine.handles(), two_copies()))
+}
+
+fn open(machine: &Machine) -> Arc<Store> {
+    let (store, recovered) = try_open(machine).unwrap();
+    assert_eq!(recovered.report.problems, Vec::<String>::new());
+    store
+}
+
+fn close(machine: &Machine, store: Arc<Store>) {
+    machine.run(store.close()).unwrap();
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+}
+
+/// Three disks with chunks, closed.
+fn node(seed: u64) -> (Machine, Vec<Bytes>) {
+    let machine = Machine::new(seed, 3, 64 << 20);
+    let contents = contents(0..120);
+    let store = open(&machine);
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.put(Class::Metadata, b"a node of a tree").await.unwrap();
+        let last = store.log(b"frame");
+        store.commit(b"second", last).await.unwrap();
+    });
+    close(&machine, store);
+    (machine, contents)
+}
+
+fn expect_all(machine: &Machine, store: &Arc<Store>, contents: &[Bytes]) {
+    machine.run(async {
+        for content in contents {
+            assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+        }
+    });
+}
+
+/// By pack: the files of that number, by disk.
+fn packs(machine: &Machine) -> BTreeMap<u64, BTreeMap<usize, Vec<u8>>> {
+    let mut packs: BTreeMap<u64, BTreeMap<usize, Vec<u8>>> = BTreeMap::new();
+    for (disk, sim) in machine.disks.iter().enumerate() {
+        for (path, bytes) in sim.durable_files() {
+            if let Some(pack) = path.strip_prefix("packs/").and_then(|name| number_of(name, PACK_SUFFIX)) {
+                packs.entry(pack).or_default().insert(disk, bytes);
+            }
+        }
+    }
+    packs
+}
+
+fn expect_two_of_each(machine: &Machine) {
+    let packs = packs(machine);
+    assert!(packs.len() > 3, "{}", packs.len());
+    for (pack, files) in packs {
+        let all: Vec<&Vec<u8>> = files.values().collect();
+        assert_eq!(all.len(), 2, "pack {pack} is on {:?}", files.keys());
+        assert!(all[0] == all[1], "pack {pack} differs");
+    }
+}
+
+fn restore(machine: &Machine, store: &Store) -> CopiesReport {
+    machine.run(store.restore_copies(&hurried(store), &|_, _| {}))
+}
+
+fn expect_sound(machine: &Machine, store: &Store) {
+    let report = machine.run(store.check(Depth::Deep, &|_, _| {}));
+    assert_eq!(report.problems, Vec::new());
+    assert_eq!(report.chunks_verified > 0, store.status().chunks() > 0);
+}
+
+#[test]
+fn a_pack_lies_on_two_disks_byte_for_byte() {
+    let (machine, contents) = node(1);
+    expect_two_of_each(&machine);
+    let pairs: std::collections::BTreeSet<Vec<usize>> =
+        packs(&machine).into_values().map(|files| files.into_keys().collect()).collect();
+    assert_eq!(pairs.len(), 3, "every two disks share a pack: {pairs:?}");
+    let store = open(&machine);
+    expect_all(&machine, &store, &contents);
+    expect_sound(&machine, &store);
+    assert!(!store.lacks_copies());
+}
+
+/// K-8 and F-5: whatever is wrong with what a disk has, the others have it, and it is written again.
+#[test]
+fn what_one_disk_has_wrong_is_read_from_others_and_written_again() {
+    for (disk, harm) in (0..3).flat_map(|disk| (0..4).map(move |harm| (disk, harm))) {
+        let (machine, contents) = node(2);
+        let on = &machine.disks[disk];
+        for (pack, files) in packs(&machine) {
+            let Some(bytes) = files.get(&disk) else { continue };
+            let path = crate::format::pack_path(pack);
+            let length = bytes.len() as u64;
+            match harm {
+                0 => (0..length).step_by(5000).for_each(|at| on.flip_bit(&path, at, 3)),
+                1 => on.set_unreadable(&path, 0..length),
+                2 => assert!(on.remove(&path)),
+                _ => on.truncate(&path, length / 2),
+            }
+        }
+        let (store, _) = try_open(&machine).unwrap();
+        expect_all(&machine, &store, &contents);
+        assert!(store.lacks_copies(), "disk {disk}, harm {harm}");
+        assert!(harm >= 2 || store.counters().reads_of_copies.value() > 0);
+        // What nobody read shows when it is looked at.
+        let found = machine.run(store.check(Depth::Deep, &|_, _| {}));
+        assert!(!found.problems.is_empty());
+        machine.run(async {
+            for remedy in found.problems.iter().filter_map(|problem| problem.remedy) {
+                store.repair(remedy).await.unwrap();
+            }
+        });
+        expect_sound(&machine, &store);
+        close(&machine, store);
+        expect_two_of_each(&machine);
+    }
+}
+
+/// K-6 and F-5: without a disk all is there, and is soon on two disks again.
+#[test]
+fn a_disk_that_is_gone_is_made_up_for_by_the_others() {
+    for gone in 0..3 {
+        let (machine, contents) = node(3);
+        let there: Vec<_> = (0..3).filter(|disk| *disk != gone).map(|disk| machine.disks[disk].disk()).collect();
+        let (store, recovered) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
+        assert_eq!(recovered.report.packs_missing, 0);
+        expect_all(&machine, &store, &contents);
+        let lacking = store.status().lacking.packs;
+        assert!(lacking > 0);
+        let report = restore(&machine, &store);
+        assert_eq!((report.written, report.lacking, report.problems), (lacking, 0, vec![]));
+        assert_eq!(store.status().lacking.packs, 0);
+        let more = contents_beyond(&contents);
+        machine.run(async {
+            store.put_many(Class::Data, more.clone()).await.unwrap();
+            store.settle().await.unwrap();
+        });
+        close(&machine, store);
+        let mut packs = packs(&machine);
+        packs.values_mut().for_each(|files| drop(files.remove(&gone)));
+        assert!(packs.values().all(|files| files.len() == 2), "of what was there and of what came");
+        // It is back, with what it had.
+        let store = open(&machine);
+        expect_all(&machine, &store, &contents);
+        expect_all(&machine, &store, &more);
+        expect_sound(&machine, &store);
+    }
+}
+
+fn contents_beyond(contents: &[Bytes]) -> Vec<Bytes> {
+    (0..40).map(|number| content(number + contents.len() as u64, 30_000)).collect()
+}
+
+/// K-7: who puts and settles does not hear of it.
+#[test]
+fn a_disk_that_fails_is_left_and_made_up_for() {
+    for (fails, counts) in [(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)] {
+        let machine = Machine::new(4, counts, 64 << 20);
+        let store = open(&machine);
+        let contents = contents(0..400);
+        machine.run(async {
+            for (number, some) in contents.chunks(40).enumerate() {
+                if number == 5 {
+                    machine.disks[fails].set_faults(Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() });
+                }
+                store.put_many(Class::Data, some.to_vec()).await.unwrap();
+                store.settle().await.unwrap();
+            }
+        });
+        assert!(!store.status().disks[fails].is_good && store.counters().pack_disks_left.value() > 0);
+        expect_all(&machine, &store, &contents);
+        machine.run(store.close()).unwrap();
+        let report = restore(&machine, &store);
+        // Of two disks one is left: nothing can be done.
+        assert_eq!(report.written > 0, counts == 3, "{report:?}");
+        assert_eq!(report.problems, Vec::<String>::new());
+        // The index, too.
+        expect_sound_but_for(&machine, &store, fails, counts);
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        machine.disks[fails].set_faults(Faults::default());
+        // And it may be gone altogether.
+        let there: Vec<_> = (0..counts).filter(|disk| *disk != fails).map(|disk| machine.disks[disk].disk()).collect();
+        let (store, _) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
+        expect_all(&machine, &store, &contents);
+    }
+}
+
+/// N-3: whatever each of the disks has of a pack that was open when the power went, afterwards both have all of it.
+#[test]
+fn what_a_crash_left_of_a_pack_is_the_same_on_all_its_disks_afterwards() {
+    each_seed(0..60, |seed| {
+        let machine = Machine::new(seed, 3, 64 << 20);
+        let store = open(&machine);
+        let cut = machine.world.below(400) + machine.world.operations();
+        machine.world.cut_power_at(cut);
+        let contents = contents(0..100);
+        let mut promised = 0;
+        machine.run(async {
+            for (number, some) in contents.chunks(5).enumerate() {
+                let put = store.put_many(Class::Data, some.to_vec()).await;
+                if number % 3 == 0 && put.is_ok() && store.settle().await.is_ok() {
+                    promised = 5 * (number + 1);
+                }
+            }
+        });
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        let store = open(&machine);
+        expect_all(&machine, &store, &contents[..promised]);
+        machine.run(store.close()).unwrap();
+        for (pack, files) in packs(&machine) {
+            let all: Vec<&Vec<u8>> = files.values().collect();
+            assert!(all.windows(2).all(|two| two[0] == two[1]), "seed {seed}: pack {pack} differs");
+        }
+        // A file may not have been made on the second disk when the power went.
+        assert_eq!(restore(&machine, &store).problems, Vec::<String>::new());
+        expect_sound(&machine, &store);
+        drop(store);
+        for (pack, files) in packs(&machine) {
+            assert_eq!(files.len(), 2, "seed {seed}: pack {pack}");
+        }
+    });
+}
+
+/// What reclaim removes is gone from every disk.
+#[test]
+fn a_dead_pack_goes_from_all_its_disks() {
+    let (machine, contents) = node(6);
+    let store = open(&machine);
+    let kept: std::collections::BTreeSet<_> =
+        contents[..20].iter().map(|content| store.key().address(content)).collect();
+    let report = machine.run(reclaim(&store, &|address| kept.contains(address))).unwrap();
+    assert!(report.packs_deleted > 0);
+    expect_all(&machine, &store, &contents[..20]);
+    close(&machine, store);
+    expect_twice(&machine);
+}
+
+fn expect_twice(machine: &Machine) {
+    for (pack, files) in packs(machine) {
+        assert_eq!(files.len(), 2, "pack {pack}");
+    }
+}
+
+fn expect_sound_but_for(machine: &Machine, store: &Store, fails: usize, counts: usize) {
+    let report = machine.run(store.check(Depth::Deep, &|_, _| {}));
+    // Of a disk that takes no writes the superblocks lag, and on one disk alone there can be no copies.
+    let is_known = |problem: &crate::Problem| {
+        problem.path.starts_with(&format!("/d{fails}/")) || (counts == 2 && problem.code == "HF0020")
+    };
+    assert!(report.problems.iter().all(is_known), "{:?}", report.problems);
+}
+
+/// J-9 and R-5: whichever disk goes at whatever moment, no frame that was synced is missing, nor a commit.
+#[test]
+fn the_journal_outlives_any_disk() {
+    let mut homes_changed = 0;
+    each_seed(40..110, |seed| {
+        let count = 2 + (seed % 2) as usize;
+        let machine = Machine::new(seed, count, 64 << 20);
+        let any = || machine.world.below(count as u64) as usize;
+        let mut promised: Vec<Vec<u8>> = Vec::new();
+        let mut logged = 0_u64;
+        for life in 0..6 {
+            // One at a time is what two copies stand: one is gone, or fails while the node works, and all are there in the next life.
+            let gone = (life % 2 == 1).then(any);
+            let there = (0..count).filter(|disk| Some(*disk) != gone).map(|disk| machine.disks[disk].disk());
+            let there: Vec<_> = there.collect();
+            let (store, recovered) = machine
+                .run(Store::open(&machine.world.platform(), &there, two_copies()))
+                .unwrap_or_else(|error| panic!("seed {seed}, life {life} without {gone:?}: {error}"));
+            let mut history = history_of(&recovered);
+            let (found, expected) = (history.len(), promised.len());
+            assert!(history.starts_with(&promised), "seed {seed}, life {life} without {gone:?}: {found} of {expected}");
+            promised.clone_from(&history);
+            let fails = (gone.is_none() && any() == 0).then(any);
+            let fault = Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() };
+            machine.run(async {
+                for round in 0..8 {
+                    if let Some(fails) = fails.filter(|_| round == 3) {
+                        machine.disks[fails].set_faults(fault.clone());
+                    }
+                    for _ in 0..3 {
+                        logged += 1;
+                        let mut frame = logged.to_le_bytes().to_vec();
+                        history.push(frame.clone());
+                        frame.resize(8 + machine.world.below(200_000) as usize, 7);
+                        store.log(&frame);
+                    }
+                    if machine.world.below(2) == 0 {
+                        store.sync_log(store.last_logged()).await.unwrap();
+                        promised.clone_from(&history);
+                    }
+                    if machine.world.below(4) == 0 {
+                        store.commit(&history.concat(), store.last_logged()).await.unwrap();
+                        promised.clone_from(&history);
+                    }
+                }
+            });
+            homes_changed += store.counters().log_homes_changed.value();
+            drop(store);
+            machine.world.restart();
+            if let Some(fails) = fails {
+                machine.disks[fails].set_faults(Faults::default());
+                let (store, recovered) = try_open(&machine).unwrap();
+                let history = history_of(&recovered);
+                assert!(history.starts_with(&promised), "seed {seed}, life {life} after {fails} failed");
+                // What was on one disk alone meanwhile is on two when a superblock covers it.
+                machine.run(store.commit(&history.concat(), store.last_logged())).unwrap();
+                promised = history;
+                drop(store);
+                machine.world.restart();
+            }
+        }
+    });
+    assert!(homes_changed > 10, "{homes_changed}");
+}
+
+/// The numbers of all frames, the committed ones first.
+fn history_of(recovered: &Recovered) -> Vec<Vec<u8>> {
+    let committed = if recovered.roots == b"first" { &[][..] } else { &recovered.roots[..] };
+    let after = recovered.frames.iter().map(|(_, frame)| &frame[..8]);
+    committed.chunks(8).chain(after).map(<[u8]>::to_vec).collect()
+}
+
+/// S-6: neither is dropped silently.
+#[test]
+fn disks_that_were_used_without_each_other_are_two_histories() {
+    let machine = Machine::new(9, 2, 64 << 20);
+    close(&machine, open(&machine));
+    for alone in [0, 1] {
+        let there = [machine.disks[alone].disk()];
+        let (store, _) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
+        machine.run(async {
+            store.log(b"alone");
+            store.commit(b"alone", store.last_logged()).await.unwrap();
+        });
+        close(&machine, store);
+    }
+    let told = try_open(&machine).err().expect("they differ");
+    assert!(matches!(told, StoreError::TwoHistories { .. }), "{told}");
+}
