@@ -60,6 +60,7 @@ mod left_out;
 mod commit;
 mod snapshot;
 
+mod members;
 mod mender;
 mod reclaim;
 mod scrub;
@@ -86,8 +87,8 @@ pub use status::{Description, Space, Status, metrics};
 /// The options of the store below.
 pub use store::Options as StoreOptions;
 pub use store::{
-    CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Health, Problem, ReclaimReport,
-    RecoveryReport, Remedy, ScrubStatus, Share, StoreError, StoreStatus, Weights, are_free,
+    CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, DrainPlan, Gone, Health, Problem,
+    ReclaimReport, RecoveryReport, Remedy, ScrubStatus, Share, StoreError, StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use write::Allocate;

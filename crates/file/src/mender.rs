@@ -34,10 +34,6 @@ impl FileSystem {
                 let progress = |done, total| *self.mending.lock() = Some((done, total));
                 let report = self.restore_copies(self.options.repair_share, &progress).await;
                 *self.mending.lock() = None;
-                if report.is_index_moved {
-                    // The superblock says where it is.
-                    let _ = self.store.renew_root().await;
-                }
                 *self.mended.lock() = report;
             }
         }

@@ -22,6 +22,11 @@ impl FileSystem {
         self.options.background_share
     }
 
+    /// What the mender may take of the time.
+    pub fn repair_share(&self) -> Share {
+        self.options.repair_share
+    }
+
     /// What [`FileSystem::scrub`] would read.
     pub fn scrub_plan(&self, older_than: Duration) -> ScrubPlan {
         self.store.scrub_plan(older_than)

@@ -8,6 +8,7 @@
 
 mod completion;
 mod cp;
+mod disk;
 mod doctor;
 mod fsck;
 mod gc;
@@ -79,6 +80,7 @@ enum Verb {
     Fsck(fsck::Arguments),
     Scrub(scrub::Arguments),
     Gc(gc::Arguments),
+    Disk(disk::Arguments),
     Snapshot(snapshot::Arguments),
     Cp(cp::Arguments),
     Doctor(doctor::Arguments),
@@ -121,6 +123,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Fsck(arguments) => fsck::run(&arguments),
         Verb::Scrub(arguments) => scrub::run(&arguments),
         Verb::Gc(arguments) => gc::run(&arguments),
+        Verb::Disk(arguments) => disk::run(&arguments),
         Verb::Snapshot(arguments) => snapshot::run(&arguments),
         Verb::Cp(arguments) => cp::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),

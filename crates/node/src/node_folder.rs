@@ -1,7 +1,7 @@
 //! A node's folder: who the node is, which disks are its own, and the lock that one daemon holds.
 //!
 //! ```text
-//! NODE/node            format, uuid, number, disks        (this module; written once by init)
+//! NODE/node            format, uuid, number, disks        (this module; written by init and `hydrafs disk`)
 //! NODE/hydrafs.toml    settings                           (config)
 //! NODE/lock            flock of the running daemon; who it is, for messages, and its [`Stage`]
 //! NODE/control.sock    the running daemon's control socket (control)
@@ -61,7 +61,7 @@ pub struct NodeFolder {
     pub path: PathBuf,
     /// Who the node is.
     pub identity: Identity,
-    /// Whether this process opens the node also if disks other than disk 0 are missing.
+    /// Whether this process opens the node also if disks are missing, unless the journal is on no other.
     pub goes_without_disks: bool,
 }
 
@@ -109,13 +109,31 @@ impl NodeFolder {
         if !settings.exists() {
             write_durably(&settings, config::starter().as_bytes()).map_err(cannot)?;
         }
-        let body = toml::to_string(&identity).expect("an identity is plain numbers and strings; paths were checked");
-        let text =
-            format!("# A HydraFS node. Written by `hydrafs init`; settings are in {}.\n{body}", config::FILE_NAME);
         // The file `node` comes last: with it the folder is a node.
-        write_durably(&path.join(NODE_FILE), text.as_bytes()).map_err(cannot)?;
+        identity.write(path).map_err(cannot)?;
         let path = path.canonicalize().map_err(cannot)?;
         Ok(NodeFolder { path, identity, goes_without_disks: false })
+    }
+
+    /// Notes one more disk, an absolute path.
+    pub fn note_disk(&self, disk: &Path) -> Result<(), Failure> {
+        self.change_disks(|disks| {
+            if !disks.iter().any(|known| self.path.join(known) == disk) {
+                disks.push(disk.strip_prefix(&self.path).unwrap_or(disk).to_owned());
+            }
+        })
+    }
+
+    /// Forgets a disk.
+    pub fn forget_disk(&self, disk: &Path) -> Result<(), Failure> {
+        self.change_disks(|disks| disks.retain(|known| self.path.join(known) != disk))
+    }
+
+    fn change_disks(&self, change: impl FnOnce(&mut Vec<PathBuf>)) -> Result<(), Failure> {
+        // As it is now: another command may have changed it since it was read.
+        let mut identity = NodeFolder::open(&self.path)?.identity;
+        change(&mut identity.disks);
+        identity.write(&self.path).map_err(|error| Failure::new("cannot note the node's disks", error).at(&self.path))
     }
 
     /// The node's settings.
@@ -145,7 +163,7 @@ impl NodeFolder {
     pub fn disks(&self) -> Result<Vec<Disk>, Failure> {
         let open = |path: PathBuf| {
             const MEND: &str = "mount or reconnect the disk, or bring its folder back, then try again; `--degraded` (of mount, \
-                                serve and fsck) goes without a disk that is not the first; nothing was changed";
+                                serve and fsck) goes without a disk that does not have the journal alone; nothing was changed";
             match Directory::open(&path) {
                 Ok(disk) => Ok(disk),
                 Err(error) if self.goes_without_disks => Ok(Disk::missing(path.display().to_string(), error.detail)),
@@ -300,6 +318,12 @@ impl Lock {
 }
 
 impl Identity {
+    fn write(&self, folder: &Path) -> std::io::Result<()> {
+        let body = toml::to_string(self).expect("an identity is plain numbers and strings; paths were checked");
+        let text = format!("# A HydraFS node. Written by `hydrafs`; settings are in {}.\n{body}", config::FILE_NAME);
+        write_durably(&folder.join(NODE_FILE), text.as_bytes())
+    }
+
     fn parse(text: &str, path: &Path) -> Result<Identity, Failure> {
         let cannot = |why: String| Failure::new("cannot read the node's identity", why).at(path);
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {

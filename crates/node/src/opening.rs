@@ -170,6 +170,14 @@ pub(crate) fn explain(what: &str, folder: &NodeFolder, error: &FileError) -> Fai
         )
         .place(&**path)
         .mend("check the disk; `hydrafs fsck --repair --accept-loss` goes on with what was before them; nothing was changed"),
+        FileError::Store(StoreError::TwoHistories { newer, older }) => {
+            Failure::new(what, format!("this disk and {older} were each used without the other, and each has what the other has not"))
+                .place(&**newer)
+                .mend(format!(
+                    "name the node without one of them (`--degraded`) to see what it has and to copy it; `hydrafs fsck --repair \
+                     --accept-loss` goes on with what {newer} has; nothing was changed"
+                ))
+        }
         FileError::Store(StoreError::Disk(error)) => explain_disk(what, error),
         error => at_node(error.to_string()),
     }

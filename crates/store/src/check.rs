@@ -191,7 +191,7 @@ impl<'a> Check<'a> {
         // No commit meanwhile: both slots of every disk rest.
         let _root = store.root.lock().await;
         let (newest, _) = store.newest_superblock();
-        for (number, disk) in store.pool.disks.iter().enumerate() {
+        for (number, disk) in store.pool.disks.iter() {
             if disk.is_missing {
                 let words = (format!("disk {number}, {}", identity::hex(&disk.uuid)), disk.words());
                 self.problem("HF0019", "a disk", (disk.disk.path().to_owned(), 0), words, None);

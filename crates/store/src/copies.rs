@@ -4,17 +4,19 @@
 //!       of what was there, or becomes one more of the pack's disks: a crash leaves what was there before.
 //! F-6   A pack that reclaim or a repair took out of the catalog meanwhile is not brought back: whether it is there still and that it is on one
 //!       disk more is one step.
+//! F-7   A pack leaves a disk that is drained when it is on enough others, or on all of them: first nobody counts on its being there, then its
+//!       file goes.
+//!
+//! F-8   One at a time writes copies (`copy_work`): the name of a copy is that of its pack, and whoever comes second looks again at what is lacking.
 //!
 //! Not here: what is wrong (`check`), packs of which a chunk is good nowhere (`repair`).
-
-use std::collections::BTreeMap;
 
 use platform::disk::{DiskErrorKind, Open};
 
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{
-    ChunkHeader, Class, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
+    ChunkHeader, Class, INDEX_FILE, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
 };
 use crate::pace::{Pace, Share};
 use crate::pack::{PackKnown, PackState};
@@ -48,6 +50,8 @@ struct Due {
     suspect: DiskSet,
     /// On how many disks more it should be.
     lacking: usize,
+    /// Where it should not be: P-6.
+    leaving: DiskSet,
 }
 
 impl Store {
@@ -55,10 +59,24 @@ impl Store {
     /// done and of bytes in all. After the end of the pace no other pack is begun.
     pub async fn restore_copies(&self, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> CopiesReport {
         let mut report = CopiesReport::default();
-        if !self.pool.for_index().is_good() && !self.pool.good().is_empty() {
+        let drained = self.pool.drained();
+        if !drained.is_empty() {
+            self.packs.seal_on(drained).await;
+            if let Err(error) = self.journal.move_homes().await {
+                report.problems.push(format!("the journal cannot leave a disk: {error}"));
+            }
+        }
+        if self.is_index_due() {
             // P-5.
+            let before = self.pool.index_disk();
             match self.remake_index(&|| pace.goes_on()).await {
-                Ok(()) => report.is_index_moved = true,
+                Ok(()) => {
+                    report.is_index_moved = true;
+                    // It says where the index is.
+                    if self.renew_root().await.is_ok() && self.pool.drained().has(before) {
+                        let _ = self.pool.disks[before].disk.remove(INDEX_FILE);
+                    }
+                }
                 Err(error) => report.problems.push(format!("the index cannot be made on another disk: {error}")),
             }
         }
@@ -71,7 +89,17 @@ impl Store {
                 break;
             }
             report.packs += 1;
-            match self.bring(&due, pace, &mut report).await {
+            let bytes = bytes(&due);
+            // Somebody else may have done it meanwhile.
+            let work = self.copy_work.lock().await;
+            let due = self.packs.known_pack(due.pack).and_then(|known| self.due_copy(due.pack, known));
+            let Some(due) = due else {
+                done += bytes;
+                continue;
+            };
+            let brought = self.bring(&due, pace, &mut report).await;
+            drop(work);
+            match brought {
                 Ok(()) => {}
                 // It went meanwhile, and nothing of it is lacking.
                 Err(_) if !self.packs.has(due.pack) => {}
@@ -80,7 +108,7 @@ impl Store {
                     report.problems.push(format!("{}: {error}", pack_path(due.pack)));
                 }
             }
-            done += bytes(&due);
+            done += bytes;
         }
         tell(done, total);
         report
@@ -89,34 +117,45 @@ impl Store {
     /// Whether there is anything for [`Store::restore_copies`] to do, as far as disks for it are there.
     #[must_use]
     pub fn lacks_copies(&self) -> bool {
-        !self.due_copies().is_empty() || (!self.pool.for_index().is_good() && !self.pool.good().is_empty())
+        let drained = self.pool.drained();
+        let is_on_drained = |known: &PackKnown| !known.disks().both(drained).is_empty();
+        (!drained.is_empty() && self.packs.known().values().any(is_on_drained))
+            || !self.pool.homes().both(drained).is_empty()
+            || !self.due_copies().is_empty()
+            || self.is_index_due()
+    }
+
+    fn is_index_due(&self) -> bool {
+        !self.pool.for_index().takes() && !self.pool.takers().is_empty()
     }
 
     fn due_copies(&self) -> Vec<Due> {
-        let mut suspects: BTreeMap<u64, DiskSet> = BTreeMap::new();
-        for (pack, disk) in &*self.packs.suspects.lock() {
-            let disks = suspects.entry(*pack).or_default();
-            *disks = disks.with(*disk);
+        self.packs.known().into_iter().filter_map(|(pack, known)| self.due_copy(pack, known)).collect()
+    }
+
+    /// What has to be done with a pack, if anything.
+    fn due_copy(&self, pack: u64, known: PackKnown) -> Option<Due> {
+        if !matches!(known.state, PackState::Sealed) {
+            return None;
         }
-        let good: DiskSet = self.pool.there().filter(|(_, disk)| disk.is_good()).map(|(number, _)| number).collect();
-        let sealed = self.packs.known().into_iter().filter(|(_, known)| matches!(known.state, PackState::Sealed));
-        let due = sealed.filter_map(|(pack, known)| {
-            let disks = known.disks();
-            let sound = disks.iter().filter(|disk| good.has(*disk)).count();
-            let suspect: DiskSet =
-                suspects.get(&pack).copied().unwrap_or_default().iter().filter(|disk| good.has(*disk)).collect();
-            let others = suspect.iter().filter(|disk| !disks.has(*disk)).count();
-            let wanted = self.packs.wanted(&known.summary).min(good.count());
-            let lacking = wanted.saturating_sub(sound + others);
-            (lacking > 0 || !suspect.is_empty()).then_some(Due { pack, known, suspect, lacking })
-        });
-        due.collect()
+        let (takers, drained) = (self.pool.takers(), self.pool.drained());
+        let disks = known.disks();
+        let sound = disks.both(takers).count();
+        let suspect = self.packs.suspect_on(pack).both(takers);
+        let others = suspect.iter().filter(|disk| !disks.has(*disk)).count();
+        let wanted = self.packs.wanted(&known.summary).min(takers.count());
+        let lacking = wanted.saturating_sub(sound + others);
+        // Where nothing takes anything it stays.
+        let leaving = if takers.is_empty() { DiskSet::NONE } else { disks.both(drained) };
+        let is_due = lacking > 0 || !suspect.is_empty() || !leaving.is_empty();
+        is_due.then_some(Due { pack, known, suspect, lacking, leaving })
     }
 
     /// The same for one pack, at once.
     pub(crate) async fn restore_pack(&self, pack: u64) -> Result<String, StoreError> {
         let mut report = CopiesReport::default();
-        let Some(due) = self.due_copies().into_iter().find(|due| due.pack == pack) else {
+        let _work = self.copy_work.lock().await;
+        let Some(due) = self.packs.known_pack(pack).and_then(|known| self.due_copy(pack, known)) else {
             return Ok("no disk for it is there, or it is on enough".to_owned());
         };
         self.bring(&due, &Pace::new(&self.platform, &|| Share::FULL, &|| true), &mut report).await?;
@@ -124,7 +163,7 @@ impl Store {
     }
 
     async fn bring(&self, due: &Due, pace: &Pace<'_>, report: &mut CopiesReport) -> Result<(), StoreError> {
-        let Due { pack, known, suspect, lacking } = due;
+        let Due { pack, known, suspect, lacking, leaving } = due;
         let bytes = known.summary.file_bytes();
         let class = known.summary.class;
         let taken: DiskSet = suspect.iter().chain(known.disks().iter()).collect();
@@ -135,13 +174,27 @@ impl Store {
             report.written += 1;
             report.bytes += bytes;
         }
-        if others.len() < *lacking { Err(self.pool.full("a copy of a pack", bytes)) } else { Ok(()) }
+        if others.len() < *lacking {
+            return Err(self.pool.full("a copy of a pack", bytes));
+        }
+        leaving.iter().try_for_each(|disk| self.leave(*pack, disk))
     }
 
-    /// Writes a sealed pack to a disk, as it is on the others.
+    /// F-7.
+    fn leave(&self, pack: u64, disk: usize) -> Result<(), StoreError> {
+        if self.packs.leave_disk(pack, disk) {
+            let on = &self.pool.disks[disk].disk;
+            let removed = on.remove(&pack_path(pack)).and_then(|()| on.sync_directory(PACKS));
+            removed.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a sealed pack to a disk, as it is on the others. The caller holds `copy_work`.
     pub(crate) async fn copy_pack(&self, pack: u64, to: usize, pace: &Pace<'_>) -> Result<(), StoreError> {
-        let known = self.packs.known().remove(&pack);
-        let Some(known) = known.filter(|known| matches!(known.state, PackState::Sealed)) else { return Ok(()) };
+        let Some(known) = self.packs.known_pack(pack).filter(|known| matches!(known.state, PackState::Sealed)) else {
+            return Ok(());
+        };
         let path = copy_path(pack);
         let written = self.write_copy(pack, &known, to, pace).await;
         let on = &self.pool.disks[to].disk;

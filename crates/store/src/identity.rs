@@ -8,6 +8,9 @@
 //! D-4   A node is opened without a disk only where the caller said so ([`crate::Options::goes_without_disks`]), and never without all disks
 //!       that have the journal. A disk that is there and belongs to another node is refused all the same. Nothing
 //!       is written to the place where a missing disk should be.
+//! D-5   Which disks a node has the newest superblock says. One more is formatted first, and gets nothing before a superblock that names it is
+//!       durable; one that goes has nothing any more when a superblock without it is written, and is wiped after that. So what says that it is
+//!       a disk of the node, and is named nowhere, was never taken in or has gone: it is left alone.
 
 use base::hash::DomainKey;
 use base::id::{NodeNumber, Position};
@@ -17,12 +20,12 @@ use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    IDENTITY_COPY, IDENTITY_FILE, INDEX_FILE, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX, SUPERBLOCK_FILE,
-    Superblock, Unfit,
+    IDENTITY_COPY, IDENTITY_FILE, INDEX_FILE, INDEX_NEW, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX,
+    SUPERBLOCK_FILE, Superblock, Unfit,
 };
 
 /// Held while the store is open.
-pub(crate) type Locks = Vec<Box<dyn Send + Sync>>;
+pub(crate) type Lock = Box<dyn Send + Sync>;
 
 /// Formats empty disks as one node.
 pub(crate) async fn create(
@@ -56,6 +59,7 @@ pub(crate) async fn create(
     let mut key = [0; 32];
     platform.chance.fill(&mut key);
     let superblock = Superblock {
+        drained: DiskSet::NONE,
         generation: 1,
         is_closed: false,
         node_identity,
@@ -70,17 +74,9 @@ pub(crate) async fn create(
         roots: roots.to_vec(),
     };
     for (number, disk) in disks.iter().enumerate().rev() {
-        disk.make_directory(PACKS)?;
-        if number == 0 {
-            disk.make_directory(JOURNAL)?;
-        }
-        // Both slots exist from the start, so that a commit never changes the file's length.
         let mut slots = vec![0; Superblock::BYTES * 2];
         let offset = usize::try_from(Superblock::offset(1)).expect("below two slots");
         slots[offset..offset + Superblock::BYTES].copy_from_slice(&superblock.encode(&uuids[number]));
-        disk.write_durably(SUPERBLOCK_FILE, &slots).await?;
-        // Makes the lock file; nobody holds it after this.
-        drop(disk.lock(LOCK_FILE)?);
         let identity = Identity {
             node_identity,
             node,
@@ -90,9 +86,57 @@ pub(crate) async fn create(
             created: platform.clock.now(),
             key: DomainKey(key),
         };
-        write_again(disk, &identity).await?;
+        format(disk, &identity, &slots).await?;
     }
     Ok(())
+}
+
+/// Makes a directory a disk: everything that a disk has, and who it is last (D-2). `slots` is for its superblocks: both are there from the
+/// start, so that a commit never changes the file's length.
+async fn format(disk: &Disk, identity: &Identity, slots: &[u8]) -> Result<(), StoreError> {
+    disk.make_directory(PACKS)?;
+    disk.make_directory(JOURNAL)?;
+    disk.write_durably(SUPERBLOCK_FILE, slots).await?;
+    // Makes the lock file; nobody holds it after this.
+    drop(disk.lock(LOCK_FILE)?);
+    write_again(disk, identity).await?;
+    Ok(())
+}
+
+/// Formats a directory as one more disk of a node, that no superblock names yet (D-5). One that was formatted so before, and never taken in, is
+/// formatted again.
+pub(crate) async fn format_more(disk: &Disk, identity: &Identity, table: &[[u8; 16]]) -> Result<(), StoreError> {
+    match disk.read(IDENTITY_FILE).await.map(|bytes| Identity::decode(&bytes)) {
+        Ok(Ok(found)) if found.node_identity == identity.node_identity && !table.contains(&found.disk_uuid) => {
+            if !disk.list(PACKS)?.is_empty() {
+                let why = "it was a disk of this node, and packs are on it (files under `packs`).";
+                return Err(refused(disk.path(), why, "Remove them yourself if nobody needs them."));
+            }
+            wipe(disk)?;
+        }
+        _ => {}
+    }
+    refuse_used(disk)?;
+    format(disk, identity, &[0; Superblock::BYTES * 2]).await
+}
+
+/// Makes a directory no disk: who it was goes first.
+pub(crate) fn wipe(disk: &Disk) -> Result<(), DiskError> {
+    let remove = |path: &str| match disk.remove(path) {
+        Err(error) if error.kind != DiskErrorKind::Absent => Err(error),
+        _ => Ok(()),
+    };
+    remove(IDENTITY_FILE)?;
+    remove(IDENTITY_COPY)?;
+    disk.sync_directory("")?;
+    for file in [SUPERBLOCK_FILE, INDEX_FILE, INDEX_NEW] {
+        remove(file)?;
+    }
+    for name in disk.list(JOURNAL).unwrap_or_default() {
+        remove(&format!("{JOURNAL}/{name}"))?;
+    }
+    disk.sync_directory(JOURNAL)?;
+    disk.sync_directory("")
 }
 
 pub(crate) fn too_large(roots: &[u8]) -> StoreError {
@@ -138,27 +182,34 @@ pub(crate) struct Member {
     pub(crate) identity: Identity,
     /// Why it is not there, if it is not.
     pub(crate) missing: Option<String>,
+    pub(crate) lock: Option<Lock>,
 }
 
-/// The disks of a node, checked and locked.
+/// A directory that says that it is a disk of the node.
+pub(crate) struct Candidate {
+    pub(crate) disk: Disk,
+    pub(crate) identity: Identity,
+    /// D-3.
+    lock: Lock,
+    /// Whether a file of its identity is to be written again, and what is wrong with it unless it was never there.
+    damage: Option<Option<String>>,
+}
+
+/// What was named as the disks of a node.
 pub(crate) struct Opened {
-    /// Those that are there, by number; at least one.
-    pub(crate) disks: Vec<(Disk, Identity)>,
-    /// The others, by number.
-    pub(crate) missing: Vec<Missing>,
-    pub(crate) locks: Locks,
-    /// Those where a file is to be written again, with what is wrong with it unless it was never there.
-    pub(crate) damaged: Vec<(usize, Option<String>)>,
+    /// By number; at least one.
+    pub(crate) candidates: Vec<Candidate>,
+    /// Paths of what is not there, with the reasons.
+    let_go: Vec<(String, String)>,
 }
 
-/// Reads who the disks are, checks that they are one whole node (or all of it that is there, if it `goes_without` the rest), and locks
-/// them.
+/// Reads who the disks are, checks that they are of one node, and locks them. If it `goes_without` some, what is not there is let go.
 pub(crate) async fn open(disks: &[Disk], goes_without: bool) -> Result<Opened, StoreError> {
-    let (mut known, mut damaged, mut let_go) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut known, mut damages, mut let_go) = (Vec::new(), Vec::new(), Vec::new());
     for disk in disks {
         match read(disk).await {
             Ok((identity, damage)) => {
-                damaged.extend(damage.map(|what| (usize::from(identity.disk), what)));
+                damages.push(damage);
                 known.push((disk.clone(), identity));
             }
             Err(error) if goes_without && is_missing(disk, &error) => {
@@ -168,21 +219,26 @@ pub(crate) async fn open(disks: &[Disk], goes_without: bool) -> Result<Opened, S
             Err(error) => return Err(error),
         }
     }
-    known.sort_by_key(|(_, identity)| identity.disk);
-    let missing = name_missing(check_whole(&known, goes_without, &let_go)?, let_go);
+    refuse_foreign(&known, &let_go)?;
     refuse_read_only(&known)?;
-    let mut locks = Locks::new();
-    for (disk, _) in &known {
-        match disk.lock(LOCK_FILE) {
-            Ok(lock) => locks.push(lock),
-            Err(error) if error.kind == DiskErrorKind::Locked => {
-                let why = "it is in use by another HydraFS process, which holds its lock.";
-                return Err(refused(disk.path(), why, "Stop that process, or talk to it instead."));
-            }
-            Err(error) => return Err(error.into()),
-        }
+    let mut candidates = Vec::with_capacity(known.len());
+    for ((disk, identity), damage) in known.into_iter().zip(damages) {
+        let lock = lock(&disk)?;
+        candidates.push(Candidate { disk, identity, lock, damage });
     }
-    Ok(Opened { disks: known, missing, locks, damaged })
+    candidates.sort_by_key(|candidate| candidate.identity.disk);
+    Ok(Opened { candidates, let_go })
+}
+
+/// Takes the lock of a disk.
+pub(crate) fn lock(disk: &Disk) -> Result<Lock, StoreError> {
+    disk.lock(LOCK_FILE).map_err(|error| match error.kind {
+        DiskErrorKind::Locked => {
+            let why = "it is in use by another HydraFS process, which holds its lock.";
+            refused(disk.path(), why, "Stop that process, or talk to it instead.")
+        }
+        _ => error.into(),
+    })
 }
 
 /// Whether nobody has a store open on one of these disks, nor is about to give it up: the locks are the last that goes.
@@ -202,6 +258,58 @@ fn is_missing(disk: &Disk, error: &StoreError) -> bool {
     matches!(error, StoreError::Disk(_) | StoreError::Corrupt { .. }) || is_nobody(disk)
 }
 
+/// The disks of a node, checked and locked.
+pub(crate) struct Whole {
+    /// By number, with those that are missing.
+    pub(crate) members: Vec<Member>,
+    /// Those where a file is to be written again, with what is wrong with it unless it was never there.
+    pub(crate) damaged: Vec<(usize, Option<String>)>,
+    /// Paths of what is no disk of the node (any more), though it says so.
+    pub(crate) strangers: Vec<String>,
+}
+
+impl Opened {
+    /// The whole node that `table` names, uuids by number with zeroes where there is no disk; or all of it that is there, if it `goes_without`
+    /// the rest.
+    pub(crate) fn whole(self, table: &[[u8; 16]], goes_without: bool) -> Result<Whole, StoreError> {
+        let Opened { candidates, let_go } = self;
+        let (known, strangers): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|candidate| table.contains(&candidate.identity.disk_uuid));
+        for Candidate { disk, identity, .. } in &known {
+            let uuid = table.get(usize::from(identity.disk));
+            if uuid != Some(&identity.disk_uuid) {
+                let why = format!(
+                    "it is not the disk that the superblock knows as number {}: expected {}, found {}.",
+                    identity.disk,
+                    uuid.map_or("none".to_owned(), |uuid| hex(uuid)),
+                    hex(&identity.disk_uuid)
+                );
+                return Err(refused(disk.path(), why, "Name the original disk."));
+            }
+        }
+        let strangers = strangers.into_iter().map(|stranger| stranger.disk.path().to_owned()).collect();
+        let first = known.first().expect("the newest superblock is on one of them").identity.clone();
+        let missing = name_missing(missing_numbers(&known, table, goes_without)?, let_go);
+        let damaged = known.iter().filter_map(|known| Some((usize::from(known.identity.disk), known.damage.clone()?)));
+        let damaged = damaged.collect();
+        let missing = missing.into_iter().map(|Missing { number, path, why }| {
+            let detail = format!("disk {number} is missing ({why}); mount it again and restart the daemon");
+            // Never written: it is good for words only.
+            let identity = Identity { disk: number, disk_uuid: table[usize::from(number)], ..first.clone() };
+            Member { disk: Disk::missing(path, detail), identity, missing: Some(why), lock: None }
+        });
+        let known = known.into_iter().map(|Candidate { disk, identity, lock, .. }| Member {
+            disk,
+            identity,
+            missing: None,
+            lock: Some(lock),
+        });
+        let mut members: Vec<Member> = known.chain(missing).collect();
+        members.sort_by_key(|member| member.identity.disk);
+        Ok(Whole { members, damaged, strangers })
+    }
+}
+
 /// Which of the disks that were let go is which: they are given by number, mostly. A number for which there is none was not given at all.
 fn name_missing(numbers: Vec<u16>, let_go: Vec<(String, String)>) -> Vec<Missing> {
     let mut let_go = let_go.into_iter();
@@ -213,23 +321,19 @@ fn name_missing(numbers: Vec<u16>, let_go: Vec<(String, String)>) -> Vec<Missing
     numbers.into_iter().map(named).collect()
 }
 
-/// All disks of the node, by number. What is to be known of a missing one the superblock knows, with the `uuids` of all.
-pub(crate) fn members(known: Vec<(Disk, Identity)>, missing: Vec<Missing>, uuids: &[[u8; 16]]) -> Vec<Member> {
-    let first = known[0].1.clone();
-    let missing = missing.into_iter().map(|Missing { number, path, why }| {
-        let detail = format!("disk {number} is missing ({why}); mount it again and restart the daemon");
-        // Never written: it is good for words only.
-        let identity = Identity { disk: number, disk_uuid: uuids[usize::from(number)], ..first.clone() };
-        Member { disk: Disk::missing(path, detail), identity, missing: Some(why) }
-    });
-    let known = known.into_iter().map(|(disk, identity)| Member { disk, identity, missing: None });
-    let mut members: Vec<Member> = known.chain(missing).collect();
-    members.sort_by_key(|member| member.identity.disk);
-    assert!(
-        members.iter().enumerate().all(|(number, member)| usize::from(member.identity.disk) == number),
-        "each number once, and none left out: `check_whole` has looked"
-    );
-    members
+/// Numbers of the disks that are missing.
+fn missing_numbers(known: &[Candidate], table: &[[u8; 16]], goes_without: bool) -> Result<Vec<u16>, StoreError> {
+    let numbers = (0..).zip(table).filter(|(_, uuid)| **uuid != [0; 16]).map(|(number, _)| number);
+    let is_there = |number: &u16| known.iter().any(|candidate| candidate.identity.disk == *number);
+    let missing: Vec<u16> = numbers.clone().filter(|number| !is_there(number)).collect();
+    let Some(number) = missing.first() else { return Ok(missing) };
+    if !goes_without {
+        let (expected, found) = (numbers.count(), known.len());
+        let why = format!("disk {number} of this node is missing: expected {expected} disks, found {found}.");
+        let advice = "Mount the missing disk and name it too, or go without it (`--degraded`): what lies there cannot be read then.";
+        return Err(refused(known[0].disk.path(), why, advice));
+    }
+    Ok(missing)
 }
 
 // Tells at once what the first commit would meet.
@@ -252,10 +356,10 @@ pub(crate) async fn write_again(disk: &Disk, identity: &Identity) -> Result<(), 
 }
 
 /// What is wrong with a file of an identity, unless it was never there.
-type Damage = Option<String>;
+pub(crate) type Damage = Option<String>;
 
 // Who the disk is, and whether its identity is to be written again.
-async fn read(disk: &Disk) -> Result<(Identity, Option<Damage>), StoreError> {
+pub(crate) async fn read(disk: &Disk) -> Result<(Identity, Option<Damage>), StoreError> {
     let first = match disk.read(IDENTITY_FILE).await {
         Ok(bytes) => Identity::decode(&bytes).map_err(|unfit| damaged(disk, IDENTITY_FILE, unfit)),
         Err(error) if error.kind == DiskErrorKind::Absent => {
@@ -297,12 +401,7 @@ pub(crate) fn unfit_error(what: &'static str, disk: &str, file: &str, offset: u6
     refused(&path, why, advice)
 }
 
-/// Gives the numbers of the disks that are missing.
-fn check_whole(
-    known: &[(Disk, Identity)],
-    goes_without: bool,
-    let_go: &[(String, String)],
-) -> Result<Vec<u16>, StoreError> {
+fn refuse_foreign(known: &[(Disk, Identity)], let_go: &[(String, String)]) -> Result<(), StoreError> {
     let Some((_, first)) = known.first() else {
         if let Some((path, why)) = let_go.first() {
             let why = format!("every disk of this node is missing. {path}: {why}.");
@@ -323,26 +422,14 @@ fn check_whole(
             return Err(refused(disk.path(), why, "Name only the disks of one node."));
         }
     }
-    for pair in known.windows(2) {
-        if pair[0].1.disk == pair[1].1.disk {
-            let why = format!("it is disk {} of the node, and so is {}.", pair[1].1.disk, pair[0].0.path());
-            return Err(refused(
-                pair[1].0.path(),
-                why,
-                "Name each disk once, and no copy of a disk beside its original.",
-            ));
+    for (at, (disk, identity)) in known.iter().enumerate() {
+        let is_same = |(_, other): &&(Disk, Identity)| other.disk_uuid == identity.disk_uuid;
+        if let Some((other, _)) = known[..at].iter().find(is_same) {
+            let why = format!("it is disk {} of the node, and so is {}.", identity.disk, other.path());
+            return Err(refused(disk.path(), why, "Name each disk once, and no copy of a disk beside its original."));
         }
     }
-    let is_there = |number: &u16| known.iter().any(|(_, identity)| identity.disk == *number);
-    let missing: Vec<u16> = (0..first.disk_count).filter(|number| !is_there(number)).collect();
-    let Some(number) = missing.first() else { return Ok(missing) };
-    let (path, count) = (known[0].0.path(), known.len());
-    let why = format!("disk {number} of this node is missing: expected {} disks, found {count}.", first.disk_count);
-    if !goes_without {
-        let advice = "Mount the missing disk and name it too, or go without it (`--degraded`): what lies there cannot be read then.";
-        return Err(refused(path, why, advice));
-    }
-    Ok(missing)
+    Ok(())
 }
 
 /// Who a disk is. The key is a secret.

@@ -45,6 +45,7 @@ use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{FrameHeader, JOURNAL, SegmentHeader, segment_path};
+use crate::options::Options;
 use crate::pool::Pool;
 use crate::run::Run;
 
@@ -146,15 +147,15 @@ impl Journal {
         tasks: Arc<dyn Tasks>,
         pool: Arc<Pool>,
         counters: Arc<Counters>,
-        (segment_bytes, copies): (u64, u8),
+        options: &Options,
         resume: Resume,
     ) -> Journal {
         Journal {
             tasks,
             pool,
             counters,
-            segment_bytes: segment_size(segment_bytes),
-            copies: usize::from(copies.max(1)),
+            segment_bytes: segment_size(options.segment_bytes),
+            copies: usize::from(options.copies.max(1)),
             segment_count: AtomicU64::new((resume.live.len() + resume.spare.len()) as u64),
             buffer: Mutex::new(Buffer {
                 run: Run::default().begin(0, BUFFER_BYTES),
@@ -384,20 +385,27 @@ impl Journal {
     /// J-9: where a home failed, or there should be more of them, others take its place, and the next frame begins a segment there.
     fn look_at_homes(&self, segments: &mut Segments) {
         let homes = self.pool.homes();
-        let good = self.pool.good();
-        if homes.both(good) != homes || homes.count() < self.copies.min(good.count()) {
+        let takers = self.pool.takers();
+        let are_better = homes.both(takers) != homes || homes.count() < self.copies.min(takers.count());
+        if are_better && (!takers.is_empty() || homes.both(self.pool.good()) != homes) {
             let homes = self.pool.choose_homes(homes, self.copies);
             self.counters.log_homes_changed.add(1);
-            for disk in homes.iter() {
-                let on = &self.pool.disks[disk].disk;
-                if on.list(JOURNAL).is_err()
-                    && let Err(error) = on.make_directory(JOURNAL).and_then(|()| on.sync_directory(""))
-                {
-                    let _ = self.pool.failed(disk, error, &self.counters);
-                }
-            }
+            make_homes(&self.pool, homes, &self.counters);
             segments.current = None;
         }
+    }
+
+    /// Has the next frame go to disks that are no homes yet, where one is drained; segments are made there in advance.
+    pub(crate) async fn move_homes(&self) -> Result<(), StoreError> {
+        self.look_at_homes(&mut *self.segments.lock().await);
+        self.prepare().await
+    }
+
+    /// Whether a disk has frames that some superblock may need, and no other home has them.
+    pub(crate) async fn needs(&self, disk: usize) -> bool {
+        let good = self.pool.good();
+        let is_alone = |live: &Live| live.disks.has(disk) && live.disks.without(disk).both(good).is_empty();
+        self.pool.homes().has(disk) || self.segments.lock().await.live.iter().any(is_alone)
     }
 
     /// What was done on no home was not done: all of them may have failed a moment ago, seen by others (seed 500002).
@@ -572,6 +580,18 @@ impl Journal {
             }
         }
         self.remove(&needless);
+    }
+}
+
+/// A disk that is to have the journal has a place for it: one that was formatted before disks had it may not.
+pub(crate) fn make_homes(pool: &Pool, homes: DiskSet, counters: &Counters) {
+    for number in homes.iter() {
+        let disk = &pool.disks[number].disk;
+        if disk.list(JOURNAL).is_err()
+            && let Err(error) = disk.make_directory(JOURNAL).and_then(|()| disk.sync_directory(""))
+        {
+            let _ = pool.failed(number, error, counters);
+        }
     }
 }
 

@@ -9,8 +9,8 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `format` and `failure`;
-//! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `recover`, `check`, `mark`, `reclaim`, `repair`. Every byte on disk:
-//! docs/format.md. Every numbered truth: docs/invariants.md.
+//! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
+//! `copies` and `members`, `mark` and `reclaim`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
 #![forbid(unsafe_code)]
@@ -34,10 +34,10 @@ mod cache;
 mod pack;
 mod reindex;
 
-mod journal;
-
 mod options;
 mod pace;
+
+mod journal;
 
 mod store;
 
@@ -50,6 +50,7 @@ mod remedy;
 mod check;
 mod copies;
 mod mark;
+mod members;
 mod reclaim;
 mod repair;
 mod scrub;
@@ -65,6 +66,7 @@ pub use failure::StoreError;
 pub use format::{Class, ROOTS_BYTES_MAX};
 pub use identity::are_free;
 pub use mark::Marks;
+pub use members::{DrainPlan, Gone};
 pub use options::Options;
 pub use pace::{Pace, Share};
 pub use platform::disk::Space;

@@ -27,8 +27,8 @@ pub(crate) mod scan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use base::hash::DomainKey;
 use base::id::ChunkAddress;
@@ -39,7 +39,7 @@ use platform::disk::{DiskError, DiskErrorKind, File, Open};
 use crate::ages::{Ages, Checked};
 use crate::chunk::Packed;
 use crate::counters::Counters;
-use crate::disks::DiskSet;
+use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::StoreError;
 use crate::format::{
     ChunkHeader, Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, Summary, encode_directory, pack_path,
@@ -146,7 +146,7 @@ pub(crate) struct Packs {
     /// On how many disks a pack should be.
     pub(crate) copies: u8,
     catalog: RwLock<BTreeMap<u64, PackKnown>>,
-    /// By disk, then by class.
+    /// By number of a disk, also of those that may come, then by class.
     lanes: Vec<[tokio::sync::Mutex<Lane>; 2]>,
     /// Taken out of their lanes with chunks that are accepted and not durable.
     stranded: tokio::sync::Mutex<Vec<Writer>>,
@@ -159,7 +159,7 @@ pub(crate) struct Packs {
     settled: AtomicU64,
     settling: Group,
     /// By disk, then by pack.
-    files: Vec<Files>,
+    files: Vec<OnceLock<Files>>,
     neighbours: neighbours::Neighbours,
     pub(crate) ages: Ages,
     /// Packs whose files are being made: the catalog has them when their names are durable.
@@ -184,15 +184,9 @@ impl Packs {
         found: FoundPacks,
     ) -> Packs {
         let clock = pool.clock.clone();
-        let files_kept = (FILES_KEPT / pool.disks.len()).max(FILES_KEPT_MIN);
-        let files = || {
-            let (weights, hash) = (quick_cache::UnitWeighter, AddressHash::default());
-            let lifecycle = quick_cache::sync::DefaultLifecycle::default();
-            quick_cache::sync::Cache::with(files_kept, files_kept as u64, weights, hash, lifecycle)
-        };
         Packs {
-            files: pool.disks.iter().map(|_| files()).collect(),
-            lanes: pool.disks.iter().map(|_| Default::default()).collect(),
+            files: (0..DISKS_MAX).map(|_| OnceLock::new()).collect(),
+            lanes: (0..DISKS_MAX).map(|_| Default::default()).collect(),
             pool,
             counters,
             index,
@@ -227,6 +221,16 @@ impl Packs {
     /// All packs, by number.
     pub(crate) fn known(&self) -> BTreeMap<u64, PackKnown> {
         self.catalog.read().clone()
+    }
+
+    /// What is known of a pack.
+    pub(crate) fn known_pack(&self, pack: u64) -> Option<PackKnown> {
+        self.catalog.read().get(&pack).cloned()
+    }
+
+    /// Disks on which a pack turned out to be damaged, while it is on others too.
+    pub(crate) fn suspect_on(&self, pack: u64) -> DiskSet {
+        self.suspects.lock().range((pack, 0)..(pack, DISKS_MAX)).map(|(_, disk)| *disk).collect()
     }
 
     /// Where a chunk lies that may be relied upon as a duplicate.
@@ -287,7 +291,7 @@ impl Packs {
             return candidates;
         }
         // Something may have been deleted since the last look.
-        self.pool.disks.iter().filter(|disk| disk.is_good()).for_each(|disk| drop(disk.look()));
+        self.pool.takers().iter().for_each(|disk| drop(self.pool.disks[disk].look()));
         self.pool.candidates(room, needed, turn)
     }
 
@@ -345,12 +349,12 @@ impl Packs {
             let disks = writer.pack.disks();
             let has_room = disks.iter().all(|disk| self.pool.room(disk, room) >= bytes);
             // K-7.
-            let is_on_enough = disks.count() >= self.copies_now();
+            let is_on_enough = disks.count() >= self.copies_now() && disks.both(self.pool.takers()) == disks;
             let fits = writer.end() + bytes <= self.pack_bytes && writer.entries.len() < self.pack_chunks_max;
             if fits && has_room && is_on_enough {
                 return true;
             }
-            if writer.entries.is_empty() {
+            if writer.entries.is_empty() && is_on_enough {
                 return has_room;
             }
             if !self.seal(lane).await {
@@ -374,7 +378,7 @@ impl Packs {
 
     /// On how many disks a pack can be now.
     pub(crate) fn copies_now(&self) -> usize {
-        usize::from(self.copies).min(self.pool.disks.iter().filter(|disk| disk.is_good()).count()).max(1)
+        usize::from(self.copies).min(self.pool.takers().count()).max(1)
     }
 
     /// K-7: has a pack go on without disks that failed; `false` where none is left, or it is stuck for another reason.
@@ -453,6 +457,10 @@ impl Packs {
     /// Seals the lane's pack; `false` if the disk could not, and then the lane is stuck or empty.
     async fn seal(&self, lane: &mut Lane) -> bool {
         let Some(writer) = &mut lane.writer else { return true };
+        if writer.entries.is_empty() {
+            self.discard(lane);
+            return true;
+        }
         let pack = writer.pack.clone();
         // Each time round but the last it leaves a disk that failed.
         loop {
@@ -489,6 +497,43 @@ impl Packs {
         true
     }
 
+    /// Lets go of an open pack in which there is nothing.
+    fn discard(&self, lane: &mut Lane) {
+        let Some(writer) = lane.writer.take() else { return };
+        let disks = writer.pack.disks();
+        disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
+        self.drop_pack(writer.pack.number);
+        for disk in disks.iter() {
+            // What is left of one is removed by the next opening.
+            let _ = self.pool.disks[disk].disk.remove(&pack_path(writer.pack.number));
+        }
+    }
+
+    /// Seals the open packs on some disks.
+    pub(crate) async fn seal_on(&self, disks: DiskSet) {
+        for lane in self.lanes() {
+            let mut lane = lane.lock().await;
+            if lane.writer.as_ref().is_some_and(|writer| !writer.pack.disks().both(disks).is_empty()) {
+                self.seal(&mut lane).await;
+            }
+        }
+    }
+
+    /// Open files of packs on a disk.
+    fn files(&self, disk: usize) -> &Files {
+        self.files[disk].get_or_init(|| {
+            let kept = (FILES_KEPT / self.pool.disks.end()).max(FILES_KEPT_MIN);
+            let (weights, hash) = (quick_cache::UnitWeighter, AddressHash::default());
+            let lifecycle = quick_cache::sync::DefaultLifecycle::default();
+            quick_cache::sync::Cache::with(kept, kept as u64, weights, hash, lifecycle)
+        })
+    }
+
+    /// The lanes of all disks.
+    fn lanes(&self) -> impl Iterator<Item = &tokio::sync::Mutex<Lane>> {
+        self.lanes.iter().take(self.pool.disks.end()).flatten()
+    }
+
     fn note_sealed(&self, sealed: SealedPack, disks: DiskSet) {
         self.counters.packs_sealed.add(1);
         self.note_known(sealed.pack, disks, sealed.summary);
@@ -503,7 +548,7 @@ impl Packs {
     /// Seals every open pack, for a clean close and before reclaim. Whether all of them are sealed.
     pub(crate) async fn seal_all(&self) -> bool {
         let mut is_all = true;
-        for lane in self.lanes.iter().flatten() {
+        for lane in self.lanes() {
             let mut lane = lane.lock().await;
             let pack =
                 lane.writer.as_ref().filter(|writer| !writer.entries.is_empty()).map(|writer| writer.pack.number);
@@ -532,7 +577,7 @@ impl Packs {
         let target = self.appended.load(Ordering::SeqCst);
         let _time = self.pool.clock.timer(&self.counters.settle);
         // Each round either ends, or takes a lane of a disk, or that disk as one of a lane's, out of the game.
-        for _ in 0..=2 * self.lanes.len() * (1 + usize::from(self.copies)) {
+        for _ in 0..=2 * self.pool.disks.end() * (1 + usize::from(self.copies)) {
             self.flush_and_sync().await;
             if self.strand().await {
                 continue;
@@ -549,7 +594,7 @@ impl Packs {
     /// Writes and syncs every lane on a good disk. Failures are left on the writers.
     async fn flush_and_sync(&self) {
         let mut unsynced = Vec::new();
-        for lane in self.lanes.iter().flatten() {
+        for lane in self.lanes() {
             let mut lane = lane.lock().await;
             if let Some(writer) = &mut lane.writer
                 && !writer.is_stuck
@@ -572,7 +617,7 @@ impl Packs {
     /// Takes writers that cannot write any more out of their lanes. Whether one goes on without a disk that failed: it was not synced.
     async fn strand(&self) -> bool {
         let mut goes_on = false;
-        for lane in self.lanes.iter().flatten() {
+        for lane in self.lanes() {
             let mut lane = lane.lock().await;
             let Some(writer) = &mut lane.writer else { continue };
             let is_bad = |disk: usize| !self.pool.disks[disk].is_good();
@@ -673,9 +718,36 @@ impl Packs {
         let Some(known) = catalog.get_mut(&pack) else { return false };
         known.disks = known.disks.with(disk);
         // Whoever read what was there before reads no more of it.
-        self.files[disk].remove(&pack);
+        self.files(disk).remove(&pack);
         self.suspects.lock().remove(&(pack, disk));
         true
+    }
+
+    /// Notes that a pack is not on this disk any more, unless it is on no other: `false`.
+    pub(crate) fn leave_disk(&self, pack: u64, disk: usize) -> bool {
+        let mut catalog = self.catalog.write();
+        let Some(known) = catalog.get_mut(&pack) else { return false };
+        let others = known.disks.without(disk);
+        if others.is_empty() || !matches!(known.state, PackState::Sealed) {
+            return false;
+        }
+        known.disks = others;
+        self.files(disk).remove(&pack);
+        self.suspects.lock().remove(&(pack, disk));
+        true
+    }
+
+    /// The node does without a disk. What lay there alone is in no catalog any more, unless it may be on another disk that is missing.
+    pub(crate) fn forget_disk(&self, disk: usize, missing: Option<usize>) {
+        self.catalog.write().retain(|_, known| {
+            match &known.state {
+                PackState::Missing => known.disks = missing.map_or(DiskSet::NONE, DiskSet::of),
+                PackState::Sealed => known.disks = known.disks.without(disk),
+                PackState::Open(_) => {}
+            }
+            !known.disks().is_empty()
+        });
+        self.suspects.lock().retain(|(_, other)| *other != disk);
     }
 
     /// Takes a pack out whose file is gone.

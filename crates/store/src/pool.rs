@@ -11,22 +11,24 @@
 //!
 //! P-5   The journal is on some disks, its homes, and the index on one. Which ones the superblock says. Those that are homes stay so as long as
 //!       they take writes; where they do not, others take their place, as long as there are any.
+//! P-6   A disk that is drained, or that no superblock names yet, takes nothing new but superblocks. What lies on one that is drained is
+//!       brought to others before it goes there (`copies`).
 //!
 //! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use platform::Clock;
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open, Space};
 
 use crate::counters::Counters;
-use crate::disks::DiskSet;
+use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::StoreError;
 use crate::format::{Class, Identity};
-use crate::identity::{Locks, Member};
+use crate::identity::{Lock, Member};
 
 /// How a disk does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,19 @@ pub enum Health {
     Good,
     /// Takes no writes because of this.
     Failed(String),
+}
+
+/// Which part of the work a disk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Superblocks: none names it yet.
+    Joining,
+    /// Everything.
+    Whole,
+    /// Superblocks, and what it has is read: P-6.
+    Drained,
+    /// Nothing: the node does without it. Whoever still has it in hand finds that it takes no writes.
+    Removed,
 }
 
 /// One disk of the pool.
@@ -46,6 +61,7 @@ pub(crate) struct PoolDisk {
     /// P-3.
     pub(crate) is_missing: bool,
     health: Mutex<Health>,
+    part: Mutex<Part>,
     /// Free bytes at the last look, less what was given out since.
     free: AtomicU64,
     /// Bytes in buffers, and of directories to come: given out and not on the disk yet.
@@ -56,11 +72,54 @@ pub(crate) struct PoolDisk {
     turn: AtomicUsize,
     /// P-2.
     pub(crate) reserve_bytes: u64,
+    /// D-3: the disk is ours until the last who may write to it is gone.
+    lock: Mutex<Option<Lock>>,
 }
 
 impl PoolDisk {
+    fn new(
+        Member { disk, identity, missing, lock }: Member,
+        part: Part,
+        reserve_bytes: u64,
+    ) -> Result<PoolDisk, DiskError> {
+        let space = if missing.is_some() { Space::default() } else { disk.space()? };
+        Ok(PoolDisk {
+            disk,
+            uuid: identity.disk_uuid,
+            identity,
+            is_missing: missing.is_some(),
+            health: Mutex::new(missing.map_or(Health::Good, |why| Health::Failed(format!("missing: {why}")))),
+            part: Mutex::new(part),
+            free: AtomicU64::new(space.free),
+            promised: AtomicU64::new(0),
+            reads_failed: AtomicU64::new(0),
+            turn: AtomicUsize::new(0),
+            reserve_bytes: reserve_bytes.min(space.total / RESERVE_PART),
+            lock: Mutex::new(lock),
+        })
+    }
+
+    /// Whether it takes something new: P-6.
+    pub(crate) fn takes(&self) -> bool {
+        self.is_good() && self.part() == Part::Whole
+    }
+
+    pub(crate) fn part(&self) -> Part {
+        *self.part.lock()
+    }
+
+    /// Gives the part that it had.
+    pub(crate) fn set_part(&self, part: Part) -> Part {
+        std::mem::replace(&mut *self.part.lock(), part)
+    }
+
+    /// Another process may have it.
+    pub(crate) fn unlock(&self) {
+        *self.lock.lock() = None;
+    }
+
     pub(crate) fn is_good(&self) -> bool {
-        *self.health.lock() == Health::Good
+        self.part() != Part::Removed && *self.health.lock() == Health::Good
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -115,17 +174,46 @@ impl PoolDisk {
     }
 }
 
-/// All disks, by number.
+/// The disks by number. A number is taken once in the life of a store.
+pub(crate) struct Disks([OnceLock<PoolDisk>; DISKS_MAX]);
+
+impl Disks {
+    /// All disks of the node, those that are missing included.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &PoolDisk)> {
+        let known = self.0.iter().enumerate().filter_map(|(number, slot)| Some((number, slot.get()?)));
+        known.filter(|(_, disk)| disk.part() != Part::Removed)
+    }
+
+    /// Numbers of disks are below this.
+    pub(crate) fn end(&self) -> usize {
+        self.0.iter().rposition(|slot| slot.get().is_some()).map_or(0, |last| last + 1)
+    }
+
+    /// A number for one more.
+    fn free(&self) -> Option<usize> {
+        self.0.iter().position(|slot| slot.get().is_none())
+    }
+}
+
+impl std::ops::Index<usize> for Disks {
+    type Output = PoolDisk;
+
+    fn index(&self, number: usize) -> &PoolDisk {
+        self.0[number].get().expect("numbers of disks come from the pool")
+    }
+}
+
+/// All disks.
 pub(crate) struct Pool {
     /// For measuring.
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) disks: Vec<PoolDisk>,
+    pub(crate) disks: Disks,
     pub(crate) node_identity: [u8; 16],
+    /// What data leaves free on each disk, as far as it is not more than its part of it.
+    reserve_bytes: u64,
     /// P-5.
     homes: Mutex<DiskSet>,
     index: AtomicUsize,
-    /// D-3: the disks are ours until the last who may write to them is gone.
-    _locks: Locks,
 }
 
 /// A reserve never takes more than this part of a disk.
@@ -135,44 +223,68 @@ impl Pool {
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         disks: Vec<Member>,
+        drained: DiskSet,
         reserve_bytes: u64,
-        locks: Locks,
     ) -> Result<Pool, StoreError> {
         let node_identity = disks[0].identity.node_identity;
-        let known = |Member { disk, identity, missing }: Member| {
-            let space = if missing.is_some() { Space::default() } else { disk.space()? };
-            Ok(PoolDisk {
-                disk,
-                uuid: identity.disk_uuid,
-                identity,
-                is_missing: missing.is_some(),
-                health: Mutex::new(missing.map_or(Health::Good, |why| Health::Failed(format!("missing: {why}")))),
-                free: AtomicU64::new(space.free),
-                promised: AtomicU64::new(0),
-                reads_failed: AtomicU64::new(0),
-                turn: AtomicUsize::new(0),
-                reserve_bytes: reserve_bytes.min(space.total / RESERVE_PART),
-            })
-        };
-        let disks = disks.into_iter().map(known).collect::<Result<Vec<_>, DiskError>>()?;
-        Ok(Pool {
+        let pool = Pool {
             clock,
-            disks,
+            disks: Disks([const { OnceLock::new() }; DISKS_MAX]),
             node_identity,
+            reserve_bytes,
             homes: Mutex::new(DiskSet::of(0)),
             index: AtomicUsize::new(0),
-            _locks: locks,
-        })
+        };
+        for member in disks {
+            let is_drained = drained.has(usize::from(member.identity.disk));
+            pool.add(member, if is_drained { Part::Drained } else { Part::Whole })?;
+        }
+        Ok(pool)
+    }
+
+    /// Takes in one disk more.
+    pub(crate) fn add(&self, member: Member, part: Part) -> Result<(), StoreError> {
+        let number = usize::from(member.identity.disk);
+        let disk = PoolDisk::new(member, part, self.reserve_bytes)?;
+        assert!(self.disks.0[number].set(disk).is_ok(), "its number is free: who asked has looked");
+        Ok(())
+    }
+
+    /// A number for one more disk.
+    pub(crate) fn free_number(&self) -> Option<usize> {
+        self.disks.free()
+    }
+
+    /// Uuids by number, as a superblock names them: zeroes where there is no disk.
+    pub(crate) fn table(&self) -> Vec<[u8; 16]> {
+        let mut table = vec![[0; 16]; self.disks.iter().last().map_or(0, |(last, _)| last + 1)];
+        self.disks.iter().for_each(|(number, disk)| table[number] = disk.uuid);
+        table
+    }
+
+    /// Those that are drained.
+    pub(crate) fn drained(&self) -> DiskSet {
+        self.disks.iter().filter(|(_, disk)| disk.part() == Part::Drained).map(|(number, _)| number).collect()
+    }
+
+    /// Those that take something new.
+    pub(crate) fn takers(&self) -> DiskSet {
+        self.disks.iter().filter(|(_, disk)| disk.takes()).map(|(number, _)| number).collect()
+    }
+
+    /// Those that take no writes.
+    pub(crate) fn without(&self) -> DiskSet {
+        self.disks.iter().filter(|(_, disk)| !disk.is_good()).map(|(number, _)| number).collect()
     }
 
     /// Disks that are there, with their numbers. Not all of them need be good.
     pub(crate) fn there(&self) -> impl Iterator<Item = (usize, &PoolDisk)> {
-        self.disks.iter().enumerate().filter(|(_, disk)| !disk.is_missing)
+        self.disks.iter().filter(|(_, disk)| !disk.is_missing)
     }
 
     /// Those that take writes.
     pub(crate) fn good(&self) -> DiskSet {
-        self.disks.iter().enumerate().filter(|(_, disk)| disk.is_good()).map(|(number, _)| number).collect()
+        self.disks.iter().filter(|(_, disk)| disk.is_good()).map(|(number, _)| number).collect()
     }
 
     /// The homes of the journal.
@@ -182,9 +294,11 @@ impl Pool {
 
     /// Has so many good disks be homes, those of `known` first, as far as there are any.
     pub(crate) fn choose_homes(&self, known: DiskSet, count: usize) -> DiskSet {
-        let good = self.good();
-        let others = good.iter().filter(|disk| !known.has(*disk));
-        let homes: DiskSet = known.both(good).iter().chain(others).take(count.max(1)).collect();
+        let (good, takers) = (self.good(), self.takers());
+        // One that is drained is better than none.
+        let from = if takers.is_empty() { good } else { takers };
+        let others = from.iter().filter(|disk| !known.has(*disk));
+        let homes: DiskSet = known.both(from).iter().chain(others).take(count.max(1)).collect();
         *self.homes.lock() = homes;
         homes
     }
@@ -205,13 +319,13 @@ impl Pool {
 
     /// The first disk that is missing.
     pub(crate) fn missing(&self) -> Option<usize> {
-        self.disks.iter().position(|disk| disk.is_missing)
+        self.disks.iter().find(|(_, disk)| disk.is_missing).map(|(number, _)| number)
     }
 
     /// Why nobody knows of something that is on no disk that is there, if one is missing.
     pub(crate) fn missing_error(&self, path: &str) -> Option<DiskError> {
         self.missing()?;
-        let missing = self.disks.iter().enumerate().filter(|(_, disk)| disk.is_missing);
+        let missing = self.disks.iter().filter(|(_, disk)| disk.is_missing);
         let names: Vec<String> = missing.map(|(number, disk)| format!("{number} ({})", disk.disk.path())).collect();
         let detail = format!(
             "it is on no disk that is there, and disk {} is missing; mount what is missing again and restart the daemon",
@@ -237,7 +351,7 @@ impl Pool {
     /// Room that `class` may use on a disk.
     pub(crate) fn room(&self, disk: usize, class: Class) -> u64 {
         let disk = &self.disks[disk];
-        match (disk.is_good(), class) {
+        match (disk.takes(), class) {
             (false, _) => 0,
             (true, Class::Metadata) => disk.free(),
             (true, Class::Data) => disk.free().saturating_sub(disk.reserve_bytes),
@@ -247,8 +361,9 @@ impl Pool {
     /// The disks that a chunk of `bytes` may go to, best first: in rotation from `turn`, among those that have at least
     /// half the room of the roomiest (so that disks fill evenly and still all work), then the rest, then those that failed to read (P-4).
     pub(crate) fn candidates(&self, class: Class, bytes: u64, turn: usize) -> Vec<usize> {
-        let count = self.disks.len();
-        let rotated = (0..count).map(|step| (turn + step) % count);
+        let takers = self.takers();
+        let count = self.disks.end();
+        let rotated = (0..count).map(|step| (turn + step) % count).filter(|disk| takers.has(*disk));
         let with_room: Vec<(usize, u64)> =
             rotated.map(|disk| (disk, self.room(disk, class))).filter(|(_, room)| *room >= bytes).collect();
         let (sound, failing): (Vec<_>, Vec<_>) =
@@ -272,7 +387,7 @@ impl Pool {
         if self.room(first, class) < bytes {
             return None;
         }
-        let others = self.disks.len().saturating_sub(1).max(1);
+        let others = self.disks.end().saturating_sub(1).max(1);
         let turn = if count > 1 { self.disks[first].turn.fetch_add(1, Ordering::Relaxed) % others } else { 0 };
         let turn = first + 1 + turn;
         let others = self.candidates(class, bytes, turn).into_iter().filter(|disk| *disk != first);
@@ -282,7 +397,7 @@ impl Pool {
 
     /// The error when no disk has room.
     pub(crate) fn full(&self, what: &'static str, needed: u64) -> StoreError {
-        let free = self.disks.iter().filter(|disk| disk.is_good()).map(PoolDisk::free).max();
+        let free = self.disks.iter().filter(|(_, disk)| disk.takes()).map(|(_, disk)| disk.free()).max();
         match free {
             Some(free) => StoreError::Full { what, needed, free },
             None => StoreError::ReadOnly {
@@ -294,10 +409,10 @@ impl Pool {
         }
     }
 
-    /// Sums over all good disks, the reserves taken off. Disks on the same device share its room.
+    /// Sums over all disks that take something, the reserves taken off. Disks on the same device share its room.
     pub(crate) fn space(&self) -> Space {
         let mut devices: BTreeMap<u64, Space> = BTreeMap::new();
-        for disk in self.disks.iter().filter(|disk| disk.is_good()) {
+        for (_, disk) in self.disks.iter().filter(|(_, disk)| disk.takes()) {
             if let Ok(space) = disk.disk.space() {
                 let device = devices.entry(space.device).or_insert(space);
                 device.free = device.free.saturating_sub(disk.reserve_bytes);

@@ -24,12 +24,12 @@ use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, refused};
 use crate::format::{
-    COPY_SUFFIX, DAMAGED_SUFFIX, INDEX_NEW, Identity, JOURNAL, PACK_SUFFIX, PACKS, Place, Summary, Superblock,
-    number_of, pack_path,
+    COPY_SUFFIX, DAMAGED_SUFFIX, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, Place, Summary, Superblock, number_of,
+    pack_path,
 };
-use crate::identity;
+use crate::identity::{self, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
-use crate::journal::{Journal, replay, segment_size};
+use crate::journal::{Journal, make_homes, replay, segment_size};
 use crate::options::Options;
 use crate::pack::scan::{self, Recovered as PackRecovered};
 use crate::pack::{FoundPacks, PackKnown, PackState, Packs, Sizes};
@@ -89,20 +89,24 @@ impl Store {
         let counters = Arc::new(Counters::default());
         let mut report = RecoveryReport::default();
         let found = identity::open(disks, options.goes_without_disks).await?;
-        let identity::Opened { disks, missing, locks, damaged } = found;
-        let identity = disks[0].1.clone();
-        let opened = superblock::open(&disks, disks.len() + missing.len()).await?;
+        let opened = superblock::open(&found.candidates).await?;
         let superblock::Opened { newest: found_superblock, is_closed, is_damaged, covered_by_all, other } = opened;
         match other {
             Some(error) if !options.gives_up_frames => return Err(error),
             other => report.problems.extend(other.map(|other| format!("given up: {other}"))),
         }
         let mut superblock = Superblock { is_closed, ..found_superblock.clone() };
-        let there: DiskSet = disks.iter().map(|(_, identity)| usize::from(identity.disk)).collect();
-        refuse_without_journal(&disks, &missing, &superblock, there)?;
-        let disks = identity::members(disks, missing, &superblock.disks);
+        let identity::Whole { members, damaged, strangers } =
+            found.whole(&superblock.disks, options.goes_without_disks)?;
+        report.problems.extend(strangers.iter().map(|path| {
+            format!("{path} is no disk of this node any more, or was never taken in: it was left alone; `hydrafs disk add` takes it in")
+        }));
+        let are_there = members.iter().filter(|member| member.missing.is_none());
+        let there: DiskSet = are_there.clone().map(|member| usize::from(member.identity.disk)).collect();
+        let identity = are_there.map(|member| &member.identity).next().expect("one has the superblock").clone();
+        refuse_without_journal(&members, &superblock, there)?;
         let segment_bytes = segment_size(options.segment_bytes);
-        let pool = Pool::new(platform.clock.clone(), disks, options.reserve_bytes, locks)?;
+        let pool = Pool::new(platform.clock.clone(), members, superblock.drained, options.reserve_bytes)?;
         let pool = Arc::new(pool);
         let is_spare = |bytes| bytes == segment_bytes;
         let suffix =
@@ -117,7 +121,7 @@ impl Store {
             superblock.index = u16::try_from(home).expect("below DISKS_MAX");
         }
         pool.set_index_disk(usize::from(superblock.index));
-        superblock.without = (0..pool.disks.len()).filter(|disk| !pool.good().has(*disk)).collect();
+        superblock.without = pool.without();
 
         let mut recovery = Recovery {
             pool: &pool,
@@ -132,7 +136,7 @@ impl Store {
         let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
         recovery.mend_identities(damaged).await;
-        recovery.make_homes(superblock.homes);
+        make_homes(&pool, superblock.homes, &counters);
         replay::make_durable(&pool, &mut replayed, &counters).await?;
         replay::erase_behind(&pool, &replayed).await?;
         // S-1: a tear in the first write harms nothing, for nothing changes; the second one goes to the other slot.
@@ -164,8 +168,7 @@ impl Store {
         let other_slot_lies = replayed.lost.is_some();
         report.problems.extend(replayed.lost.map(|lost| format!("given up: {lost}")));
         let tasks = platform.tasks.clone();
-        let sizes = (options.segment_bytes, options.copies);
-        let journal = Journal::new(tasks, pool.clone(), counters.clone(), sizes, replayed.resume);
+        let journal = Journal::new(tasks, pool.clone(), counters.clone(), &options, replayed.resume);
         let journal = Arc::new(journal);
         // A disk that failed was noted, and the first group tries again.
         let _ = journal.prepare().await;
@@ -192,18 +195,6 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// A disk that is to have the journal has a place for it.
-    fn make_homes(&mut self, homes: DiskSet) {
-        for number in homes.iter() {
-            let disk = &self.pool.disks[number].disk;
-            if disk.list(JOURNAL).is_err()
-                && let Err(error) = disk.make_directory(JOURNAL).and_then(|()| disk.sync_directory(""))
-            {
-                let _ = self.pool.failed(number, error, self.counters);
-            }
-        }
-    }
-
     /// Writes identities again that are damaged, or have no copy.
     async fn mend_identities(&mut self, damaged: Vec<(usize, Option<String>)>) {
         for (number, what) in damaged {
@@ -356,7 +347,7 @@ impl Recovery<'_> {
 
     /// One line for each disk, whatever lies there.
     fn tell_missing(&mut self, chunks: u64, bytes: units::Bytes) {
-        let missing: Vec<_> = self.pool.disks.iter().enumerate().filter(|(_, disk)| disk.is_missing).collect();
+        let missing: Vec<_> = self.pool.disks.iter().filter(|(_, disk)| disk.is_missing).collect();
         let whose = if missing.len() == 1 { "of it" } else { "of the missing disks together" };
         let packs = self.report.packs_missing;
         let lines = missing.iter().map(|(number, disk)| {
@@ -451,25 +442,20 @@ impl Recovery<'_> {
 }
 
 /// D-4.
-fn refuse_without_journal(
-    disks: &[(Disk, Identity)],
-    missing: &[identity::Missing],
-    superblock: &Superblock,
-    there: DiskSet,
-) -> Result<(), StoreError> {
+fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: DiskSet) -> Result<(), StoreError> {
     if !superblock.homes.both(there).is_empty() {
         return Ok(());
     }
-    let homes = missing.iter().filter(|missing| superblock.homes.has(usize::from(missing.number)));
-    let homes: Vec<String> =
-        homes.map(|identity::Missing { number, path, why }| format!("disk {number} ({path}: {why})")).collect();
+    let homes = members.iter().filter(|member| superblock.homes.has(usize::from(member.identity.disk)));
+    let homes: Vec<String> = homes
+        .map(|Member { disk, identity, missing, .. }| {
+            format!("disk {} ({}: {})", identity.disk, disk.path(), missing.as_deref().unwrap_or("there"))
+        })
+        .collect();
     let homes = homes.join(" and ");
     let why = format!("the journal is on {homes}, which is missing, and what was written last may be there alone.");
-    Err(refused(
-        disks[0].0.path(),
-        why,
-        "Mount the missing disk and name it too; a disk without the journal can be gone without.",
-    ))
+    let path = members.iter().find(|member| member.missing.is_none()).map_or("the node", |member| member.disk.path());
+    Err(refused(path, why, "Mount the missing disk and name it too; a disk without the journal can be gone without."))
 }
 
 /// Takes in a pack that the index does not cover. Of its chunks those are named there that have no better copy (O-5).

@@ -26,7 +26,6 @@ use crate::identity;
 use crate::pace::{Pace, Share};
 use crate::pack::scan::{self, Found, Recovered};
 use crate::pack::{PackKnown, PackState};
-use crate::pool::PoolDisk;
 use crate::remedy::Remedy;
 use crate::store::Store;
 
@@ -109,6 +108,7 @@ impl Store {
                 (told, false) => Ok(format!("{told}; {}", self.replace_pack(pack).await?)),
             },
             Remedy::Copy { disk, pack } => {
+                let _work = self.copy_work.lock().await;
                 match self.copy_pack(pack, disk, &Pace::new(&self.platform, &|| Share::FULL, &|| true)).await {
                     Ok(()) => Ok("written".to_owned()),
                     // Not all of it is good on any disk: what is good somewhere is saved.
@@ -232,7 +232,7 @@ impl Store {
     async fn settle_into_index(&self) -> Result<(), StoreError> {
         self.settle().await?;
         if !self.packs.seal_all().await {
-            let is_full = self.pool.disks.iter().all(PoolDisk::is_good);
+            let is_full = self.pool.disks.iter().all(|(_, disk)| disk.is_good());
             let failed = || StoreError::ReadOnly { cause: "a pack cannot be sealed, for its disk failed".into() };
             return Err(if is_full { self.pool.full("the directory of a pack", 0) } else { failed() });
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::{Class, Summary};
 use crate::pack::PackState;
-use crate::pool::Pool;
+use crate::pool::{Part, Pool};
 use crate::scrub::ScrubStatus;
 use crate::store::Store;
 
@@ -21,6 +21,8 @@ pub struct DiskStatus {
     pub is_good: bool,
     /// Whether the store was opened without it.
     pub is_missing: bool,
+    /// Whether it takes nothing new, and what it has is brought to others.
+    pub is_drained: bool,
     /// `good`, that it does not answer or failed to read, or what failed.
     pub health: String,
     /// Reads since the store was opened that it failed, or answered with wrong bytes. Nothing new goes there while another has room.
@@ -91,7 +93,7 @@ pub struct StoreStatus {
     pub node: u64,
     /// The node's identity in hexadecimal digits.
     pub node_identity: String,
-    /// By number.
+    /// By number, which may leave some out.
     pub disks: Vec<DiskStatus>,
     /// What the index knows of and no disk has, while one is missing: it lies on the missing ones, on all of them together. In
     /// `metadata` and `data` too.
@@ -168,7 +170,9 @@ impl Store {
             } else {
                 let disks = known.disks();
                 for number in disks.iter() {
-                    let disk = &mut status.disks[number];
+                    let Some(disk) = status.disks.iter_mut().find(|disk| disk.number == number as u64) else {
+                        continue;
+                    };
                     disk.packs += 1;
                     disk.pack_bytes += u64::from(summary.data_bytes);
                     disk.chunks += u64::from(summary.count);
@@ -207,9 +211,13 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             uuid: crate::identity::hex(&disk.uuid),
             is_good: disk.is_good(),
             is_missing: disk.is_missing,
+            is_drained: disk.part() == Part::Drained,
             health: match disk.reads_failed() {
                 _ if space.is_late && disk.is_good() => SILENT.to_owned(),
                 failed if failed > 0 && disk.is_good() => format!("it failed {failed} reads"),
+                _ if disk.is_good() && disk.part() == Part::Drained => {
+                    "it is drained: nothing new goes there".to_owned()
+                }
                 _ => disk.words(),
             },
             reads_failed: disk.reads_failed(),
@@ -220,5 +228,5 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             ..DiskStatus::default()
         }
     };
-    pool.disks.iter().enumerate().map(status).collect()
+    pool.disks.iter().map(status).collect()
 }

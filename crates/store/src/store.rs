@@ -61,6 +61,10 @@ pub struct Store {
     /// Held by the task that makes the index again because somebody needs a chunk.
     index_making: Arc<tokio::sync::Mutex<()>>,
     pub(crate) reclaim_work: tokio::sync::Mutex<()>,
+    /// F-8.
+    pub(crate) copy_work: tokio::sync::Mutex<()>,
+    /// Held by who changes which disks the node has.
+    pub(crate) disk_work: tokio::sync::Mutex<()>,
 }
 
 /// What the next commit must know.
@@ -128,6 +132,8 @@ impl Store {
             damaged: Mutex::default(),
             index_making: Arc::default(),
             reclaim_work: tokio::sync::Mutex::new(()),
+            copy_work: tokio::sync::Mutex::new(()),
+            disk_work: tokio::sync::Mutex::new(()),
             options,
         }
     }
@@ -288,9 +294,9 @@ impl Store {
     /// The same; the caller holds `reclaim_work`.
     pub(crate) async fn remake_held_index(&self, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
         let disk = match self.pool.for_index() {
-            disk if disk.is_good() => self.pool.index_disk(),
+            disk if disk.takes() => self.pool.index_disk(),
             // P-5.
-            _ => self.pool.good().first().ok_or_else(|| self.pool.full("the index", 0))?,
+            _ => self.pool.takers().first().ok_or_else(|| self.pool.full("the index", 0))?,
         };
         let mut new = NewIndex::begin(&self.packs, disk)?;
         new.take_packs(goes_on).await?;
@@ -390,7 +396,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the newest roots once more, so that both slots hold them.
+    /// Writes the newest roots once more, so that both slots hold them, with what else a superblock says.
     ///
     /// # Errors
     /// Why the superblock could not be written.
@@ -400,7 +406,7 @@ impl Store {
         self.write_root(&mut root, roots, covered, false).await
     }
 
-    async fn write_root(
+    pub(crate) async fn write_root(
         &self,
         root: &mut Root,
         roots: Vec<u8>,
@@ -415,8 +421,9 @@ impl Store {
             durable: self.last_durable(),
             pack_next: self.packs.next(),
             time: self.platform.clock.now(),
-            disks: self.pool.disks.iter().map(|disk| disk.uuid).collect(),
-            without: (0..self.pool.disks.len()).filter(|disk| !self.pool.good().has(*disk)).collect(),
+            disks: self.pool.table(),
+            without: self.pool.without(),
+            drained: self.pool.drained(),
             homes: self.pool.homes(),
             index: u16::try_from(self.pool.index_disk()).expect("below DISKS_MAX"),
             roots,

@@ -16,14 +16,15 @@
 //!       begins behind it (`journal/replay`); of a missing disk nobody knows. The opening writes the next generation without, before a
 //!       frame is taken; a disk that lost that write is still found out, because the first frame of an opening begins a segment.
 
+use std::collections::BTreeSet;
+
 use base::id::Position;
 use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
 use crate::counters::Counters;
-use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt, refused};
-use crate::format::{Identity, SUPERBLOCK_FILE, Superblock, Unfit};
-use crate::identity::{hex, unfit_error};
+use crate::format::{SUPERBLOCK_FILE, Superblock, Unfit};
+use crate::identity::{Candidate, hex, unfit_error};
 use crate::pool::Pool;
 
 /// Generations, and numbers of packs, that an opening without a disk leaves out: more than one life of a store uses, and few enough for
@@ -82,48 +83,54 @@ pub(crate) struct Opened {
     pub(crate) other: Option<StoreError>,
 }
 
-/// Finds the newest superblock on the disks that are there, of `count` that the node has.
-pub(crate) async fn open(disks: &[(Disk, Identity)], count: usize) -> Result<Opened, StoreError> {
+/// Finds the newest superblock on the disks that are there.
+pub(crate) async fn open(candidates: &[Candidate]) -> Result<Opened, StoreError> {
     let mut newest: Option<Superblock> = None;
-    let mut closed = Vec::new();
-    let mut damage = None;
-    let mut covered_by_all = None;
-    let mut lasts: Vec<(&Disk, Superblock)> = Vec::new();
-    for (disk, identity) in disks {
-        let mut last: Option<Superblock> = None;
+    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    for Candidate { disk, identity, .. } in candidates {
+        let mut slots = Vec::new();
         for Slot { offset, content } in read_slots(disk, &identity.disk_uuid).await? {
             match content {
-                Ok(found) => {
-                    if last.as_ref().is_none_or(|last| last.generation < found.generation) {
-                        last = Some(found.clone());
-                    }
-                    covered_by_all =
-                        Some(covered_by_all.map_or(found.covered, |least: Position| least.min(found.covered)));
-                    if newest.as_ref().is_none_or(|newest| newest.generation < found.generation) {
-                        newest = Some(found);
-                    }
+                Ok(slot) if slot.node_identity == identity.node_identity => slots.push(slot),
+                Ok(slot) => {
+                    let (expected, found) = (hex(&identity.node_identity), hex(&slot.node_identity));
+                    let why = format!("its superblock is of another node: expected {expected}, found {found}.");
+                    return Err(refused(disk.path(), why, "Name the original disk."));
                 }
                 Err(unfit) if unfit.newer.is_some() => {
                     return Err(unfit_error("a superblock", disk.path(), SUPERBLOCK_FILE, offset, unfit));
                 }
-                Err(unfit) => damage = Some((disk.path(), offset, unfit)),
+                Err(unfit) => damaged.push((identity.disk_uuid, disk.path(), offset, unfit)),
             }
         }
-        closed.push(last.as_ref().map(|last| (last.generation, last.is_closed)));
-        lasts.extend(last.map(|last| (disk, last)));
+        newest = newest
+            .into_iter()
+            .chain(slots.iter().cloned())
+            .reduce(|first, next| if first.generation < next.generation { next } else { first });
+        found.push((disk, identity.disk_uuid, slots));
     }
     let Some(newest) = newest else {
-        let (path, offset, unfit) = damage.expect("each disk has two slots");
+        let (_, path, offset, unfit) = damaged.pop().expect("each disk has two slots");
         let path = format!("{path}/{SUPERBLOCK_FILE}");
         return Err(corrupt("every superblock of the node, the last read", &path, offset, unfit.expected, unfit.found));
     };
-    let is_closed = closed.len() == count && closed.iter().all(|last| *last == Some((newest.generation, true)));
-    check_disks(disks, count, &newest)?;
+    // D-5.
+    found.retain(|(_, uuid, _)| newest.disks.contains(uuid));
+    damaged.retain(|(uuid, ..)| newest.disks.contains(uuid));
+    let count = newest.disks.iter().filter(|uuid| **uuid != [0; 16]).count();
+    let lasts: Vec<(&Disk, Superblock)> = found
+        .iter()
+        .filter_map(|(disk, _, slots)| Some((*disk, slots.iter().max_by_key(|slot| slot.generation)?.clone())))
+        .collect();
+    let is_newest = |(_, last): &(&Disk, Superblock)| (last.generation, last.is_closed) == (newest.generation, true);
+    let is_closed = lasts.len() == count && lasts.iter().all(is_newest);
     let other = other_history(&lasts, &newest);
     // A fresh node has one slot that nobody wrote yet.
-    let is_damaged = damage.is_some() && newest.generation > 1;
+    let is_damaged = !damaged.is_empty() && newest.generation > 1;
     // What cannot be read may say less.
-    let covered_by_all = covered_by_all.filter(|_| damage.is_none() && closed.len() == count).unwrap_or_default();
+    let is_all_read = damaged.is_empty() && found.len() == count;
+    let covered_by_all = found.iter().flat_map(|(_, _, slots)| slots).map(|slot| slot.covered).min();
+    let covered_by_all = covered_by_all.filter(|_| is_all_read).unwrap_or_default();
     Ok(Opened { newest, is_closed, is_damaged, covered_by_all, other })
 }
 
@@ -143,33 +150,17 @@ pub(crate) async fn open_one(pool: &Pool) -> Result<Superblock, StoreError> {
 
 /// S-6.
 fn other_history(lasts: &[(&Disk, Superblock)], newest: &Superblock) -> Option<StoreError> {
-    let with = |superblock: &Superblock| -> DiskSet {
-        (0..superblock.disks.len()).filter(|disk| !superblock.without.has(*disk)).collect()
+    let with = |superblock: &Superblock| -> BTreeSet<[u8; 16]> {
+        let disks = superblock.disks.iter().enumerate();
+        disks
+            .filter(|(disk, uuid)| **uuid != [0; 16] && !superblock.without.has(*disk))
+            .map(|(_, uuid)| *uuid)
+            .collect()
     };
-    let is_other = |last: &Superblock| !last.without.is_empty() && with(last).both(with(newest)).is_empty();
+    let is_other = |last: &Superblock| !last.without.is_empty() && with(last).is_disjoint(&with(newest));
     let (older, _) = lasts.iter().find(|(_, last)| is_other(last))?;
     let (newer, _) = lasts.iter().find(|(_, last)| last.generation == newest.generation)?;
     Some(StoreError::TwoHistories { newer: newer.path().into(), older: older.path().into() })
-}
-
-fn check_disks(disks: &[(Disk, Identity)], count: usize, newest: &Superblock) -> Result<(), StoreError> {
-    if newest.disks.len() != count {
-        let why = format!("its superblock expects {} disks, their identities {count}.", newest.disks.len());
-        return Err(refused(disks[0].0.path(), why, "Name all disks of the node."));
-    }
-    for (disk, identity) in disks {
-        let uuid = newest.disks.get(usize::from(identity.disk));
-        if uuid != Some(&identity.disk_uuid) || identity.node_identity != newest.node_identity {
-            let why = format!(
-                "it is not the disk that the superblock knows as number {}: expected {}, found {}.",
-                identity.disk,
-                uuid.map_or("none".to_owned(), |uuid| hex(uuid)),
-                hex(&identity.disk_uuid)
-            );
-            return Err(refused(disk.path(), why, "Name the original disk."));
-        }
-    }
-    Ok(())
 }
 
 /// Writes a generation to every good disk and syncs. Succeeds if at least one disk holds it.
@@ -177,7 +168,7 @@ pub(crate) async fn write(pool: &Pool, superblock: &Superblock, counters: &Count
     let offset = Superblock::offset(superblock.generation);
     let mut held = false;
     let mut failure = None;
-    for (number, disk) in pool.disks.iter().enumerate() {
+    for (number, disk) in pool.disks.iter() {
         if !disk.is_good() {
             continue;
         }

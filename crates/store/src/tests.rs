@@ -7,6 +7,7 @@
 //! - `faults`: disks that err, flip and lose
 //! - `full`: disks that fill up
 //! - `check`: damage is found and named
+//! - `members`: disks come and go while the node works
 //! - `hostile`: a structure lies, with a checksum that is right
 //! - `parts`: parts of chunks, read and verified by themselves
 //! - `reclaim`: what nobody needs goes, what somebody needs stays
@@ -21,6 +22,7 @@ mod faults;
 mod full;
 mod hostile;
 mod life;
+mod members;
 mod open;
 mod parts;
 mod reclaim;

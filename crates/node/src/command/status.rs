@@ -30,17 +30,21 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let folder = NodeFolder::open(&arguments.node)?;
-    let status = match Daemon::reach(&folder.path)? {
-        Some(daemon) => daemon.ask(&Request::Status {}, super::remark)?,
-        None => asleep(&folder),
-    };
+    let status = of(&NodeFolder::open(&arguments.node)?)?;
     if arguments.json {
         super::say_json(&status);
     } else {
         lines(&status).iter().for_each(super::say);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the daemon says, or the folder alone where none runs.
+pub(super) fn of(folder: &NodeFolder) -> Result<Value, Failure> {
+    match Daemon::reach(&folder.path)? {
+        Some(daemon) => daemon.ask(&Request::Status {}, super::remark),
+        None => Ok(asleep(folder)),
+    }
 }
 
 /// What the folder alone says: a status changes nothing, so the node is not opened for it.

@@ -86,6 +86,30 @@ pub enum Request {
         #[serde(default)]
         share: Option<u8>,
     },
+    /// Formats an empty directory and takes it in as one more disk.
+    DiskAdd {
+        /// Absolute.
+        path: std::path::PathBuf,
+    },
+    /// Has a disk take nothing new, and brings what lies there to others; tells how far it is.
+    DiskDrain {
+        /// Its number.
+        disk: u64,
+        /// Only find out what would be done.
+        dry_run: bool,
+        /// Take part again instead.
+        stop: bool,
+        /// As for `Gc`; none: that of repairs.
+        #[serde(default)]
+        share: Option<u8>,
+    },
+    /// Does without a disk from now on.
+    DiskRemove {
+        /// Its number.
+        disk: u64,
+        /// Also if something is there and on no other disk, where it takes no writes.
+        accept_loss: bool,
+    },
     /// Unmounts, makes everything local, commits, and ends the daemon. Fails and changes nothing while the mount is in use,
     /// unless it is to be detached.
     Stop {
@@ -109,6 +133,7 @@ impl Request {
             Request::Info { .. } | Request::SnapshotList {} => true,
             Request::Sync {} | Request::Fsck { .. } | Request::Repair { .. } => false,
             Request::Gc { .. } | Request::Scrub { .. } => false,
+            Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
@@ -171,6 +196,9 @@ mod tests {
             Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
             Request::Gc { dry_run: true, thorough: true, share: Some(1) },
             Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
+            Request::DiskAdd { path: "/a \"b\"".into() },
+            Request::DiskDrain { disk: 3, dry_run: true, stop: false, share: None },
+            Request::DiskRemove { disk: 63, accept_loss: true },
             Request::Stop { detach: true },
             Request::Restart { program: Some("/a b".into()) },
         ] {

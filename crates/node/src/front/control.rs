@@ -4,6 +4,7 @@
 //!
 //! Not here: how the daemon ends (`desk`, `life`); how answers are shown (`command`).
 
+mod disks;
 mod maintain;
 mod measure;
 mod report;
@@ -277,6 +278,11 @@ impl Handler for Control {
             Request::Scrub { dry_run, older_than_seconds, share } => {
                 self.scrub(Duration::from_secs(older_than_seconds), share, dry_run, progress)
             }
+            Request::DiskAdd { path } => self.add_disk(&path),
+            Request::DiskDrain { disk, dry_run: true, .. } => self.drain_plan(disk),
+            Request::DiskDrain { disk, stop: true, .. } => self.take_part_again(disk),
+            Request::DiskDrain { disk, share, .. } => self.drain_disk(disk, share, progress),
+            Request::DiskRemove { disk, accept_loss } => self.remove_disk(disk, accept_loss),
             Request::Repair { deep, accept_loss } => self.repair(deep, accept_loss, progress),
             Request::Stop { .. } | Request::Restart { .. } => {
                 Err(Failure::new("cannot reach the daemon", "none runs").at(&self.folder.path))

@@ -2,6 +2,7 @@
 //!
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
 //! - `copy`: `hydrafs cp` from folder to folder.
+//! - `disks`: disks come, go and fail under a mount.
 //! - `handover`: restarts in the middle of which somebody dies, or is told to end.
 //! - `hung`: a disk that does not answer, and who need not wait for it.
 //! - `limits`: names, attributes and open files at and over their limits.
@@ -16,6 +17,7 @@
 
 mod cli;
 mod copy;
+mod disks;
 mod handover;
 mod hung;
 mod limits;

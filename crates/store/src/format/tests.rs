@@ -5,9 +5,10 @@ use base::id::{ChunkAddress, NodeNumber, Position};
 use base::time::Timestamp;
 
 use super::{
-    ChunkHeader, Class, Codec, DISKS_MAX, Entry, FrameHeader, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
+    ChunkHeader, Class, Codec, Entry, FrameHeader, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
     ROOTS_BYTES_MAX, SegmentHeader, Summary, Superblock, decode_directory, encode_directory, number_of, pack_path,
 };
+use crate::disks::DISKS_MAX;
 use crate::disks::DiskSet;
 
 /// Whether bytes are what they were, as one structure after the other sees it.
@@ -34,6 +35,7 @@ fn superblock() -> Superblock {
         without: DiskSet::of(3),
         homes: DiskSet::of(0).with(63),
         index: 63,
+        drained: DiskSet::of(62),
         roots: vec![0xab; ROOTS_BYTES_MAX],
     }
 }

@@ -328,7 +328,7 @@ impl Packs {
             }
             Some(PackState::Sealed) | None => {}
         }
-        let files = &self.files[disk];
+        let files = self.files(disk);
         if let Some(file) = files.get(&pack) {
             return Ok(file);
         }
@@ -375,7 +375,7 @@ impl Packs {
     /// Gives the disks that it is on.
     pub(crate) fn drop_pack(&self, pack: u64) -> DiskSet {
         let known = self.catalog.write().remove(&pack);
-        self.files.iter().for_each(|files| drop(files.remove(&pack)));
+        self.files.iter().filter_map(std::sync::OnceLock::get).for_each(|files| drop(files.remove(&pack)));
         self.ages.forget(pack);
         self.suspects.lock().retain(|(suspect, _)| *suspect != pack);
         known.map(|known| known.disks()).unwrap_or_default()

@@ -111,8 +111,8 @@ fn a_newer_format_is_refused_wherever_it_is_met() {
     refuses(&machine, &machine.handles(), &["newer HydraFS", "expected format version 1", "found version 2", "disk"]);
     for slot in [0, 4096] {
         let (machine, _) = node(3, 1);
-        set_version(&machine.disks[0], "superblock", (slot, Superblock::BYTES), slot, 3);
-        refuses(&machine, &machine.handles(), &["newer HydraFS", "format version 2", "version 3", "superblock"]);
+        set_version(&machine.disks[0], "superblock", (slot, Superblock::BYTES), slot, 4);
+        refuses(&machine, &machine.handles(), &["newer HydraFS", "format version 3", "version 4", "superblock"]);
     }
     let (machine, _) = node(4, 1);
     let (pack, number) = only_file(&machine.disks[0], "packs/");

@@ -97,7 +97,7 @@ impl Control {
         Ok(answer)
     }
 
-    fn share(&self, percent: Option<u8>, what: &'static str) -> Result<Share, Failure> {
+    pub(super) fn share(&self, percent: Option<u8>, what: &'static str) -> Result<Share, Failure> {
         let Some(percent) = percent else { return Ok(self.system.background_share()) };
         Share::percent(percent).ok_or_else(|| {
             Failure::new(what, "a share is a percentage of 1 to 100")
@@ -119,7 +119,7 @@ pub(super) fn status(scrub: &file::ScrubStatus) -> Value {
 }
 
 /// Does work on a thread of its own while this one tells what the work sends.
-fn beside<T: Send>(progress: &mut dyn FnMut(&str), work: impl FnOnce(Sender<String>) -> T + Send) -> T {
+pub(super) fn beside<T: Send>(progress: &mut dyn FnMut(&str), work: impl FnOnce(Sender<String>) -> T + Send) -> T {
     let (send, receive) = std::sync::mpsc::channel::<String>();
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| work(send));
@@ -129,20 +129,20 @@ fn beside<T: Send>(progress: &mut dyn FnMut(&str), work: impl FnOnce(Sender<Stri
 }
 
 /// Tells now and then how far work is, and how long it will take.
-struct Teller<'a> {
+pub(super) struct Teller<'a> {
     platform: &'a Platform,
     started: Duration,
     state: Mutex<(Duration, Sender<String>)>,
 }
 
 impl<'a> Teller<'a> {
-    fn new(platform: &'a Platform, send: Sender<String>) -> Teller<'a> {
+    pub(super) fn new(platform: &'a Platform, send: Sender<String>) -> Teller<'a> {
         let started = platform.clock.elapsed();
         Teller { platform, started, state: Mutex::new((started, send)) }
     }
 
     /// `text` hears of the rate, in units of `done` per second.
-    fn tell(&self, done: u64, all: Option<u64>, text: &dyn Fn(u64) -> String) {
+    pub(super) fn tell(&self, done: u64, all: Option<u64>, text: &dyn Fn(u64) -> String) {
         let now = self.platform.clock.elapsed();
         let mut state = self.state.lock();
         if now.saturating_sub(state.0) < TELL_INTERVAL {

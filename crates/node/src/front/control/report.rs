@@ -126,6 +126,7 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
             "uuid": disk.uuid,
             "good": disk.is_good,
             "missing": disk.is_missing,
+            "drained": disk.is_drained,
             "health": disk.health,
             "reads_failed": disk.reads_failed,
             "total_bytes": disk.total_bytes,

@@ -1,0 +1,188 @@
+//! `hydrafs disk`: disks come, go, fail and are replaced while programs use the mount.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde_json::Value;
+
+use crate::support::{Folder, Mounted, hydrafs, succeed};
+
+/// Bytes that are told apart by `seed`, and that no compressor shrinks.
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..25_000).flat_map(|_| next()).collect()
+}
+
+/// Writes file after file, each synced, until it is told to end.
+struct Writer {
+    thread: std::thread::JoinHandle<()>,
+    is_over: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+}
+
+impl Writer {
+    fn start(point: &Path) -> Writer {
+        let (is_over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (point, ends, counts) = (point.to_owned(), is_over.clone(), count.clone());
+        let thread = std::thread::spawn(move || {
+            while !ends.load(Ordering::SeqCst) {
+                let number = counts.load(Ordering::SeqCst);
+                let mut file = File::create(point.join(format!("f{number}"))).expect("it goes on");
+                file.write_all(&bytes(number)).expect("it goes on");
+                file.sync_all().expect("it goes on");
+                counts.store(number + 1, Ordering::SeqCst);
+            }
+        });
+        Writer { thread, is_over, count }
+    }
+
+    /// Returns when so many more were written.
+    fn go_on(&self, more: u64) {
+        let upto = self.count.load(Ordering::SeqCst) + more;
+        while self.count.load(Ordering::SeqCst) < upto && !self.thread.is_finished() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Files that were written.
+    fn end(self) -> u64 {
+        self.is_over.store(true, Ordering::SeqCst);
+        self.thread.join().expect("no write failed");
+        self.count.load(Ordering::SeqCst)
+    }
+}
+
+fn expect_files(point: &Path, count: u64) {
+    for number in 0..count {
+        let read = fs::read(point.join(format!("f{number}"))).unwrap_or_else(|error| panic!("f{number}: {error}"));
+        assert!(read == bytes(number), "f{number}");
+    }
+}
+
+fn init(folder: &Folder, disks: &[&PathBuf]) -> PathBuf {
+    let node = folder.join("n");
+    let mut init = vec![OsStr::new("init"), node.as_os_str()];
+    disks.iter().for_each(|disk| init.extend([OsStr::new("--disk"), disk.as_os_str()]));
+    succeed(&init);
+    node
+}
+
+fn disk(arguments: &[&OsStr]) -> String {
+    succeed(&[&[OsStr::new("disk")], arguments].concat())
+}
+
+fn refused(arguments: &[&OsStr], words: &str) {
+    let output = hydrafs(&[&[OsStr::new("disk")], arguments].concat());
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && message.contains(words), "{message}");
+}
+
+fn list(node: &Path) -> Vec<Value> {
+    let listed = disk(&[OsStr::new("list"), OsStr::new("--json"), node.as_os_str()]);
+    serde_json::from_str(&listed).expect("JSON")
+}
+
+/// A folder that is no disk any more, or not yet.
+fn is_empty(disk: &Path) -> bool {
+    let names = fs::read_dir(disk).expect("it is there").map(|entry| entry.expect("readable").file_name());
+    let packs = fs::read_dir(disk.join("packs")).map_or(0, Iterator::count);
+    packs == 0 && !names.into_iter().any(|name| name == "disk" || name == "superblock")
+}
+
+#[test]
+fn disks_come_and_go_under_programs() {
+    let folder = Folder::new("disks");
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| folder.join(name));
+    let (node, point) = (init(&folder, &[&a, &b]), folder.make("m"));
+    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let path = node.as_os_str();
+    let writer = Writer::start(&point);
+    writer.go_on(20);
+    assert!(disk(&[OsStr::new("add"), path, c.as_os_str()]).contains("added disk 2"));
+    refused(&[OsStr::new("add"), path, c.as_os_str()], "it is a disk of a node already");
+    refused(&[OsStr::new("add"), path, folder.0.as_os_str()], "the node's folder would lie in this disk");
+    writer.go_on(20);
+    let plan = disk(&[OsStr::new("drain"), OsStr::new("--dry-run"), path, OsStr::new("0")]);
+    assert!(plan.starts_with("would bring ") && plan.contains("lie on disk 0"), "{plan}");
+    refused(&[OsStr::new("remove"), path, a.as_os_str()], "is there, and on no other disk");
+    refused(&[OsStr::new("drain"), path, OsStr::new("7")], "the node has none of this number or path");
+    assert!(disk(&[OsStr::new("drain"), path, a.as_os_str()]).contains("disk 0 is empty"));
+    let listed = list(&node);
+    assert_eq!((&listed[0]["drained"], &listed[0]["packs"]), (&Value::Bool(true), &Value::from(0)), "{listed:?}");
+    assert!(listed[2]["packs"].as_u64() > Some(0), "{listed:?}");
+    assert!(disk(&[OsStr::new("remove"), path, a.as_os_str()]).contains("removed disk 0"));
+    assert!(is_empty(&a), "{:?}", crate::support::content(&a).keys());
+    let said = disk(&[OsStr::new("replace"), path, b.as_os_str(), d.as_os_str()]);
+    assert!(said.contains("added disk 3") && said.contains("removed disk 1") && is_empty(&b), "{said}");
+    writer.go_on(20);
+    let count = writer.end();
+    expect_files(&point, count);
+    mounted.restart();
+    expect_files(&point, count);
+    let listed = list(&node);
+    let numbers: Vec<u64> = listed.iter().filter_map(|disk| disk["number"].as_u64()).collect();
+    assert_eq!(numbers, [2, 3]);
+    refused(&[OsStr::new("remove"), path, d.as_os_str()], "is there, and on no other disk");
+    mounted.umount();
+    assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), path]).contains("all is well"));
+    // What was removed can be added again, and without a daemon too.
+    assert!(disk(&[OsStr::new("add"), path, a.as_os_str()]).contains("added disk 0"));
+    assert!(disk(&[OsStr::new("replace"), path, c.as_os_str(), b.as_os_str()]).contains("removed disk 2"));
+    assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), path]).contains("all is well"));
+    let mounted = Mounted::start(&node, &point, &[]).expect("as before");
+    expect_files(&point, count);
+    mounted.umount();
+}
+
+/// Everything in the folder of a disk goes, under load; then the daemon dies, and the disk is replaced.
+#[test]
+fn with_two_copies_a_disk_that_is_wiped_under_programs_costs_nothing() {
+    let folder = Folder::new("copies");
+    let disks = ["a", "b", "c"].map(|name| folder.join(name));
+    let (node, point, new) = (init(&folder, &[&disks[0], &disks[1], &disks[2]]), folder.make("m"), folder.join("d"));
+    let toml = node.join("hydrafs.toml");
+    fs::write(&toml, "[storage]\ncopies = 2\n").expect("room");
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let writer = Writer::start(&point);
+    writer.go_on(40);
+    for entry in fs::read_dir(&disks[0]).expect("a disk").flatten().map(|entry| entry.path()) {
+        if entry.is_dir() { fs::remove_dir_all(entry) } else { fs::remove_file(entry) }.expect("ours");
+    }
+    writer.go_on(40);
+    let count = writer.end();
+    expect_files(&point, count);
+    mounted.kill();
+    let path = node.as_os_str();
+    let refused = hydrafs(&[OsStr::new("mount"), path, point.as_os_str()]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("`--degraded`"));
+    succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), path, point.as_os_str()]);
+    let mut mounted = Mounted::running(&node, &point);
+    expect_files(&point, count);
+    assert_eq!(list(&node)[0]["missing"], Value::Bool(true));
+    let said = disk(&[OsStr::new("replace"), path, OsStr::new("0"), new.as_os_str()]);
+    assert!(said.contains("removed disk 0") && said.contains("added disk "), "{said}");
+    // What the background does soon anyway.
+    let repaired = hydrafs(&[OsStr::new("fsck"), OsStr::new("--deep"), OsStr::new("--repair"), path]);
+    let report = String::from_utf8_lossy(&repaired.stdout).into_owned();
+    assert!(repaired.status.success() && report.contains("all is well"), "{report}");
+    mounted.restart();
+    expect_files(&point, count);
+    // Any other disk may go now.
+    let lost = folder.join("lost");
+    mounted.umount();
+    fs::rename(&disks[1], &lost).expect("ours");
+    succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), path, point.as_os_str()]);
+    let mounted = Mounted::running(&node, &point);
+    expect_files(&point, count);
+    mounted.umount();
+}

@@ -1,0 +1,133 @@
+//! What the index says of chunks and packs.
+//!
+//! Not here: tables and pages (`index`).
+
+use base::codec::Reader;
+use base::hash::checksum;
+use base::id::ChunkAddress;
+use base::limits::CHUNK_BYTES_MAX;
+
+use super::{ChunkHeader, Class, Codec, Entry, PackFooter, PackHeader};
+
+// ---------------------------------------------------------------------------------------------------------------
+// Index: values of the tables in the file `index`. Its pages are redb's, their checksums in `index/format.rs`.
+
+/// Where a chunk lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) pack: u64,
+    pub(crate) offset: u32,
+    pub(crate) stored: u32,
+    pub(crate) raw: u32,
+    pub(crate) class: Class,
+    pub(crate) codec: Codec,
+}
+
+impl Place {
+    pub(crate) const BYTES: usize = 24;
+
+    pub(crate) fn of(pack: u64, entry: &Entry) -> Place {
+        let Entry { offset, header } = *entry;
+        Place { pack, offset, stored: header.stored, raw: header.raw, class: header.class, codec: header.codec }
+    }
+
+    /// The header that must stand at this place.
+    pub(crate) fn header(&self, address: ChunkAddress) -> ChunkHeader {
+        ChunkHeader { class: self.class, codec: self.codec, raw: self.raw, stored: self.stored, address }
+    }
+
+    pub(crate) fn encode(&self, address: &ChunkAddress) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0..8].copy_from_slice(&self.pack.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.stored.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.raw.to_le_bytes());
+        bytes[20] = self.class.code();
+        bytes[21] = self.codec.code();
+        let sum = Self::sum(address, &bytes);
+        bytes[22..24].copy_from_slice(&sum);
+        bytes
+    }
+
+    /// `None` for an entry that does not belong to the address or has rotted (redb checks its pages only after a crash).
+    pub(crate) fn decode(address: &ChunkAddress, bytes: &[u8; Self::BYTES]) -> Option<Place> {
+        let mut reader = Reader::new(bytes);
+        let place = Place {
+            pack: reader.u64("pack").ok()?,
+            offset: reader.u32("offset").ok()?,
+            stored: reader.u32("stored").ok()?,
+            raw: reader.u32("raw").ok()?,
+            class: Class::from_code(reader.u8("class").ok()?)?,
+            codec: Codec::from_code(reader.u8("codec").ok()?)?,
+        };
+        let fits = place.raw as usize <= CHUNK_BYTES_MAX && place.codec.allows(place.raw, place.stored);
+        (fits && bytes[22..24] == Self::sum(address, bytes)).then_some(place)
+    }
+
+    pub(super) fn sum(address: &ChunkAddress, bytes: &[u8; Self::BYTES]) -> [u8; 2] {
+        let mut seed = [0; 8];
+        seed.copy_from_slice(&address.0[24..]);
+        let sum = checksum(u64::from_le_bytes(seed), &bytes[..22]).to_le_bytes();
+        [sum[0], sum[1]]
+    }
+}
+
+/// What the table `packs` of the index knows of a pack whose chunks are all in the table `chunks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Summary {
+    pub(crate) class: Class,
+    /// Chunks in its directory.
+    pub(crate) count: u32,
+    /// Header and chunks as stored.
+    pub(crate) data_bytes: u32,
+    /// Content of its chunks.
+    pub(crate) raw_bytes: u64,
+    /// On how many disks it should be.
+    pub(crate) copies: u8,
+}
+
+impl Summary {
+    pub(crate) const BYTES: usize = 24;
+
+    /// Bytes of its file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        u64::from(self.data_bytes) + u64::from(self.count) * Entry::BYTES as u64 + PackFooter::BYTES as u64
+    }
+
+    pub(crate) fn empty(class: Class, copies: u8) -> Summary {
+        Summary { class, count: 0, data_bytes: PackHeader::BYTES as u32, raw_bytes: 0, copies }
+    }
+
+    pub(crate) fn of(data_bytes: u32, entries: &[Entry], copies: u8) -> Summary {
+        Summary {
+            class: entries.first().map_or(Class::Data, |entry| entry.header.class),
+            count: u32::try_from(entries.len()).expect("a pack below 4 GiB has fewer chunks"),
+            data_bytes,
+            raw_bytes: entries.iter().map(|entry| u64::from(entry.header.raw)).sum(),
+            copies,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0..4].copy_from_slice(&self.count.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.data_bytes.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.raw_bytes.to_le_bytes());
+        bytes[16] = self.class.code();
+        bytes[17] = self.copies;
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; Self::BYTES]) -> Summary {
+        let mut reader = Reader::new(bytes);
+        // All bytes are there, so none of these fails; a wrong number only shows in `status`.
+        Summary {
+            count: reader.u32("count").unwrap_or(0),
+            data_bytes: reader.u32("data bytes").unwrap_or(0),
+            raw_bytes: reader.u64("raw bytes").unwrap_or(0),
+            class: reader.u8("class").ok().and_then(Class::from_code).unwrap_or(Class::Data),
+            // Zero: written before packs lay on several disks.
+            copies: reader.u8("copies").unwrap_or(0).max(1),
+        }
+    }
+}

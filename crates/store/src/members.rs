@@ -1,0 +1,258 @@
+//! Members: which disks the node has, changed while it works (D-5, P-6).
+//!
+//! A disk comes in two steps, so that whoever keeps a list of the node's disks can note it between them: formatted, then taken in. It goes in
+//! two as well: drained by `copies`, then removed. A disk that failed or is missing is removed at once, if nothing lies there alone.
+//!
+//! Not here: moving what is on a disk (`copies`), who the disks are when a store is opened (`identity`).
+
+use std::sync::Arc;
+
+use platform::disk::Disk;
+
+use crate::disks::{DISKS_MAX, DiskSet};
+use crate::failure::{StoreError, refused};
+use crate::format::{Class, Identity};
+use crate::identity::{self, Member};
+use crate::pack::{PackKnown, PackState};
+use crate::pool::{Part, Pool};
+use crate::store::Store;
+
+/// What draining a disk would do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DrainPlan {
+    /// Packs on the disk.
+    pub packs: u64,
+    /// Bytes of those that have to be written to other disks.
+    pub bytes: u64,
+    /// Room that the others have for them.
+    pub room_bytes: u64,
+}
+
+/// A disk that the node does without.
+pub struct Gone {
+    pool: Arc<Pool>,
+    disk: usize,
+}
+
+impl Gone {
+    /// Where it is, or should be.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.pool.disks[self.disk].disk.path()
+    }
+
+    /// Makes it an empty directory, but for packs that are needed nowhere, when nobody takes it for a disk of the node any more.
+    ///
+    /// # Errors
+    /// The disk's. No opening takes it for a disk of the node, wiped or not.
+    pub fn wipe(self) -> Result<(), StoreError> {
+        let on = &self.pool.disks[self.disk];
+        let wiped = if on.is_missing { Ok(()) } else { identity::wipe(&on.disk) };
+        on.unlock();
+        Ok(wiped?)
+    }
+}
+
+impl Store {
+    /// Formats an empty directory as one more disk, of which the node knows nothing before [`Store::take_in_disk`].
+    ///
+    /// # Errors
+    /// `Refused` for what is no empty directory, or if there are too many disks; a disk's error.
+    pub async fn format_disk(&self, disk: &Disk) -> Result<(), StoreError> {
+        let _work = self.disk_work.lock().await;
+        self.refuse_degraded()?;
+        let Some(number) = self.pool.free_number() else {
+            let why = format!("the node has {DISKS_MAX} disks, or has had so many since its daemon was started.");
+            return Err(refused(disk.path(), why, "Restart the daemon if some of them were removed, and try again."));
+        };
+        let mut disk_uuid = [0; 16];
+        self.platform.chance.fill(&mut disk_uuid);
+        let disk_count = u16::try_from(self.pool.disks.iter().count() + 1).expect("at most DISKS_MAX");
+        let number = u16::try_from(number).expect("below DISKS_MAX");
+        let created = self.platform.clock.now();
+        let identity = Identity { disk: number, disk_count, disk_uuid, created, ..self.identity.clone() };
+        identity::format_more(disk, &identity, &self.pool.table()).await
+    }
+
+    /// Takes in a disk that [`Store::format_disk`] has formatted; its number. From now on the node needs it.
+    ///
+    /// # Errors
+    /// `Refused` if it is none; a disk's error. The node goes on without it then.
+    pub async fn take_in_disk(&self, disk: &Disk) -> Result<u64, StoreError> {
+        let _work = self.disk_work.lock().await;
+        self.refuse_degraded()?;
+        let (identity, _) = identity::read(disk).await?;
+        let number = usize::from(identity.disk);
+        let is_ours = identity.node_identity == self.pool.node_identity;
+        if !is_ours || self.pool.table().contains(&identity.disk_uuid) || self.pool.free_number() != Some(number) {
+            let why = "it is no disk that was formatted for this node and not taken in yet.";
+            return Err(refused(disk.path(), why, "Name an empty directory."));
+        }
+        let member = Member { disk: disk.clone(), identity, missing: None, lock: Some(identity::lock(disk)?) };
+        let good = self.pool.good();
+        // P-6: it takes nothing before a superblock names it.
+        self.pool.add(member, Part::Joining)?;
+        let added = &self.pool.disks[number];
+        let mut named = self.renew_root().await;
+        if let (Ok(()), lost @ 1..) =
+            (&named, good.with(number).iter().filter(|disk| !self.pool.good().has(*disk)).count())
+        {
+            let cause = format!("{lost} disks failed while it was taken in");
+            named = Err(StoreError::ReadOnly { cause: cause.into() });
+        }
+        if let Err(error) = named {
+            added.set_part(Part::Removed);
+            // What the superblocks say now nobody knows; the next one says what is.
+            let _ = self.renew_root().await;
+            added.unlock();
+            return Err(error);
+        }
+        added.set_part(Part::Whole);
+        Ok(number as u64)
+    }
+
+    /// What [`Store::drain_disk`] would do.
+    ///
+    /// # Errors
+    /// `Refused` for a disk that the node does not have.
+    pub fn drain_plan(&self, number: u64) -> Result<DrainPlan, StoreError> {
+        let disk = self.member(number)?;
+        let takers = self.pool.takers().without(disk);
+        let mut plan = DrainPlan::default();
+        for known in self.packs.known().into_values().filter(|known| known.disks().has(disk)) {
+            plan.packs += 1;
+            if known.disks().both(takers).count() < self.packs.wanted(&known.summary).min(takers.count()) {
+                plan.bytes += known.bytes();
+            }
+        }
+        let room = |disk: usize| {
+            let _ = self.pool.disks[disk].look();
+            self.pool.room(disk, Class::Data)
+        };
+        plan.room_bytes = takers.iter().map(room).sum();
+        Ok(plan)
+    }
+
+    /// Has a disk take nothing new, and what lies there be brought to others by [`Store::restore_copies`]; or, not `is_drained`, has it take
+    /// part again.
+    ///
+    /// # Errors
+    /// `Refused` for a disk that the node does not have, that is missing or failed, or that the others have no room for; why it could not be
+    /// noted.
+    pub async fn drain_disk(&self, number: u64, is_drained: bool) -> Result<(), StoreError> {
+        let _work = self.disk_work.lock().await;
+        let disk = self.member(number)?;
+        let on = &self.pool.disks[disk];
+        if is_drained {
+            if !on.is_good() {
+                let why = format!("disk {number} takes no writes ({}).", on.words());
+                return Err(refused(
+                    on.disk.path(),
+                    why,
+                    "What was on it is on others, or cannot be brought there: remove it.",
+                ));
+            }
+            if self.pool.takers().without(disk).is_empty() {
+                let why = "no other disk takes what lies there.";
+                return Err(refused(on.disk.path(), why, "Add a disk first."));
+            }
+            let plan = self.drain_plan(number)?;
+            if plan.bytes > plan.room_bytes {
+                let (needed, room) = (base::units::Bytes(plan.bytes), base::units::Bytes(plan.room_bytes));
+                let why =
+                    format!("the other disks have no room for what lies there: {needed} are needed, they have {room}.");
+                return Err(refused(on.disk.path(), why, "Add a disk first, or make room."));
+            }
+        }
+        let before = on.set_part(if is_drained { Part::Drained } else { Part::Whole });
+        let noted = self.renew_root().await;
+        if noted.is_err() {
+            on.set_part(before);
+        }
+        noted
+    }
+
+    /// Whether all that the node needs is on other disks.
+    pub async fn is_disk_empty(&self, number: u64) -> Result<bool, StoreError> {
+        let disk = self.member(number)?;
+        Ok(self.what_is_on(disk).await.is_none())
+    }
+
+    /// The node does without a disk from now on: one that was drained, or one that failed or is missing, of which nothing is needed or, with
+    /// `accepts_loss`, whatever is. The caller has committed all frames, twice.
+    ///
+    /// # Errors
+    /// `Refused`, and then nothing was changed; why it could not be noted.
+    pub async fn remove_disk(&self, number: u64, accepts_loss: bool) -> Result<Gone, StoreError> {
+        let _work = self.disk_work.lock().await;
+        let disk = self.member(number)?;
+        let on = &self.pool.disks[disk];
+        let path = on.disk.path();
+        if self.pool.disks.iter().filter(|(_, other)| other.is_good()).all(|(other, _)| other == disk) {
+            return Err(refused(path, "it is the last disk that the node has.", "Add another one first."));
+        }
+        if !on.is_good() {
+            // Writers that are on it leave it.
+            self.settle().await?;
+            self.packs.seal_on(DiskSet::of(disk)).await;
+        }
+        let needed = self.what_is_on(disk).await;
+        if let Some(needed) = &needed
+            && (on.is_good() || !accepts_loss)
+        {
+            let advice = match (on.is_good(), on.is_missing) {
+                (true, _) => "Drain it first (`hydrafs disk drain`).",
+                (false, true) => "Mount it again, or go on without what was there (`--accept-loss`).",
+                (false, false) => {
+                    "Restart the daemon, so that it is tried again, or go on without what is there (`--accept-loss`)."
+                }
+            };
+            return Err(refused(path, format!("{needed} is there, and on no other disk."), advice));
+        }
+        let _index = self.reclaim_work.lock().await;
+        let before = on.set_part(Part::Removed);
+        // Twice: the slot before would ask for it.
+        let mut noted = self.renew_root().await;
+        if noted.is_ok() {
+            noted = self.renew_root().await;
+        }
+        if let Err(error) = noted {
+            on.set_part(before);
+            return Err(error);
+        }
+        self.packs.forget_disk(disk, self.pool.missing());
+        Ok(Gone { pool: self.pool.clone(), disk })
+    }
+
+    fn member(&self, number: u64) -> Result<usize, StoreError> {
+        let found = self.pool.disks.iter().find(|(disk, _)| *disk as u64 == number);
+        found.map(|(disk, _)| disk).ok_or_else(|| {
+            let why = format!("the node has no disk {number}.");
+            refused("the node", why, "See `hydrafs disk list`.")
+        })
+    }
+
+    /// Something that is needed and, as far as anybody knows, on no other disk that can be read.
+    async fn what_is_on(&self, disk: usize) -> Option<String> {
+        let on = &self.pool.disks[disk];
+        let others = self.pool.there().map(|(number, _)| number).collect::<DiskSet>().without(disk);
+        let is_needed = |known: &PackKnown| match known.state {
+            PackState::Missing => on.is_missing,
+            // One that takes writes is left by all.
+            PackState::Open(_) | PackState::Sealed if on.is_good() => known.disks().has(disk),
+            PackState::Open(_) | PackState::Sealed => known.disks().both(others).is_empty(),
+        };
+        let known = self.packs.known();
+        let (packs, bytes) = known
+            .values()
+            .filter(|known| is_needed(known))
+            .fold((0, 0), |(packs, bytes), known| (packs + 1, bytes + known.bytes()));
+        if packs > 0 {
+            return Some(format!("content of {} in {packs} packs", base::units::Bytes(bytes)));
+        }
+        if self.pool.index_disk() == disk && on.is_good() {
+            return Some("the index".to_owned());
+        }
+        self.journal.needs(disk).await.then(|| "the journal".to_owned())
+    }
+}

@@ -1,0 +1,331 @@
+//! Disks come and go while the node works: nothing is lost, whenever the power goes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::id::NodeNumber;
+use bytes::Bytes;
+use platform::disk::Disk;
+use platform::sim::{Faults, SimDisk};
+
+use super::{Machine, content, hurried, options};
+use crate::{Class, CopiesReport, Depth, Options, Recovered, Store, StoreError};
+
+fn contents(numbers: std::ops::Range<u64>) -> Vec<Bytes> {
+    numbers.map(|number| content(number * 2, 30_000)).collect()
+}
+
+/// A node on so many disks with chunks, closed, and one disk more that is empty.
+fn node(seed: u64, count: usize, options: &Options) -> (Machine, Vec<Bytes>) {
+    let mut machine = Machine::new(seed, count, 64 << 20);
+    let contents = contents(0..100);
+    let (store, _) = open(&machine, &machine.handles(), options);
+    machine.run(put(&store, &contents)).unwrap();
+    end(&machine, store);
+    let empty = machine.world.disk(&format!("/d{count}"), 64 << 20);
+    machine.disks.push(empty);
+    (machine, contents)
+}
+
+async fn put(store: &Arc<Store>, contents: &[Bytes]) -> Result<(), StoreError> {
+    store.put_many(Class::Data, contents.to_vec()).await?;
+    store.put(Class::Metadata, b"a node of a tree").await?;
+    let last = store.log(b"frame");
+    store.commit(b"second", last).await
+}
+
+fn some(machine: &Machine, numbers: &[usize]) -> Vec<Disk> {
+    numbers.iter().map(|number| machine.disks[*number].disk()).collect()
+}
+
+fn try_open(machine: &Machine, handles: &[Disk], options: &Options) -> Result<(Arc<Store>, Recovered), StoreError> {
+    machine.run(Store::open(&machine.world.platform(), handles, options.clone()))
+}
+
+fn open(machine: &Machine, handles: &[Disk], options: &Options) -> (Arc<Store>, Recovered) {
+    try_open(machine, handles, options).unwrap()
+}
+
+fn end(machine: &Machine, store: Arc<Store>) {
+    machine.run(store.close()).unwrap();
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+}
+
+fn expect_all(machine: &Machine, store: &Arc<Store>, contents: &[Bytes]) {
+    machine.run(async {
+        for content in contents {
+            assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+        }
+        assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+    });
+}
+
+fn restore(machine: &Machine, store: &Store) -> CopiesReport {
+    machine.run(store.restore_copies(&hurried(store), &|_, _| {}))
+}
+
+fn packs(disk: &SimDisk) -> BTreeSet<String> {
+    disk.durable_files().into_keys().filter(|path| path.starts_with("packs/")).collect()
+}
+
+fn refused<T>(told: Result<T, StoreError>, words: &str) {
+    match told {
+        Err(StoreError::Refused { why, .. }) => assert!(why.contains(words), "{why}"),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("not refused"),
+    }
+}
+
+/// Frames of two superblocks, as the caller of [`Store::remove_disk`] has seen to it.
+async fn commit_twice(store: &Arc<Store>) -> Result<(), StoreError> {
+    store.commit(b"third", store.last_logged()).await?;
+    store.renew_root().await
+}
+
+#[test]
+fn a_disk_is_taken_in_and_needed_from_then_on() {
+    let (machine, old) = node(1, 1, &options());
+    let (store, _) = open(&machine, &some(&machine, &[0]), &options());
+    let new = contents(100..200);
+    machine.run(async {
+        let disk = machine.disks[1].disk();
+        refused(store.take_in_disk(&machine.disks[0].disk()).await, "it is no disk that was formatted for this node");
+        store.format_disk(&disk).await.unwrap();
+        assert_eq!(store.take_in_disk(&disk).await.unwrap(), 1);
+        refused(store.format_disk(&disk).await, "it is a disk of a node already");
+        put(&store, &new).await.unwrap();
+    });
+    assert!(!packs(&machine.disks[1]).is_empty());
+    expect_all(&machine, &store, &[&old[..], &new].concat());
+    end(&machine, store);
+    refused(try_open(&machine, &some(&machine, &[0]), &options()), "disk 1 of this node is missing: expected 2 disks");
+    let (store, recovered) = open(&machine, &machine.handles(), &options());
+    assert_eq!(recovered.report.problems, Vec::<String>::new());
+    expect_all(&machine, &store, &[&old[..], &new].concat());
+}
+
+/// D-5: formatted, noted by the caller, and then the power went.
+#[test]
+fn a_disk_that_was_not_taken_in_is_left_alone_and_can_be_added_again() {
+    let (machine, contents) = node(2, 2, &options());
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options());
+    machine.run(store.format_disk(&machine.disks[2].disk())).unwrap();
+    drop(store);
+    machine.world.restart();
+    let (store, recovered) = open(&machine, &machine.handles(), &options());
+    assert!(recovered.report.problems[0].starts_with("/d2 is no disk of this node"), "{:?}", recovered.report);
+    machine.run(async {
+        store.format_disk(&machine.disks[2].disk()).await.unwrap();
+        assert_eq!(store.take_in_disk(&machine.disks[2].disk()).await.unwrap(), 2);
+    });
+    end(&machine, store);
+    let (store, recovered) = open(&machine, &machine.handles(), &options());
+    assert_eq!(recovered.report.problems, Vec::<String>::new());
+    expect_all(&machine, &store, &contents);
+}
+
+#[test]
+fn what_is_no_empty_directory_or_another_nodes_is_refused() {
+    let (machine, _) = node(3, 1, &options());
+    let (store, _) = open(&machine, &some(&machine, &[0]), &options());
+    let foreign = machine.disks[1].disk();
+    machine.run(async {
+        Store::create(&machine.world.platform(), std::slice::from_ref(&foreign), NodeNumber(8), b"").await.unwrap();
+        refused(store.format_disk(&foreign).await, "it is a disk of a node already");
+        refused(store.take_in_disk(&foreign).await, "it is no disk that was formatted for this node");
+        refused(store.drain_disk(7, true).await, "the node has no disk 7");
+        refused(store.drain_disk(0, true).await, "no other disk takes what lies there");
+        refused(store.remove_disk(0, true).await, "it is the last disk");
+    });
+}
+
+/// P-6 and F-7, with the journal and the index on the disk that goes.
+#[test]
+fn a_drained_disk_ends_up_empty_and_is_a_disk_no_more() {
+    for copies in [1, 2] {
+        let options = Options { copies, ..options() };
+        let (machine, old) = node(4, 3, &options);
+        let (store, _) = open(&machine, &some(&machine, &[0, 1, 2]), &options);
+        let new = contents(100..130);
+        machine.run(async {
+            put(&store, &new).await.unwrap();
+            let plan = store.drain_plan(0).unwrap();
+            assert!(plan.packs > 0 && plan.bytes > 0 && plan.room_bytes > plan.bytes, "{plan:?}");
+            refused(store.remove_disk(0, true).await, "is there, and on no other disk");
+            store.drain_disk(0, true).await.unwrap();
+            // It takes nothing new.
+            let before = packs(&machine.disks[0]);
+            put(&store, &contents(200..290)).await.unwrap();
+            assert!(packs(&machine.disks[0]).is_subset(&before));
+        });
+        let report = restore(&machine, &store);
+        assert_eq!((report.lacking, &report.problems), (0, &Vec::new()));
+        assert!(report.is_index_moved);
+        machine.run(async {
+            commit_twice(&store).await.unwrap();
+            assert!(store.is_disk_empty(0).await.unwrap());
+            store.remove_disk(0, false).await.unwrap().wipe().unwrap();
+            put(&store, &contents(300..330)).await.unwrap();
+        });
+        let all = [&old[..], &new, &contents(200..290), &contents(300..330)].concat();
+        expect_all(&machine, &store, &all);
+        assert!(!store.lacks_copies());
+        assert_eq!(store.status().disks.len(), 2);
+        end(&machine, store);
+        let left: Vec<String> = machine.disks[0].durable_files().into_keys().collect();
+        assert_eq!(left, ["lock"], "it can be formatted again");
+        let (store, recovered) = open(&machine, &some(&machine, &[1, 2]), &options);
+        assert_eq!(recovered.report.problems, Vec::<String>::new());
+        expect_all(&machine, &store, &all);
+        // Its number is free, and so is the directory.
+        machine.run(async {
+            store.format_disk(&machine.disks[0].disk()).await.unwrap();
+            assert_eq!(store.take_in_disk(&machine.disks[0].disk()).await.unwrap(), 0);
+        });
+        end(&machine, store);
+        let (store, _) = open(&machine, &some(&machine, &[0, 1, 2]), &options);
+        expect_all(&machine, &store, &all);
+    }
+}
+
+#[test]
+fn draining_is_called_off_and_outlives_a_restart() {
+    let (machine, contents) = node(5, 2, &options());
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options());
+    machine.run(store.drain_disk(1, true)).unwrap();
+    end(&machine, store);
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options());
+    assert!(store.status().disks[1].is_drained && store.lacks_copies());
+    machine.run(store.drain_disk(1, false)).unwrap();
+    assert!(!store.status().disks[1].is_drained && !store.lacks_copies());
+    expect_all(&machine, &store, &contents);
+}
+
+#[test]
+fn a_disk_is_not_drained_into_others_that_have_no_room() {
+    let (machine, contents) = node(6, 2, &options());
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options());
+    let space = machine.disks[1].disk().space().unwrap();
+    machine.disks[1].set_capacity(space.total - space.free + (1 << 20));
+    machine.run(async {
+        refused(store.drain_disk(0, true).await, "the other disks have no room");
+    });
+    expect_all(&machine, &store, &contents);
+}
+
+/// Whoever has copies loses nothing by it; whoever has none is asked.
+#[test]
+fn a_disk_that_is_gone_is_removed_when_nothing_is_on_it_alone() {
+    for copies in [2, 1] {
+        let options = Options { copies, goes_without_disks: true, ..options() };
+        let (machine, contents) = node(7, 3, &options);
+        let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+        if copies == 1 {
+            refused(machine.run(store.remove_disk(2, false)), "and on no other disk");
+        }
+        machine.run(store.remove_disk(2, copies == 1)).unwrap().wipe().unwrap();
+        assert!(!store.is_degraded());
+        let report = restore(&machine, &store);
+        assert_eq!((report.lacking, &report.problems), (0, &Vec::new()));
+        if copies == 2 {
+            expect_all(&machine, &store, &contents);
+        } else {
+            // What was there is put again.
+            let codes = machine.run(store.check(Depth::Deep, &|_, _| {})).problems;
+            assert!(codes.iter().all(|problem| problem.code == "HF0009") && !codes.is_empty(), "{codes:?}");
+            machine.run(async {
+                for remedy in codes.into_iter().filter_map(|problem| problem.remedy) {
+                    store.repair(remedy).await.unwrap();
+                }
+                put(&store, &contents).await.unwrap();
+            });
+            expect_all(&machine, &store, &contents);
+        }
+        end(&machine, store);
+        let options = Options { goes_without_disks: false, ..options };
+        // It is back, and nobody takes it for one of the node's.
+        let (store, recovered) = open(&machine, &some(&machine, &[0, 1, 2]), &options);
+        assert!(recovered.report.problems[0].starts_with("/d2 is no disk of this node"), "{:?}", recovered.report);
+        expect_all(&machine, &store, &contents);
+    }
+}
+
+#[test]
+fn a_disk_that_failed_is_removed_under_the_writers() {
+    let options = Options { copies: 2, ..options() };
+    let (machine, old) = node(8, 3, &options);
+    let (store, _) = open(&machine, &some(&machine, &[0, 1, 2]), &options);
+    machine.disks[0].set_faults(Faults { is_dead: true, ..Faults::default() });
+    let new = contents(100..130);
+    machine.run(async {
+        put(&store, &new).await.unwrap();
+        store.remove_disk(0, false).await.unwrap().wipe().unwrap_err();
+    });
+    let report = restore(&machine, &store);
+    assert_eq!((report.lacking, &report.problems), (0, &Vec::new()));
+    machine.run(put(&store, &contents(200..290))).unwrap();
+    end(&machine, store);
+    let (store, recovered) = open(&machine, &some(&machine, &[1, 2]), &options);
+    assert_eq!(recovered.report.problems, Vec::<String>::new());
+    expect_all(&machine, &store, &[&old[..], &new, &contents(200..290)].concat());
+}
+
+/// What a node folder is to the node: the disks by number that its user named.
+struct Exchange {
+    named: Vec<usize>,
+    is_over: bool,
+}
+
+/// Adds disk 2, drains disk 0, removes it, each where it is still to be done.
+async fn exchange(machine: &Machine, state: &mut Exchange, options: &Options) -> Result<(), StoreError> {
+    let handles = some(machine, &state.named);
+    let (store, _) = Store::open(&machine.world.platform(), &handles, options.clone()).await?;
+    let has = |number| store.status().disks.iter().any(|disk| disk.path == format!("/d{number}"));
+    if !has(2) && !state.is_over {
+        store.format_disk(&machine.disks[2].disk()).await?;
+        if !state.named.contains(&2) {
+            state.named.push(2);
+        }
+        store.take_in_disk(&machine.disks[2].disk()).await?;
+    }
+    put(&store, &contents(100..120)).await?;
+    if has(0) {
+        store.drain_disk(0, true).await?;
+        store.restore_copies(&hurried(&store), &|_, _| {}).await;
+        commit_twice(&store).await?;
+        let gone = store.remove_disk(0, false).await?;
+        state.named.retain(|number| *number != 0);
+        gone.wipe()?;
+    }
+    state.named.retain(|number| *number != 0);
+    state.is_over = true;
+    put(&store, &contents(200..220)).await?;
+    store.close().await
+}
+
+#[test]
+fn a_power_cut_at_any_moment_of_an_exchange_loses_nothing() {
+    for copies in [1, 2] {
+        let options = Options { copies, ..options() };
+        for cut in (1..).step_by(11) {
+            let (machine, old) = node(cut, 2, &options);
+            let mut state = Exchange { named: vec![0, 1], is_over: false };
+            machine.world.cut_power_at(machine.world.operations() + cut);
+            let first = machine.world.run_until(exchange(&machine, &mut state, &options));
+            let is_over = first.is_ok_and(|done| done.is_ok());
+            machine.world.restart();
+            machine.world.cut_power_at(u64::MAX);
+            machine.run(exchange(&machine, &mut state, &options)).unwrap_or_else(|error| panic!("{cut}: {error}"));
+            machine.world.restart();
+            let (store, _) = open(&machine, &some(&machine, &[1, 2]), &options);
+            expect_all(&machine, &store, &[&old[..], &contents(100..120), &contents(200..220)].concat());
+            assert!(!store.lacks_copies(), "{cut}");
+            if is_over {
+                assert!(cut > 100, "{cut}");
+                break;
+            }
+        }
+    }
+}
