@@ -2,6 +2,7 @@
 
 use base::id::FileId;
 use base::time::Timestamp;
+use store::Resilience;
 
 /// Kinds of files. The numbers are the format's (and those of `d_type`), so that a directory entry can carry one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +94,8 @@ pub struct Attributes {
     pub parent: FileId,
     /// Whether space was allocated beyond the size, so that size and allocation say nothing about holes.
     pub is_preallocated: bool,
+    /// What is asked for its content against the loss of disks; of a directory, for what is made in it.
+    pub resilience: Resilience,
 }
 
 impl Attributes {
@@ -120,6 +123,7 @@ impl Attributes {
             born: now,
             parent,
             is_preallocated: false,
+            resilience: Resilience::OfNode,
         }
     }
 }

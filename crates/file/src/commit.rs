@@ -24,7 +24,7 @@ use base::id::{FileId, Position};
 use base::interval::IntervalMap;
 use bytes::Bytes;
 use platform::task::first;
-use store::{Class, StoreError};
+use store::{Class, Resilience, StoreError};
 
 use crate::attributes::{Attributes, Node};
 use crate::directory::encode_entry;
@@ -71,6 +71,9 @@ pub(crate) enum SnapshotChange {
         view: u32,
     },
 }
+
+/// Runs of bytes that become chunks, by what is asked for them, with their places: file, offset, length.
+type Inlined = BTreeMap<Resilience, (Vec<Bytes>, Vec<(FileId, u64, u32)>)>;
 
 impl FileSystem {
     /// Folds everything recorded so far into the committed trees.
@@ -251,7 +254,7 @@ impl FileSystem {
         left_out: &BTreeSet<FileId>,
     ) -> Result<BTreeMap<FileId, IntervalMap<Extent>>, FileError> {
         let mut settled = BTreeMap::new();
-        let (mut chunks, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut runs, mut bytes) = (Inlined::new(), 0);
         for (file, inode) in inodes {
             let frozen = inode.state.lock().frozen.clone().expect("frozen above, under the commit lock");
             let Overlay { extents, inlined } = &frozen.layer.content;
@@ -259,6 +262,7 @@ impl FileSystem {
                 continue;
             }
             settled.insert(*file, extents.clone());
+            let (chunks, places) = runs.entry(frozen.attributes.resilience).or_default();
             for (offset, run) in touching(inlined) {
                 let mut start = 0;
                 for length in store::cut_points(&run, true) {
@@ -271,24 +275,25 @@ impl FileSystem {
             }
             if bytes >= PUT_BYTES {
                 bytes = 0;
-                self.put_inlined(&mut settled, std::mem::take(&mut chunks), std::mem::take(&mut places)).await?;
+                self.put_inlined(&mut settled, std::mem::take(&mut runs)).await?;
             }
         }
-        self.put_inlined(&mut settled, chunks, places).await?;
+        self.put_inlined(&mut settled, runs).await?;
         Ok(settled)
     }
 
     async fn put_inlined(
         &self,
         settled: &mut BTreeMap<FileId, IntervalMap<Extent>>,
-        chunks: Vec<Bytes>,
-        places: Vec<(FileId, u64, u32)>,
+        runs: Inlined,
     ) -> Result<(), FileError> {
-        let addresses = self.store.put_many(Class::Data, chunks).await?;
-        for (address, (file, offset, chunk_bytes)) in addresses.into_iter().zip(places) {
-            let extents = settled.get_mut(&file).expect("entered before its runs");
-            let extent = Extent::Chunk { address, skip: 0, chunk_bytes };
-            extents.insert(offset..offset + u64::from(chunk_bytes), extent);
+        for (resilience, (chunks, places)) in runs {
+            let addresses = self.store.put_as(resilience, chunks).await?;
+            for (address, (file, offset, chunk_bytes)) in addresses.into_iter().zip(places) {
+                let extents = settled.get_mut(&file).expect("entered before its runs");
+                let extent = Extent::Chunk { address, skip: 0, chunk_bytes };
+                extents.insert(offset..offset + u64::from(chunk_bytes), extent);
+            }
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use base::id::{ChunkAddress, FileId};
 use base::interval::{IntervalMap, cover};
 use bytes::Bytes;
 use platform::task::first;
-use store::{Class, Room, StoreError};
+use store::{Class, Resilience, Room, StoreError};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::attributes::{Attributes, Node};
@@ -55,6 +55,8 @@ enum Take {
 struct Taken {
     inode: Arc<Inode>,
     flushing: Arc<Flushing>,
+    /// As the file asked for when its content was taken.
+    resilience: Resilience,
     /// Whether the end of the stream stays behind until more of it is there.
     keeps_tail: bool,
     /// That end.
@@ -308,10 +310,21 @@ impl FileSystem {
         }
     }
 
-    /// Cuts everything that was taken into chunks and makes them durable. As the published writer does (HydraFS, FAST'10), it
+    /// Cuts everything that was taken into chunks and makes them durable.
+    async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
+        batch.sort_by_key(|taken| taken.resilience);
+        for part in batch.chunk_by_mut(|one, next| one.resilience == next.resilience) {
+            self.put_part(part).await?;
+        }
+        self.store.settle().await?;
+        Ok(())
+    }
+
+    /// Cuts what asks for the same into chunks and puts them. As the published writer does (HydraFS, FAST'10), it
     /// submits one group after the other until the store is busy, and goes on when there is room: while one is cut, those
     /// before it are hashed, compressed and written.
-    async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
+    async fn put_part(&self, batch: &mut [Taken]) -> Result<(), FileError> {
+        let resilience = batch[0].resilience;
         let mut cutter = Cutter::new(&self.platform.tasks, batch.iter().map(Taken::to_cut), self.options.group_bytes);
         let mut put = Submitted::default();
         let mut result = Ok(());
@@ -321,7 +334,7 @@ impl FileSystem {
         while let Some(Pieces { chunks, places, bytes }) = group {
             if cutter.is_done() {
                 // Here: what is small is put without a hand-over.
-                let last = self.store.put_many(Class::Data, chunks).await;
+                let last = self.store.put_as(resilience, chunks).await;
                 result = put.take_all(batch).await;
                 match last {
                     Ok(addresses) => Submitted::note(batch, &places, addresses),
@@ -330,7 +343,7 @@ impl FileSystem {
                 break;
             }
             let room = self.store.room(bytes as u64).await;
-            put.begin(self, room, chunks, places);
+            put.begin(self, (room, resilience), chunks, places);
             result = put.take_done(batch);
             if result.is_err() {
                 break;
@@ -350,7 +363,6 @@ impl FileSystem {
         for (number, tail) in cutter.tails {
             batch[number].tail = Some(tail);
         }
-        self.store.settle().await?;
         Ok(())
     }
 
@@ -389,7 +401,7 @@ impl FileSystem {
 
     /// Moves a file's accepted content to `flushing`. `None`: there is none.
     fn take(&self, inode: Arc<Inode>, flush: Option<OwnedMutexGuard<()>>, keeps_tail: bool) -> Option<Taken> {
-        let flushing = {
+        let (flushing, resilience) = {
             let mut state = inode.state.lock();
             if state.is_gone || state.dirty.is_empty() {
                 return None;
@@ -401,9 +413,9 @@ impl FileSystem {
             let bytes = std::mem::take(&mut state.dirty_bytes);
             let flushing = Arc::new(Flushing { runs, bytes, since: state.dirty_since, size: state.attributes.size });
             state.flushing = Some(flushing.clone());
-            flushing
+            (flushing, state.attributes.resilience)
         };
-        Some(Taken { inode, flushing, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
+        Some(Taken { inode, flushing, resilience, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
     }
 
     /// Makes what was being flushed dirty again; it is as old as it was.
@@ -517,11 +529,17 @@ struct Submitted(VecDeque<(Places, oneshot::Receiver<PutResult>)>);
 
 impl Submitted {
     /// Begins to put a group, beside the caller.
-    fn begin(&mut self, system: &FileSystem, room: Room, chunks: Vec<Bytes>, places: Places) {
+    fn begin(
+        &mut self,
+        system: &FileSystem,
+        (room, resilience): (Room, Resilience),
+        chunks: Vec<Bytes>,
+        places: Places,
+    ) {
         let (send, receive) = oneshot::channel();
         let store = Arc::clone(&system.store);
         system.platform.tasks.aside(Box::pin(async move {
-            let put = store.put_with(room, Class::Data, chunks).await;
+            let put = store.put_with(room, (Class::Data, resilience), chunks).await;
             // Before it says so: who hears of the last may be the last to hold the store.
             drop(store);
             drop(send.send(put));

@@ -11,6 +11,7 @@ use base::id::{ChunkAddress, FileId, Version};
 use base::limits::{LINK_TARGET_BYTES_MAX, NAME_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX};
 use base::time::Timestamp;
 use bytes::Bytes;
+use store::{COPIES_MAX, Resilience};
 
 use crate::attributes::{Attributes, Kind, MODE_MASK};
 use crate::extent::Extent;
@@ -101,8 +102,16 @@ impl Roots {
     }
 }
 
+/// Copies stand in the flags of attributes from this bit on.
+const COPIES_SHIFT: u32 = 4;
+const _: () = assert!(COPIES_MAX < 1 << (8 - COPIES_SHIFT));
+
 fn encode_attributes(attributes: &Attributes, writer: &mut Writer) {
-    writer.u8(attributes.kind as u8).u8(u8::from(attributes.is_preallocated));
+    let copies = match attributes.resilience {
+        Resilience::OfNode => 0,
+        Resilience::Copies(copies) => copies,
+    };
+    writer.u8(attributes.kind as u8).u8(u8::from(attributes.is_preallocated) | copies << COPIES_SHIFT);
     writer.u16(u16::try_from(attributes.mode & MODE_MASK).expect("masked to 12 bits"));
     writer.u32(attributes.uid).u32(attributes.gid).u32(attributes.links).u32(attributes.device);
     writer.u64(attributes.size).u64(attributes.allocated).file(attributes.parent);
@@ -115,6 +124,12 @@ fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes
     let kind = Kind::from_number(number).ok_or(reader.refuse("file kind"))?;
     let flags = reader.u8("flags")?;
     let mode = u32::from(reader.u16("mode")?);
+    let resilience = match flags >> COPIES_SHIFT {
+        0 => Resilience::OfNode,
+        copies @ 1..=COPIES_MAX => Resilience::Copies(copies),
+        _ => return Err(reader.refuse("copies")),
+    };
+    let flags = flags & ((1 << COPIES_SHIFT) - 1);
     if flags > 1 || mode & !MODE_MASK != 0 {
         return Err(reader.refuse("flags and mode"));
     }
@@ -122,6 +137,7 @@ fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes
         file,
         kind,
         is_preallocated: flags == 1,
+        resilience,
         mode,
         uid: reader.u32("uid")?,
         gid: reader.u32("gid")?,

@@ -20,6 +20,7 @@ use base::interval::IntervalMap;
 use base::time::Timestamp;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use store::Resilience;
 
 use crate::attributes::{Attributes, Kind};
 use crate::buffers::{Buffers, RUN_BYTES_MAX};
@@ -154,6 +155,7 @@ impl Inode {
             born: Timestamp::default(),
             parent: FileId(0),
             is_preallocated: false,
+            resilience: Resilience::OfNode,
         };
         let mut state = State::new(attributes, Version::default(), Base::default(), Some(Xattrs::new()));
         state.is_gone = true;

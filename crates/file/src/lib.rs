@@ -60,6 +60,8 @@ mod left_out;
 mod commit;
 mod snapshot;
 
+mod policy;
+
 mod members;
 mod mender;
 mod reclaim;
@@ -80,6 +82,7 @@ pub use directory::DirectoryEntry;
 pub use failure::FileError;
 pub use namespace::RenameMode;
 pub use open::{OpenReport, format_node};
+pub use policy::PolicyReport;
 pub use read::Seek;
 pub use reclaim::{Reclaim, ReclaimProgress};
 pub use snapshot::Snapshot;
@@ -87,8 +90,9 @@ pub use status::{Description, Space, Status, metrics};
 /// The options of the store below.
 pub use store::Options as StoreOptions;
 pub use store::{
-    CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, DrainPlan, Gone, Health, Problem,
-    ReclaimReport, RecoveryReport, Remedy, ScrubStatus, Share, StoreError, StoreStatus, Weights, are_free,
+    COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, DrainPlan, Gone,
+    Health, Problem, ReclaimReport, RecoveryReport, Remedy, Resilience, ScrubStatus, Share, StoreError, StoreStatus,
+    Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use write::Allocate;

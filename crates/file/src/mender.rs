@@ -29,7 +29,7 @@ impl FileSystem {
 
     pub(crate) async fn run_mender(self: Arc<Self>) {
         while !self.is_stopping.load(Ordering::SeqCst) {
-            first(self.wants_no_mending.notified(), self.platform.tasks.sleep(PAUSE)).await;
+            first(self.wants_mending.notified(), self.platform.tasks.sleep(PAUSE)).await;
             if !self.is_stopping.load(Ordering::SeqCst) && self.store.lacks_copies() {
                 let progress = |done, total| *self.mending.lock() = Some((done, total));
                 let report = self.restore_copies(self.options.repair_share, &progress).await;

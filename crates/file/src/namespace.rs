@@ -151,6 +151,7 @@ impl FileSystem {
             born: now,
             parent: if is_directory { directory.attributes.file } else { FileId(0) },
             is_preallocated: false,
+            resilience: directory.attributes.resilience,
         };
         Ok(Birth { attributes, target: Bytes::copy_from_slice(new.target), xattrs })
     }

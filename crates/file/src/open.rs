@@ -138,7 +138,7 @@ impl FileSystem {
         self.wants_commit.notify_one();
         self.wants_reclaim.notify_one();
         self.wants_no_scrub.notify_one();
-        self.wants_no_mending.notify_one();
+        self.wants_mending.notify_one();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
         let flushed = self.sync_all().await;

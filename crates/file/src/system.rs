@@ -159,8 +159,8 @@ pub struct FileSystem {
     pub(crate) mending: Mutex<Option<(u64, u64)>>,
     /// What it did last.
     pub(crate) mended: Mutex<store::CopiesReport>,
-    /// The mender is to end.
-    pub(crate) wants_no_mending: Notify,
+    /// The mender is to look at once: something is lacking, or it is to end.
+    pub(crate) wants_mending: Notify,
     /// The scrubber is to end.
     pub(crate) wants_no_scrub: Notify,
     pub(crate) flush_failed: Notify,
@@ -240,7 +240,7 @@ impl FileSystem {
             wants_reclaim: Notify::new(),
             mending: Mutex::default(),
             mended: Mutex::default(),
-            wants_no_mending: Notify::new(),
+            wants_mending: Notify::new(),
             wants_no_scrub: Notify::new(),
             flush_failed: Notify::new(),
             commit_ended: Notify::new(),

@@ -8,11 +8,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::id::FileId;
+use base::id::{ChunkAddress, FileId};
 use base::interval::cover;
 use base::limits::FILE_BYTES_MAX;
 use bytes::Bytes;
-use store::Class;
+use store::Resilience;
 
 use crate::admission::CHANGE_BYTES;
 use crate::attributes::{Attributes, Node, without_set_id};
@@ -286,12 +286,15 @@ impl FileSystem {
         let (settled, memory) = self.layers(source, range.clone()).await?;
         // The source may drop these chunks before the record below names them again, a snapshot by being deleted. A pass of reclaim
         // that has looked at the records already keeps only what is put or asked for (I-95).
-        for (_, extent) in &settled {
-            if let Extent::Chunk { address, .. } = extent {
-                let _ = self.store.contains(address);
-            }
+        let chunks: Vec<ChunkAddress> = chunks_of(&settled).collect();
+        for address in &chunks {
+            let _ = self.store.contains(address);
         }
-        let mut pieces = self.settle_memory(memory).await?;
+        let resilience = target.state.lock().attributes.resilience;
+        if self.store.raise(resilience, &chunks).await? > 0 {
+            self.store.settle().await?;
+        }
+        let mut pieces = self.settle_memory(resilience, memory).await?;
         let mut gaps = vec![range.clone()];
         for (present, extent) in settled {
             cover(&mut gaps, &present);
@@ -323,7 +326,11 @@ impl FileSystem {
     }
 
     /// Bytes that are in no chunk yet, as content of a record: few go into the journal, more become chunks.
-    async fn settle_memory(&self, memory: Vec<(Range<u64>, Bytes)>) -> Result<Vec<(u64, Content)>, FileError> {
+    async fn settle_memory(
+        &self,
+        resilience: Resilience,
+        memory: Vec<(Range<u64>, Bytes)>,
+    ) -> Result<Vec<(u64, Content)>, FileError> {
         let bytes: u64 = memory.iter().map(|(range, _)| range.end - range.start).sum();
         if bytes <= self.options.inline_bytes_max {
             return Ok(memory
@@ -340,7 +347,7 @@ impl FileSystem {
                 start += length;
             }
         }
-        let addresses = self.store.put_many(Class::Data, chunks).await?;
+        let addresses = self.store.put_as(resilience, chunks).await?;
         self.store.settle().await?;
         let content = |((offset, length), address)| {
             let chunk_bytes = u32::try_from(length).expect("a chunk is at most 1 MiB");
@@ -350,7 +357,7 @@ impl FileSystem {
     }
 
     /// The content of a range: settled extents that are no holes, and bytes that are in no chunk yet.
-    async fn layers(
+    pub(crate) async fn layers(
         &self,
         inode: &Arc<Inode>,
         range: Range<u64>,
@@ -374,6 +381,14 @@ impl FileSystem {
         settled.sort_unstable_by_key(|(range, _)| range.start);
         Ok((settled, memory))
     }
+}
+
+/// The chunks that extents name.
+pub(crate) fn chunks_of(settled: &[Settled]) -> impl Iterator<Item = ChunkAddress> {
+    settled.iter().filter_map(|(_, extent)| match extent {
+        Extent::Chunk { address, .. } => Some(*address),
+        Extent::Hole | Extent::Zero => None,
+    })
 }
 
 /// Where content that is in order ends.

@@ -17,7 +17,7 @@ use file::{FileSystem, Kind, NewFile, Node, Options, format_node};
 use platform::Platform;
 use platform::disk::Disk;
 use platform::real::{Directory, block_on};
-use store::{Class, Store};
+use store::{Class, Resilience, Store};
 use tokio::sync::oneshot;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -213,7 +213,7 @@ async fn submit(
         let store = Arc::clone(store);
         platform.tasks.aside(Box::pin(async move {
             let group = if is_cut_late { group.iter().flat_map(cut).collect() } else { group };
-            let put = store.put_with(room, Class::Data, group).await;
+            let put = store.put_with(room, (Class::Data, Resilience::OfNode), group).await;
             drop(store);
             drop(send.send(put));
         }));

@@ -16,6 +16,7 @@ mod info;
 mod init;
 mod mount;
 mod mount_helper;
+mod policy;
 mod profile;
 mod restart;
 mod sample;
@@ -81,6 +82,7 @@ enum Verb {
     Scrub(scrub::Arguments),
     Gc(gc::Arguments),
     Disk(disk::Arguments),
+    Policy(policy::Arguments),
     Snapshot(snapshot::Arguments),
     Cp(cp::Arguments),
     Doctor(doctor::Arguments),
@@ -124,6 +126,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Scrub(arguments) => scrub::run(&arguments),
         Verb::Gc(arguments) => gc::run(&arguments),
         Verb::Disk(arguments) => disk::run(&arguments),
+        Verb::Policy(arguments) => policy::run(&arguments),
         Verb::Snapshot(arguments) => snapshot::run(&arguments),
         Verb::Cp(arguments) => cp::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),

@@ -4,7 +4,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use file::{FileSystem, Reclaim, Share};
+use base::id::FileId;
+use file::{FileError, FileSystem, Node, Reclaim, Resilience, Share, StoreError};
 use platform::sim::{SimDisk, World};
 
 use crate::client::Client;
@@ -58,6 +59,7 @@ impl Keeper {
             6 => self.commit().await,
             7 => self.sync().await,
             8 => self.check().await,
+            9..=12 if self.shared.plan.loses_disks && self.random.one_in(4) => self.set_policy().await,
             9..=12 => self.reclaim().await,
             _ => Ok(()),
         }
@@ -167,6 +169,28 @@ impl Keeper {
         let acknowledged = self.shared.acknowledged();
         if self.judge("sync", self.system.sync_all().await)?.is_some() {
             self.shared.synced(&acknowledged, None, true);
+        }
+        Ok(())
+    }
+
+    /// Asks for more copies of what a client works with, or for as many as of the rest. Nobody is to notice.
+    async fn set_policy(&mut self) -> Result<(), Stop> {
+        let clients = self.shared.state().histories.len();
+        let directory = Client::directory(self.random.index(clients));
+        let resilience = self.random.pick(&[Resilience::OfNode, Resilience::Copies(2), Resilience::Copies(3)]);
+        self.shared.log("keeper", &format!("policy of {}: {resilience:?}", directory.escape_ascii()));
+        let found = self.system.lookup(Node::live(FileId::ROOT), &directory).await;
+        let Some((node, _)) = self.judge("looking up a directory", found)? else { return Ok(()) };
+        let set = match self.system.set_policy_below(node.file, resilience, true, &|_| {}).await {
+            // While a disk is out there may be too few.
+            Err(error @ FileError::Store(StoreError::Refused { .. })) => {
+                self.shared.log("keeper", &format!("refused: {error}"));
+                return Ok(());
+            }
+            set => self.judge("setting a policy", set)?,
+        };
+        if let Some(report) = set {
+            self.shared.log("keeper", &format!("set for {} files, {} chunks raised", report.files, report.raised));
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use platform::disk::{DiskErrorKind, Open};
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{
-    ChunkHeader, Class, INDEX_FILE, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
+    ChunkHeader, INDEX_FILE, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
 };
 use crate::pace::{Pace, Share};
 use crate::pack::{PackKnown, PackState};
@@ -60,6 +60,7 @@ impl Store {
     pub async fn restore_copies(&self, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> CopiesReport {
         let mut report = CopiesReport::default();
         let drained = self.pool.drained();
+        self.packs.seal_lacking().await;
         if !drained.is_empty() {
             self.packs.seal_on(drained).await;
             if let Err(error) = self.journal.move_homes().await {
@@ -121,6 +122,7 @@ impl Store {
         let is_on_drained = |known: &PackKnown| !known.disks().both(drained).is_empty();
         (!drained.is_empty() && self.packs.known().values().any(is_on_drained))
             || !self.pool.homes().both(drained).is_empty()
+            || self.packs.is_open_lacking()
             || !self.due_copies().is_empty()
             || self.is_index_due()
     }
@@ -266,7 +268,7 @@ impl Store {
             }
         }
         let (node_identity, disk_uuid) = (self.pool.node_identity, [0; 16]);
-        let (class, copies): (Class, u8) = (known.summary.class, known.summary.copies);
-        PackHeader { version: PACK_VERSION, pack, node_identity, disk_uuid, class, copies }.encode()
+        let (class, level) = (known.summary.class, known.summary.level);
+        PackHeader { version: PACK_VERSION, pack, node_identity, disk_uuid, class, level }.encode()
     }
 }

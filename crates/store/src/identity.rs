@@ -60,6 +60,7 @@ pub(crate) async fn create(
     platform.chance.fill(&mut key);
     let superblock = Superblock {
         drained: DiskSet::NONE,
+        floor: 1,
         generation: 1,
         is_closed: false,
         node_identity,

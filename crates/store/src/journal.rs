@@ -32,7 +32,7 @@ pub(crate) mod replay;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
@@ -116,7 +116,7 @@ pub(crate) struct Journal {
     counters: Arc<Counters>,
     segment_bytes: u64,
     /// On how many disks it should be.
-    copies: usize,
+    copies: AtomicUsize,
     buffer: Mutex<Buffer>,
     /// The last frame of the lives before.
     resumed: Position,
@@ -147,7 +147,7 @@ impl Journal {
         tasks: Arc<dyn Tasks>,
         pool: Arc<Pool>,
         counters: Arc<Counters>,
-        options: &Options,
+        (options, floor): (&Options, u8),
         resume: Resume,
     ) -> Journal {
         Journal {
@@ -155,7 +155,7 @@ impl Journal {
             pool,
             counters,
             segment_bytes: segment_size(options.segment_bytes),
-            copies: usize::from(options.copies.max(1)),
+            copies: AtomicUsize::new(usize::from(options.copies.max(floor))),
             segment_count: AtomicU64::new((resume.live.len() + resume.spare.len()) as u64),
             buffer: Mutex::new(Buffer {
                 run: Run::default().begin(0, BUFFER_BYTES),
@@ -386,13 +386,19 @@ impl Journal {
     fn look_at_homes(&self, segments: &mut Segments) {
         let homes = self.pool.homes();
         let takers = self.pool.takers();
-        let are_better = homes.both(takers) != homes || homes.count() < self.copies.min(takers.count());
+        let copies = self.copies.load(Ordering::SeqCst);
+        let are_better = homes.both(takers) != homes || homes.count() < copies.min(takers.count());
         if are_better && (!takers.is_empty() || homes.both(self.pool.good()) != homes) {
-            let homes = self.pool.choose_homes(homes, self.copies);
+            let homes = self.pool.choose_homes(homes, copies);
             self.counters.log_homes_changed.add(1);
             make_homes(&self.pool, homes, &self.counters);
             segments.current = None;
         }
+    }
+
+    /// On how many disks it should be from the next frame on.
+    pub(crate) fn set_copies(&self, copies: u8) {
+        self.copies.fetch_max(usize::from(copies), Ordering::SeqCst);
     }
 
     /// Has the next frame go to disks that are no homes yet, where one is drained; segments are made there in advance.

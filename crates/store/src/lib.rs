@@ -18,6 +18,8 @@
 mod counters;
 mod disks;
 mod failure;
+mod level;
+
 mod format;
 
 mod identity;
@@ -65,6 +67,7 @@ pub use disks::DISKS_MAX;
 pub use failure::StoreError;
 pub use format::{Class, ROOTS_BYTES_MAX};
 pub use identity::are_free;
+pub use level::{COPIES_MAX, Resilience};
 pub use mark::Marks;
 pub use members::{DrainPlan, Gone};
 pub use options::Options;

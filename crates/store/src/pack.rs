@@ -18,6 +18,9 @@
 //!       is put is stored anew although it lies there, so that it can be read; what is asked for there, or nowhere else, is unknown and
 //!       not lost; reclaim and repair leave it alone.
 //!
+//! K-9   What lies there is a duplicate of what is put if it lies on as many disks as that asks for. Else it is stored anew, on more; the index
+//!       names the newer, and the other one goes with the next pass of reclaim.
+//!
 //! Not here: what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
 mod neighbours;
@@ -27,7 +30,7 @@ pub(crate) mod scan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::hash::DomainKey;
@@ -46,6 +49,7 @@ use crate::format::{
 };
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
+use crate::level::{COPIES_MAX, Level, Resilience};
 use crate::pool::Pool;
 
 use open::Writer;
@@ -115,6 +119,16 @@ struct Lane {
     turn_bytes: usize,
 }
 
+/// Lanes of one disk: one for trees, and one for content of each level.
+const LANES: usize = 1 + Level::LANES;
+
+fn lane_of(class: Class, level: Level) -> usize {
+    match class {
+        Class::Metadata => 0,
+        Class::Data => 1 + level.lane(),
+    }
+}
+
 type Files = quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>;
 
 /// What the options say about packs.
@@ -123,6 +137,8 @@ pub(crate) struct Sizes {
     pub(crate) pack_chunks_max: usize,
     pub(crate) run_bytes: usize,
     pub(crate) copies: u8,
+    /// As the superblock says.
+    pub(crate) floor: u8,
 }
 
 /// What is known of packs when a store is opened.
@@ -143,14 +159,16 @@ pub(crate) struct Packs {
     pack_bytes: u64,
     pack_chunks_max: usize,
     run_bytes: usize,
-    /// On how many disks a pack should be.
-    pub(crate) copies: u8,
+    /// How many copies the settings say.
+    copies: u8,
+    /// What trees have at least.
+    floor: AtomicU8,
     catalog: RwLock<BTreeMap<u64, PackKnown>>,
-    /// By number of a disk, also of those that may come, then by class.
-    lanes: Vec<[tokio::sync::Mutex<Lane>; 2]>,
+    /// By number of a disk, also of those that may come, then by class and level.
+    lanes: Vec<[tokio::sync::Mutex<Lane>; LANES]>,
     /// Taken out of their lanes with chunks that are accepted and not durable.
     stranded: tokio::sync::Mutex<Vec<Writer>>,
-    turns: [AtomicUsize; 2],
+    turns: [AtomicUsize; LANES],
     next: AtomicU64,
     /// Sealed, and not in the index file yet.
     sealed: Mutex<Vec<SealedPack>>,
@@ -195,6 +213,7 @@ impl Packs {
             pack_chunks_max: sizes.pack_chunks_max.max(1),
             run_bytes: sizes.run_bytes.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()),
             copies: sizes.copies.max(1),
+            floor: AtomicU8::new(sizes.floor),
             catalog: RwLock::new(found.known),
             stranded: tokio::sync::Mutex::new(Vec::new()),
             turns: Default::default(),
@@ -234,16 +253,18 @@ impl Packs {
     }
 
     /// Where a chunk lies that may be relied upon as a duplicate.
-    pub(crate) fn duplicate(&self, address: &ChunkAddress) -> Option<Place> {
+    pub(crate) fn duplicate(&self, address: &ChunkAddress, level: Level) -> Option<Place> {
         // An index that fails costs room, not data.
         let place = self.index.lookup(address, &self.counters).ok()??;
         // Before the look at what is condemned: L-1.
         self.index.pin(address);
-        self.is_reliable(address, &place).then_some(place)
+        self.is_reliable(address, &place, level).then_some(place)
     }
 
-    fn is_reliable(&self, address: &ChunkAddress, place: &Place) -> bool {
-        self.has(place.pack)
+    /// K-9, for the level.
+    fn is_reliable(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
+        let of_pack = self.catalog.read().get(&place.pack).map(|known| self.wanted(&known.summary));
+        of_pack.is_some_and(|of_pack| of_pack >= usize::from(level.copies()))
             && !self.is_missing(place.pack)
             && !self.condemned.read().contains(&place.pack)
             && !self.doubted.lock().contains(address)
@@ -255,15 +276,57 @@ impl Packs {
     }
 
     /// Appends chunks in order and names them in the index. Accepted, not durable.
-    pub(crate) async fn append(&self, class: Class, chunks: Vec<Packed>) -> Result<(), StoreError> {
-        self.append_to_any(class, class, chunks, false).await
+    pub(crate) async fn append(&self, class: Class, level: Level, chunks: Vec<Packed>) -> Result<(), StoreError> {
+        self.append_to_any((class, level), class, chunks, false).await
+    }
+
+    /// What is asked for content of a class.
+    pub(crate) fn level(&self, class: Class, resilience: Resilience) -> Level {
+        match class {
+            Class::Metadata => Level::of(Resilience::OfNode, self.tree_copies()),
+            Class::Data => Level::of(resilience, self.copies),
+        }
+    }
+
+    /// Copies of trees: as many as of anything in them.
+    fn tree_copies(&self) -> u8 {
+        self.copies.max(self.floor())
+    }
+
+    pub(crate) fn floor(&self) -> u8 {
+        self.floor.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_floor(&self, copies: u8) {
+        self.floor.store(copies, Ordering::SeqCst);
+    }
+
+    /// What is asked now for what lies in a pack.
+    pub(crate) fn level_now(&self, pack: u64) -> Level {
+        let summary = self.catalog.read().get(&pack).map(|known| known.summary);
+        summary.map_or_else(Level::default, |summary| self.now(&summary))
+    }
+
+    fn now(&self, summary: &Summary) -> Level {
+        let of_node = match summary.class {
+            Class::Metadata => self.tree_copies(),
+            Class::Data => self.copies,
+        };
+        summary.level.now(of_node)
+    }
+
+    /// Whether what lies in `pack` lies on fewer disks than what lies in `other`: it is not to be relied upon in its place.
+    pub(crate) fn is_lower(&self, pack: u64, other: u64) -> bool {
+        let catalog = self.catalog.read();
+        let wanted = |pack| catalog.get(&pack).map_or(0, |known| self.wanted(&known.summary));
+        wanted(pack) < wanted(other)
     }
 
     /// `room` is whose room is used: chunks that were accepted already may go into the reserve. `moves` appends even what
     /// the index knows, and names the new place.
     pub(crate) async fn append_to_any(
         &self,
-        class: Class,
+        (class, level): (Class, Level),
         room: Class,
         chunks: Vec<Packed>,
         moves: bool,
@@ -272,8 +335,8 @@ impl Packs {
         while let Some(next) = queue.peek() {
             let needed = u64::from(next.header.stored_bytes()) + Entry::BYTES as u64 + PackHeader::BYTES as u64;
             let mut is_placed = false;
-            for disk in self.candidates(room, needed, self.turns[class.index()].load(Ordering::Relaxed)) {
-                if self.append_run(disk, class, room, &mut queue, moves).await > 0 {
+            for disk in self.candidates(room, needed, self.turns[lane_of(class, level)].load(Ordering::Relaxed)) {
+                if self.append_run(disk, (class, level), room, &mut queue, moves).await > 0 {
                     is_placed = true;
                     break;
                 }
@@ -299,22 +362,24 @@ impl Packs {
     async fn append_run(
         &self,
         disk: usize,
-        class: Class,
+        (class, level): (Class, Level),
         room: Class,
         queue: &mut std::iter::Peekable<std::vec::IntoIter<Packed>>,
         moves: bool,
     ) -> usize {
-        let mut lane = self.lanes[disk][class.index()].lock().await;
+        let mut lane = self.lanes[disk][lane_of(class, level)].lock().await;
         let mut taken = 0;
         while let Some(next) = queue.peek() {
             let bytes = u64::from(next.header.stored_bytes()) + Entry::BYTES as u64;
-            if self.pool.room(disk, room) < bytes || !self.ready_writer(&mut lane, disk, class, room, bytes).await {
+            if self.pool.room(disk, room) < bytes
+                || !self.ready_writer(&mut lane, disk, (class, level), room, bytes).await
+            {
                 break;
             }
             let chunk = queue.next().expect("peeked");
             taken += 1;
             let address = chunk.header.address;
-            if !moves && self.index.recent(&address).is_some_and(|place| self.is_reliable(&address, &place)) {
+            if !moves && self.index.recent(&address).is_some_and(|place| self.is_reliable(&address, &place, level)) {
                 // Another caller was faster since our look-up.
                 self.counters.chunks_duplicate.add(1);
                 continue;
@@ -333,7 +398,7 @@ impl Packs {
             lane.turn_bytes += chunk.header.stored as usize;
             if lane.turn_bytes >= TURN_BYTES {
                 lane.turn_bytes = 0;
-                self.turns[class.index()].fetch_add(1, Ordering::Relaxed);
+                self.turns[lane_of(class, level)].fetch_add(1, Ordering::Relaxed);
                 break;
             }
         }
@@ -341,7 +406,15 @@ impl Packs {
     }
 
     /// Makes the lane have an open pack with room for `bytes`; `false` if the disk cannot.
-    async fn ready_writer(&self, lane: &mut Lane, disk: usize, class: Class, room: Class, bytes: u64) -> bool {
+    async fn ready_writer(
+        &self,
+        lane: &mut Lane,
+        disk: usize,
+        (class, level): (Class, Level),
+        room: Class,
+        bytes: u64,
+    ) -> bool {
+        let copies = self.copies_now(level);
         if let Some(writer) = &mut lane.writer {
             if writer.is_stuck && !self.leave_failed(writer) {
                 return false;
@@ -349,7 +422,7 @@ impl Packs {
             let disks = writer.pack.disks();
             let has_room = disks.iter().all(|disk| self.pool.room(disk, room) >= bytes);
             // K-7.
-            let is_on_enough = disks.count() >= self.copies_now() && disks.both(self.pool.takers()) == disks;
+            let is_on_enough = disks.count() >= copies && disks.both(self.pool.takers()) == disks;
             let fits = writer.end() + bytes <= self.pack_bytes && writer.entries.len() < self.pack_chunks_max;
             if fits && has_room && is_on_enough {
                 return true;
@@ -362,8 +435,8 @@ impl Packs {
             }
         }
         // Each time round but the last a disk is found to have failed.
-        while let Some(disks) = self.pool.disks_for(disk, room, bytes, self.copies_now()) {
-            match self.create(disks, disk, class) {
+        while let Some(disks) = self.pool.disks_for(disk, room, bytes, self.copies_now(level)) {
+            match self.create(disks, disk, (class, level)) {
                 Ok(writer) => {
                     lane.writer = Some(writer);
                     return true;
@@ -376,9 +449,9 @@ impl Packs {
         false
     }
 
-    /// On how many disks a pack can be now.
-    pub(crate) fn copies_now(&self) -> usize {
-        usize::from(self.copies).min(self.pool.takers().count()).max(1)
+    /// On how many disks a pack of a level can be now.
+    pub(crate) fn copies_now(&self, level: Level) -> usize {
+        usize::from(level.copies()).min(self.pool.takers().count()).max(1)
     }
 
     /// K-7: has a pack go on without disks that failed; `false` where none is left, or it is stuck for another reason.
@@ -397,15 +470,21 @@ impl Packs {
         true
     }
 
-    fn create(&self, disks: DiskSet, first: usize, class: Class) -> Result<Writer, (usize, DiskError)> {
+    fn create(&self, disks: DiskSet, first: usize, kind: (Class, Level)) -> Result<Writer, (usize, DiskError)> {
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         self.making.lock().insert(number);
-        let made = self.make(number, disks, first, class);
+        let made = self.make(number, disks, first, kind);
         self.making.lock().remove(&number);
         made
     }
 
-    fn make(&self, number: u64, disks: DiskSet, first: usize, class: Class) -> Result<Writer, (usize, DiskError)> {
+    fn make(
+        &self,
+        number: u64,
+        disks: DiskSet,
+        first: usize,
+        (class, level): (Class, Level),
+    ) -> Result<Writer, (usize, DiskError)> {
         let mut members: Vec<Member> = Vec::with_capacity(disks.count());
         for disk in disks.iter() {
             let on = &self.pool.disks[disk].disk;
@@ -426,8 +505,7 @@ impl Packs {
             }
         }
         let (node_identity, disk_uuid) = (self.pool.node_identity, self.pool.disks[first].uuid);
-        let header =
-            PackHeader { version: PACK_VERSION, pack: number, node_identity, disk_uuid, class, copies: self.copies };
+        let header = PackHeader { version: PACK_VERSION, pack: number, node_identity, disk_uuid, class, level };
         let pack = Arc::new(OpenPack::new(&header, members, self.run_bytes));
         let known = PackKnown::new(disks, PackState::Open(pack.clone()), pack.summary());
         self.catalog.write().insert(number, known);
@@ -492,7 +570,7 @@ impl Packs {
                 return is_full;
             }
         }
-        let summary = Summary::of(data_bytes, &writer.entries, pack.summary().copies);
+        let summary = Summary::of(data_bytes, &writer.entries, pack.summary().level);
         self.note_sealed(SealedPack::new(pack.number, summary, writer.entries), pack.disks());
         true
     }
@@ -511,9 +589,30 @@ impl Packs {
 
     /// Seals the open packs on some disks.
     pub(crate) async fn seal_on(&self, disks: DiskSet) {
+        self.seal_where(|pack| !pack.disks().both(disks).is_empty()).await;
+    }
+
+    /// Seals the open packs that are on fewer disks than they should be, so that they are brought to more.
+    pub(crate) async fn seal_lacking(&self) {
+        self.seal_where(|pack| self.is_lacking(pack)).await;
+    }
+
+    /// Whether any is.
+    pub(crate) fn is_open_lacking(&self) -> bool {
+        let catalog = self.catalog.read();
+        catalog.values().any(|known| matches!(&known.state, PackState::Open(pack) if self.is_lacking(pack)))
+    }
+
+    fn is_lacking(&self, pack: &OpenPack) -> bool {
+        let takers = self.pool.takers();
+        let summary = pack.summary();
+        summary.count > 0 && pack.disks().both(takers).count() < self.wanted(&summary).min(takers.count())
+    }
+
+    async fn seal_where(&self, is_due: impl Fn(&OpenPack) -> bool) {
         for lane in self.lanes() {
             let mut lane = lane.lock().await;
-            if lane.writer.as_ref().is_some_and(|writer| !writer.pack.disks().both(disks).is_empty()) {
+            if lane.writer.as_ref().is_some_and(|writer| is_due(&writer.pack)) {
                 self.seal(&mut lane).await;
             }
         }
@@ -577,7 +676,7 @@ impl Packs {
         let target = self.appended.load(Ordering::SeqCst);
         let _time = self.pool.clock.timer(&self.counters.settle);
         // Each round either ends, or takes a lane of a disk, or that disk as one of a lane's, out of the game.
-        for _ in 0..=2 * self.pool.disks.end() * (1 + usize::from(self.copies)) {
+        for _ in 0..=2 * self.pool.disks.end() * (1 + usize::from(COPIES_MAX)) {
             self.flush_and_sync().await;
             if self.strand().await {
                 continue;
@@ -661,7 +760,8 @@ impl Packs {
                     chunks.push(self.read_packed(&address, &place).await?);
                 }
             }
-            self.append_to_any(writer.pack.class, Class::Metadata, chunks, true).await?;
+            let kind = (writer.pack.class, writer.pack.summary().level);
+            self.append_to_any(kind, Class::Metadata, chunks, true).await?;
             give_back();
             stranded.pop();
         }
@@ -709,7 +809,7 @@ impl Packs {
 
     /// On how many disks a pack should be: what was asked for when it was made, or is now.
     pub(crate) fn wanted(&self, summary: &Summary) -> usize {
-        usize::from(summary.copies.max(self.copies))
+        usize::from(self.now(summary).copies())
     }
 
     /// Notes that a pack is on one disk more, or sound there again, unless it is gone: `false`.

@@ -178,7 +178,9 @@ impl Store {
     /// L-4. Few chunks lie in two places, so few are read.
     async fn is_elsewhere(&self, address: &ChunkAddress, here: &Place) -> Result<bool, StoreError> {
         match self.packs.index.lookup(address, &self.counters)? {
-            Some(at) if at != *here => Ok(self.packs.read(address, &at).await.is_ok()),
+            Some(at) if at != *here && !self.packs.is_lower(at.pack, here.pack) => {
+                Ok(self.packs.read(address, &at).await.is_ok())
+            }
             _ => Ok(false),
         }
     }
@@ -206,7 +208,8 @@ impl Store {
                 bytes += copy.payload.len();
                 copies.push(copy);
                 if bytes >= COPY_BYTES || number == last {
-                    self.packs.append_to_any(class, Class::Metadata, std::mem::take(&mut copies), true).await?;
+                    let kind = (class, self.packs.level_now(pack));
+                    self.packs.append_to_any(kind, Class::Metadata, std::mem::take(&mut copies), true).await?;
                     bytes = 0;
                     // To the end, once begun: a pack that is half empty is of no use.
                     sweep.pace.step().await;

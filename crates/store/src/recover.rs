@@ -112,7 +112,7 @@ impl Store {
         let suffix =
             replay::Suffix { superblock: &superblock, covered_by_all, gives_up_frames: options.gives_up_frames };
         let mut replayed = replay::replay(&pool, suffix, &is_spare).await?;
-        let copies = usize::from(options.copies.max(1));
+        let copies = usize::from(options.copies.max(superblock.floor));
         superblock.homes = pool.choose_homes(superblock.homes, copies);
         // One that was made on another disk while this one was out is newer than what lies here.
         let is_index_there = there.has(usize::from(superblock.index));
@@ -161,14 +161,15 @@ impl Store {
             // One of them is there at each opening, to say what was left out.
             return Err(StoreError::ReadOnly { cause: pool.disks[failed].words().into() });
         }
-        let packs = recovery.recover_packs(opened, found, next, &options).await?;
+        let packs = recovery.recover_packs(opened, found, (next, superblock.floor), &options).await?;
 
         report.frames = replayed.frames.len() as u64;
         report.frames_cut = replayed.cut_frames;
         let other_slot_lies = replayed.lost.is_some();
         report.problems.extend(replayed.lost.map(|lost| format!("given up: {lost}")));
         let tasks = platform.tasks.clone();
-        let journal = Journal::new(tasks, pool.clone(), counters.clone(), &options, replayed.resume);
+        let journal =
+            Journal::new(tasks, pool.clone(), counters.clone(), (&options, superblock.floor), replayed.resume);
         let journal = Arc::new(journal);
         // A disk that failed was noted, and the first group tries again.
         let _ = journal.prepare().await;
@@ -270,7 +271,7 @@ impl Recovery<'_> {
         &mut self,
         opened: Opened,
         found: BTreeMap<u64, DiskSet>,
-        next: u64,
+        (next, floor): (u64, u8),
         options: &Options,
     ) -> Result<Packs, StoreError> {
         for (disk, name) in &self.unfinished {
@@ -305,7 +306,7 @@ impl Recovery<'_> {
         self.tell_missing(chunks, units::Bytes(bytes));
         let (index, key) = (Index::new(opened.file), self.identity.key.clone());
         let Options { pack_bytes, pack_chunks_max, run_bytes, copies, .. } = *options;
-        let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, copies };
+        let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, copies, floor };
         let found_packs = FoundPacks { known, next, checked: opened.checked };
         let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, found_packs);
         let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
@@ -475,7 +476,7 @@ async fn take_in(packs: &Packs, mut sealed: SealedPack, disks: DiskSet) {
 }
 
 /// Whether the chunk at `other` verifies and the one at `here` does not, or nobody knows. Few chunks lie in two places, so few are read.
-/// Of two that verify the newcomer's counts: mostly reclaim copied it there, and then the other pack goes, with what the index has of it.
+/// Of two that verify, and lie on as many disks, the newcomer's counts: mostly reclaim copied it there, and then the other pack goes, with what the index has of it.
 async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &Place) -> bool {
     let grade = async |place: &Place| match packs.read(address, place).await {
         Ok(_) => 3,
@@ -483,6 +484,8 @@ async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &
         Err(StoreError::Disk(_)) => 2,
         Err(_) => 1,
     };
+    let is_lower = packs.is_lower(here.pack, other.pack);
     let here = grade(here).await;
-    here < 3 && grade(other).await > here
+    // K-9.
+    (here < 3 || is_lower) && grade(other).await >= here + i32::from(!is_lower)
 }

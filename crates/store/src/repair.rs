@@ -23,6 +23,7 @@ use crate::disks::DiskSet;
 use crate::failure::{StoreError, refused};
 use crate::format::{ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
 use crate::identity;
+use crate::level::Level;
 use crate::pace::{Pace, Share};
 use crate::pack::scan::{self, Found, Recovered};
 use crate::pack::{PackKnown, PackState};
@@ -194,7 +195,7 @@ impl Store {
                 copies.push(Packed { header: entry.header, table: Bytes::new(), payload });
             }
         }
-        let copied = self.append_copies(copies).await?;
+        let copied = self.append_copies(Level::default(), copies).await?;
         self.settle_into_index().await?;
         Ok(copied)
     }
@@ -273,6 +274,7 @@ impl Store {
 
     /// Copies good chunks to other packs, in steps.
     async fn save(&self, pack: u64, entries: &[Entry]) -> Result<Saved, StoreError> {
+        let level = self.packs.level_now(pack);
         let mut saved = Saved::default();
         let (mut step, mut bytes) = (Vec::new(), 0);
         for entry in entries {
@@ -293,16 +295,18 @@ impl Store {
             }
             if bytes >= STEP_BYTES {
                 bytes = 0;
-                saved.copied += self.append_copies(std::mem::take(&mut step)).await?;
+                saved.copied += self.append_copies(level, std::mem::take(&mut step)).await?;
             }
         }
-        saved.copied += self.append_copies(step).await?;
+        saved.copied += self.append_copies(level, step).await?;
         Ok(saved)
     }
 
     async fn is_good_elsewhere(&self, pack: u64, address: &ChunkAddress) -> bool {
         match self.packs.index.lookup(address, &self.counters) {
-            Ok(Some(place)) if place.pack != pack => self.packs.read(address, &place).await.is_ok(),
+            Ok(Some(place)) if place.pack != pack && !self.packs.is_lower(place.pack, pack) => {
+                self.packs.read(address, &place).await.is_ok()
+            }
             _ => false,
         }
     }
@@ -316,11 +320,11 @@ impl Store {
         }
     }
 
-    async fn append_copies(&self, copies: Vec<Packed>) -> Result<u64, StoreError> {
+    async fn append_copies(&self, level: Level, copies: Vec<Packed>) -> Result<u64, StoreError> {
         let count = copies.len() as u64;
         if let Some(class) = copies.first().map(|copy| copy.header.class) {
             // P-2: unlike reclaim, repair gives back no more than it takes, so it has no claim on the reserve.
-            self.packs.append_to_any(class, class, copies, true).await?;
+            self.packs.append_to_any((class, level), class, copies, true).await?;
         }
         Ok(count)
     }

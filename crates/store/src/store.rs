@@ -24,11 +24,12 @@ use platform::task::parallel;
 use crate::cache::{Cache, Origin};
 use crate::chunk::{Named, pack};
 use crate::counters::Counters;
-use crate::failure::StoreError;
+use crate::failure::{StoreError, refused};
 use crate::format::{Class, Codec, Identity, Place, ROOTS_BYTES_MAX, Superblock};
 use crate::identity;
 use crate::index::{AddressSet, Change};
 use crate::journal::Journal;
+use crate::level::{COPIES_MAX, Level, Resilience};
 use crate::options::Options;
 use crate::pack::Packs;
 use crate::pool::Pool;
@@ -173,7 +174,63 @@ impl Store {
             Class::Metadata => Room(self.putting.force([bytes])),
             Class::Data => self.room(bytes).await,
         };
-        self.put_with(room, class, contents).await
+        self.put_with(room, (class, Resilience::OfNode), contents).await
+    }
+
+    /// As [`Store::put_many`], for content of files that asks for more or less than the node's settings say.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn put_as(&self, resilience: Resilience, contents: Vec<Bytes>) -> Result<Vec<ChunkAddress>, StoreError> {
+        let room = self.room(bytes_of(&contents)).await;
+        self.put_with(room, (Class::Data, resilience), contents).await
+    }
+
+    /// Has content that is there lie on as many disks as is asked for, durable after [`Store::settle`]; how many chunks were stored anew for it.
+    ///
+    /// # Errors
+    /// As for reading and putting. Those before are raised then.
+    pub async fn raise(
+        self: &Arc<Store>,
+        resilience: Resilience,
+        addresses: &[ChunkAddress],
+    ) -> Result<u64, StoreError> {
+        let level = self.packs.level(Class::Data, resilience);
+        let mut raised = 0;
+        for address in addresses {
+            if self.packs.duplicate(address, level).is_none() {
+                let content = self.get(Class::Data, address).await?;
+                self.put_as(resilience, vec![content]).await?;
+                raised += 1;
+            }
+        }
+        Ok(raised)
+    }
+
+    /// Has trees and the journal lie on so many disks at least from now on: as many as content of any file is asked to. Whether they did not
+    /// before: what is stored already is brought there by [`Store::restore_copies`].
+    ///
+    /// # Errors
+    /// `Refused` where there are not so many disks; why it could not be noted.
+    pub async fn raise_floor(&self, copies: u8) -> Result<bool, StoreError> {
+        let (takers, most) = (self.pool.takers().count(), COPIES_MAX);
+        if usize::from(copies) > takers || copies > most {
+            let why = format!(
+                "{copies} copies are asked for, and {takers} disks take something; {most} copies are the most there can be."
+            );
+            return Err(refused("the node", why, "Add disks first (`hydrafs disk add`), or ask for fewer copies."));
+        }
+        if copies <= self.packs.floor() {
+            return Ok(false);
+        }
+        let before = self.packs.floor();
+        self.packs.set_floor(copies);
+        self.journal.set_copies(copies);
+        let noted = self.renew_root().await;
+        if noted.is_err() {
+            self.packs.set_floor(before);
+        }
+        noted.map(|()| true)
     }
 
     /// Room for chunks of so many bytes, unless the store is busy (HydraFS, FAST'10: the store may answer *busy*, and calls back when there is
@@ -202,7 +259,7 @@ impl Store {
     pub async fn put_with(
         &self,
         room: Room,
-        class: Class,
+        (class, resilience): (Class, Resilience),
         contents: Vec<Bytes>,
     ) -> Result<Vec<ChunkAddress>, StoreError> {
         if let Some(large) = contents.iter().find(|content| content.len() > CHUNK_BYTES_MAX) {
@@ -216,7 +273,8 @@ impl Store {
         let named = parallel(tasks, contents, |content: Bytes| self.named(class, content));
         drop(time);
         let addresses = named.iter().map(|named| named.address).collect();
-        let new = self.new_ones(named);
+        let level = self.packs.level(class, resilience);
+        let new = self.new_ones(named, level);
         if !new.is_empty() {
             if class == Class::Metadata {
                 for Named { address, content, .. } in &new {
@@ -230,7 +288,7 @@ impl Store {
             let raw = packed.iter().filter(|packed| packed.header.codec != Codec::Zstd).count();
             self.counters.chunks_incompressible.add(raw as u64);
             let time = self.pool.clock.timer(&self.counters.group_append);
-            self.packs.append(class, packed).await?;
+            self.packs.append(class, level, packed).await?;
             drop(time);
             drop(room);
             if self.packs.is_much_waiting() {
@@ -250,11 +308,11 @@ impl Store {
     }
 
     // What is in no pack yet, each content once.
-    fn new_ones(&self, named: Vec<Named>) -> Vec<Named> {
+    fn new_ones(&self, named: Vec<Named>, level: Level) -> Vec<Named> {
         let mut seen = AddressSet::default();
         let mut new = Vec::new();
         for named in named {
-            if !seen.insert(named.address) || self.packs.duplicate(&named.address).is_some() {
+            if !seen.insert(named.address) || self.packs.duplicate(&named.address, level).is_some() {
                 self.counters.chunks_duplicate.add(1);
             } else {
                 self.counters.new_bytes.add(named.content.len() as u64);
@@ -312,7 +370,7 @@ impl Store {
     /// Whether a chunk can be relied upon to be here.
     #[must_use]
     pub fn contains(&self, address: &ChunkAddress) -> bool {
-        self.packs.duplicate(address).is_some()
+        self.packs.duplicate(address, Level::default()).is_some()
     }
 
     /// Makes all chunks durable that were accepted before.
@@ -424,6 +482,7 @@ impl Store {
             disks: self.pool.table(),
             without: self.pool.without(),
             drained: self.pool.drained(),
+            floor: self.packs.floor(),
             homes: self.pool.homes(),
             index: u16::try_from(self.pool.index_disk()).expect("below DISKS_MAX"),
             roots,
@@ -587,7 +646,7 @@ impl Store {
     /// Room for chunks, each as often as it is stored, on all good disks together, without the reserves.
     #[must_use]
     pub fn space(&self) -> Space {
-        let copies = self.packs.copies_now() as u64;
+        let copies = self.packs.copies_now(self.packs.level(Class::Data, Resilience::OfNode)) as u64;
         let space = self.pool.space();
         Space { total: space.total / copies, free: space.free / copies, ..space }
     }

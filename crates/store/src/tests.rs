@@ -7,6 +7,7 @@
 //! - `faults`: disks that err, flip and lose
 //! - `full`: disks that fill up
 //! - `check`: damage is found and named
+//! - `levels`: what asks for more or fewer copies than the rest
 //! - `members`: disks come and go while the node works
 //! - `hostile`: a structure lies, with a checksum that is right
 //! - `parts`: parts of chunks, read and verified by themselves
@@ -21,6 +22,7 @@ mod degraded;
 mod faults;
 mod full;
 mod hostile;
+mod levels;
 mod life;
 mod members;
 mod open;

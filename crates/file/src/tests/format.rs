@@ -29,6 +29,7 @@ pub(super) fn attributes(file: FileId) -> Attributes {
         changed: Timestamp::new(0, 0),
         born: Timestamp::new(7, 7),
         parent: FileId(0),
+        resilience: store::Resilience::Copies(3),
         is_preallocated: true,
     }
 }

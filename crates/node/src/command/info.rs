@@ -1,6 +1,7 @@
 //! `hydrafs info`: the inside of one file of a mount.
 
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use base::units::Bytes;
@@ -28,20 +29,32 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let path = &arguments.path;
-    let mount = mount_of(path)?;
-    // The file itself is held, so that the daemon knows what the number means while we ask.
-    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
-    let cannot = |error: rustix::io::Errno| Failure::new("cannot describe the file", error).at(path);
-    let held = rustix::fs::openat(CWD, path, flags, rustix::fs::Mode::empty()).map_err(cannot)?;
-    let found = rustix::fs::statx(&held, "", AtFlags::EMPTY_PATH, StatxFlags::INO).map_err(cannot)?;
-    let info = Daemon::find(&mount.source)?.ask(&Request::Info { inode: found.stx_ino }, super::remark)?;
+    let held = Held::open(&arguments.path, "cannot describe the file")?;
+    let info = held.daemon.ask(&Request::Info { inode: held.inode }, super::remark)?;
     if arguments.json {
         super::say_json(&info);
     } else {
         lines(&info).iter().for_each(super::say);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file of a mount, held, so that the daemon knows what its number means while it is asked.
+pub(super) struct Held {
+    _file: OwnedFd,
+    pub(super) inode: u64,
+    pub(super) daemon: Daemon,
+}
+
+impl Held {
+    pub(super) fn open(path: &Path, what: &'static str) -> Result<Held, Failure> {
+        let mount = mount_of(path)?;
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+        let cannot = |error: rustix::io::Errno| Failure::new(what, error).at(path);
+        let file = rustix::fs::openat(CWD, path, flags, rustix::fs::Mode::empty()).map_err(cannot)?;
+        let found = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::INO).map_err(cannot)?;
+        Ok(Held { _file: file, inode: found.stx_ino, daemon: Daemon::find(&mount.source)? })
+    }
 }
 
 fn lines(info: &Value) -> Vec<String> {
@@ -82,6 +95,7 @@ fn lines(info: &Value) -> Vec<String> {
     };
     let version = format!("{}.{}", number(info, "/version/epoch"), number(info, "/version/sequence"));
     lines.push(format!("state     {state}"));
+    lines.push(format!("policy    {}", super::policy::words(info)));
     lines.push(format!("version   {version}, chain {}", text(info, "/version/chain")));
     lines.push(format!("born      {}, modified {}", text(info, "/born"), text(info, "/modified")));
     lines

@@ -86,6 +86,15 @@ pub enum Request {
         #[serde(default)]
         share: Option<u8>,
     },
+    /// Sets what is asked for a file or directory against the loss of disks, and has its content lie so; tells how far it is.
+    PolicySet {
+        /// `st_ino`.
+        inode: u64,
+        /// On so many disks; none: as the settings say.
+        copies: Option<u8>,
+        /// And for everything below it.
+        recursive: bool,
+    },
     /// Formats an empty directory and takes it in as one more disk.
     DiskAdd {
         /// Absolute.
@@ -133,6 +142,7 @@ impl Request {
             Request::Info { .. } | Request::SnapshotList {} => true,
             Request::Sync {} | Request::Fsck { .. } | Request::Repair { .. } => false,
             Request::Gc { .. } | Request::Scrub { .. } => false,
+            Request::PolicySet { .. } => false,
             Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
@@ -196,6 +206,7 @@ mod tests {
             Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
             Request::Gc { dry_run: true, thorough: true, share: Some(1) },
             Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
+            Request::PolicySet { inode: 2, copies: None, recursive: true },
             Request::DiskAdd { path: "/a \"b\"".into() },
             Request::DiskDrain { disk: 3, dry_run: true, stop: false, share: None },
             Request::DiskRemove { disk: 63, accept_loss: true },

@@ -7,6 +7,7 @@
 mod disks;
 mod maintain;
 mod measure;
+mod policy;
 mod report;
 
 #[cfg(test)]
@@ -151,14 +152,17 @@ impl Control {
         }
     }
 
-    fn info(&self, inode: u64) -> Result<Value, Failure> {
-        let what = "cannot describe the file";
-        let found = match &self.mount {
+    fn find(&self, inode: u64) -> Option<Node> {
+        match &self.mount {
             Some(mount) => mount.kernel.find_inode(inode),
             None => Some(Node::live(FileId(inode))),
-        };
+        }
+    }
+
+    fn info(&self, inode: u64) -> Result<Value, Failure> {
+        let what = "cannot describe the file";
         let unknown = || Failure::new(what, "no file has this inode number").place(inode.to_string());
-        let node = found.ok_or_else(unknown)?;
+        let node = self.find(inode).ok_or_else(unknown)?;
         let description = block_on(self.system.describe(node)).map_err(|error| match error {
             FileError::NoEntry => unknown(),
             error => self.explain(what)(error),
@@ -278,6 +282,7 @@ impl Handler for Control {
             Request::Scrub { dry_run, older_than_seconds, share } => {
                 self.scrub(Duration::from_secs(older_than_seconds), share, dry_run, progress)
             }
+            Request::PolicySet { inode, copies, recursive } => self.set_policy(inode, copies, recursive, progress),
             Request::DiskAdd { path } => self.add_disk(&path),
             Request::DiskDrain { disk, dry_run: true, .. } => self.drain_plan(disk),
             Request::DiskDrain { disk, stop: true, .. } => self.take_part_again(disk),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::Value;
 
-use crate::support::{Folder, Mounted, hydrafs, succeed};
+use crate::support::{Folder, Mounted, hydrafs, succeed, within};
 
 /// Bytes that are told apart by `seed`, and that no compressor shrinks.
 fn bytes(seed: u64) -> Vec<u8> {
@@ -142,6 +142,78 @@ fn disks_come_and_go_under_programs() {
     let mounted = Mounted::start(&node, &point, &[]).expect("as before");
     expect_files(&point, count);
     mounted.umount();
+}
+
+/// What a person asks more for survives what costs the rest.
+#[test]
+fn a_directory_with_more_copies_survives_the_loss_of_any_disk() {
+    let folder = Folder::new("policy");
+    let disks = ["a", "b", "c"].map(|name| folder.join(name));
+    let (node, point) = (init(&folder, &[&disks[0], &disks[1], &disks[2]]), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let (safe, scratch) = (point.join("safe"), point.join("scratch"));
+    for directory in [safe.join("old"), scratch.clone()] {
+        fs::create_dir_all(directory).expect("room");
+    }
+    let file = |directory: &Path, number: u64| directory.join(format!("f{number}"));
+    (0..30).for_each(|number| fs::write(file(&safe.join("old"), number), bytes(number)).expect("room"));
+    (100..130).for_each(|number| fs::write(file(&scratch, number), bytes(number)).expect("room"));
+    succeed(&["sync", point.to_str().expect("ours")]);
+    let policy = |arguments: &[&str], path: &Path| {
+        let arguments = [&["policy"], arguments].concat();
+        let words: Vec<&OsStr> = arguments.into_iter().map(OsStr::new).chain([path.as_os_str()]).collect();
+        hydrafs(&words)
+    };
+    let said = policy(&["set", "--copies", "4", "--recursive"], &safe);
+    let message = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(1) && message.contains("3 disks take something"), "{message}");
+    assert_eq!(policy(&["set", "--copies", "2"], &folder.0).status.code(), Some(1), "outside of any mount");
+    assert_eq!(policy(&["set", "--copies", "9"], &safe).status.code(), Some(2), "not a number of copies");
+    let said = policy(&["set", "--copies", "2", "--recursive"], &safe);
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.status.success() && text.starts_with("set for 32 files and directories; "), "{text}");
+    // What is made there inherits, also in a new directory.
+    fs::create_dir(safe.join("new")).expect("room");
+    (30..60).for_each(|number| fs::write(file(&safe.join("new"), number), bytes(number)).expect("room"));
+    // The same content as in the other directory, and a part of it that is shared.
+    fs::write(file(&safe.join("new"), 100), bytes(100)).expect("room");
+    fs::copy(file(&scratch, 101), file(&safe.join("new"), 101)).expect("room");
+    let shown = policy(&["get"], &file(&safe.join("new"), 30));
+    assert_eq!(String::from_utf8_lossy(&shown.stdout), "2 copies\n");
+    let shown = policy(&["get", "--json"], &file(&scratch, 100));
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("null"));
+    succeed(&["sync", point.to_str().expect("ours")]);
+    // Trees follow in the background.
+    let asked = node.clone();
+    within("the mender has done its work", move || {
+        let lacking = || {
+            let status = succeed(&[OsStr::new("status"), OsStr::new("--json"), asked.as_os_str()]);
+            serde_json::from_str::<Value>(&status).expect("JSON")["lacking"] != Value::Null
+        };
+        while lacking() {}
+    });
+    mounted.umount();
+    let mut lost_of_scratch = 0;
+    for disk in &disks {
+        let gone = folder.join("gone");
+        fs::rename(disk, &gone).expect("ours");
+        succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), node.as_os_str(), point.as_os_str()]);
+        let mounted = Mounted::running(&node, &point);
+        let read = |directory: &Path, number: u64| {
+            fs::read(file(directory, number)).ok().filter(|read| *read == bytes(number))
+        };
+        for number in 0..30 {
+            assert!(read(&safe.join("old"), number).is_some(), "{number} without {}", disk.display());
+        }
+        for number in (30..60).chain([100, 101]) {
+            assert!(read(&safe.join("new"), number).is_some(), "{number} without {}", disk.display());
+        }
+        lost_of_scratch += (102..130).filter(|number| read(&scratch, *number).is_none()).count();
+        mounted.umount();
+        fs::rename(&gone, disk).expect("ours");
+    }
+    assert!(lost_of_scratch > 0, "what lies on one disk goes with it");
+    assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), node.as_os_str()]).contains("all is well"));
 }
 
 /// Everything in the folder of a disk goes, under load; then the daemon dies, and the disk is replaced.

@@ -71,8 +71,9 @@ impl Check<'_> {
             is_compared |= self.sealed_on(disk, pack, known, !is_compared).await.is_some();
         }
         // The mender sees it without reading anything.
-        if self.pace.is_none() && disks.count() < usize::from(known.summary.copies) {
-            let words = (format!("a pack on {} disks", known.summary.copies), format!("one on {}", disks.count()));
+        if self.pace.is_none() && disks.count() < usize::from(known.summary.level.copies()) {
+            let words =
+                (format!("a pack on {} disks", known.summary.level.copies()), format!("one on {}", disks.count()));
             let remedy = Some(Remedy::Copies { pack });
             self.problem("HF0020", "a pack", (self.store.packs.path_of(pack), 0), words, remedy);
         }

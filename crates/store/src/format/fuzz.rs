@@ -11,6 +11,7 @@ use super::{
 };
 use crate::disks::DISKS_MAX;
 use crate::disks::DiskSet;
+use crate::level::{Level, Resilience};
 
 const PACK: u64 = 5;
 const CHUNK_AT: u32 = 72;
@@ -58,6 +59,7 @@ const TARGETS: &[Target] = &[
                 homes: DiskSet::of(0).with(disks - 1),
                 index: 0,
                 drained: DiskSet::NONE,
+                floor: 1,
                 roots: vec![0xab; roots],
             };
             vec![superblock(1, 90).encode(&DISK), superblock(DISKS_MAX, ROOTS_BYTES_MAX).encode(&DISK)]
@@ -79,12 +81,15 @@ const TARGETS: &[Target] = &[
         name: "pack-header",
         cases: CASES,
         samples: || {
-            let header = |class, copies| {
+            let header = |class, level| {
                 let (node_identity, disk_uuid) = (NODE, DISK);
-                let header = PackHeader { version: PACK_VERSION, pack: PACK, node_identity, disk_uuid, class, copies };
+                let header = PackHeader { version: PACK_VERSION, pack: PACK, node_identity, disk_uuid, class, level };
                 header.encode()
             };
-            vec![header(Class::Metadata, 3), header(Class::Data, 1)]
+            vec![
+                header(Class::Metadata, Level::of(Resilience::OfNode, 3)),
+                header(Class::Data, Level::of(Resilience::Copies(8), 1)),
+            ]
         },
         repair: |bytes| repair_tail(bytes, PACK),
         check: |bytes| {

@@ -8,7 +8,7 @@ use base::id::ChunkAddress;
 use base::limits::CHUNK_BYTES_MAX;
 
 use super::{Unfit, checked, expect, expect_end, expect_magic, expect_version, seal};
-use crate::disks::DISKS_MAX;
+use crate::level::Level;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Packs: the files packs/<16 hex digits>.pack.
@@ -23,13 +23,6 @@ pub enum Class {
 }
 
 impl Class {
-    pub(crate) fn index(self) -> usize {
-        match self {
-            Class::Metadata => 0,
-            Class::Data => 1,
-        }
-    }
-
     pub(super) fn code(self) -> u8 {
         match self {
             Class::Metadata => 1,
@@ -117,8 +110,8 @@ pub(crate) struct PackHeader {
     /// Where it was written first, or zeroes where nobody knows. It may lie on others now.
     pub(crate) disk_uuid: [u8; 16],
     pub(crate) class: Class,
-    /// On how many disks it should be.
-    pub(crate) copies: u8,
+    /// What it was made for.
+    pub(crate) level: Level,
 }
 
 impl PackHeader {
@@ -128,8 +121,8 @@ impl PackHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(Self::BYTES);
         // Older ones had padding there.
-        let copies = if self.version < 3 { 0 } else { self.copies };
-        writer.put(&Self::MAGIC).u32(self.version).u8(self.class.code()).u8(copies).put(&[0; 2]).u64(self.pack);
+        let level = if self.version < 3 { 0 } else { self.level.code() };
+        writer.put(&Self::MAGIC).u32(self.version).u8(self.class.code()).u8(level).put(&[0; 2]).u64(self.pack);
         writer.put(&self.node_identity).put(&self.disk_uuid);
         seal(writer, Self::BYTES, self.pack)
     }
@@ -141,16 +134,18 @@ impl PackHeader {
         checked(bytes, pack)?;
         let version = expect_pack_version(reader.u32("version")?)?;
         let class = Class::from_code(reader.u8("class")?).ok_or_else(|| reader.refuse("class"))?;
-        let copies = match (version, reader.u8("copies")?) {
-            (1 | 2, 0) => 1,
-            (3.., copies) if (1..=DISKS_MAX).contains(&usize::from(copies)) => copies,
-            _ => return Err(reader.refuse("copies").into()),
+        let level = match (version, reader.u8("level")?) {
+            (1 | 2, 0) => Some(Level::default()),
+            (1 | 2, _) => None,
+            (3.., level) => Level::from_code(level),
+            (0, _) => None,
         };
+        let level = level.ok_or_else(|| reader.refuse("level"))?;
         reader.zeroes("padding", 2)?;
         expect("pack number", pack, reader.u64("pack")?)?;
         let (node_identity, disk_uuid) = (reader.array("node identity")?, reader.array("disk uuid")?);
         expect_end(&mut reader, Self::BYTES)?;
-        Ok(PackHeader { version, pack, class, copies, node_identity, disk_uuid })
+        Ok(PackHeader { version, pack, class, level, node_identity, disk_uuid })
     }
 }
 

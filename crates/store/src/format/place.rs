@@ -7,6 +7,8 @@ use base::hash::checksum;
 use base::id::ChunkAddress;
 use base::limits::CHUNK_BYTES_MAX;
 
+use crate::level::Level;
+
 use super::{ChunkHeader, Class, Codec, Entry, PackFooter, PackHeader};
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -82,8 +84,8 @@ pub(crate) struct Summary {
     pub(crate) data_bytes: u32,
     /// Content of its chunks.
     pub(crate) raw_bytes: u64,
-    /// On how many disks it should be.
-    pub(crate) copies: u8,
+    /// What it was made for.
+    pub(crate) level: Level,
 }
 
 impl Summary {
@@ -94,17 +96,17 @@ impl Summary {
         u64::from(self.data_bytes) + u64::from(self.count) * Entry::BYTES as u64 + PackFooter::BYTES as u64
     }
 
-    pub(crate) fn empty(class: Class, copies: u8) -> Summary {
-        Summary { class, count: 0, data_bytes: PackHeader::BYTES as u32, raw_bytes: 0, copies }
+    pub(crate) fn empty(class: Class, level: Level) -> Summary {
+        Summary { class, count: 0, data_bytes: PackHeader::BYTES as u32, raw_bytes: 0, level }
     }
 
-    pub(crate) fn of(data_bytes: u32, entries: &[Entry], copies: u8) -> Summary {
+    pub(crate) fn of(data_bytes: u32, entries: &[Entry], level: Level) -> Summary {
         Summary {
             class: entries.first().map_or(Class::Data, |entry| entry.header.class),
             count: u32::try_from(entries.len()).expect("a pack below 4 GiB has fewer chunks"),
             data_bytes,
             raw_bytes: entries.iter().map(|entry| u64::from(entry.header.raw)).sum(),
-            copies,
+            level,
         }
     }
 
@@ -114,7 +116,7 @@ impl Summary {
         bytes[4..8].copy_from_slice(&self.data_bytes.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.raw_bytes.to_le_bytes());
         bytes[16] = self.class.code();
-        bytes[17] = self.copies;
+        bytes[17] = self.level.code();
         bytes
     }
 
@@ -127,7 +129,7 @@ impl Summary {
             raw_bytes: reader.u64("raw bytes").unwrap_or(0),
             class: reader.u8("class").ok().and_then(Class::from_code).unwrap_or(Class::Data),
             // Zero: written before packs lay on several disks.
-            copies: reader.u8("copies").unwrap_or(0).max(1),
+            level: reader.u8("level").ok().and_then(Level::from_code).unwrap_or_default(),
         }
     }
 }

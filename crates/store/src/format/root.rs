@@ -11,6 +11,7 @@ use super::{
     ROOTS_BYTES_MAX, Unfit, VERSION, checked, expect, expect_end, expect_magic, expect_numbers, expect_version, seal,
 };
 use crate::disks::{DISKS_MAX, DiskSet};
+use crate::level::COPIES_MAX;
 
 // ---------------------------------------------------------------------------------------------------------------
 // Identity of a disk: the file `disk`.
@@ -90,6 +91,8 @@ pub(crate) struct Superblock {
     pub(crate) index: u16,
     /// Disks that are drained.
     pub(crate) drained: DiskSet,
+    /// Trees and the journal lie on so many disks at least, whatever the settings say.
+    pub(crate) floor: u8,
     /// Opaque to the store.
     pub(crate) roots: Vec<u8>,
 }
@@ -100,7 +103,7 @@ impl Superblock {
     /// The version that this program writes. It reads those before too: with 2 no disk is drained, with 1 journal and index are on disk 0.
     const VERSION: u32 = 3;
     const MAGIC: [u8; 8] = *b"HydrSupr";
-    const FIXED_BYTES: usize = 8 + 4 + 4 + 8 + 16 + 16 + 8 + 8 + 8 + 12 + 2 + 2 + 8 + 8 + 2 + 8;
+    const FIXED_BYTES: usize = 8 + 4 + 4 + 8 + 16 + 16 + 8 + 8 + 8 + 12 + 2 + 2 + 8 + 8 + 2 + 8 + 1;
 
     /// The slot's offset in its file.
     pub(crate) fn offset(generation: u64) -> u64 {
@@ -119,7 +122,7 @@ impl Superblock {
         self.disks.iter().for_each(|uuid| {
             writer.put(uuid);
         });
-        writer.u64(self.without.bits()).u64(self.homes.bits()).u16(self.index).u64(self.drained.bits());
+        writer.u64(self.without.bits()).u64(self.homes.bits()).u16(self.index).u64(self.drained.bits()).u8(self.floor);
         seal(writer, Self::BYTES, Self::offset(self.generation))
     }
 
@@ -156,10 +159,18 @@ impl Superblock {
             homes = DiskSet::from_bits(reader.u64("disks of the journal")?);
             index = reader.u16("disk of the index")?;
         }
-        let drained = if version > 2 { DiskSet::from_bits(reader.u64("disks drained")?) } else { DiskSet::NONE };
+        let (mut drained, mut floor) = (DiskSet::NONE, 1);
+        if version > 2 {
+            drained = DiskSet::from_bits(reader.u64("disks drained")?);
+            floor = reader.u8("copies of trees")?;
+        }
         let is_known = |disk: usize| disk < disk_count;
         let mut named = [without, homes, drained].into_iter().flat_map(|disks| disks.iter());
-        if homes.is_empty() || !named.all(is_known) || !is_known(usize::from(index)) {
+        if !(1..=COPIES_MAX).contains(&floor)
+            || homes.is_empty()
+            || !named.all(is_known)
+            || !is_known(usize::from(index))
+        {
             return Err(reader.refuse("numbers of disks").into());
         }
         expect_end(&mut reader, Self::BYTES)?;
@@ -177,6 +188,7 @@ impl Superblock {
             homes,
             index,
             drained,
+            floor,
         })
     }
 }

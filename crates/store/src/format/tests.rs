@@ -10,6 +10,7 @@ use super::{
 };
 use crate::disks::DISKS_MAX;
 use crate::disks::DiskSet;
+use crate::level::{Level, Resilience};
 
 /// Whether bytes are what they were, as one structure after the other sees it.
 type Accepts<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
@@ -36,6 +37,7 @@ fn superblock() -> Superblock {
         homes: DiskSet::of(0).with(63),
         index: 63,
         drained: DiskSet::of(62),
+        floor: 8,
         roots: vec![0xab; ROOTS_BYTES_MAX],
     }
 }
@@ -57,7 +59,7 @@ fn structures() -> Vec<(&'static str, Vec<u8>, Accepts<'static>)> {
         node_identity: [1; 16],
         disk_uuid: [2; 16],
         class: Class::Metadata,
-        copies: 2,
+        level: Level::of(Resilience::Copies(2), 1),
     };
     let entries: Vec<Entry> =
         (0..3).map(|number| Entry { offset: 72 + number * 30_056, header: chunk_header() }).collect();
@@ -118,7 +120,13 @@ fn what_was_encoded_is_decoded() {
     for (name, bytes, accepts) in structures() {
         assert!(accepts(&bytes), "{name}");
     }
-    let summary = Summary { class: Class::Metadata, count: 3, data_bytes: 4, raw_bytes: 1 << 40, copies: 2 };
+    let summary = Summary {
+        class: Class::Metadata,
+        count: 3,
+        data_bytes: 4,
+        raw_bytes: 1 << 40,
+        level: Level::of(Resilience::Copies(2), 1),
+    };
     assert_eq!(Summary::decode(&summary.encode()), summary);
 }
 

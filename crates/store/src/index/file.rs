@@ -401,21 +401,34 @@ fn write_batch(
             .iter()
             .flat_map(|sealed| sealed.entries.iter().map(|entry| (entry.header.address, Place::of(sealed.pack, entry))))
             .collect();
+        for sealed in added {
+            packs.insert(sealed.pack, &sealed.summary.encode()).map_err(words)?;
+        }
+        let copies_of = |pack: u64| {
+            let summary = packs.get(pack).map_err(words)?;
+            Ok::<_, String>(summary.map_or(0, |summary| Summary::decode(summary.value()).level.copies()))
+        };
         // In key order the tree's pages are touched once each.
         sorted.sort_unstable_by_key(|(address, place)| (*address, place.pack, place.offset));
         for (address, place) in &sorted {
             let old = chunks.insert(&address.0, &place.encode(address)).map_err(words)?;
             let old = old.and_then(|old| Place::decode(address, old.value())).filter(|old| old.pack != place.pack);
-            if let Some(old) = old {
-                copies.insert((&address.0, old.pack), &old.encode(address)).map_err(words)?;
+            let Some(old) = old else { continue };
+            // K-9: what lies on more disks stays what is named.
+            let (named, other) = match copies_of(place.pack)? < copies_of(old.pack)? {
+                true => (old, *place),
+                false => (*place, old),
+            };
+            if named != *place {
+                chunks.insert(&address.0, &named.encode(address)).map_err(words)?;
             }
+            copies.insert((&address.0, other.pack), &other.encode(address)).map_err(words)?;
         }
         for sealed in added {
             for entry in &sealed.others {
                 let (address, place) = (entry.header.address, Place::of(sealed.pack, entry));
                 copies.insert((&address.0, sealed.pack), &place.encode(&address)).map_err(words)?;
             }
-            packs.insert(sealed.pack, &sealed.summary.encode()).map_err(words)?;
         }
         for (address, place) in heirs {
             let old = chunks.get(&address.0).map_err(words)?.and_then(|old| Place::decode(address, old.value()));

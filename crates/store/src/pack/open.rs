@@ -104,7 +104,7 @@ fn room(run_bytes: usize) -> usize {
 
 impl OpenPack {
     pub(super) fn new(header: &PackHeader, members: Vec<Member>, run_bytes: usize) -> OpenPack {
-        let PackHeader { pack: number, class, copies, .. } = *header;
+        let PackHeader { pack: number, class, level, .. } = *header;
         let mut pending = Run::default().begin(0, room(run_bytes));
         pending.push(&header.encode());
         OpenPack {
@@ -113,7 +113,7 @@ impl OpenPack {
             run_bytes,
             members: RwLock::new(members.into_iter().map(Arc::new).collect()),
             tail: Mutex::new(Tail { start: 0, flushing: None, pending, spare: Run::default() }),
-            summary: Mutex::new(Summary::empty(class, copies)),
+            summary: Mutex::new(Summary::empty(class, level)),
             synced: AtomicU64::new(0),
             gate: tokio::sync::Mutex::new(()),
         }

@@ -21,6 +21,7 @@ use crate::format::{
 };
 use crate::identity::unfit_error;
 use crate::index::SealedPack;
+use crate::level::Level;
 use crate::pool::{Pool, PoolDisk};
 
 /// Longest pack: chunks are placed by 32-bit offsets. `PACK_BYTES_MAX` and the directory of the smallest chunks, which is as long, come to
@@ -179,10 +180,10 @@ pub(crate) enum Found {
 }
 
 /// On how many disks a pack should be; on one where its header cannot be read.
-async fn read_copies(file: &File, pack: u64) -> u8 {
+async fn read_level(file: &File, pack: u64) -> Level {
     let mut bytes = [0; PackHeader::BYTES];
     let length = file.read_at(0, &mut bytes).await.unwrap_or(0);
-    PackHeader::decode(&bytes[..length], pack).map_or(1, |header| header.copies)
+    PackHeader::decode(&bytes[..length], pack).map(|header| header.level).unwrap_or_default()
 }
 
 /// Has the files of a pack agree, as far as that can be told from memory (N-3). Those that cannot be made to agree are left out.
@@ -263,7 +264,7 @@ pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Fo
     if let Ok(footer) = read_footer(&file, pack).await? {
         match read_directory(&file, &footer).await {
             Ok(entries) => {
-                let summary = Summary::of(footer.data_bytes, &entries, read_copies(&file, pack).await);
+                let summary = Summary::of(footer.data_bytes, &entries, read_level(&file, pack).await);
                 return Ok(Found::Sealed(SealedPack::new(pack, summary, entries)));
             }
             // Where a footer vouches for a directory that has rotted the chunks tell themselves.
@@ -305,8 +306,14 @@ pub(crate) async fn put_in_order(
             let class = scanned.entries[0].header.class;
             let found = bytes.get(..PackHeader::BYTES).and_then(|header| PackHeader::decode(header, pack).ok());
             // On how many disks it was is lost with it, and so is the first of them.
-            let lost =
-                || PackHeader { version: PACK_VERSION, pack, node_identity, disk_uuid: [0; 16], class, copies: 1 };
+            let lost = || PackHeader {
+                version: PACK_VERSION,
+                pack,
+                node_identity,
+                disk_uuid: [0; 16],
+                class,
+                level: Level::default(),
+            };
             let header = found.unwrap_or_else(lost);
             seal(on, &header, &bytes, scanned).await
         }
@@ -331,7 +338,7 @@ async fn seal(on: &PoolDisk, header: &PackHeader, bytes: &[u8], scanned: Scanned
     let Scanned { entries, bad_bytes, .. } = scanned;
     let end = entries.last().expect("the caller looked").end();
     let data_bytes = u32::try_from(end).expect("packs end below 4 GiB");
-    let sealed = SealedPack::new(pack, Summary::of(data_bytes, &entries, header.copies), entries);
+    let sealed = SealedPack::new(pack, Summary::of(data_bytes, &entries, header.level), entries);
     let file = on.disk.open(&pack_path(pack), Open::Write)?;
     // Written again before it is synced: O-3; only what was verified, lest a reading that went wrong be made to last. The chunks
     // first, the footer second: K-2 holds here too. A crash in between leaves a pack that is scanned again.

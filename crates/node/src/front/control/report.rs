@@ -262,6 +262,7 @@ pub(super) fn description(node: Node, from: &Description) -> Value {
         "links": attributes.links,
         "size": attributes.size,
         "allocated_bytes": attributes.allocated,
+        "copies": super::policy::copies(attributes.resilience),
         "parts": from.parts,
         "chunks": from.chunks,
         "chunk_bytes": from.chunk_bytes,

@@ -1,0 +1,92 @@
+//! `hydrafs policy`: what is asked for files and directories against the loss of disks.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use serde_json::{Value, json};
+
+use super::info::Held;
+use super::number;
+use crate::control::wire::Request;
+use crate::failure::Failure;
+
+/// Say on how many disks files lie, file by file or for whole directories. What is made in a directory inherits.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    hydrafs policy get /mnt/photos\n  \
+    hydrafs policy set --copies 3 --recursive /mnt/photos   what is there, and what will be\n  \
+    hydrafs policy set --copies 1 /mnt/scratch              what will be made there\n  \
+    hydrafs policy set --copies node /mnt/scratch           as `storage.copies` in the settings says, again\n\n\
+    More copies: content that is there is stored anew where it lies on too few disks; names, trees and the journal follow in the\n\
+    background. Fewer copies: what was written before stays as it is. Content that several files share has the copies of the one that\n\
+    asks for most.")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// Show what is asked for a file or directory.
+    Get {
+        /// A file or directory in a mount.
+        path: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ask for so many copies.
+    Set {
+        /// A file or directory in a mount.
+        path: PathBuf,
+        /// 1 to 8, each on a disk of its own; `node`: as the settings say.
+        #[arg(long, value_parser = parse_copies)]
+        copies: Copies,
+        /// Everything below it too.
+        #[arg(long)]
+        recursive: bool,
+    },
+}
+
+/// As many, or as the settings say.
+type Copies = Option<u8>;
+
+fn parse_copies(text: &str) -> Result<Copies, String> {
+    let copies = || text.parse().ok().filter(|copies| (1..=file::COPIES_MAX).contains(copies));
+    match text {
+        "node" => Ok(None),
+        _ => copies().map(Some).ok_or_else(|| format!("expected 1 to {}, or node", file::COPIES_MAX)),
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    match &arguments.verb {
+        Verb::Get { path, json } => {
+            let held = Held::open(path, "cannot show the policy")?;
+            let info = held.daemon.ask(&Request::Info { inode: held.inode }, super::remark)?;
+            if *json { super::say_json(&json!({ "copies": info["copies"] })) } else { super::say(words(&info)) }
+        }
+        Verb::Set { path, copies, recursive } => {
+            let held = Held::open(path, "cannot set the policy")?;
+            let request = Request::PolicySet { inode: held.inode, copies: *copies, recursive: *recursive };
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            let answer = held.daemon.ask(&request, |progress| bar.set_message(progress.to_owned()));
+            bar.finish_and_clear();
+            let answer = answer?;
+            let (files, chunks) = (number(&answer, "/files"), number(&answer, "/chunks_stored_anew"));
+            super::say(format!("set for {files} files and directories; {chunks} chunks were stored anew"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is asked for a file that was described.
+pub(super) fn words(info: &Value) -> String {
+    match info["copies"].as_u64() {
+        None => "as many copies as the settings say".to_owned(),
+        Some(1) => "one copy".to_owned(),
+        Some(copies) => format!("{copies} copies"),
+    }
+}

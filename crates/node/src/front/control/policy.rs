@@ -1,0 +1,48 @@
+//! What people ask for files against the loss of disks.
+//!
+//! Not here: how content is kept so (`store`), who inherits what (`file`).
+
+use file::{COPIES_MAX, Resilience, View};
+use platform::real::block_on;
+use serde_json::{Value, json};
+
+use super::Control;
+use super::maintain::{Teller, beside};
+use crate::failure::Failure;
+
+impl Control {
+    pub(super) fn set_policy(
+        &self,
+        inode: u64,
+        copies: Option<u8>,
+        recursive: bool,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Value, Failure> {
+        let what = "cannot set the policy";
+        let refuse = |why: &str| Failure::new(what, why).place(inode.to_string()).mend("nothing was changed");
+        let resilience = match copies {
+            None => Resilience::OfNode,
+            Some(copies @ 1..=COPIES_MAX) => Resilience::Copies(copies),
+            Some(_) => return Err(refuse(&format!("there are 1 to {COPIES_MAX} copies"))),
+        };
+        let node = self.find(inode).ok_or_else(|| refuse("no file has this inode number"))?;
+        if node.view != View::LIVE {
+            return Err(refuse("it is in a snapshot, which does not change"));
+        }
+        let report = beside(progress, |send| {
+            let teller = Teller::new(&self.platform, send);
+            let tell = |files| teller.tell(files, None, &|rate| format!("set for {files} files, {rate}/s"));
+            block_on(self.system.set_policy_below(node.file, resilience, recursive, &tell))
+        });
+        let report = report.map_err(self.explain(what))?;
+        Ok(json!({ "files": report.files, "chunks_stored_anew": report.raised }))
+    }
+}
+
+/// Copies that are asked for; null where the settings say how many.
+pub(super) fn copies(resilience: Resilience) -> Value {
+    match resilience {
+        Resilience::OfNode => Value::Null,
+        Resilience::Copies(copies) => json!(copies),
+    }
+}
