@@ -186,6 +186,12 @@ impl Child {
         }
     }
 
+    /// Whether it has.
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        self.is_over |= self.inner.try_wait()?.is_some();
+        Ok(self.is_over)
+    }
+
     /// Ends it and all that it started, in its group.
     pub(crate) fn end(&mut self) {
         if self.is_over {

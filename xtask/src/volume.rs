@@ -170,6 +170,11 @@ impl Volume {
         self.program("sync").arg(&self.point).output().map(drop)
     }
 
+    /// `hydrafs gc` or `hydrafs scrub`.
+    pub(crate) fn maintain(&self, verb: &str) -> Program {
+        self.program(verb).arg(&self.node).limit(PATIENCE * 10)
+    }
+
     /// Checks the node; what it found wrong is the error.
     pub(crate) fn fsck(&self, deep: bool) -> Result<Value> {
         let program = self.program("fsck").arg("--json").args(deep.then_some("--deep")).arg(&self.node);

@@ -59,8 +59,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Has the content that a file has already lie as its policy says; how many chunks were stored anew for it. What is on more disks
-    /// than it needs to be stays there.
+    /// Has the content that a file has already lie as its policy says, but for what a commit has in hand that began before it was set; how
+    /// many chunks were stored anew for it. What is on more disks than it needs to be stays there.
     ///
     /// # Errors
     /// The store's; what was raised before stays so.
@@ -100,32 +100,37 @@ impl FileSystem {
         tell: &(dyn Fn(u64) + Sync),
     ) -> Result<PolicyReport, FileError> {
         let mut report = PolicyReport::default();
-        let mut waiting = vec![file];
+        let (mut waiting, mut set) = (vec![file], Vec::new());
         while let Some(file) = waiting.pop() {
-            let (raised, entries) = match self.set_policy_of(file, resilience, is_recursive).await {
+            match self.set_policy_of(file, resilience, is_recursive).await {
                 // It went meanwhile.
-                Err(FileError::NoEntry) if report.files > 0 => continue,
-                set => set?,
-            };
-            report.raised += raised;
-            report.files += 1;
-            tell(report.files);
-            waiting.extend(entries);
+                Err(FileError::NoEntry) if !set.is_empty() => continue,
+                entries => waiting.extend(entries?),
+            }
+            set.push(file);
         }
         self.sync_all().await?;
+        // A commit that has content in hand puts it as was asked before.
         self.commit().await?;
+        for file in set {
+            match self.apply_policy(file).await {
+                Err(FileError::NoEntry) => {}
+                raised => report.raised += raised?,
+            }
+            report.files += 1;
+            tell(report.files);
+        }
         Ok(report)
     }
 
-    /// The chunks that were stored anew for a file, and of a directory what is in it, if that is wanted.
+    /// Sets it for one; gives what is in a directory, if that is wanted.
     async fn set_policy_of(
         &self,
         file: FileId,
         resilience: Resilience,
         is_recursive: bool,
-    ) -> Result<(u64, Vec<FileId>), FileError> {
+    ) -> Result<Vec<FileId>, FileError> {
         self.set_policy(file, resilience).await?;
-        let raised = self.apply_policy(file).await?;
         let (node, mut entries) = (Node::live(file), Vec::new());
         if is_recursive && self.attributes(node).await?.kind == Kind::Directory {
             let mut after = 0;
@@ -136,6 +141,6 @@ impl FileSystem {
                 entries.extend(listed.iter().map(|entry| entry.node.file).filter(|file| *file != SNAPSHOTS));
             }
         }
-        Ok((raised, entries))
+        Ok(entries)
     }
 }

@@ -13,13 +13,16 @@
 
 use platform::disk::{DiskErrorKind, Open};
 
+use crate::check::{Check, Depth};
 use crate::disks::DiskSet;
-use crate::failure::StoreError;
+use crate::failure::{StoreError, refused};
 use crate::format::{
     ChunkHeader, INDEX_FILE, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
 };
 use crate::pace::{Pace, Share};
 use crate::pack::{PackKnown, PackState};
+use crate::pool::Part;
+use crate::remedy::Remedy;
 use crate::store::Store;
 
 /// Bytes that are read and written at a time.
@@ -63,8 +66,17 @@ impl Store {
         self.packs.seal_lacking().await;
         if !drained.is_empty() {
             self.packs.seal_on(drained).await;
+        }
+        if self.journal.wants_homes() {
+            let before = self.pool.homes();
             if let Err(error) = self.journal.move_homes().await {
                 report.problems.push(format!("the journal cannot leave a disk: {error}"));
+            }
+            if self.pool.homes() != before
+                && let Err(error) = self.renew_root().await
+            {
+                // The next commit says where it is.
+                report.problems.push(format!("it cannot be noted where the journal is: {error}"));
             }
         }
         if self.is_index_due() {
@@ -121,7 +133,7 @@ impl Store {
         let drained = self.pool.drained();
         let is_on_drained = |known: &PackKnown| !known.disks().both(drained).is_empty();
         (!drained.is_empty() && self.packs.known().values().any(is_on_drained))
-            || !self.pool.homes().both(drained).is_empty()
+            || self.journal.wants_homes()
             || self.packs.is_open_lacking()
             || !self.due_copies().is_empty()
             || self.is_index_due()
@@ -179,6 +191,22 @@ impl Store {
         if others.len() < *lacking {
             return Err(self.pool.full("a copy of a pack", bytes));
         }
+        if !leaving.is_empty() && others.is_empty() {
+            // The last one that is known to be whole does not go.
+            let mut check = Check::of_pack(self, Depth::Deep, pace);
+            check.sealed(*pack, known).await;
+            for disk in check.report.problems.iter().filter_map(|problem| match problem.remedy {
+                Some(Remedy::Copy { disk, .. }) => Some(disk),
+                _ => None,
+            }) {
+                if self.pool.disks[disk].takes() {
+                    self.packs.suspects.lock().insert((*pack, disk));
+                    self.copy_pack(*pack, disk, pace).await?;
+                    report.written += 1;
+                    report.bytes += bytes;
+                }
+            }
+        }
         leaving.iter().try_for_each(|disk| self.leave(*pack, disk))
     }
 
@@ -197,6 +225,13 @@ impl Store {
         let Some(known) = self.packs.known_pack(pack).filter(|known| matches!(known.state, PackState::Sealed)) else {
             return Ok(());
         };
+        if self.pool.disks[to].part() == Part::Removed {
+            return Err(refused(
+                self.pool.disks[to].disk.path(),
+                "it is no disk of this node any more.",
+                "Check again.",
+            ));
+        }
         let path = copy_path(pack);
         let written = self.write_copy(pack, &known, to, pace).await;
         let on = &self.pool.disks[to].disk;

@@ -311,15 +311,20 @@ impl Opened {
     }
 }
 
-/// Which of the disks that were let go is which: they are given by number, mostly. A number for which there is none was not given at all.
+/// Which of the disks that were let go is which, where there is only one. A number for which there is none was not given at all.
 fn name_missing(numbers: Vec<u16>, let_go: Vec<(String, String)>) -> Vec<Missing> {
     let mut let_go = let_go.into_iter();
-    let named = |number| {
-        let not_given = || (format!("disk {number}"), "it was not named".to_owned());
-        let (path, why) = let_go.next().unwrap_or_else(not_given);
-        Missing { number, path, why }
+    if let ([number], 1) = (&numbers[..], let_go.len()) {
+        let (path, why) = let_go.next().expect("one");
+        return vec![Missing { number: *number, path, why }];
+    }
+    // Which of several is which nobody knows: a path that is wrong would have another disk removed.
+    let paths: Vec<String> = let_go.map(|(path, why)| format!("{path}: {why}")).collect();
+    let why = match paths.is_empty() {
+        true => "it was not named".to_owned(),
+        false => format!("it may be one of those that are not there: {}", paths.join(", ")),
     };
-    numbers.into_iter().map(named).collect()
+    numbers.into_iter().map(|number| Missing { number, path: format!("disk {number}"), why: why.clone() }).collect()
 }
 
 /// Numbers of the disks that are missing.

@@ -384,16 +384,20 @@ impl Journal {
 
     /// J-9: where a home failed, or there should be more of them, others take its place, and the next frame begins a segment there.
     fn look_at_homes(&self, segments: &mut Segments) {
-        let homes = self.pool.homes();
-        let takers = self.pool.takers();
-        let copies = self.copies.load(Ordering::SeqCst);
-        let are_better = homes.both(takers) != homes || homes.count() < copies.min(takers.count());
-        if are_better && (!takers.is_empty() || homes.both(self.pool.good()) != homes) {
-            let homes = self.pool.choose_homes(homes, copies);
+        if self.wants_homes() {
+            let homes = self.pool.choose_homes(self.pool.homes(), self.copies.load(Ordering::SeqCst));
             self.counters.log_homes_changed.add(1);
             make_homes(&self.pool, homes, &self.counters);
             segments.current = None;
         }
+    }
+
+    /// Whether it should be on other disks than it is.
+    pub(crate) fn wants_homes(&self) -> bool {
+        let (homes, takers) = (self.pool.homes(), self.pool.takers());
+        let copies = self.copies.load(Ordering::SeqCst);
+        let are_better = homes.both(takers) != homes || homes.count() < copies.min(takers.count());
+        are_better && (!takers.is_empty() || homes.both(self.pool.good()) != homes)
     }
 
     /// On how many disks it should be from the next frame on.

@@ -37,6 +37,11 @@ impl Level {
         Level { copies: copies.clamp(1, COPIES_MAX), is_chosen }
     }
 
+    /// Whether somebody chose it, whatever the node's settings say.
+    pub(crate) fn is_chosen(self) -> bool {
+        self.is_chosen
+    }
+
     /// On how many disks it is to be.
     pub(crate) fn copies(self) -> u8 {
         self.copies

@@ -11,7 +11,7 @@ use platform::disk::Disk;
 
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::{StoreError, refused};
-use crate::format::{Class, Identity};
+use crate::format::{Class, Identity, PACK_SUFFIX, PACKS, number_of};
 use crate::identity::{self, Member};
 use crate::pack::{PackKnown, PackState};
 use crate::pool::{Part, Pool};
@@ -173,9 +173,12 @@ impl Store {
     }
 
     /// Whether all that the node needs is on other disks.
+    ///
+    /// # Errors
+    /// `Refused` for a disk that the node does not have; the disk's.
     pub async fn is_disk_empty(&self, number: u64) -> Result<bool, StoreError> {
         let disk = self.member(number)?;
-        Ok(self.what_is_on(disk).await.is_none())
+        Ok(self.what_is_on(disk).await?.is_none())
     }
 
     /// The node does without a disk from now on: one that was drained, or one that failed or is missing, of which nothing is needed or, with
@@ -191,12 +194,20 @@ impl Store {
         if self.pool.disks.iter().filter(|(_, other)| other.is_good()).all(|(other, _)| other == disk) {
             return Err(refused(path, "it is the last disk that the node has.", "Add another one first."));
         }
+        if on.takes() {
+            return Err(refused(path, "it takes part in everything.", "Drain it first (`hydrafs disk drain`)."));
+        }
         if !on.is_good() {
             // Writers that are on it leave it.
             self.settle().await?;
-            self.packs.seal_on(DiskSet::of(disk)).await;
         }
-        let needed = self.what_is_on(disk).await;
+        // From here on nothing comes to it: no pack is begun there (P-6), no copy is written, no index made.
+        self.packs.seal_on(DiskSet::of(disk)).await;
+        let _copies = self.copy_work.lock().await;
+        let _index = self.reclaim_work.lock().await;
+        // Where the journal takes nothing more it cannot move; `needs` says so.
+        let _ = self.journal.move_homes().await;
+        let needed = self.what_is_on(disk).await?;
         if let Some(needed) = &needed
             && (on.is_good() || !accepts_loss)
         {
@@ -207,9 +218,12 @@ impl Store {
                     "Restart the daemon, so that it is tried again, or go on without what is there (`--accept-loss`)."
                 }
             };
-            return Err(refused(path, format!("{needed} is there, and on no other disk."), advice));
+            return Err(refused(path, format!("{needed}."), advice));
         }
-        let _index = self.reclaim_work.lock().await;
+        if self.pool.homes().has(disk) {
+            let cause = "the journal takes nothing more, and no other disk has it";
+            return Err(StoreError::ReadOnly { cause: cause.into() });
+        }
         let before = on.set_part(Part::Removed);
         // Twice: the slot before would ask for it.
         let mut noted = self.renew_root().await;
@@ -232,27 +246,54 @@ impl Store {
         })
     }
 
-    /// Something that is needed and, as far as anybody knows, on no other disk that can be read.
-    async fn what_is_on(&self, disk: usize) -> Option<String> {
+    /// What is needed and, as far as anybody knows, whole on no other disk that works.
+    async fn what_is_on(&self, disk: usize) -> Result<Option<String>, StoreError> {
         let on = &self.pool.disks[disk];
-        let others = self.pool.there().map(|(number, _)| number).collect::<DiskSet>().without(disk);
-        let is_needed = |known: &PackKnown| match known.state {
+        let others = self.pool.good().without(disk);
+        let is_needed = |pack: u64, known: &PackKnown| match known.state {
             PackState::Missing => on.is_missing,
             // One that takes writes is left by all.
             PackState::Open(_) | PackState::Sealed if on.is_good() => known.disks().has(disk),
-            PackState::Open(_) | PackState::Sealed => known.disks().both(others).is_empty(),
+            PackState::Open(_) | PackState::Sealed => {
+                let suspect = self.packs.suspect_on(pack);
+                known.disks().has(disk) && known.disks().both(others).iter().all(|other| suspect.has(other))
+            }
         };
+        let (mut packs, mut bytes) = (0, 0);
         let known = self.packs.known();
-        let (packs, bytes) = known
-            .values()
-            .filter(|known| is_needed(known))
-            .fold((0, 0), |(packs, bytes), known| (packs + 1, bytes + known.bytes()));
+        for (_, known) in known.iter().filter(|(pack, known)| is_needed(**pack, known)) {
+            packs += 1;
+            bytes += known.bytes();
+        }
         if packs > 0 {
-            return Some(format!("content of {} in {packs} packs", base::units::Bytes(bytes)));
+            let bytes = base::units::Bytes(bytes);
+            return Ok(Some(format!("content of {bytes} in {packs} packs is there, and on no other disk")));
+        }
+        if on.is_missing {
+            // What the index has not heard of yet, or an index that was there too, would have said more.
+            let has_copies = known.values().all(|known| known.summary.level.copies() > 1) && self.options.copies > 1;
+            if !has_copies || self.packs.index.made_again().is_some() {
+                return Ok(Some("nobody can tell any more what is on it alone".to_owned()));
+            }
+        } else {
+            match on.disk.list(PACKS) {
+                Ok(names) => {
+                    let packs = names.iter().filter_map(|name| number_of(name, PACK_SUFFIX));
+                    let unknown = packs.filter(|pack| !known.contains_key(pack)).count();
+                    if unknown > 0 {
+                        let why = format!("{unknown} packs are there that the node does not know (see `hydrafs fsck`)");
+                        return Ok(Some(why));
+                    }
+                }
+                // One that failed may give no answer.
+                Err(error) if on.is_good() => return Err(error.into()),
+                Err(_) => {}
+            }
         }
         if self.pool.index_disk() == disk && on.is_good() {
-            return Some("the index".to_owned());
+            return Ok(Some("the index is there".to_owned()));
         }
-        self.journal.needs(disk).await.then(|| "the journal".to_owned())
+        let needs_journal = self.journal.needs(disk).await;
+        Ok(needs_journal.then(|| "the journal is there, and on no other disk".to_owned()))
     }
 }

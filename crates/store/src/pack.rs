@@ -50,7 +50,7 @@ use crate::format::{
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::level::{COPIES_MAX, Level, Resilience};
-use crate::pool::Pool;
+use crate::pool::{Part, Pool};
 
 use open::Writer;
 pub(crate) use open::{Member, OpenPack};
@@ -263,11 +263,25 @@ impl Packs {
 
     /// K-9, for the level.
     fn is_reliable(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
-        let of_pack = self.catalog.read().get(&place.pack).map(|known| self.wanted(&known.summary));
+        // What was chosen is not left to settings that may change.
+        let of_pack = |summary: &Summary| match level.is_chosen() {
+            true => usize::from(summary.level.copies()),
+            false => self.wanted(summary),
+        };
+        let of_pack = self.catalog.read().get(&place.pack).map(|known| of_pack(&known.summary));
         of_pack.is_some_and(|of_pack| of_pack >= usize::from(level.copies()))
             && !self.is_missing(place.pack)
             && !self.condemned.read().contains(&place.pack)
             && !self.doubted.lock().contains(address)
+    }
+
+    /// What is asked for a chunk whose copy is damaged, where that lies.
+    pub(crate) fn doubted_level(&self, address: &ChunkAddress) -> Option<Level> {
+        if !self.doubted.lock().contains(address) {
+            return None;
+        }
+        let place = self.index.lookup(address, &self.counters).ok()??;
+        Some(self.level_now(place.pack))
     }
 
     /// Notes that the copy of a chunk is damaged.
@@ -816,6 +830,9 @@ impl Packs {
     pub(crate) fn add_disk(&self, pack: u64, disk: usize) -> bool {
         let mut catalog = self.catalog.write();
         let Some(known) = catalog.get_mut(&pack) else { return false };
+        if self.pool.disks[disk].part() == Part::Removed {
+            return false;
+        }
         known.disks = known.disks.with(disk);
         // Whoever read what was there before reads no more of it.
         self.files(disk).remove(&pack);
@@ -843,9 +860,9 @@ impl Packs {
             match &known.state {
                 PackState::Missing => known.disks = missing.map_or(DiskSet::NONE, DiskSet::of),
                 PackState::Sealed => known.disks = known.disks.without(disk),
-                PackState::Open(_) => {}
+                PackState::Open(open) => return !open.disks().without(disk).is_empty(),
             }
-            !known.disks().is_empty()
+            !known.disks.is_empty()
         });
         self.suspects.lock().retain(|(_, other)| *other != disk);
     }

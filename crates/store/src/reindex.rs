@@ -58,7 +58,18 @@ impl NewIndex<'_> {
             if let (PackState::Missing, Some(error)) = (&known.state, self.packs.pool.missing_error(&pack_path(pack))) {
                 return Err(error.into());
             }
-            let Some(sealed) = self.read(pack, &known).await? else { continue };
+            let mut known = known;
+            let sealed = loop {
+                if let Some(sealed) = self.read(pack, &known).await? {
+                    break Some(sealed);
+                }
+                // It may have left a disk that is drained, for others, since the list was made.
+                match self.packs.known_pack(pack).filter(|now| now.disks() != known.disks()) {
+                    Some(now) => known = now,
+                    None => break None,
+                }
+            };
+            let Some(sealed) = sealed else { continue };
             entries += sealed.entries.len();
             step.push(sealed);
             if entries >= STEP_ENTRIES {

@@ -22,8 +22,9 @@ use platform::pools::{Pools, Reservation};
 use platform::task::parallel;
 
 use crate::cache::{Cache, Origin};
-use crate::chunk::{Named, pack};
+use crate::chunk::{Named, Packed, pack};
 use crate::counters::Counters;
+use crate::disks::DiskSet;
 use crate::failure::{StoreError, refused};
 use crate::format::{Class, Codec, Identity, Place, ROOTS_BYTES_MAX, Superblock};
 use crate::identity;
@@ -220,6 +221,8 @@ impl Store {
             );
             return Err(refused("the node", why, "Add disks first (`hydrafs disk add`), or ask for fewer copies."));
         }
+        // Who comes second finds it noted.
+        let _work = self.disk_work.lock().await;
         if copies <= self.packs.floor() {
             return Ok(false);
         }
@@ -288,7 +291,17 @@ impl Store {
             let raw = packed.iter().filter(|packed| packed.header.codec != Codec::Zstd).count();
             self.counters.chunks_incompressible.add(raw as u64);
             let time = self.pool.clock.timer(&self.counters.group_append);
+            // On as many disks as where it rotted: else that would be named again (K-9).
+            let higher = |packed: &Packed| {
+                let of_rotten = self.packs.doubted_level(&packed.header.address);
+                of_rotten.filter(|of_rotten| of_rotten.copies() > level.copies())
+            };
+            let (doubted, packed): (Vec<_>, Vec<_>) = packed.into_iter().partition(|packed| higher(packed).is_some());
             self.packs.append(class, level, packed).await?;
+            for packed in doubted {
+                let level = higher(&packed).unwrap_or(level);
+                self.packs.append(class, level, vec![packed]).await?;
+            }
             drop(time);
             drop(room);
             if self.packs.is_much_waiting() {
@@ -471,6 +484,14 @@ impl Store {
         covered: Position,
         is_closed: bool,
     ) -> Result<(), StoreError> {
+        // One that was on a disk which was removed is made again by the next opening, on a disk that is there.
+        let members: DiskSet = self.pool.disks.iter().map(|(number, _)| number).collect();
+        let is_member = |disk: &usize| members.has(*disk);
+        let index = Some(self.pool.index_disk()).filter(is_member).or(members.first()).expect("there is a disk");
+        assert!(
+            self.pool.homes().both(members) == self.pool.homes(),
+            "the journal leaves a disk before that is removed"
+        );
         let superblock = Superblock {
             generation: root.next_generation,
             is_closed,
@@ -484,7 +505,7 @@ impl Store {
             drained: self.pool.drained(),
             floor: self.packs.floor(),
             homes: self.pool.homes(),
-            index: u16::try_from(self.pool.index_disk()).expect("below DISKS_MAX"),
+            index: u16::try_from(index).expect("below DISKS_MAX"),
             roots,
         };
         // Should this fail, or be dropped halfway, the slot may hold anything, this superblock included: T-2.

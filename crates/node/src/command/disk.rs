@@ -233,7 +233,11 @@ fn replace(old: &Remove, dir: &Path, share: Option<u8>) -> Result<(), Failure> {
     let folder = || Ok::<_, Failure>(NodeFolder::open(&old.node)?.degraded(old.degraded));
     let (disk, state) = find(&folder()?, &old.disk)?;
     if state["good"] == json!(true) {
-        add(&folder()?, dir)?;
+        // A replacement that was interrupted has added it already.
+        let new = dir.canonicalize().ok();
+        if !folder()?.disk_paths().iter().any(|known| known.canonicalize().ok() == new && new.is_some()) {
+            add(&folder()?, dir)?;
+        }
         let answer = with_bar(&folder()?, Request::DiskDrain { disk, dry_run: false, stop: false, share })?;
         super::say(drained(&answer));
         return remove(&folder()?, disk, false);

@@ -114,7 +114,7 @@ fn disks_come_and_go_under_programs() {
     writer.go_on(20);
     let plan = disk(&[OsStr::new("drain"), OsStr::new("--dry-run"), path, OsStr::new("0")]);
     assert!(plan.starts_with("would bring ") && plan.contains("lie on disk 0"), "{plan}");
-    refused(&[OsStr::new("remove"), path, a.as_os_str()], "is there, and on no other disk");
+    refused(&[OsStr::new("remove"), path, a.as_os_str()], "it takes part in everything");
     refused(&[OsStr::new("drain"), path, OsStr::new("7")], "the node has none of this number or path");
     assert!(disk(&[OsStr::new("drain"), path, a.as_os_str()]).contains("disk 0 is empty"));
     let listed = list(&node);
@@ -132,7 +132,7 @@ fn disks_come_and_go_under_programs() {
     let listed = list(&node);
     let numbers: Vec<u64> = listed.iter().filter_map(|disk| disk["number"].as_u64()).collect();
     assert_eq!(numbers, [2, 3]);
-    refused(&[OsStr::new("remove"), path, d.as_os_str()], "is there, and on no other disk");
+    refused(&[OsStr::new("remove"), path, d.as_os_str()], "it takes part in everything");
     mounted.umount();
     assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), path]).contains("all is well"));
     // What was removed can be added again, and without a daemon too.
@@ -235,13 +235,18 @@ fn with_two_copies_a_disk_that_is_wiped_under_programs_costs_nothing() {
     expect_files(&point, count);
     mounted.kill();
     let path = node.as_os_str();
-    let refused = hydrafs(&[OsStr::new("mount"), path, point.as_os_str()]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("`--degraded`"));
+    let plain = hydrafs(&[OsStr::new("mount"), path, point.as_os_str()]);
+    assert!(String::from_utf8_lossy(&plain.stderr).contains("`--degraded`"));
     succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), path, point.as_os_str()]);
     let mut mounted = Mounted::running(&node, &point);
     expect_files(&point, count);
     assert_eq!(list(&node)[0]["missing"], Value::Bool(true));
-    let said = disk(&[OsStr::new("replace"), path, OsStr::new("0"), new.as_os_str()]);
+    refused(
+        &[OsStr::new("replace"), path, OsStr::new("0"), new.as_os_str()],
+        "nobody can tell any more what is on it alone",
+    );
+    // The index was there too.
+    let said = disk(&[OsStr::new("replace"), OsStr::new("--accept-loss"), path, OsStr::new("0"), new.as_os_str()]);
     assert!(said.contains("removed disk 0") && said.contains("added disk "), "{said}");
     // What the background does soon anyway.
     let repaired = hydrafs(&[OsStr::new("fsck"), OsStr::new("--deep"), OsStr::new("--repair"), path]);

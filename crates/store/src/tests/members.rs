@@ -153,8 +153,9 @@ fn a_drained_disk_ends_up_empty_and_is_a_disk_no_more() {
             put(&store, &new).await.unwrap();
             let plan = store.drain_plan(0).unwrap();
             assert!(plan.packs > 0 && plan.bytes > 0 && plan.room_bytes > plan.bytes, "{plan:?}");
-            refused(store.remove_disk(0, true).await, "is there, and on no other disk");
+            refused(store.remove_disk(0, true).await, "it takes part in everything");
             store.drain_disk(0, true).await.unwrap();
+            refused(store.remove_disk(0, true).await, "is there, and on no other disk");
             // It takes nothing new.
             let before = packs(&machine.disks[0]);
             put(&store, &contents(200..290)).await.unwrap();
@@ -270,6 +271,84 @@ fn a_disk_that_failed_is_removed_under_the_writers() {
     let (store, recovered) = open(&machine, &some(&machine, &[1, 2]), &options);
     assert_eq!(recovered.report.problems, Vec::<String>::new());
     expect_all(&machine, &store, &[&old[..], &new, &contents(200..290)].concat());
+}
+
+/// Journal and index were on it, and its number is the highest: no superblock may ask for it afterwards.
+#[test]
+fn a_disk_that_failed_with_everything_on_it_leaves_a_node_that_opens() {
+    let options = Options { copies: 2, ..options() };
+    let (machine, old) = node(9, 2, &options);
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+    machine.run(store.drain_disk(0, true)).unwrap();
+    restore(&machine, &store);
+    machine.run(store.drain_disk(0, false)).unwrap();
+    restore(&machine, &store);
+    assert!(store.status().disks[1].has_index && store.status().disks[1].has_journal);
+    machine.disks[1].set_faults(Faults { is_dead: true, ..Faults::default() });
+    machine.run(async {
+        // Who removes it is the first who meets the failure.
+        commit_twice(&store).await.unwrap();
+        store.remove_disk(1, false).await.unwrap();
+        put(&store, &contents(200..230)).await.unwrap();
+    });
+    end(&machine, store);
+    let (store, _) = open(&machine, &some(&machine, &[0]), &options);
+    machine.run(async {
+        for content in [&old[..], &contents(200..230)].concat() {
+            assert_eq!(store.get(Class::Data, &store.key().address(&content)).await.unwrap(), content);
+        }
+        // There is one disk, and two copies were asked for.
+        let problems = store.check(Depth::Deep, &|_, _| {}).await.problems;
+        assert!(problems.iter().all(|problem| problem.code == "HF0020"), "{problems:?}");
+    });
+}
+
+/// F-7: the copy that stays has rotted, and nobody has read it.
+#[test]
+fn the_last_whole_copy_does_not_go_with_its_disk() {
+    let options = Options { copies: 2, ..options() };
+    let (machine, contents) = node(11, 2, &options);
+    for path in packs(&machine.disks[1]) {
+        machine.disks[1].flip_bit(&path, 100, 3);
+    }
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+    machine.run(store.drain_disk(0, true)).unwrap();
+    let report = restore(&machine, &store);
+    assert!(report.written > 0 && report.problems.is_empty(), "{report:?}");
+    machine.run(async {
+        commit_twice(&store).await.unwrap();
+        store.remove_disk(0, false).await.unwrap().wipe().unwrap();
+    });
+    end(&machine, store);
+    let (store, _) = open(&machine, &some(&machine, &[1]), &options);
+    machine.run(async {
+        for content in &contents {
+            assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+        }
+    });
+}
+
+/// What the index does not say nobody knows, and it went with the disk.
+#[test]
+fn what_lies_on_one_missing_disk_alone_is_not_given_up_unasked() {
+    let options = Options { goes_without_disks: true, ..options() };
+    let (machine, _) = node(10, 2, &options);
+    // The index was on it too.
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+    machine.run(async {
+        store.drain_disk(0, true).await.unwrap();
+        store.restore_copies(&hurried(&store), &|_, _| {}).await;
+        commit_twice(&store).await.unwrap();
+        store.drain_disk(0, false).await.unwrap();
+        store.raise_floor(2).await.unwrap();
+        store.restore_copies(&hurried(&store), &|_, _| {}).await;
+        commit_twice(&store).await.unwrap();
+    });
+    end(&machine, store);
+    let (store, _) = open(&machine, &some(&machine, &[0]), &options);
+    assert!(store.is_degraded());
+    refused(machine.run(store.remove_disk(1, false)), "nobody can tell any more what is on it alone");
+    machine.run(store.remove_disk(1, true)).unwrap();
 }
 
 /// What a node folder is to the node: the disks by number that its user named.

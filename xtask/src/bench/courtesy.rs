@@ -1,0 +1,149 @@
+//! What who uses a node notices of work that nobody waits for: room that is given back, and a scrub.
+//!
+//! One program reads at random and appends with a sync after each piece, as fast as it is answered: first alone, then beside `hydrafs gc`
+//! with packs that are half dead, alone again, and beside the beginning of a `hydrafs scrub`, both with the share of the time that the
+//! settings give them.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::fs::OFlags;
+
+use super::{Line, Run, Unit};
+use crate::interrupt;
+use crate::random::Random;
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+/// A file of this size does not fit what is cached with the default budget.
+const READ_BYTES: u64 = 2 << 30;
+/// What is stored beside it, in files of 1 MiB of which every other goes.
+const CHURN_FILES: u64 = 6 << 10;
+/// How long the program works alone each time.
+const ALONE: Duration = Duration::from_secs(15);
+/// How often it is looked whether a command has ended.
+const SLICE: Duration = Duration::from_millis(200);
+/// How long beside others at most.
+const BESIDE_MAX: Duration = Duration::from_secs(60);
+/// Pages read between two appends.
+const READS: usize = 4;
+
+const TERMS: &str = "4 KiB at random past the kernel's cache, and appends of 4 KiB with fdatasync; default share";
+
+/// What was timed in one condition, in microseconds.
+#[derive(Default)]
+struct Times {
+    reads: Vec<f64>,
+    appends: Vec<f64>,
+}
+
+/// A page for direct I/O.
+#[repr(align(4096))]
+struct Page([u8; PAGE]);
+
+struct Load {
+    data: File,
+    pages: u64,
+    log: File,
+    random: Random,
+    page: Box<Page>,
+}
+
+impl Load {
+    fn work(&mut self, times: &mut Times, goes_on: impl Fn() -> bool) -> Result<()> {
+        while goes_on() {
+            for _ in 0..READS {
+                let at = self.random.below(self.pages) * PAGE as u64;
+                let started = Instant::now();
+                self.data.read_exact_at(&mut self.page.0, at)?;
+                times.reads.push(started.elapsed().as_secs_f64() * 1e6);
+            }
+            self.random.fill(&mut self.page.0);
+            let started = Instant::now();
+            self.log.write_all(&self.page.0)?;
+            self.log.sync_data()?;
+            times.appends.push(started.elapsed().as_secs_f64() * 1e6);
+        }
+        interrupt::check()
+    }
+
+    fn alone(&mut self, times: &mut Times) -> Result<()> {
+        let started = Instant::now();
+        self.work(times, || started.elapsed() < ALONE)
+    }
+
+    /// Beside a command, from its beginning to its end, or as long as it is looked at. Its work goes on where nobody hears of it.
+    fn beside(&mut self, run: &mut Run<'_>, verb: &str, times: &mut Times) -> Result<()> {
+        let mut command = run.sides.volume().maintain(verb).start(Stdio::null(), Stdio::null(), Stdio::inherit())?;
+        let started = Instant::now();
+        while started.elapsed() < BESIDE_MAX && !command.has_ended()? {
+            let slice = Instant::now();
+            self.work(times, || slice.elapsed() < SLICE)?;
+        }
+        command.kill();
+        Ok(())
+    }
+}
+
+pub(super) fn courtesy(run: &mut Run<'_>) -> Result<()> {
+    let (bytes, files) = (run.scaled(READ_BYTES / MIB as u64) * MIB as u64, run.scaled(CHURN_FILES));
+    let mut random = Random::new(Random::fresh_seed());
+    let mut piece = vec![0; MIB];
+    let path = run.dir.join("data");
+    let mut data = File::create(&path)?;
+    for _ in 0..bytes / MIB as u64 {
+        random.fill(&mut piece);
+        data.write_all(&piece)?;
+    }
+    drop(data);
+    let churn = run.dir.join("churn");
+    fs::create_dir(&churn)?;
+    for number in 0..files {
+        random.fill(&mut piece);
+        fs::write(churn.join(format!("file-{number}")), &piece)?;
+    }
+    run.sync()?;
+    run.cool()?;
+    let data = File::options().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(&path)?;
+    let log = File::create(run.dir.join("log"))?;
+    let mut load = Load { data, pages: bytes / PAGE as u64, log, random, page: Box::new(Page([0; PAGE])) };
+    let (mut alone, mut beside_gc, mut beside_scrub) = (Times::default(), Times::default(), Times::default());
+    // The first of them find nothing in memory.
+    load.alone(&mut Times::default())?;
+    load.alone(&mut alone)?;
+    for number in (0..files).step_by(2) {
+        fs::remove_file(churn.join(format!("file-{number}")))?;
+    }
+    run.sync()?;
+    load.beside(run, "gc", &mut beside_gc)?;
+    load.alone(&mut alone)?;
+    load.beside(run, "scrub", &mut beside_scrub)?;
+    for (condition, times) in [(0, alone), (1, beside_gc), (2, beside_scrub)] {
+        for (times, names) in [(times.reads, READ_NAMES), (times.appends, APPEND_NAMES)] {
+            let line = Line { name: names[condition], unit: Unit::Microseconds, terms: TERMS };
+            run.record(&line, late(times)?);
+        }
+    }
+    Ok(())
+}
+
+const READ_NAMES: [&str; 3] = [
+    "a read, 99 of 100 are faster: alone",
+    "a read, 99 of 100 are faster: beside gc",
+    "a read, 99 of 100 are faster: beside scrub",
+];
+const APPEND_NAMES: [&str; 3] = [
+    "an append, 99 of 100 are faster: alone",
+    "an append, 99 of 100 are faster: beside gc",
+    "an append, 99 of 100 are faster: beside scrub",
+];
+
+/// What 99 of 100 are below.
+fn late(mut times: Vec<f64>) -> Result<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() * 99 / 100).copied().context("no operation was timed")
+}
