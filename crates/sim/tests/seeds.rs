@@ -38,6 +38,8 @@ const FOUND: &[(&str, u64)] = &[
     ("power", 50132),
     // `prepare`: segments that nobody needed were back after a power cut, and no new one had room on the full disk.
     ("full", 14487),
+    // `begin_now`: frames that only a disk had which was gone for a life followed on what was read without it, when it was back.
+    ("copies", 3418),
     // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
 ];

@@ -173,6 +173,15 @@ impl Store {
         let journal = Arc::new(journal);
         // A disk that failed was noted, and the first group tries again.
         let _ = journal.prepare().await;
+        if pool.missing().is_some() {
+            match journal.begin_now().await {
+                Err(error @ StoreError::Full { .. }) => {
+                    let what = "what the missing disk has of the journal may follow on what is there";
+                    report.problems.push(format!("{what}: {error}"));
+                }
+                begun => begun?,
+            }
+        }
         let mut recovered =
             Recovered { roots: superblock.roots.clone(), covered: superblock.covered, frames: replayed.frames, report };
         let parts = Parts { platform: platform.clone(), identity, options, pool, counters, packs, journal, superblock };
