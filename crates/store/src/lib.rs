@@ -8,7 +8,7 @@
 //! - [`Store::open`] gives the newest roots and all durable frames after `covered`, in order.
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
-//! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `format` and `failure`;
+//! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `failure`, `level` and `format`;
 //! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
 //! `copies` and `members`, `mark` and `reclaim`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
 //!

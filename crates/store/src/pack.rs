@@ -12,12 +12,11 @@
 //! K-5   Pack numbers rise and are used once, over all disks. On a missing disk may lie packs that no superblock knows of: so an opening
 //!       without a disk leaves out [`LEFT_OUT`](crate::superblock::LEFT_OUT) numbers, and its first superblock says so before a pack is
 //!       made, for the next time another disk may be missing.
-//! K-7   A pack is on several disks as long as so many take writes. What counts as durable is so on every disk that the pack counts as being
-//!       on; one that fails is left before the pack goes on, and the pack is sealed soon, so that what follows lies on enough disks.
 //! K-6   A pack of the index that is on no disk, while one is missing, stays in the catalog and in the index. Nobody counts on it: what
 //!       is put is stored anew although it lies there, so that it can be read; what is asked for there, or nowhere else, is unknown and
 //!       not lost; reclaim and repair leave it alone.
-//!
+//! K-7   A pack is on several disks as long as so many take writes. What counts as durable is so on every disk that the pack counts as being
+//!       on; one that fails is left before the pack goes on, and the pack is sealed soon, so that what follows lies on enough disks.
 //! K-9   What lies there is a duplicate of what is put if it lies on as many disks as that asks for. Else it is stored anew, on more; the index
 //!       names the newer, and the other one goes with the next pass of reclaim.
 //!
@@ -27,6 +26,7 @@ mod neighbours;
 mod open;
 mod read;
 pub(crate) mod scan;
+mod settle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -49,7 +49,7 @@ use crate::format::{
 };
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
-use crate::level::{COPIES_MAX, Level, Resilience};
+use crate::level::{Level, Resilience};
 use crate::pool::{Part, Pool};
 
 use open::Writer;
@@ -672,114 +672,6 @@ impl Packs {
             }
         }
         is_all
-    }
-
-    /// Makes durable what every append that returned before this call accepted.
-    pub(crate) async fn settle(&self) -> Result<(), StoreError> {
-        let target = self.appended.load(Ordering::SeqCst);
-        let is_settled = || self.settled.load(Ordering::SeqCst) >= target;
-        while !is_settled() {
-            if let Some(_lead) = self.settling.lead_or_wait(is_settled).await {
-                self.settle_as_leader().await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn settle_as_leader(&self) -> Result<(), StoreError> {
-        let target = self.appended.load(Ordering::SeqCst);
-        let _time = self.pool.clock.timer(&self.counters.settle);
-        // Each round either ends, or takes a lane of a disk, or that disk as one of a lane's, out of the game.
-        for _ in 0..=2 * self.pool.disks.end() * (1 + usize::from(COPIES_MAX)) {
-            self.flush_and_sync().await;
-            if self.strand().await {
-                continue;
-            }
-            if self.stranded.lock().await.is_empty() {
-                self.settled.fetch_max(target, Ordering::SeqCst);
-                return Ok(());
-            }
-            self.rescue().await?;
-        }
-        Err(self.pool.full("chunks that were accepted", 0))
-    }
-
-    /// Writes and syncs every lane on a good disk. Failures are left on the writers.
-    async fn flush_and_sync(&self) {
-        let mut unsynced = Vec::new();
-        for lane in self.lanes() {
-            let mut lane = lane.lock().await;
-            if let Some(writer) = &mut lane.writer
-                && !writer.is_stuck
-                && writer.pack.disks().iter().all(|disk| self.pool.disks[disk].is_good())
-            {
-                if writer.pack.buffered_bytes() > 0 {
-                    self.flush(writer).await;
-                }
-                unsynced.push(writer.pack.clone());
-            }
-        }
-        // Not under the lanes' locks: appends go on meanwhile.
-        for pack in unsynced {
-            if let Err((disk, error)) = pack.sync(&self.counters).await {
-                let _ = self.pool.failed(disk, error, &self.counters);
-            }
-        }
-    }
-
-    /// Takes writers that cannot write any more out of their lanes. Whether one goes on without a disk that failed: it was not synced.
-    async fn strand(&self) -> bool {
-        let mut goes_on = false;
-        for lane in self.lanes() {
-            let mut lane = lane.lock().await;
-            let Some(writer) = &mut lane.writer else { continue };
-            let is_bad = |disk: usize| !self.pool.disks[disk].is_good();
-            if writer.is_stuck || writer.pack.has_failed() || writer.pack.disks().iter().any(is_bad) {
-                if self.leave_failed(writer) {
-                    goes_on = true;
-                } else {
-                    let writer = lane.writer.take().expect("looked at");
-                    self.stranded.lock().await.push(writer);
-                }
-            }
-        }
-        goes_on
-    }
-
-    /// Brings what stranded writers hold into lanes of other disks, or onto their own disk if it has room again.
-    async fn rescue(&self) -> Result<(), StoreError> {
-        let mut stranded = self.stranded.lock().await;
-        while let Some(writer) = stranded.last() {
-            let disks = writer.pack.disks();
-            let give_back = || disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
-            if disks.iter().all(|disk| self.pool.disks[disk].is_good()) && !writer.pack.has_failed() {
-                let mut done = writer.pack.flush(&self.counters).await.map(drop);
-                if done.is_ok() {
-                    done = writer.pack.sync(&self.counters).await;
-                }
-                let Err((disk, _)) = done else {
-                    give_back();
-                    stranded.pop();
-                    continue;
-                };
-                self.pool.disks[disk].note_full();
-            }
-            let durable = writer.pack.synced();
-            let mut chunks = Vec::new();
-            for entry in writer.entries.iter().filter(|entry| entry.end() > durable) {
-                let (address, place) = (entry.header.address, Place::of(writer.pack.number, entry));
-                // An earlier try that stopped halfway may have moved it.
-                if self.index.recent(&address) == Some(place) {
-                    // What comes back from a disk that failed is believed only if it is what its address says.
-                    chunks.push(self.read_packed(&address, &place).await?);
-                }
-            }
-            let kind = (writer.pack.class, writer.pack.summary().level);
-            self.append_to_any(kind, Class::Metadata, chunks, true).await?;
-            give_back();
-            stranded.pop();
-        }
-        Ok(())
     }
 
     /// Packs that wait to be taken into the index file.
