@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     /// says what that is; without this option the rest is repaired. Not beside a daemon.
     #[arg(long, requires = "repair", conflicts_with = "dry_run")]
     accept_loss: bool,
-    /// Check although disks other than the first are missing: tells which files need what lies there. Nothing is repaired then.
+    /// Check although disks are missing, if one that has the journal is there: tells which files need what lies there. Nothing is repaired then.
     #[arg(long, conflicts_with_all = ["repair", "accept_loss"])]
     degraded: bool,
     /// Only print the plan.

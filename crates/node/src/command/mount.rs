@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     /// Do not go to the background; log to standard error.
     #[arg(long, short)]
     pub(super) foreground: bool,
-    /// Go on although disks other than the first are missing: what lies on them cannot be read until they are back. Then
+    /// Go on although disks are missing, if one that has the journal is there: what lies on them alone cannot be read until they are back. Then
     /// `hydrafs restart` takes them in.
     #[arg(long)]
     pub(super) degraded: bool,

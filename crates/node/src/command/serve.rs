@@ -17,7 +17,7 @@ use crate::node_folder::NodeFolder;
 pub(super) struct Arguments {
     /// The node's folder.
     node: PathBuf,
-    /// Go on although disks other than the first are missing: what lies on them cannot be read until they are back.
+    /// Go on although disks are missing, if one that has the journal is there: what lies on them alone cannot be read until they are back.
     #[arg(long)]
     degraded: bool,
 }
