@@ -12,6 +12,7 @@
 //! Not here: goals. This only measures.
 
 mod changed;
+mod clones;
 mod courtesy;
 mod dedup;
 mod ground;
@@ -224,7 +225,7 @@ const fn alone(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Work
     Workload { name, sides: &[Side::Hydrafs], is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 20] = [
+const WORKLOADS: [Workload; 21] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -257,6 +258,7 @@ const WORKLOADS: [Workload; 20] = [
     },
     Workload { name: "raw store", sides: &[Side::Store], is_once: false, work: store::streams },
     Workload { name: "far disk", sides: &[Side::Store], is_once: true, work: store::far },
+    Workload { name: "clones", sides: &[Side::Hydrafs, Side::Ext4], is_once: true, work: clones::clones },
     alone("recovery", node::recovery),
     alone("beside gc and scrub", courtesy::courtesy),
     alone("memory", node::memory),

@@ -170,6 +170,11 @@ impl Volume {
         self.program("sync").arg(&self.point).output().map(drop)
     }
 
+    /// Clones a directory of the mount.
+    pub(crate) fn clone_tree(&self, from: &Path, to: &Path) -> Result<()> {
+        self.program("clone").arg(from).arg(to).output().map(drop)
+    }
+
     /// `hydrafs gc` or `hydrafs scrub`.
     pub(crate) fn maintain(&self, verb: &str) -> Program {
         self.program(verb).arg(&self.node).limit(PATIENCE * 10)

@@ -106,9 +106,9 @@ impl<'a> Reader<'a> {
         self.array(what).map(ChunkAddress)
     }
 
-    /// A file id.
+    /// A file id: its branch, its number.
     pub fn file(&mut self, what: &'static str) -> Result<FileId, DecodeError> {
-        self.u64(what).map(FileId)
+        Ok(FileId { branch: self.u32(what)?, number: self.u64(what)? })
     }
 
     /// Seconds, then nanoseconds below a billion.
@@ -210,9 +210,9 @@ impl Writer {
         self.put(&value.0)
     }
 
-    /// A file id.
+    /// A file id: its branch, its number.
     pub fn file(&mut self, value: FileId) -> &mut Writer {
-        self.u64(value.0)
+        self.u32(value.branch).u64(value.number)
     }
 
     /// Seconds, then nanoseconds.

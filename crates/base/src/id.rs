@@ -2,38 +2,60 @@
 
 use std::fmt;
 
-/// A file, for ever: 16 bits of the node that created it, 48 bits of that node's counter. Never used twice.
+/// A file, for ever. Its number is 16 bits of the node that created it and 48 bits of that node's counter, and is never used twice. A file
+/// of a clone has the number of the file that it was cloned from, in a branch of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileId(pub u64);
+pub struct FileId {
+    /// The catalog that the number is looked up in: 0 is the main one, each clone has one more.
+    pub branch: u32,
+    /// Which file.
+    pub number: u64,
+}
 
 impl FileId {
     /// The root directory.
-    pub const ROOT: FileId = FileId(1);
+    pub const ROOT: FileId = FileId::main(1);
+    /// No file.
+    pub const NONE: FileId = FileId::main(0);
     /// Bits of the per-node counter.
     pub const COUNTER_BITS: u32 = 48;
 
-    /// The id that `node` gives to its file number `counter`; `None` when the 48 bits are used up.
+    /// A file of the main branch.
+    #[must_use]
+    pub const fn main(number: u64) -> FileId {
+        FileId { branch: 0, number }
+    }
+
+    /// The id that `node` gives to its file number `counter`, in the main branch; `None` when the 48 bits are used up.
     #[must_use]
     pub fn new(node: NodeNumber, counter: u64) -> Option<FileId> {
-        (counter >> Self::COUNTER_BITS == 0).then_some(FileId(u64::from(node.0) << Self::COUNTER_BITS | counter))
+        let number = u64::from(node.0) << Self::COUNTER_BITS | counter;
+        (counter >> Self::COUNTER_BITS == 0).then_some(FileId::main(number))
+    }
+
+    /// The file with another number in the same branch.
+    #[must_use]
+    pub fn beside(self, number: u64) -> FileId {
+        FileId { branch: self.branch, number }
     }
 
     /// The node that created the file.
     #[must_use]
     pub fn node(self) -> NodeNumber {
-        NodeNumber(u16::try_from(self.0 >> Self::COUNTER_BITS).expect("a shift by 48 leaves 16 bits"))
+        NodeNumber(u16::try_from(self.number >> Self::COUNTER_BITS).expect("a shift by 48 leaves 16 bits"))
     }
 
     /// The creating node's counter.
     #[must_use]
     pub fn counter(self) -> u64 {
-        self.0 & ((1 << Self::COUNTER_BITS) - 1)
+        self.number & ((1 << Self::COUNTER_BITS) - 1)
     }
 }
 
 impl fmt::Debug for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "file {}:{}", self.node().0, self.counter())
+        write!(f, "file {}:{}", self.node().0, self.counter())?;
+        if self.branch > 0 { write!(f, " of clone {}", self.branch) } else { Ok(()) }
     }
 }
 

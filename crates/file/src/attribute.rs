@@ -39,7 +39,7 @@ impl FileSystem {
             return self.snapshots_attributes().await;
         }
         let inode = self.inode(node).await?;
-        let _use = self.grace.enter(node.file.0);
+        let _use = self.grace.enter(node.file.number);
         loop {
             let (painted, tree, base_allocated) = {
                 let state = inode.state.lock();
@@ -218,7 +218,7 @@ impl FileSystem {
 
     /// Sees to it that `state.xattrs` is there.
     pub(crate) async fn load_xattrs(&self, inode: &Arc<Inode>) -> Result<(), FileError> {
-        let _use = self.grace.enter(inode.file.0);
+        let _use = self.grace.enter(inode.file.number);
         let place = {
             let state = inode.state.lock();
             if state.xattrs.is_some() {

@@ -21,7 +21,7 @@ use store::{Class, Problem, Remedy, Store, StoreError};
 use crate::attributes::Kind;
 use crate::extent::Extent;
 use crate::failure::FileError;
-use crate::format::{Entry, InodeValue, Root, XattrPlace, decode_extent, decode_xattrs};
+use crate::format::{BranchValue, Entry, InodeValue, Root, XattrPlace, decode_extent, decode_xattrs};
 use crate::system::{FileSystem, undecodable};
 use crate::tree::Gap;
 
@@ -62,7 +62,7 @@ struct Seen {
 
 impl Default for Seen {
     fn default() -> Seen {
-        let nobody = FileId(0);
+        let nobody = FileId::NONE;
         Seen { kind: None, links: 0, parent: nobody, names: 0, named_in: nobody, said: 0 }
     }
 }
@@ -96,10 +96,11 @@ impl Namesakes {
 
 /// Directories that the root does not lead to: those without a name, and of those that lie in themselves one of each ring.
 pub(crate) fn unreachable(
+    root: FileId,
     directories: impl Iterator<Item = FileId>,
     above: impl Fn(FileId) -> Option<FileId>,
 ) -> Vec<FileId> {
-    let mut reached = BTreeSet::from([FileId::ROOT]);
+    let mut reached = BTreeSet::from([root]);
     let mut ends = Vec::new();
     for directory in directories {
         let (mut at, mut way) = (directory, BTreeSet::new());
@@ -174,16 +175,33 @@ impl FileSystem {
     }
 }
 
+/// A catalog that is to be walked.
+struct Scope<'a> {
+    /// The path of its root.
+    view: String,
+    branch: u32,
+    catalog: &'a Root,
+    /// Of the present's main branch: files that were unlinked while they were open.
+    orphans: Option<&'a Root>,
+}
+
 /// What a check has found so far.
-#[derive(Default)]
 struct Findings {
     report: FilesReport,
     /// Problems of the catalog that is walked, by their place in the report, and the files that have them.
     blamed: Vec<(usize, FileId)>,
     /// What is wrong with that catalog.
     codes: BTreeSet<&'static str>,
-    /// The path of the root of that catalog: nothing, or the snapshot's.
+    /// The path of the root of that catalog: nothing, or the snapshot's or clone's.
     view: String,
+    /// That root.
+    root: FileId,
+    /// The tops of the clones that names there may lead to, by branch.
+    tops: BTreeMap<u32, u64>,
+    /// Clones by the directory that has their names: how many.
+    clones_in: BTreeMap<FileId, u32>,
+    /// What each clone is called.
+    clone_names: BTreeMap<u32, String>,
     /// Whether something of that catalog or its directories cannot be read.
     has_gaps: bool,
 }
@@ -206,7 +224,7 @@ impl FileSystem {
         let _use = self.grace.enter(0);
         let roots = self.roots.lock().clone();
         let (snapshots, lost) = self.scan_snapshots(&roots.snapshots).await;
-        let mut found = Findings::default();
+        let mut found = Findings::new();
         for (view, error) in lost {
             let place = "/.snapshots".to_owned();
             found.note_at("HF1022", "list of snapshots", place, view, "a list that can be read", &error);
@@ -215,24 +233,70 @@ impl FileSystem {
             let place = "journal".to_owned();
             found.note_at("HF1021", "changes", place, 0, "trees that they can be added to", &error);
         }
-        self.check_catalog(String::new(), &roots.catalog, Some(&roots.orphans), &mut found, progress).await?;
+        let branches = self.listed_branches("", &roots.branches, &mut found).await;
+        let (catalog, orphans) = (&roots.catalog, Some(&roots.orphans));
+        let scope = Scope { view: String::new(), branch: 0, catalog, orphans };
+        self.check_catalog(scope, &mut found, progress).await?;
+        self.check_branches("", branches, &mut found, progress).await?;
         for snapshot in snapshots.values() {
             let name = format!("/.snapshots/{}", snapshot.name);
-            self.check_catalog(name, &snapshot.catalog, None, &mut found, progress).await?;
+            let branches = self.listed_branches(&name, &snapshot.branches, &mut found).await;
+            let scope = Scope { view: name.clone(), branch: 0, catalog: &snapshot.catalog, orphans: None };
+            self.check_catalog(scope, &mut found, progress).await?;
+            self.check_branches(&name, branches, &mut found, progress).await?;
         }
         Ok(found.report)
     }
 
+    /// The branches of the present or of a snapshot, as far as they can be read; names may lead to them from now on.
+    async fn listed_branches(&self, view: &str, list: &Root, found: &mut Findings) -> Vec<(u32, BranchValue)> {
+        let (listed, lost) = self.scan_branches(list).await;
+        for (branch, error) in lost {
+            found.note_at("HF1025", "list of clones", format!("{view}/"), branch, "a list that can be read", &error);
+        }
+        found.tops = listed.iter().map(|(branch, value)| (*branch, value.top)).collect();
+        found.clone_names.clear();
+        listed
+    }
+
+    /// Their catalogs, which have everything that the catalogs had that they began with.
+    async fn check_branches(
+        &self,
+        view: &str,
+        branches: Vec<(u32, BranchValue)>,
+        found: &mut Findings,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), FileError> {
+        let remedy = view.is_empty().then_some(Remedy::Trees { gives_up: found.has_gaps });
+        // One that was removed has no top.
+        for (branch, value) in branches.iter().filter(|(_, value)| value.top != 0) {
+            let Some(name) = found.clone_names.get(branch) else {
+                let place = format!("{view}/ (clone {branch})");
+                found.note_at("HF1026", "clone", place, 0, "a name that leads to it", &"none");
+                if let Some(problem) = found.report.problems.last_mut().filter(|problem| problem.code == "HF1026") {
+                    problem.remedy = remedy;
+                }
+                found.report.remedies.extend(remedy);
+                found.codes.remove("HF1026");
+                continue;
+            };
+            let view = format!("{view}/…/{name} (clone {branch})");
+            let scope = Scope { view, branch: *branch, catalog: &value.catalog, orphans: None };
+            self.check_catalog(scope, found, progress).await?;
+        }
+        Ok(())
+    }
+
     async fn check_catalog(
         &self,
-        view: String,
-        catalog: &Root,
-        orphans: Option<&Root>,
+        Scope { view, branch, catalog, orphans }: Scope<'_>,
         found: &mut Findings,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
         found.view = view;
         found.has_gaps = false;
+        found.root = FileId { branch, ..FileId::ROOT };
+        found.clones_in.clear();
         // The present is looked at first, and has what was found before it.
         let first = if orphans.is_some() { 0 } else { found.report.problems.len() };
         let files = found.report.files;
@@ -251,7 +315,7 @@ impl FileSystem {
                 }
             };
             for (file, bytes) in inodes {
-                let file = FileId(file);
+                let file = found.root.beside(file);
                 match InodeValue::decode(file, &bytes) {
                     Ok(value) => self.check_inode(file, &value, &mut seen, found).await?,
                     Err(error) => {
@@ -372,7 +436,7 @@ impl FileSystem {
             };
             for (cookie, bytes) in entries {
                 count += 1;
-                let Some(entry) = decoded_entry(&bytes) else {
+                let Some(entry) = decoded_entry(file.branch, &bytes) else {
                     found.note("HF1011", "directory entry", file, cookie, "an entry", &"bytes of another form");
                     found.has_gaps = true;
                     continue;
@@ -383,6 +447,10 @@ impl FileSystem {
                 }
                 if namesakes.is_second(file, cookie, &entry.name) {
                     found.note("HF1020", "directory entry", file, cookie, "a name of its own", &name());
+                }
+                if entry.file.branch != file.branch {
+                    found.note_clone(file, cookie, &entry);
+                    continue;
                 }
                 let target = seen.entry(entry.file).or_default();
                 target.names += 1;
@@ -410,7 +478,7 @@ impl FileSystem {
                     return found.note_at("HF1014", "list of unlinked files", place, 0, "a readable tree", &error);
                 }
             };
-            listed.extend(entries.into_iter().map(|(file, _)| FileId(file)));
+            listed.extend(entries.into_iter().map(|(file, _)| found.root.beside(file)));
             from = next;
         }
         let unlinked: Vec<FileId> =
@@ -428,9 +496,8 @@ fn remedy(code: &str, has_gaps: bool, is_live: bool, is_lost: bool) -> Option<Re
         _ if !is_live => (code == "HF1001" && is_lost).then_some(Remedy::Trees { gives_up: true }),
         // Lost content stays lost, and is never made up.
         "HF1007" | "HF1008" | "HF1023" | "HF1024" => None,
-        "HF1001" | "HF1002" | "HF1004" | "HF1005" | "HF1006" | "HF1010" | "HF1011" | "HF1015" | "HF1021" | "HF1022" => {
-            Some(Remedy::Trees { gives_up: true })
-        }
+        "HF1001" | "HF1002" | "HF1004" | "HF1005" | "HF1006" | "HF1010" | "HF1011" | "HF1015" | "HF1021" | "HF1022"
+        | "HF1025" => Some(Remedy::Trees { gives_up: true }),
         // A name that was lost may still be found again.
         _ => Some(Remedy::Trees { gives_up: has_gaps }),
     }
@@ -445,7 +512,7 @@ impl FileSystem {
             // Up to the root, or to where it has been.
             let mut at = *file;
             while wanted.insert(at) {
-                at = seen.get(&at).map_or(FileId(0), |seen| seen.named_in);
+                at = seen.get(&at).map_or(FileId::NONE, |seen| seen.named_in);
             }
         }
         let directories: BTreeSet<FileId> =
@@ -457,7 +524,7 @@ impl FileSystem {
             let mut from = Some(0);
             while let Some(at) = from {
                 let Ok((entries, next)) = self.trees.scan(&value.base.tree, at, 1024).await else { break };
-                for entry in entries.iter().filter_map(|(_, bytes)| decoded_entry(bytes)) {
+                for entry in entries.iter().filter_map(|(_, bytes)| decoded_entry(directory.branch, bytes)) {
                     if wanted.contains(&entry.file)
                         && seen.get(&entry.file).is_some_and(|seen| seen.named_in == directory)
                     {
@@ -469,7 +536,7 @@ impl FileSystem {
         }
         for (problem, file) in blamed {
             let Some(problem) = found.report.problems.get_mut(problem) else { continue };
-            if let Some(path) = path_of(file, seen, &names) {
+            if let Some(path) = path_of(found.root, file, seen, &names) {
                 problem.path = format!("{}{path} ({file})", found.view);
             }
         }
@@ -477,11 +544,16 @@ impl FileSystem {
 }
 
 /// The path of a file, if names lead there from the root.
-fn path_of(file: FileId, seen: &BTreeMap<FileId, Seen>, names: &BTreeMap<FileId, String>) -> Option<String> {
+fn path_of(
+    root: FileId,
+    file: FileId,
+    seen: &BTreeMap<FileId, Seen>,
+    names: &BTreeMap<FileId, String>,
+) -> Option<String> {
     let (mut path, mut at) = (String::new(), file);
     // A directory that says it lies in itself is no reason to go round for ever.
     for _ in 0..=names.len() {
-        if at == FileId::ROOT {
+        if at == root {
             return Some(if path.is_empty() { "/".to_owned() } else { path });
         }
         path = format!("/{}{path}", names.get(&at)?);
@@ -497,25 +569,26 @@ fn path_of(file: FileId, seen: &BTreeMap<FileId, Seen>, names: &BTreeMap<FileId,
 fn check_ways(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
     let above = |file: FileId| seen.get(&file).filter(|seen| seen.names > 0).map(|seen| seen.named_in);
     let directories = seen.iter().filter(|(_, seen)| seen.kind == Some(Kind::Directory)).map(|(file, _)| *file);
-    for file in unreachable(directories, above) {
+    for file in unreachable(found.root, directories, above) {
         if let Some(above) = above(file) {
             found.note("HF1018", "directory", file, 0, "a way to the root", &format!("itself above {above}"));
         }
     }
 }
 
-fn decoded_entry(bytes: &Bytes) -> Option<Entry> {
-    Entry::decode(&mut Reader::new(bytes)).ok()
+fn decoded_entry(home: u32, bytes: &Bytes) -> Option<Entry> {
+    Entry::decode(home, &mut Reader::new(bytes)).ok()
 }
 
 /// Compares what inodes say of themselves with the names that lead to them.
 fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
-    if seen.get(&FileId::ROOT).is_none_or(|root| root.kind.is_none()) {
+    let root = found.root;
+    if seen.get(&root).is_none_or(|root| root.kind.is_none()) {
         let place = format!("{}/", found.view);
         found.note_at("HF1001", "catalog", place, 0, "a root directory", &"none that can be read");
     }
-    let mut subdirectories: BTreeMap<FileId, u32> = BTreeMap::new();
-    for seen in seen.iter().filter(|(file, seen)| **file != FileId::ROOT && seen.names > 0).map(|(_, seen)| seen) {
+    let mut subdirectories = std::mem::take(&mut found.clones_in);
+    for seen in seen.iter().filter(|(file, seen)| **file != root && seen.names > 0).map(|(_, seen)| seen) {
         // The inode that cannot be read may be a directory, as the name says.
         let is_directory =
             seen.kind.map_or(found.has_gaps && seen.says(Kind::Directory), |kind| kind == Kind::Directory);
@@ -524,7 +597,7 @@ fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
         }
     }
     for (&file, seen) in seen {
-        let is_root = file == FileId::ROOT;
+        let is_root = file == root;
         if seen.names > 0 && (seen.kind.is_none() || is_root) {
             let names = format!("{} names", seen.names);
             found.note("HF1015", "directory entry", file, 0, "a file that exists, below the root", &names);
@@ -546,13 +619,48 @@ fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
             found.note("HF1016", "inode", file, 0, &expected, &format!("{} links, {names} names", seen.links));
         }
         let parent = if is_root { file } else { seen.named_in };
-        if is_directory && names > 0 && seen.parent != parent {
+        // The top of a clone has its name in another branch (and one here, where it was cloned from).
+        if is_directory && names > 0 && seen.parent != parent && seen.parent.branch == root.branch {
             found.note("HF1017", "inode", file, 0, &format!("parent {parent}"), &seen.parent);
         }
     }
 }
 
 impl Findings {
+    fn new() -> Findings {
+        Findings {
+            report: FilesReport::default(),
+            blamed: Vec::new(),
+            codes: BTreeSet::new(),
+            view: String::new(),
+            root: FileId::ROOT,
+            tops: BTreeMap::new(),
+            clones_in: BTreeMap::new(),
+            clone_names: BTreeMap::new(),
+            has_gaps: false,
+        }
+    }
+
+    /// Notes an entry that leads to another branch: to the top of a clone (I-109), which has one name.
+    fn note_clone(&mut self, directory: FileId, cookie: u64, entry: &Entry) {
+        let branch = entry.file.branch;
+        if branch < self.root.branch {
+            // Older than this branch: it lies beside what was cloned, where nobody comes.
+            *self.clones_in.entry(directory).or_default() += 1;
+            return;
+        }
+        let is_top = self.tops.get(&branch) == Some(&entry.file.number) && entry.kind == Kind::Directory;
+        if !is_top {
+            let expected = "a clone that exists";
+            return self.note("HF1015", "directory entry", directory, cookie, expected, &entry.file);
+        }
+        *self.clones_in.entry(directory).or_default() += 1;
+        let name = String::from_utf8_lossy(&entry.name).into_owned();
+        if self.clone_names.insert(branch, name).is_some() {
+            self.note("HF1016", "clone", directory, cookie, "one name", &"several");
+        }
+    }
+
     /// Notes what is wrong with a file.
     fn note(
         &mut self,
@@ -599,12 +707,12 @@ mod tests {
     fn a_path_that_is_long_is_told_by_its_end() {
         let (mut seen, mut names) = (BTreeMap::new(), BTreeMap::new());
         for file in 3..100_000 {
-            let above = if file == 3 { FileId::ROOT } else { FileId(file - 1) };
-            seen.insert(FileId(file), Seen { named_in: above, ..Seen::default() });
-            names.insert(FileId(file), format!("name {file}"));
+            let above = if file == 3 { FileId::ROOT } else { FileId::main(file - 1) };
+            seen.insert(FileId::main(file), Seen { named_in: above, ..Seen::default() });
+            names.insert(FileId::main(file), format!("name {file}"));
         }
-        assert_eq!(path_of(FileId(4), &seen, &names).unwrap(), "/name 3/name 4");
-        let path = path_of(FileId(99_999), &seen, &names).unwrap();
+        assert_eq!(path_of(FileId::ROOT, FileId::main(4), &seen, &names).unwrap(), "/name 3/name 4");
+        let path = path_of(FileId::ROOT, FileId::main(99_999), &seen, &names).unwrap();
         assert!(path.starts_with("…/name ") && path.ends_with("/name 99998/name 99999"), "{path}");
         assert!(path.len() < PATH_BYTES_MAX + 300);
     }

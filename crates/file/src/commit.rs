@@ -31,7 +31,8 @@ use crate::directory::encode_entry;
 use crate::extent::{Extent, Overlay, covered_ranges};
 use crate::failure::FileError;
 use crate::format::{
-    Base, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent, encode_xattrs,
+    Base, BranchValue, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent,
+    encode_xattrs,
 };
 use crate::inode::{Frozen, InodeSet};
 use crate::left_out::{LoggedAnew, Unreadable, Whole};
@@ -70,6 +71,13 @@ pub(crate) enum SnapshotChange {
         /// Which.
         view: u32,
     },
+}
+
+/// New values of the trees of a branch.
+#[derive(Default)]
+struct BranchEdits {
+    catalog: Edits,
+    orphans: Edits,
 }
 
 /// Runs of bytes that become chunks, by what is asked for them, with their places: file, offset, length.
@@ -187,18 +195,19 @@ impl FileSystem {
     ) -> Result<(BTreeMap<FileId, Base>, LoggedAnew), NotCommitted> {
         let old = self.roots.lock().clone();
         let mut overlays = self.settle_inlined(inodes, left_out).await?;
-        let (mut catalog, mut orphans) = (Edits::new(), Edits::new());
+        let mut changed: BTreeMap<u32, BranchEdits> = BTreeMap::from([(0, BranchEdits::default())]);
         let (mut bases, mut unreadable) = (BTreeMap::new(), BTreeMap::new());
         for (file, inode) in inodes {
             let (frozen, base) = {
                 let state = inode.state.lock();
                 (state.frozen.clone().expect("frozen above, under the commit lock"), state.base.clone())
             };
+            let BranchEdits { catalog, orphans } = changed.entry(file.branch).or_default();
             let was_orphan = base.is_orphan;
             let is_orphan = !frozen.is_gone && frozen.attributes.links == 0;
             if frozen.is_gone {
                 self.dropped_bytes.fetch_add(base.allocated, Ordering::Relaxed);
-                catalog.insert(file.0, None);
+                catalog.insert(file.number, None);
             } else {
                 let content = overlays.remove(file);
                 let tree = match left_out.contains(file) {
@@ -217,20 +226,23 @@ impl FileSystem {
                 let base = Base { tree, target: base.target, xattrs, allocated, is_orphan };
                 let attributes = Attributes { allocated: base.allocated, ..frozen.attributes.clone() };
                 let value = InodeValue { attributes, version: frozen.version, base: base.clone() };
-                catalog.insert(file.0, Some(value.encode()));
+                catalog.insert(file.number, Some(value.encode()));
                 bases.insert(*file, base);
             }
             if is_orphan != was_orphan {
-                orphans.insert(file.0, is_orphan.then(Vec::new));
+                orphans.insert(file.number, is_orphan.then(Vec::new));
             }
         }
         if !unreadable.is_empty() {
             return Err(NotCommitted::Unreadable(unreadable));
         }
+        let BranchEdits { catalog, orphans } = changed.remove(&0).expect("entered above");
         let catalog = self.trees.update(&old.catalog, catalog, INLINE_BYTES_MAX).await?;
         let orphans = self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?;
         let mut roots = Roots { catalog, orphans, ..(*old).clone() };
+        let branches = self.change_branches(&mut roots, changed).await?;
         roots.next_counter = self.next_counter.load(Ordering::SeqCst);
+        roots.next_view = self.next_view.load(Ordering::SeqCst);
         let snapshots = self.change_snapshots(&mut roots, change).await?;
         let mut again = LoggedAnew::default();
         if !left_out.is_empty() {
@@ -240,6 +252,7 @@ impl FileSystem {
             self.sync_journal().await?;
         }
         self.store.commit(&roots.encode(), covered).await?;
+        self.replace_branches(branches);
         *self.roots.lock() = Arc::new(roots);
         if let Some(snapshots) = snapshots {
             *self.snapshots.lock() = snapshots;
@@ -310,7 +323,11 @@ impl FileSystem {
             None => (base.tree.clone(), base.allocated),
         };
         let entries = frozen.layer.entries.iter();
-        let edits: Edits = entries.map(|(cookie, entry)| (*cookie, entry.as_ref().map(encode_entry))).collect();
+        let edits: Edits = entries
+            .map(|(cookie, entry)| {
+                (*cookie, entry.as_ref().map(|entry| encode_entry(entry, frozen.attributes.file.branch)))
+            })
+            .collect();
         Ok((self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?, allocated))
     }
 
@@ -366,6 +383,44 @@ impl FileSystem {
         Ok((self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?, allocated))
     }
 
+    /// Makes the catalogs of branches that changed, and the list that has them. Gives what each is now; `None`: it is no more (I-110).
+    async fn change_branches(
+        &self,
+        roots: &mut Roots,
+        changed: BTreeMap<u32, BranchEdits>,
+    ) -> Result<BTreeMap<u32, Option<BranchValue>>, FileError> {
+        let (mut new, mut edits) = (BTreeMap::new(), Edits::new());
+        for (branch, BranchEdits { catalog, orphans }) in changed {
+            let old = self.branches.lock().get(&branch).cloned().ok_or(FileError::Stale)?;
+            let is_removed = catalog.get(&old.top).is_some_and(Option::is_none);
+            let value = BranchValue {
+                catalog: self.trees.update(&old.catalog, catalog, INLINE_BYTES_MAX).await?,
+                orphans: self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?,
+                top: if is_removed { 0 } else { old.top },
+            };
+            let is_needed = value.top != 0 || value.orphans != Root::Empty;
+            let value = is_needed.then_some(value);
+            edits.insert(u64::from(branch), value.as_ref().map(BranchValue::encode));
+            new.insert(branch, value);
+        }
+        roots.branches = self.trees.update(&roots.branches, edits, INLINE_BYTES_MAX).await?;
+        Ok(new)
+    }
+
+    /// The new catalogs of branches are in force.
+    fn replace_branches(&self, new: BTreeMap<u32, Option<BranchValue>>) {
+        for (branch, value) in new {
+            if let Some(value) = value {
+                self.branches.lock().insert(branch, value);
+                continue;
+            }
+            self.branches.lock().remove(&branch);
+            self.table.remove_branch(branch);
+            // How much it held alone only a pass can tell.
+            self.dropped_bytes.fetch_add(1 << 50, Ordering::Relaxed);
+        }
+    }
+
     /// Applies a change of the snapshot list to `roots`; gives the new list.
     async fn change_snapshots(
         &self,
@@ -376,9 +431,10 @@ impl FileSystem {
         let mut snapshots = self.snapshots.lock().clone();
         let edits = match change {
             SnapshotChange::Add { name } => {
-                let view = roots.next_view.max(1);
-                roots.next_view = view + 1;
-                let value = SnapshotValue { taken: self.now(), catalog: roots.catalog.clone(), name };
+                let view = self.next_view.fetch_add(1, Ordering::SeqCst);
+                roots.next_view = roots.next_view.max(view + 1);
+                let (catalog, branches) = (roots.catalog.clone(), roots.branches.clone());
+                let value = SnapshotValue { taken: self.now(), catalog, name, branches };
                 let bytes = value.encode();
                 snapshots.insert(view, value);
                 Edits::from([(u64::from(view), Some(bytes))])

@@ -19,6 +19,7 @@ base::metrics! {
     flush_failures: Counter, Count, "flushes that failed; their data stays in memory";
     sync: Histogram, Seconds, "an fsync of a file: its data is flushed and the journal synced";
     namespace_changes: Counter, Count, "creates, links, removes and renames";
+    clones_made: Counter, Count, "directories cloned";
     commit: Histogram, Seconds, "records become trees and the superblock is switched";
     commit_inodes: Counter, Count, "inodes written by commits";
     files_left_out: Counter, Count, "files that commits began to leave out because their trees cannot be read";

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::codec::{Reader, Writer};
+use base::id::FileId;
 use base::limits::NAME_BYTES_MAX;
 use bytes::Bytes;
 
@@ -92,7 +93,7 @@ impl FileSystem {
             let node = self.find_snapshot(name).ok_or(FileError::NoEntry)?;
             return Ok((node, self.attributes(node).await?));
         }
-        if parent == Node::live(base::id::FileId::ROOT) && name == SNAPSHOTS_NAME {
+        if parent == Node::live(FileId::ROOT) && name == SNAPSHOTS_NAME {
             return Ok((Node::live(SNAPSHOTS), self.attributes(Node::live(SNAPSHOTS)).await?));
         }
         let directory = self.inode(parent).await?;
@@ -109,7 +110,7 @@ impl FileSystem {
 
     /// The entries that a name could be among. The caller holds the operation lock if it means to change them.
     pub(crate) async fn slots(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Slots, FileError> {
-        let _use = self.grace.enter(directory.file.0);
+        let _use = self.grace.enter(directory.file.number);
         let (first, last) = self.cookies(name).into_inner();
         let (tree, decided, version) = {
             let state = directory.state.lock();
@@ -175,8 +176,8 @@ impl FileSystem {
     /// are neighbours in the catalog (`ID_RUN`), so this is much cheaper than one after the other.
     pub async fn load_listed(&self, listed: &[Node]) {
         let Some(first) = listed.first() else { return };
-        let files = listed.iter().filter(|node| node.view == first.view).map(|node| node.file);
-        self.load_neighbours(first.view, files).await;
+        let files: Vec<FileId> = listed.iter().filter(|node| node.view == first.view).map(|node| node.file).collect();
+        self.load_neighbours(first.view, &files).await;
     }
 
     /// Entries in `(after, end]` and that end, which is `u64::MAX` when nothing follows.
@@ -188,7 +189,7 @@ impl FileSystem {
     ) -> Result<(BTreeMap<u64, Entry>, u64), FileError> {
         // No entry of ours has the last cookie, but one in a damaged tree may: it is not listed for ever.
         let Some(first) = after.checked_add(1) else { return Ok((BTreeMap::new(), u64::MAX)) };
-        let _use = self.grace.enter(directory.file.0);
+        let _use = self.grace.enter(directory.file.number);
         // Tree and decisions of one moment: a commit in between moves entries from one to the other.
         let (tree, decided, mut end) = {
             let state = directory.state.lock();
@@ -232,20 +233,21 @@ impl FileSystem {
             .map(|(cookie, view, snapshot)| DirectoryEntry {
                 cookie,
                 name: Bytes::copy_from_slice(snapshot.name.as_bytes()),
-                node: Node { view: View(view), file: base::id::FileId::ROOT },
+                node: Node { view: View(view), file: FileId::ROOT },
                 kind: Kind::Directory,
             })
             .collect()
     }
 }
 
-pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
+/// An entry as a directory of branch `home` has it.
+pub(crate) fn encode_entry(entry: &Entry, home: u32) -> Vec<u8> {
     let mut writer = Writer::with_capacity(16 + entry.name.len());
-    entry.encode(&mut writer);
+    entry.encode(home, &mut writer);
     writer.into_bytes()
 }
 
 fn decode_entry(directory: &Arc<Inode>, bytes: &[u8]) -> Result<Entry, FileError> {
     let wrong = |error| corrupt("directory entry", format!("directory {}", directory.file), error);
-    Entry::decode(&mut Reader::new(bytes)).map_err(wrong)
+    Entry::decode(directory.file.branch, &mut Reader::new(bytes)).map_err(wrong)
 }

@@ -40,7 +40,7 @@ pub enum FileError {
     ReadOnly,
     /// Not supported here (EOPNOTSUPP).
     NotSupported(&'static str),
-    /// Across views (EXDEV).
+    /// Across views, or clones (EXDEV).
     CrossView,
     /// The file is gone for good (ESTALE).
     Stale,
@@ -67,7 +67,7 @@ impl fmt::Display for FileError {
             FileError::NoSpace => f.write_str("no space left on the disks of this node"),
             FileError::ReadOnly => f.write_str("read-only"),
             FileError::NotSupported(what) => write!(f, "not supported: {what}"),
-            FileError::CrossView => f.write_str("source and target lie in different views"),
+            FileError::CrossView => f.write_str("source and target lie in different views or clones"),
             FileError::Stale => f.write_str("the file is gone"),
             FileError::Store(error) => error.fmt(f),
         }

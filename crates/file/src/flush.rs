@@ -289,7 +289,7 @@ impl FileSystem {
         }
         let _time = self.platform.clock.timer(&self.counters.flush);
         // Its chunks have no name until they are published.
-        let _use = self.grace.enter(batch.files[0].inode.file.0);
+        let _use = self.grace.enter(batch.files[0].inode.file.number);
         let result = self.put_batch(&mut batch.files).await;
         // Before the room in the buffer is given back: admission counts what is in neither.
         self.measure_space();

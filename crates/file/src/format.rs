@@ -71,8 +71,10 @@ pub(crate) struct Roots {
     pub(crate) orphans: Root,
     /// The next counter of a FileId: above every one given out.
     pub(crate) next_counter: u64,
-    /// The next view number.
+    /// The next number of a view or branch: above every one given out.
     pub(crate) next_view: u32,
+    /// Branch → [`BranchValue`].
+    pub(crate) branches: Root,
 }
 
 impl Roots {
@@ -82,6 +84,10 @@ impl Roots {
         self.catalog.encode(&mut writer);
         self.snapshots.encode(&mut writer);
         self.orphans.encode(&mut writer);
+        // A program that knows no clones would let their chunks go: it refuses what goes on here.
+        if self.branches != Root::Empty {
+            self.branches.encode(&mut writer);
+        }
         writer.into_bytes()
     }
 
@@ -97,9 +103,48 @@ impl Roots {
         }
         let mut root = || Root::decode(&mut reader);
         let (catalog, snapshots, orphans) = (root()?, root()?, root()?);
+        let branches = decode_branches(&mut reader)?;
         reader.finish("roots")?;
-        Ok(Roots { catalog, snapshots, orphans, next_counter, next_view })
+        Ok(Roots { catalog, snapshots, orphans, next_counter, next_view, branches })
     }
+}
+
+/// Set in the kind of a file or entry behind whose directory or file stands the branch that it is of: another one than its own.
+const OTHER_BRANCH: u8 = 0x80;
+
+/// A file as something of branch `home` names it: its number, and its branch behind what else there is if that is another one.
+fn encode_branch(file: FileId, home: u32, writer: &mut Writer) {
+    if is_elsewhere(file, home) {
+        writer.u32(file.branch);
+    }
+}
+
+fn is_elsewhere(file: FileId, home: u32) -> bool {
+    file.number != 0 && file.branch != home
+}
+
+fn kind_byte(kind: Kind, file: FileId, home: u32) -> u8 {
+    kind as u8 | if is_elsewhere(file, home) { OTHER_BRANCH } else { 0 }
+}
+
+/// The kind, and whether a branch follows.
+fn decode_kind(reader: &mut Reader<'_>, what: &'static str) -> Result<(Kind, bool), DecodeError> {
+    let number = reader.u8(what)?;
+    let kind = Kind::from_number(number & !OTHER_BRANCH).ok_or(reader.refuse(what))?;
+    Ok((kind, number & OTHER_BRANCH != 0))
+}
+
+/// The branch of a file with this number that something of branch `home` names.
+fn decode_branch(number: u64, home: u32, is_elsewhere: bool, reader: &mut Reader<'_>) -> Result<FileId, DecodeError> {
+    let file = match (number, is_elsewhere) {
+        (0, false) => FileId::NONE,
+        (_, false) => FileId { branch: home, number },
+        (_, true) => FileId { branch: reader.u32("branch")?, number },
+    };
+    if is_elsewhere && !self::is_elsewhere(file, home) || file.branch > VIEWS_MAX {
+        return Err(reader.refuse("branch"));
+    }
+    Ok(file)
 }
 
 /// Copies stand in the flags of attributes from this bit on.
@@ -111,17 +156,20 @@ fn encode_attributes(attributes: &Attributes, writer: &mut Writer) {
         Resilience::OfNode => 0,
         Resilience::Copies(copies) => copies,
     };
-    writer.u8(attributes.kind as u8).u8(u8::from(attributes.is_preallocated) | copies << COPIES_SHIFT);
+    let (home, parent) = (attributes.file.branch, attributes.parent);
+    writer
+        .u8(kind_byte(attributes.kind, parent, home))
+        .u8(u8::from(attributes.is_preallocated) | copies << COPIES_SHIFT);
     writer.u16(u16::try_from(attributes.mode & MODE_MASK).expect("masked to 12 bits"));
     writer.u32(attributes.uid).u32(attributes.gid).u32(attributes.links).u32(attributes.device);
-    writer.u64(attributes.size).u64(attributes.allocated).file(attributes.parent);
+    writer.u64(attributes.size).u64(attributes.allocated).u64(parent.number);
     writer.timestamp(attributes.accessed).timestamp(attributes.modified);
     writer.timestamp(attributes.changed).timestamp(attributes.born);
+    encode_branch(parent, home, writer);
 }
 
 fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes, DecodeError> {
-    let number = reader.u8("file kind")?;
-    let kind = Kind::from_number(number).ok_or(reader.refuse("file kind"))?;
+    let (kind, is_elsewhere) = decode_kind(reader, "file kind")?;
     let flags = reader.u8("flags")?;
     let mode = u32::from(reader.u16("mode")?);
     let resilience = match flags >> COPIES_SHIFT {
@@ -133,7 +181,7 @@ fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes
     if flags > 1 || mode & !MODE_MASK != 0 {
         return Err(reader.refuse("flags and mode"));
     }
-    Ok(Attributes {
+    let mut attributes = Attributes {
         file,
         kind,
         is_preallocated: flags == 1,
@@ -145,12 +193,14 @@ fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes
         device: reader.u32("device")?,
         size: reader.u64("size")?,
         allocated: reader.u64("allocated")?,
-        parent: reader.file("parent")?,
+        parent: file.beside(reader.u64("parent")?),
         accessed: reader.timestamp("access time")?,
         modified: reader.timestamp("modification time")?,
         changed: reader.timestamp("change time")?,
         born: reader.timestamp("birth time")?,
-    })
+    };
+    attributes.parent = decode_branch(attributes.parent.number, file.branch, is_elsewhere, reader)?;
+    Ok(attributes)
 }
 
 fn decode_target(reader: &mut Reader<'_>) -> Result<Bytes, DecodeError> {
@@ -284,6 +334,8 @@ pub(crate) struct SnapshotValue {
     pub(crate) taken: Timestamp,
     pub(crate) catalog: Root,
     pub(crate) name: String,
+    /// As [`Roots::branches`] was.
+    pub(crate) branches: Root,
 }
 
 impl SnapshotValue {
@@ -292,6 +344,9 @@ impl SnapshotValue {
         writer.timestamp(self.taken);
         self.catalog.encode(&mut writer);
         writer.short_bytes(self.name.as_bytes());
+        if self.branches != Root::Empty {
+            self.branches.encode(&mut writer);
+        }
         writer.into_bytes()
     }
 
@@ -301,8 +356,49 @@ impl SnapshotValue {
         let catalog = Root::decode(&mut reader)?;
         let name = reader.short_bytes("snapshot name")?.to_vec();
         let name = String::from_utf8(name).map_err(|_| reader.refuse("snapshot name"))?;
+        let branches = decode_branches(&mut reader)?;
         reader.finish("snapshot")?;
-        Ok(SnapshotValue { taken, catalog, name })
+        Ok(SnapshotValue { taken, catalog, name, branches })
+    }
+}
+
+/// A list of branches at the end of what has one; nothing is there where it is empty.
+fn decode_branches(reader: &mut Reader<'_>) -> Result<Root, DecodeError> {
+    if reader.remaining() == 0 {
+        return Ok(Root::Empty);
+    }
+    match Root::decode(reader)? {
+        Root::Empty => Err(reader.refuse("a list of branches that has some")),
+        branches => Ok(branches),
+    }
+}
+
+/// A catalog that went on from another one: what a clone's files are looked up in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BranchValue {
+    /// Number → [`InodeValue`].
+    pub(crate) catalog: Root,
+    /// As [`Roots::orphans`], of this branch.
+    pub(crate) orphans: Root,
+    /// The number of the directory that is the clone; 0: it was removed, and some of its files are still open.
+    pub(crate) top: u64,
+}
+
+impl BranchValue {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.top);
+        self.catalog.encode(&mut writer);
+        self.orphans.encode(&mut writer);
+        writer.into_bytes()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<BranchValue, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let top = reader.u64("top of the branch")?;
+        let (catalog, orphans) = (Root::decode(&mut reader)?, Root::decode(&mut reader)?);
+        reader.finish("branch")?;
+        Ok(BranchValue { catalog, orphans, top })
     }
 }
 
@@ -315,18 +411,20 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn encode(&self, writer: &mut Writer) {
-        writer.file(self.file).u8(self.kind as u8).short_bytes(&self.name);
+    /// As a directory of branch `home` has it.
+    pub(crate) fn encode(&self, home: u32, writer: &mut Writer) {
+        writer.u64(self.file.number).u8(kind_byte(self.kind, self.file, home)).short_bytes(&self.name);
+        encode_branch(self.file, home, writer);
     }
 
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Entry, DecodeError> {
-        let file = reader.file("entry file")?;
-        let number = reader.u8("entry kind")?;
-        let kind = Kind::from_number(number).ok_or(reader.refuse("entry kind"))?;
+    pub(crate) fn decode(home: u32, reader: &mut Reader<'_>) -> Result<Entry, DecodeError> {
+        let number = reader.u64("entry file")?;
+        let (kind, is_elsewhere) = decode_kind(reader, "entry kind")?;
         let name = reader.short_bytes("entry name")?;
         if !is_name(name) {
             return Err(reader.refuse("entry name"));
         }
+        let file = decode_branch(number, home, is_elsewhere, reader)?;
         Ok(Entry { file, kind, name: name.into() })
     }
 }
@@ -400,6 +498,8 @@ pub(crate) enum Change {
     Remove { cookie: u64 },
     /// The file is no more.
     Gone,
+    /// A directory comes into being as a clone, the top of a branch that begins with this catalog: there it is as it was cloned.
+    Branch { catalog: Root, attributes: Attributes },
 }
 
 /// One change of one file, as journal and (later) peers carry it.
@@ -424,8 +524,12 @@ pub(crate) fn encode_record(
 ) -> Version {
     let start = frame.bytes().len();
     let sequence = previous.sequence + 1;
-    frame.u32(0).u8(change_kind(change)).u8(0).u16(0).file(file).u32(previous.epoch).u64(sequence).timestamp(time);
-    encode_change(change, frame);
+    frame.u32(0).u8(change_kind(change)).u8(u8::from(file.branch != 0)).u16(0).u64(file.number);
+    frame.u32(previous.epoch).u64(sequence).timestamp(time);
+    if file.branch != 0 {
+        frame.u32(file.branch);
+    }
+    encode_change(change, file.branch, frame);
     let chain = base::hash::chain(previous.chain, &frame.bytes()[start + 4..]);
     frame.u128(chain);
     let length = u32::try_from(frame.bytes().len() - start).expect("a frame is below 4 MiB");
@@ -442,14 +546,25 @@ pub(crate) fn decode_record<'a>(frame: &mut Reader<'a>) -> Result<(Record, &'a [
     let chain = frame.u128("chain")?;
     let mut reader = Reader::new(body);
     let kind = reader.u8("record kind")?;
-    reader.zeroes("padding", 3)?;
-    let file = reader.file("record file")?;
+    let has_branch = match reader.u8("record branch")? {
+        0 => false,
+        1 => true,
+        _ => return Err(reader.refuse("record branch")),
+    };
+    reader.zeroes("padding", 2)?;
+    let mut file = FileId::main(reader.u64("record file")?);
     let epoch = reader.u32("record epoch")?;
     let sequence = reader.u64("record sequence")?;
     if file.counter() >= FILES_MAX || sequence > SEQUENCE_MAX {
         return Err(reader.refuse("record of a file and version that can be"));
     }
     let time = reader.timestamp("record time")?;
+    if has_branch {
+        file.branch = reader.u32("record branch")?;
+        if !(1..=VIEWS_MAX).contains(&file.branch) {
+            return Err(reader.refuse("record branch"));
+        }
+    }
     let change = decode_change(kind, file, &mut reader)?;
     reader.finish("record")?;
     Ok((Record { file, version: Version { epoch, sequence, chain }, time, change }, body))
@@ -465,10 +580,11 @@ fn change_kind(change: &Change) -> u8 {
         Change::Remove { .. } => 6,
         Change::Gone => 7,
         // 8 is kept for "base", which the cluster needs.
+        Change::Branch { .. } => 9,
     }
 }
 
-fn encode_change(change: &Change, writer: &mut Writer) {
+fn encode_change(change: &Change, home: u32, writer: &mut Writer) {
     match change {
         Change::Create { attributes, target } => {
             encode_attributes(attributes, writer);
@@ -500,12 +616,16 @@ fn encode_change(change: &Change, writer: &mut Writer) {
         }
         Change::Insert { cookie, entry } => {
             writer.u64(*cookie);
-            entry.encode(writer);
+            entry.encode(home, writer);
         }
         Change::Remove { cookie } => {
             writer.u64(*cookie);
         }
         Change::Gone => {}
+        Change::Branch { catalog, attributes } => {
+            catalog.encode(writer);
+            encode_attributes(attributes, writer);
+        }
     }
 }
 
@@ -526,9 +646,17 @@ fn decode_change(kind: u8, file: FileId, reader: &mut Reader<'_>) -> Result<Chan
             };
             Change::Xattr { name, value }
         }
-        5 => Change::Insert { cookie: reader.u64("cookie")?, entry: Entry::decode(reader)? },
+        5 => Change::Insert { cookie: reader.u64("cookie")?, entry: Entry::decode(file.branch, reader)? },
         6 => Change::Remove { cookie: reader.u64("cookie")? },
         7 => Change::Gone,
+        9 => {
+            let catalog = Root::decode(reader)?;
+            let attributes = decode_attributes(file, reader)?;
+            if file.branch == 0 || attributes.kind != Kind::Directory {
+                return Err(reader.refuse("a clone that is a directory of its own branch"));
+            }
+            Change::Branch { catalog, attributes }
+        }
         _ => return Err(reader.refuse("record kind")),
     })
 }

@@ -153,7 +153,7 @@ impl Inode {
             modified: Timestamp::default(),
             changed: Timestamp::default(),
             born: Timestamp::default(),
-            parent: FileId(0),
+            parent: FileId::NONE,
             is_preallocated: false,
             resilience: Resilience::OfNode,
         };
@@ -260,6 +260,11 @@ impl State {
             }
             Change::Remove { cookie } => {
                 self.active.entries.insert(cookie, None);
+            }
+            // The rest of it was loaded from the branch's catalog.
+            Change::Branch { attributes, .. } => {
+                self.logged = attributes.clone();
+                self.attributes = attributes;
             }
             Change::Gone => {
                 self.is_gone = true;

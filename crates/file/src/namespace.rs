@@ -91,7 +91,7 @@ impl FileSystem {
         Ok(attributes)
     }
 
-    fn check_new_name(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
+    pub(crate) fn check_new_name(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
         check_name(name)?;
         if parent == FileId::ROOT && name == SNAPSHOTS_NAME { Err(FileError::Exists) } else { Ok(()) }
     }
@@ -149,7 +149,7 @@ impl FileSystem {
             modified: now,
             changed: now,
             born: now,
-            parent: if is_directory { directory.attributes.file } else { FileId(0) },
+            parent: if is_directory { directory.attributes.file } else { FileId::NONE },
             is_preallocated: false,
             resilience: directory.attributes.resilience,
         };
@@ -180,6 +180,7 @@ impl FileSystem {
     /// `Exists`, `NoEntry`, `NotPermitted` for a directory, `TooManyLinks`, or the store's.
     pub async fn link(&self, file: FileId, parent: FileId, name: &[u8]) -> Result<Attributes, FileError> {
         self.check_new_name(parent, name)?;
+        refuse_between_branches(file, parent)?;
         let _room = self.admit_metadata(CHANGE_BYTES).await?;
         let inode = self.live(file).await?;
         let directory = self.live(parent).await?;
@@ -297,6 +298,7 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         check_name(from_name).map_err(|_| FileError::Invalid("a name that cannot be renamed"))?;
         self.check_new_name(to, to_name)?;
+        refuse_between_branches(from, to)?;
         let _room = self.admit_change(false, CHANGE_BYTES).await?;
         let _rename = if from == to { None } else { Some(self.rename.lock().await) };
         let source_directory = self.live(from).await?;
@@ -465,8 +467,11 @@ impl FileSystem {
 
     async fn forget_committed(&self, node: Node) -> Result<(), FileError> {
         // Clean, for it is not in memory: if it has no name, the newest commit has it among the orphans.
-        let orphans = self.roots.lock().orphans.clone();
-        if self.trees.get(&orphans, node.file.0).await?.is_none() {
+        let orphans = match node.file.branch {
+            0 => self.roots.lock().orphans.clone(),
+            branch => self.branches.lock().get(&branch).map(|branch| branch.orphans.clone()).unwrap_or_default(),
+        };
+        if self.trees.get(&orphans, node.file.number).await?.is_none() {
             return Ok(());
         }
         match self.inode(node).await {
@@ -498,8 +503,13 @@ fn expect_below(entry: &Entry, directories: &[FileId]) -> Result<(), FileError> 
     Err(untrue("directory entry", entry.file.to_string(), "a file below the directory", &found).into())
 }
 
+/// I-109: a file stays in its branch.
+fn refuse_between_branches(from: FileId, to: FileId) -> Result<(), FileError> {
+    if from.branch == to.branch { Ok(()) } else { Err(FileError::CrossView) }
+}
+
 /// Entry count, subdirectory count and times of a directory whose entries changed.
-fn change_directory(
+pub(crate) fn change_directory(
     transaction: &mut Transaction<'_>,
     directory: &Arc<Inode>,
     state: &mut State,

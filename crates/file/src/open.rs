@@ -22,7 +22,7 @@ use store::{RecoveryReport, Store};
 
 use crate::attributes::{Attributes, Node};
 use crate::failure::{FileError, is_loss};
-use crate::format::{Change, FILES_MAX, Record, Root, Roots, Xattrs, decode_record};
+use crate::format::{BranchValue, Change, FILES_MAX, Record, Root, Roots, Xattrs, decode_record};
 use crate::inode::Inode;
 use crate::system::{FileSystem, Options, Transaction, corrupt, untrue};
 use crate::tree::Gap;
@@ -113,6 +113,7 @@ impl FileSystem {
             store: recovered.report,
         };
         report.problems = system.load_snapshots().await?;
+        report.problems.extend(system.load_branches().await?);
         system.count_beyond_catalog().await?;
         for (position, frame) in recovered.frames {
             system.replay(position, &frame, &mut report).await?;
@@ -149,14 +150,26 @@ impl FileSystem {
         flushed.and(committed).and(closed)
     }
 
-    /// What can be read of the list of unlinked files.
+    /// What can be read of the lists of unlinked files.
     async fn list_orphans(&self, report: &mut OpenReport) -> Result<Vec<FileId>, FileError> {
-        let root: Root = self.roots.lock().orphans.clone();
+        let mut lists = vec![(FileId::NONE, self.roots.lock().orphans.clone())];
+        let of_branch =
+            |(branch, value): (&u32, &BranchValue)| (FileId { branch: *branch, number: 0 }, value.orphans.clone());
+        lists.extend(self.branches.lock().iter().map(of_branch));
+        let mut found = Vec::new();
+        for (none, list) in lists {
+            found.extend(self.list_orphans_of(&list, report).await?.into_iter().map(|number| none.beside(number)));
+        }
+        Ok(found)
+    }
+
+    /// What can be read of one list: numbers.
+    async fn list_orphans_of(&self, list: &Root, report: &mut OpenReport) -> Result<Vec<u64>, FileError> {
         let (mut found, mut from) = (Vec::new(), Some(0));
         while let Some(at) = from {
-            from = match self.trees.scan_past(&root, at, 1000).await {
+            from = match self.trees.scan_past(list, at, 1000).await {
                 Ok((entries, next)) => {
-                    found.extend(entries.into_iter().map(|(file, _)| FileId(file)));
+                    found.extend(entries.into_iter().map(|(number, _)| number));
                     next
                 }
                 Err(Gap { error, next }) if is_loss(&error) => {
@@ -175,8 +188,8 @@ impl FileSystem {
         let node = self.store.node();
         let last = FileId::new(node, (1 << FileId::COUNTER_BITS) - 1).expect("the last of them");
         let catalog = self.roots.lock().catalog.clone();
-        let Ok(Some((greatest, _))) = self.trees.floor(&catalog, last.0).await else { return Ok(()) };
-        let greatest = FileId(greatest);
+        let Ok(Some((greatest, _))) = self.trees.floor(&catalog, last.number).await else { return Ok(()) };
+        let greatest = FileId::main(greatest);
         if greatest.node() != node {
             return Ok(());
         }
@@ -234,6 +247,9 @@ impl FileSystem {
 
     async fn replayed_inode(&self, record: &Record, report: &mut OpenReport) -> Result<Arc<Inode>, FileError> {
         let node = Node::live(record.file);
+        if let Change::Branch { catalog, .. } = &record.change {
+            self.begin_branch(record.file, catalog.clone());
+        }
         if let Change::Create { .. } = record.change
             && self.table.find(node).is_none()
         {

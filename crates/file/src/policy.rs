@@ -72,7 +72,7 @@ impl FileSystem {
             // So that nothing of it goes meanwhile.
             let _operation = inode.operation.lock().await;
             let _flush = self.lock_flush(&inode).await;
-            let _use = self.grace.enter(file.0);
+            let _use = self.grace.enter(file.number);
             let Attributes { size, resilience, kind, .. } = inode.state.lock().attributes.clone();
             if start >= size || kind != Kind::Regular {
                 break;

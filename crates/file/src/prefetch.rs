@@ -68,7 +68,7 @@ impl FileSystem {
             let mut at = Some(range.start);
             while let Some(start) = at.filter(|start| *start < range.end) {
                 let (addresses, next) = {
-                    let _use = self.grace.enter(node.file.0);
+                    let _use = self.grace.enter(node.file.number);
                     if !self.is_wanted(node, inode) {
                         return Ok(());
                     }
@@ -82,7 +82,7 @@ impl FileSystem {
         for range in metadata {
             let mut at = Some(range.start);
             while let Some(start) = at.filter(|start| *start < range.end) {
-                let _use = self.grace.enter(node.file.0);
+                let _use = self.grace.enter(node.file.number);
                 if !self.is_wanted(node, inode) {
                     return Ok(());
                 }

@@ -66,7 +66,7 @@ impl FileSystem {
         notes_access: bool,
     ) -> Result<usize, FileError> {
         self.counters.reads.add(1);
-        let _use = self.grace.enter(node.file.0);
+        let _use = self.grace.enter(node.file.number);
         let inode = self.inode(node).await?;
         let (count, size, tree, mut settled, gaps) = {
             let mut state = inode.state.lock();
@@ -187,7 +187,7 @@ impl FileSystem {
         inode: &Arc<Inode>,
         range: Range<u64>,
     ) -> Result<(Vec<Range<u64>>, u64), FileError> {
-        let _use = self.grace.enter(inode.file.0);
+        let _use = self.grace.enter(inode.file.number);
         let mut allocated = Vec::new();
         let (tree, settled, mut gaps) = {
             let state = inode.state.lock();

@@ -205,7 +205,7 @@ impl Readers {
 
 fn place_of(node: Node) -> usize {
     // Files of one directory have numbers in a row; the same file of two views should not share a place.
-    (node.file.0.wrapping_add(u64::from(node.view.0).wrapping_mul(337)) % PLACES as u64) as usize
+    (node.file.number.wrapping_add(u64::from(node.view.0).wrapping_mul(337)) % PLACES as u64) as usize
 }
 
 #[cfg(test)]

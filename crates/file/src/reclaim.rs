@@ -30,7 +30,7 @@ use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{InodeValue, Root, XattrPlace, decode_extent};
 use crate::snapshot::decode_listed;
-use crate::system::{FileSystem, undecodable};
+use crate::system::{FileSystem, decode_branch, undecodable};
 
 /// Dropped bytes after which a pass runs by itself.
 const DROPPED_BYTES_MIN: u64 = 1 << 30;
@@ -159,7 +159,7 @@ impl FileSystem {
     /// Steps 2 to 5.
     async fn mark(&self, walk: &mut Walk<'_>) -> Result<(), FileError> {
         self.grace.wait().await;
-        let roots = {
+        let (roots, branches) = {
             let _between = self.commit.lock().await;
             let touched = self.touched.lock().clone();
             for inode in touched.values() {
@@ -167,38 +167,63 @@ impl FileSystem {
                 let extents = state.overlays().flat_map(|overlay| overlay.extents.iter());
                 extents.for_each(|(_, extent)| add_extent(&mut walk.marks, extent));
             }
-            self.roots.lock().clone()
+            (self.roots.lock().clone(), self.branches.lock().clone())
         };
         // What memory lacks, a record dropped. Should a crash take that record, those before it name what it dropped.
         self.sync_journal().await?;
         self.grace.wait().await;
         self.new_leaves(&roots.orphans, walk).await?;
         // As the tree has them: what could not be read when the list was loaded is needed all the same (I-95, I-96).
-        let mut catalogs = vec![roots.catalog.clone()];
+        let mut catalogs = vec![(0, roots.catalog.clone())];
+        self.mark_branches(&roots.branches, walk, &mut catalogs).await?;
+        // Those too that the journal alone has.
+        for (branch, value) in branches {
+            self.new_leaves(&value.orphans, walk).await?;
+            catalogs.push((branch, value.catalog));
+        }
         for leaf in self.new_leaves(&roots.snapshots, walk).await? {
             for (view, bytes) in self.values(&leaf).await? {
-                catalogs.push(decode_listed(view, &bytes)?.1.catalog);
+                let (_, snapshot) = decode_listed(view, &bytes)?;
+                catalogs.push((0, snapshot.catalog));
+                self.mark_branches(&snapshot.branches, walk, &mut catalogs).await?;
             }
         }
-        for catalog in &catalogs {
+        for (branch, catalog) in &catalogs {
             for leaf in self.new_leaves(catalog, walk).await? {
                 if !walk.pace.step().await {
                     return Ok(());
                 }
-                self.mark_files(&leaf, walk).await?;
+                self.mark_files(*branch, &leaf, walk).await?;
             }
         }
         Ok(())
     }
 
-    /// The files of one leaf of a catalog.
-    async fn mark_files(&self, leaf: &Root, walk: &mut Walk<'_>) -> Result<(), FileError> {
+    /// The list of branches of the present or of a snapshot; their catalogs are to be walked.
+    async fn mark_branches(
+        &self,
+        list: &Root,
+        walk: &mut Walk<'_>,
+        catalogs: &mut Vec<(u32, Root)>,
+    ) -> Result<(), FileError> {
+        for leaf in self.new_leaves(list, walk).await? {
+            for (branch, bytes) in self.values(&leaf).await? {
+                let (branch, value) = decode_branch(branch, &bytes)?;
+                self.new_leaves(&value.orphans, walk).await?;
+                catalogs.push((branch, value.catalog));
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of one leaf of the catalog of a branch.
+    async fn mark_files(&self, branch: u32, leaf: &Root, walk: &mut Walk<'_>) -> Result<(), FileError> {
         for (file, bytes) in self.values(leaf).await? {
             walk.files += 1;
             if walk.files.is_multiple_of(FILES_PER_TELLING) {
                 (walk.tell)(ReclaimProgress::Marked { files: walk.files });
             }
-            let file = FileId(file);
+            let file = FileId { branch, number: file };
             let value = InodeValue::decode(file, &bytes)
                 .map_err(|error| undecodable("inode", format!("catalog entry of {file}"), error))?;
             if let XattrPlace::Chunk(address) = &value.base.xattrs {

@@ -21,8 +21,8 @@ const LARGE: u8 = u8::MAX;
 #[derive(Default)]
 pub(crate) struct References {
     /// By id, a run each.
-    runs: HashMap<u64, [u8; RUN], FixedState>,
-    large: HashMap<u64, u32, FixedState>,
+    runs: HashMap<FileId, [u8; RUN], FixedState>,
+    large: HashMap<FileId, u32, FixedState>,
 }
 
 impl References {
@@ -33,7 +33,7 @@ impl References {
     fn count(&self, file: FileId) -> u32 {
         let (run, place) = place_of(file);
         match self.runs.get(&run).map_or(0, |counts| counts[place]) {
-            LARGE => self.large[&file.0],
+            LARGE => self.large[&file],
             small => u32::from(small),
         }
     }
@@ -45,9 +45,9 @@ impl References {
         counts[place] = u8::try_from(count).unwrap_or(LARGE);
         let is_empty = *counts == [0; RUN];
         if counts[place] == LARGE {
-            self.large.insert(file.0, count);
+            self.large.insert(file, count);
         } else if is_large {
-            self.large.remove(&file.0);
+            self.large.remove(&file);
         }
         if is_empty {
             self.runs.remove(&run);
@@ -75,13 +75,15 @@ impl References {
 
     /// All of them, in no order.
     pub(crate) fn all(&self) -> Vec<(FileId, u32)> {
-        let files = self.runs.keys().flat_map(|run| (0..RUN as u64).map(move |place| FileId(run * RUN as u64 + place)));
+        let files = self.runs.keys().flat_map(|run| (0..RUN as u64).map(move |place| run.beside(run.number + place)));
         files.map(|file| (file, self.count(file))).filter(|(_, count)| *count > 0).collect()
     }
 }
 
-fn place_of(file: FileId) -> (u64, usize) {
-    (file.0 / RUN as u64, (file.0 % RUN as u64) as usize)
+/// The first id of a file's run, and its place there.
+fn place_of(file: FileId) -> (FileId, usize) {
+    let place = file.number % RUN as u64;
+    (file.beside(file.number - place), place as usize)
 }
 
 #[cfg(test)]
@@ -102,19 +104,19 @@ mod tests {
             for (file, gives, count) in steps {
                 let before = model.get(&file).copied().unwrap_or(0);
                 if gives {
-                    references.add(FileId(file), count);
+                    references.add(FileId::main(file), count);
                     model.insert(file, before.saturating_add(count));
                 } else {
-                    let is_last = references.take_back(FileId(file), u64::from(count));
+                    let is_last = references.take_back(FileId::main(file), u64::from(count));
                     prop_assert_eq!(is_last, before > 0 && before < u32::MAX && before <= count);
                     if before < u32::MAX {
                         model.insert(file, before.saturating_sub(count));
                     }
                 }
                 model.retain(|_, count| *count > 0);
-                prop_assert_eq!(references.has(FileId(file)), model.contains_key(&file));
+                prop_assert_eq!(references.has(FileId::main(file)), model.contains_key(&file));
             }
-            let mut all: Vec<(u64, u32)> = references.all().into_iter().map(|(file, count)| (file.0, count)).collect();
+            let mut all: Vec<(u64, u32)> = references.all().into_iter().map(|(file, count)| (file.number, count)).collect();
             all.sort_unstable();
             prop_assert_eq!(all, model.into_iter().collect::<Vec<_>>());
         }
@@ -123,9 +125,9 @@ mod tests {
     #[test]
     fn neighbours_take_little_and_what_is_given_back_leaves_nothing() {
         let mut references = References::default();
-        (0..1_000_000).for_each(|file| references.add(FileId(file), 1));
+        (0..1_000_000).for_each(|file| references.add(FileId::main(file), 1));
         assert!(references.runs.capacity() * 25 < 4 << 20, "{} runs", references.runs.capacity());
-        (0..1_000_000).for_each(|file| assert!(references.take_back(FileId(file), 1)));
+        (0..1_000_000).for_each(|file| assert!(references.take_back(FileId::main(file), 1)));
         assert!(references.runs.capacity() < 1024 && references.large.is_empty());
     }
 }

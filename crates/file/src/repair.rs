@@ -151,13 +151,14 @@ impl FileSystem {
         let judges_names = is_whole || accepts_loss;
         self.set_right(&old.catalog, judges_names, accepts_loss, &mut survey, &mut inodes).await?;
         let (list, snapshots) = self.repaired_list(&old.snapshots, accepts_loss, &mut survey).await?;
+        let branches = self.repaired_branches(&old.branches, accepts_loss, &mut survey).await?;
         let roots = self.write_repaired(&old, accepts_loss, judges_names, &survey, inodes).await?;
-        let roots = Roots { snapshots: list, ..roots };
+        let roots = Roots { snapshots: list, branches, ..roots };
         if roots != *old {
             self.store.commit(&roots.encode(), self.store.last_logged()).await?;
             *self.roots.lock() = Arc::new(roots);
             *self.snapshots.lock() = snapshots;
-            self.table.remove_view(View::LIVE);
+            self.table.remove_branch(0);
         }
         drop(_commit);
         if accepts_loss {
@@ -244,7 +245,7 @@ impl FileSystem {
                 }
             };
             for (file, bytes) in inodes {
-                let file = FileId(file);
+                let file = FileId::main(file);
                 let Ok(InodeValue { attributes, base, .. }) = InodeValue::decode(file, &bytes) else {
                     survey.undecodable.push(file);
                     continue;
@@ -333,7 +334,7 @@ impl FileSystem {
         survey: &mut Survey,
     ) -> Result<(), FileError> {
         *survey.counts.entry(directory).or_default() += 1;
-        let Ok(entry) = Entry::decode(&mut Reader::new(bytes)) else {
+        let Ok(entry) = Entry::decode(0, &mut Reader::new(bytes)) else {
             if accepts_loss {
                 survey.remove(directory, cookie, "<a name that cannot be read>", "");
             } else {
@@ -343,7 +344,11 @@ impl FileSystem {
             return Ok(());
         };
         let name = String::from_utf8_lossy(&entry.name).into_owned();
-        let found = survey.known.get(&entry.file).filter(|_| entry.file != FileId::ROOT).map(|known| known.kind);
+        let found = match entry.file.branch {
+            0 => survey.known.get(&entry.file).filter(|_| entry.file != FileId::ROOT).map(|known| known.kind),
+            // A clone's catalog is not looked at, and stays as it is.
+            branch => self.has_top(branch, entry.file.number).then_some(Kind::Directory),
+        };
         if found.is_none() && accepts_loss {
             survey.remove(directory, cookie, &name, &format!(": its file {} is lost", entry.file));
             return Ok(());
@@ -355,7 +360,7 @@ impl FileSystem {
             survey.edits.entry(directory).or_default().insert(cookie, None);
             (place.cookie, place.name) = self.free_place(directory, tree, &entry.name, survey).await?;
             let right = Entry { file: entry.file, kind, name: place.name.clone() };
-            survey.edits.entry(directory).or_default().insert(place.cookie, Some(encode_entry(&right)));
+            survey.edits.entry(directory).or_default().insert(place.cookie, Some(encode_entry(&right, 0)));
             let now = String::from_utf8_lossy(&place.name).into_owned();
             survey.done.push(format!("the name {name} in directory {directory} is where it belongs again, as {now}"));
         }
@@ -365,6 +370,11 @@ impl FileSystem {
             None => {}
         }
         Ok(())
+    }
+
+    /// Whether there is a clone of this branch and top.
+    fn has_top(&self, branch: u32, top: u64) -> bool {
+        self.branches.lock().get(&branch).is_some_and(|branch| branch.top == top)
     }
 
     /// A place for a name in a directory. Where an entry has the name already, it gets a number (I-50).
@@ -400,7 +410,7 @@ impl FileSystem {
         survey: &Survey,
     ) -> Result<BTreeMap<u64, Option<Box<[u8]>>>, FileError> {
         let (first, last) = self.cookies(name).into_inner();
-        let name_of = |bytes: &[u8]| Entry::decode(&mut Reader::new(bytes)).ok().map(|entry| entry.name);
+        let name_of = |bytes: &[u8]| Entry::decode(0, &mut Reader::new(bytes)).ok().map(|entry| entry.name);
         let (mut names, mut from) = (BTreeMap::new(), Some(first));
         while let Some(at) = from.filter(|at| *at <= last) {
             match self.trees.scan_past(tree, at, 1).await {
@@ -440,6 +450,7 @@ impl FileSystem {
             known.kind != Kind::Directory && known.links > 0 && !survey.names.contains_key(file)
         });
         homeless.extend(nameless.map(|(file, _)| *file));
+        homeless.extend(self.nameless_clones(survey).await?);
         if homeless.is_empty() {
             return Ok(());
         }
@@ -463,11 +474,29 @@ impl FileSystem {
         };
         let home_name = String::from_utf8_lossy(&home_name).into_owned();
         for file in homeless {
-            let name = self.attach(catalog, survey, home, file, file.0.to_string().as_bytes()).await?;
+            let name = self.attach(catalog, survey, home, file, file.number.to_string().as_bytes()).await?;
             let name = String::from_utf8_lossy(&name).into_owned();
             survey.done.push(format!("file {file} had lost its name: /{home_name}/{name}"));
         }
         Ok(())
+    }
+
+    /// Clones that no name leads to. Those in clones are not looked for: the names of another branch are not looked at.
+    async fn nameless_clones(&self, survey: &Survey) -> Result<Vec<FileId>, FileError> {
+        let branches = self.branches.lock().clone();
+        let mut nameless = Vec::new();
+        for (branch, value) in branches.into_iter().filter(|(_, value)| value.top != 0) {
+            let top = FileId { branch, number: value.top };
+            if survey.places.contains_key(&top) {
+                continue;
+            }
+            match self.load(&value.catalog, top).await {
+                Ok(found) => nameless.extend(found.filter(|found| found.attributes.parent.branch == 0).map(|_| top)),
+                Err(FileError::Store(error)) => lost(error)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(nameless)
     }
 
     /// Gives a file a name: this one, or this with a number.
@@ -479,7 +508,8 @@ impl FileSystem {
         file: FileId,
         name: &[u8],
     ) -> Result<Box<[u8]>, FileError> {
-        let kind = survey.known[&file].kind;
+        // A clone is a directory, and in a catalog of its own.
+        let kind = survey.known.get(&file).map_or(Kind::Directory, |known| known.kind);
         let tree = match self.load(catalog, directory).await {
             Ok(value) => value.map_or(Root::Empty, |value| value.base.tree),
             Err(FileError::Store(error)) => lost(error).map(|()| Root::Empty)?,
@@ -487,7 +517,7 @@ impl FileSystem {
         };
         let (cookie, name) = self.free_place(directory, &tree, name, survey).await?;
         let edits = survey.edits.entry(directory).or_default();
-        edits.insert(cookie, Some(encode_entry(&Entry { file, kind, name: name.clone() })));
+        edits.insert(cookie, Some(encode_entry(&Entry { file, kind, name: name.clone() }, 0)));
         *survey.counts.entry(directory).or_default() += 1;
         if kind == Kind::Directory {
             survey.places.insert(file, vec![Place { directory, cookie, name: name.clone() }]);
@@ -598,9 +628,9 @@ impl FileSystem {
         let has_gaps = survey.catalog_has_gaps && accepts_loss;
         let catalog = if has_gaps { self.without_gaps(&old.catalog).await? } else { old.catalog.clone() };
         let undecodable = survey.undecodable.iter().filter(|_| accepts_loss);
-        let mut edits: Edits = undecodable.map(|file| (file.0, None)).collect();
+        let mut edits: Edits = undecodable.map(|file| (file.number, None)).collect();
         // Later: the root may be one of those, and is made anew.
-        edits.extend(inodes.iter().map(|(file, value)| (file.0, value.as_ref().map(InodeValue::encode))));
+        edits.extend(inodes.iter().map(|(file, value)| (file.number, value.as_ref().map(InodeValue::encode))));
         let catalog = self.trees.update(&catalog, edits, INLINE_BYTES_MAX).await?;
         let own = survey.known.keys().filter(|file| file.node() == self.store.node());
         let counter = own.map(|file| file.counter() + 1).max().unwrap_or(0);
@@ -632,6 +662,22 @@ impl FileSystem {
             listed.len()
         ));
         Ok((self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?, listed))
+    }
+
+    /// The list of clones; without what cannot be read if that is accepted.
+    async fn repaired_branches(&self, list: &Root, accepts_loss: bool, survey: &mut Survey) -> Result<Root, FileError> {
+        let (listed, gone) = self.scan_branches(list).await;
+        if gone.is_empty() || !accepts_loss {
+            return Ok(list.clone());
+        }
+        let count = gone.len();
+        gone.into_iter().try_for_each(|(_, error)| lost(error))?;
+        let edits = listed.iter().map(|(branch, value)| (u64::from(*branch), Some(value.encode()))).collect();
+        survey.done.push(format!(
+            "the list of clones is written again with the {} that can be read; {count} parts of it are lost",
+            listed.len()
+        ));
+        Ok(self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?)
     }
 
     /// The same tree of what can be read.
@@ -731,7 +777,7 @@ impl Survey {
     /// Of several names of a directory the one that it says itself stays, or else the first.
     fn choose_places(&mut self) {
         for (file, mut places) in std::mem::take(&mut self.places) {
-            let parent = self.known[&file].parent;
+            let parent = self.known.get(&file).map_or(FileId::NONE, |known| known.parent);
             let own = places.iter().position(|place| place.directory == parent).unwrap_or(0);
             let chosen = places.swap_remove(own);
             for other in places {
@@ -750,7 +796,7 @@ impl Survey {
         };
         let directories = self.known.iter().filter(wants_name).map(|(file, _)| *file);
         let above = |file| Some(self.places.get(&file)?.first()?.directory);
-        let ends = unreachable(directories, above);
+        let ends = unreachable(FileId::ROOT, directories, above);
         for end in &ends {
             if let Some(place) = self.places.remove(end).and_then(|mut places| places.pop()) {
                 let name = String::from_utf8_lossy(&place.name).into_owned();

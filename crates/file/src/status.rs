@@ -32,6 +32,8 @@ pub struct Status {
     pub inodes: u64,
     /// Snapshots.
     pub snapshots: u64,
+    /// Clones that are there.
+    pub clones: u64,
     /// Why the last flush failed, if it did.
     pub flush_failure: Option<String>,
     /// Why the last commit failed, if it did. When commits have been due for long, nothing new is accepted.
@@ -101,6 +103,7 @@ impl FileSystem {
             uncommitted_files: self.touched.lock().len() as u64,
             inodes: self.table.count() as u64,
             snapshots: self.snapshots.lock().len() as u64,
+            clones: self.clones(),
             flush_failure: self.flush_failure.lock().as_ref().map(FileError::to_string),
             commit_failure: self.commit_failure.lock().as_ref().map(FileError::to_string),
             left_out: self.left_out_files(),
@@ -142,13 +145,14 @@ impl FileSystem {
         let done = self.store.repair(remedy).await?;
         // It may be what could not be read when the node was opened.
         self.load_snapshots().await?;
+        self.load_branches().await?;
         Ok(done)
     }
 
     /// Files that were ever made on this node: an upper bound of those that exist.
     #[must_use]
     pub fn files_made(&self) -> u64 {
-        FileId(self.next_counter.load(Ordering::Relaxed)).counter()
+        FileId::main(self.next_counter.load(Ordering::Relaxed)).counter()
     }
 
     /// The inside of a file.
@@ -170,7 +174,7 @@ impl FileSystem {
                 is_uncommitted: false,
             });
         }
-        let _use = self.grace.enter(node.file.0);
+        let _use = self.grace.enter(node.file.number);
         let inode = self.inode(node).await?;
         let (version, dirty_bytes, is_uncommitted, tree, overlay) = {
             let state = inode.state.lock();

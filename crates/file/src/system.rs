@@ -7,7 +7,7 @@
 //! Not here: the operations (`namespace`, `attribute`, `read`, `write`), flushing, committing.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::attributes::{Node, View};
 use crate::buffers::Buffers;
 use crate::counters::Counters;
 use crate::failure::FileError;
-use crate::format::{Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
+use crate::format::{BranchValue, Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
 use crate::grace::Grace;
 use crate::inode::{Inode, InodeSet, LeftOut, State};
 use crate::readers::Readers;
@@ -34,7 +34,7 @@ use crate::table::Table;
 use crate::tree::Trees;
 
 /// The virtual directory `.snapshots` of the root. No file gets this id: counters begin behind it.
-pub const SNAPSHOTS: FileId = FileId(2);
+pub const SNAPSHOTS: FileId = FileId::main(2);
 /// Its name.
 pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
 /// Files made in one directory get their ids in runs of this many.
@@ -127,6 +127,8 @@ pub struct FileSystem {
     pub(crate) roots: Mutex<Arc<Roots>>,
     /// Snapshots by view.
     pub(crate) snapshots: Mutex<BTreeMap<u32, SnapshotValue>>,
+    /// Branches by number: those of the last superblock, and those that were made since.
+    pub(crate) branches: Mutex<BTreeMap<u32, BranchValue>>,
     /// Inodes with records since the last commit barrier.
     pub(crate) touched: Mutex<InodeSet>,
     /// How many they are, and how many a commit has in hand.
@@ -149,6 +151,8 @@ pub struct FileSystem {
     /// The kernel's look-up counts: an unlinked file lives while it has one.
     pub(crate) references: Mutex<References>,
     pub(crate) next_counter: AtomicU64,
+    /// The next number of a view or branch.
+    pub(crate) next_view: AtomicU32,
     pub(crate) commit: tokio::sync::Mutex<()>,
     /// Held by who changes the list of snapshots.
     pub(crate) snapshot_change: tokio::sync::Mutex<()>,
@@ -222,6 +226,7 @@ impl FileSystem {
             namespace: Mutex::new(()),
             rename: tokio::sync::Mutex::new(()),
             snapshots: Mutex::new(BTreeMap::new()),
+            branches: Mutex::default(),
             touched: Mutex::new(InodeSet::new()),
             touched_count: AtomicUsize::new(0),
             committing_count: AtomicUsize::new(0),
@@ -231,7 +236,8 @@ impl FileSystem {
             journal_failure: Mutex::new(None),
             flush_round: tokio::sync::Mutex::new(()),
             references: Mutex::default(),
-            next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.0 + 1)),
+            next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.number + 1)),
+            next_view: AtomicU32::new(roots.next_view.max(1)),
             roots: Mutex::new(Arc::new(roots)),
             commit: tokio::sync::Mutex::new(()),
             snapshot_change: tokio::sync::Mutex::new(()),
@@ -268,13 +274,13 @@ impl FileSystem {
         if let Some(inode) = self.table.find(node) {
             return Ok(inode);
         }
-        let _use = self.grace.enter(node.file.0);
+        let _use = self.grace.enter(node.file.number);
         loop {
             if let Some(inode) = self.table.find(node) {
                 return Ok(inode);
             }
             let roots = self.roots.lock().clone();
-            let catalog = self.catalog(&roots, node.view)?;
+            let catalog = self.catalog(&roots, node.view, node.file.branch).await?;
             self.counters.inode_loads.add(1);
             let value = self.load(&catalog, node.file).await?.ok_or(FileError::NoEntry)?;
             let inode = Arc::new(Inode::load(value));
@@ -287,29 +293,47 @@ impl FileSystem {
 
     /// Brings the inodes of files of one view into memory, neighbours in the catalog by one look-up. What cannot be had so is left
     /// to who asks for it.
-    pub(crate) async fn load_neighbours(&self, view: View, files: impl Iterator<Item = FileId>) {
-        let node = |file: u64| Node { view, file: FileId(file) };
-        let mut missing: Vec<u64> =
-            files.map(|file| file.0).filter(|file| self.table.find(node(*file)).is_none()).collect();
-        let Some(&first) = missing.first() else { return };
+    pub(crate) async fn load_neighbours(&self, view: View, files: &[FileId]) {
+        let Some(&first) = files.first() else { return };
+        let node = |number: u64| Node { view, file: first.beside(number) };
+        let neighbours = files.iter().filter(|file| file.branch == first.branch).map(|file| file.number);
+        let mut missing: Vec<u64> = neighbours.filter(|number| self.table.find(node(*number)).is_none()).collect();
+        if missing.is_empty() {
+            return;
+        }
         missing.sort_unstable();
-        let _use = self.grace.enter(first);
+        let _use = self.grace.enter(first.number);
         let roots = self.roots.lock().clone();
-        let Ok(catalog) = self.catalog(&roots, view) else { return };
+        let Ok(catalog) = self.catalog(&roots, view, first.branch).await else { return };
         let Ok(found) = self.trees.get_many(&catalog, &missing).await else { return };
         self.counters.inode_loads.add(found.len() as u64);
         for (file, bytes) in found {
-            let Ok(value) = InodeValue::decode(FileId(file), &bytes) else { continue };
+            let Ok(value) = InodeValue::decode(first.beside(file), &bytes) else { continue };
             let is_current = || Arc::ptr_eq(&roots, &self.roots.lock());
             self.table.insert(node(file), Arc::new(Inode::load(value)), is_current);
         }
     }
 
-    fn catalog(&self, roots: &Roots, view: View) -> Result<Root, FileError> {
-        match view {
-            View::LIVE => Ok(roots.catalog.clone()),
-            View(view) => Ok(self.snapshots.lock().get(&view).ok_or(FileError::Stale)?.catalog.clone()),
-        }
+    /// The catalog of a branch in a view. Those of the present's branches are replaced before `roots` is: who finds the same roots
+    /// afterwards had the newest.
+    pub(crate) async fn catalog(&self, roots: &Roots, view: View, branch: u32) -> Result<Root, FileError> {
+        let list = match (view, branch) {
+            (View::LIVE, 0) => return Ok(roots.catalog.clone()),
+            (View::LIVE, branch) => {
+                let branches = self.branches.lock();
+                return branches.get(&branch).map(|branch| branch.catalog.clone()).ok_or(FileError::Stale);
+            }
+            (View(view), branch) => {
+                let snapshots = self.snapshots.lock();
+                let snapshot = snapshots.get(&view).ok_or(FileError::Stale)?;
+                if branch == 0 {
+                    return Ok(snapshot.catalog.clone());
+                }
+                snapshot.branches.clone()
+            }
+        };
+        let bytes = self.trees.get(&list, u64::from(branch)).await?.ok_or(FileError::Stale)?;
+        Ok(decode_branch(u64::from(branch), &bytes)?.1.catalog)
     }
 
     /// The live inode of a file that still has a name or a user.
@@ -319,7 +343,7 @@ impl FileSystem {
     }
 
     pub(crate) async fn load(&self, catalog: &Root, file: FileId) -> Result<Option<InodeValue>, FileError> {
-        let Some(bytes) = self.trees.get(catalog, file.0).await? else { return Ok(None) };
+        let Some(bytes) = self.trees.get(catalog, file.number).await? else { return Ok(None) };
         let value = InodeValue::decode(file, &bytes)
             .map_err(|error| corrupt("inode", format!("catalog entry of {file}"), error))?;
         Ok(Some(value))
@@ -368,7 +392,8 @@ impl FileSystem {
         }
         let counter = directory.ids.start;
         directory.ids.start += 1;
-        FileId::new(self.node(), counter).expect("2^48 files need centuries")
+        let number = FileId::new(self.node(), counter).expect("2^48 files need centuries").number;
+        directory.attributes.file.beside(number)
     }
 
     fn node(&self) -> NodeNumber {
@@ -420,6 +445,16 @@ pub(crate) fn undecodable(what: &'static str, place: String, error: base::codec:
 /// The same as an error of this layer.
 pub(crate) fn corrupt(what: &'static str, place: String, error: base::codec::DecodeError) -> FileError {
     FileError::Store(undecodable(what, place, error))
+}
+
+/// An entry of a list of branches: its number, which is never the main branch's, and what it is.
+pub(crate) fn decode_branch(branch: u64, bytes: &[u8]) -> Result<(u32, BranchValue), StoreError> {
+    let place = || format!("branch {branch}");
+    let value = BranchValue::decode(bytes).map_err(|error| undecodable("branch", place(), error))?;
+    match u32::try_from(branch) {
+        Ok(number) if number > 0 => Ok((number, value)),
+        _ => Err(untrue("branch", place(), "the number of a branch that a clone has", &branch)),
+    }
 }
 
 /// What was decoded and cannot be true.

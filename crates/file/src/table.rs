@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
-use crate::attributes::Node;
+use crate::attributes::{Node, View};
 use crate::inode::Inode;
 
 /// Locks of their own, so that two CPUs seldom meet.
@@ -43,7 +43,7 @@ impl Table {
 
     fn shard(&self, node: Node) -> &Mutex<Shard> {
         // Ids are given in runs of 64: the next bits spread directories, the low bits files.
-        let mixed = (node.file.0 ^ (node.file.0 >> 6)) as usize;
+        let mixed = (u64::from(node.file.branch) ^ node.file.number ^ (node.file.number >> 6)) as usize;
         &self.shards[mixed % SHARDS]
     }
 
@@ -81,10 +81,19 @@ impl Table {
     }
 
     /// Takes every inode of a view out.
-    pub(crate) fn remove_view(&self, view: crate::attributes::View) {
+    pub(crate) fn remove_view(&self, view: View) {
         for shard in &self.shards {
             let mut shard = shard.lock();
             shard.inodes.retain(|node, _| node.view != view);
+            shard.forget_removed();
+        }
+    }
+
+    /// Takes every inode of a branch out.
+    pub(crate) fn remove_branch(&self, branch: u32) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.inodes.retain(|node, _| node.view != View::LIVE || node.file.branch != branch);
             shard.forget_removed();
         }
     }

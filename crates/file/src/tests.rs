@@ -3,6 +3,7 @@
 
 mod admission;
 mod check;
+mod clones;
 mod content;
 mod dying;
 mod format;

@@ -282,7 +282,7 @@ impl FileSystem {
     ) -> Result<Option<u64>, FileError> {
         let _flush = self.lock_flush(target).await;
         // No lock is waited for from here on (I-90).
-        let _use = self.grace.enter(target.file.0);
+        let _use = self.grace.enter(target.file.number);
         let (settled, memory) = self.layers(source, range.clone()).await?;
         // The source may drop these chunks before the record below names them again, a snapshot by being deleted. A pass of reclaim
         // that has looked at the records already keeps only what is put or asked for (I-95).

@@ -6,6 +6,7 @@
 //! The same program is the helper of mount(8) when it is called `mount.hydrafs`, and of umount(8) when it is called
 //! `umount.fuse.hydrafs` (`hydrafs doctor --fix` makes the links).
 
+mod clone;
 mod completion;
 mod cp;
 mod disk;
@@ -84,6 +85,7 @@ enum Verb {
     Disk(disk::Arguments),
     Policy(policy::Arguments),
     Snapshot(snapshot::Arguments),
+    Clone(clone::Arguments),
     Cp(cp::Arguments),
     Doctor(doctor::Arguments),
     Completion(completion::Arguments),
@@ -128,6 +130,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Disk(arguments) => disk::run(&arguments),
         Verb::Policy(arguments) => policy::run(&arguments),
         Verb::Snapshot(arguments) => snapshot::run(&arguments),
+        Verb::Clone(arguments) => clone::run(&arguments),
         Verb::Cp(arguments) => cp::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Completion(arguments) => completion::run(&arguments),

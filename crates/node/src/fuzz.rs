@@ -102,14 +102,14 @@ fn descriptor() -> OwnedFd {
 }
 
 fn handovers() -> Vec<Vec<u8>> {
-    let old = Node { view: View(3), file: FileId(9) };
+    let old = Node { view: View(3), file: FileId::main(9) };
     let handover = |references, known| Handover {
         lock: descriptor(),
         references,
         numbers: (1 << 63 | 5, known),
         session: Some((descriptor(), b"session".to_vec())),
     };
-    let full = handover(vec![(FileId(1), 3), (FileId(9), 1)], vec![(1 << 63 | 4, old, 2)]);
+    let full = handover(vec![(FileId::main(1), 3), (FileId::main(9), 1)], vec![(1 << 63 | 4, old, 2)]);
     vec![full.encode(), handover(Vec::new(), Vec::new()).encode()]
 }
 

@@ -45,7 +45,7 @@ use crate::failure::Failure;
 /// First bytes of a hand-over.
 const MARK: [u8; 8] = *b"HydraFSh";
 /// Version of the body and of what is said after it. Whoever changes what a byte of it means raises this. 2: "go".
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Mark, version, descriptors, length.
 const HEAD_BYTES: usize = 8 + 4 + 4 + 8;
 /// Longest body: a hundred million references.
@@ -136,7 +136,7 @@ impl Handover {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(64 + self.references.len() * 12);
+        let mut writer = Writer::with_capacity(64 + self.references.len() * 16);
         writer.u64(self.references.len() as u64);
         for (file, count) in &self.references {
             writer.file(*file).u32(*count);
@@ -155,11 +155,11 @@ impl Handover {
     pub(crate) fn decode(body: &[u8], mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<Handover, DecodeError> {
         let mut reader = Reader::new(body);
         let node = |reader: &mut Reader<'_>| -> Result<Node, DecodeError> {
-            Ok(Node { view: View(reader.u32("a view")?), file: FileId(reader.u64("a file")?) })
+            Ok(Node { view: View(reader.u32("a view")?), file: reader.file("a file")? })
         };
         let mut references = Vec::new();
         for _ in 0..reader.u64("the number of references")? {
-            references.push((FileId(reader.u64("a file")?), reader.u32("a count")?));
+            references.push((reader.file("a file")?, reader.u32("a count")?));
         }
         let next = reader.u64("the next number")?;
         let mut known = Vec::new();
@@ -254,10 +254,10 @@ mod tests {
 
     fn handover() -> Handover {
         let descriptor = || OwnedFd::from(std::io::pipe().expect("a pipe").0);
-        let old = Node { view: View(3), file: FileId(9) };
+        let old = Node { view: View(3), file: FileId::main(9) };
         Handover {
             lock: descriptor(),
-            references: (0..100_000).map(|count| (FileId(u64::from(count)), count + 1)).collect(),
+            references: (0..100_000).map(|count| (FileId::main(u64::from(count)), count + 1)).collect(),
             numbers: (1 << 63 | 5, vec![(1 << 63 | 4, old, 2)]),
             session: Some((descriptor(), b"session".to_vec())),
         }

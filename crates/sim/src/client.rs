@@ -3,10 +3,12 @@
 //! The operation is drawn, its outcome predicted by the model, then the file system is called. `begin` notes the change before
 //! the call and `acknowledge` after it, so that whoever ends the life knows what was under way.
 //!
+//! - `clones`: cloning directories
 //! - `names`: creating, linking, removing, renaming, attributes
 //! - `contents`: writing, truncating, allocating, copying
 //! - `looks`: reading, listing, `stat`; syncs
 
+mod clones;
 mod contents;
 mod looks;
 mod names;
@@ -26,7 +28,11 @@ use crate::shared::{Judgement, Shared, Stop, describe};
 const NODES_MAX: usize = 70;
 
 /// Numbers of operations: what comes often has several.
-pub(crate) const OPERATIONS: u64 = 142;
+pub(crate) const OPERATIONS: u64 = 145;
+/// Of them, those that clone, at the end: a seed of a plan without clones draws from the others.
+const CLONING: u64 = 3;
+/// One operation in so many is one of those.
+const CLONES_ONE_IN: u64 = 25;
 
 /// See the module's head.
 pub(crate) struct Client {
@@ -73,7 +79,9 @@ impl Client {
     }
 
     async fn operation(&mut self) -> Done {
-        let number = self.random.below(OPERATIONS);
+        let clones = self.shared.plan.clones && self.random.one_in(CLONES_ONE_IN);
+        let (first, count) = if clones { (OPERATIONS - CLONING, CLONING) } else { (0, OPERATIONS - CLONING) };
+        let number = first + self.random.below(count);
         self.perform(number).await
     }
 
@@ -113,6 +121,8 @@ impl Client {
             137 => self.sync_directory().await,
             138..=139 => self.sync_all().await,
             140 => self.commit().await,
+            142..=143 => self.clone_tree().await,
+            144 => self.clone_from_snapshot().await,
             _ => self.look_at_all().await,
         }
     }

@@ -495,7 +495,7 @@ fn judge_repaired(image: &Image, found: &Found, after: &Trees, left: &[String]) 
 fn without_names(attributes: &Attributes) -> Attributes {
     let size = if attributes.kind == Kind::Directory { 0 } else { attributes.size };
     let changed = Timestamp::default();
-    Attributes { links: 0, parent: FileId(0), size, changed, ..attributes.clone() }
+    Attributes { links: 0, parent: FileId::NONE, size, changed, ..attributes.clone() }
 }
 
 impl Damage {

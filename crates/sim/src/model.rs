@@ -31,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) file: Option<FileId>,
     pub(crate) xattrs: BTreeMap<Name, Arc<Vec<u8>>>,
     pub(crate) entries: BTreeMap<Name, Key>,
+    /// Names that count and lead nowhere: those beside what was cloned, of a file in a clone.
+    pub(crate) hidden: u32,
     pub(crate) target: Vec<u8>,
     pub(crate) content: Arc<Content>,
 }
@@ -44,6 +46,7 @@ impl Node {
             file: None,
             xattrs: BTreeMap::new(),
             entries: BTreeMap::new(),
+            hidden: 0,
             target: target.to_vec(),
             content: Arc::new(Content::empty()),
         }
@@ -63,6 +66,7 @@ pub(crate) enum Refusal {
     NoAttribute,
     NameTooLong,
     NotSupported,
+    CrossView,
 }
 
 impl Refusal {
@@ -80,6 +84,7 @@ impl Refusal {
                 | (Refusal::NoAttribute, FileError::NoAttribute)
                 | (Refusal::NameTooLong, FileError::NameTooLong)
                 | (Refusal::NotSupported, FileError::NotSupported(_))
+                | (Refusal::CrossView, FileError::CrossView)
         )
     }
 }
@@ -128,6 +133,11 @@ impl Model {
         key
     }
 
+    /// The branch that a node is of.
+    fn branch(&self, key: Key) -> u32 {
+        self.node(key).file.map_or(0, |file| file.branch)
+    }
+
     /// Names that lead to a node.
     pub(crate) fn names_of(&self, key: Key) -> Vec<(Key, Name)> {
         let named = self.nodes.iter().flat_map(|(parent, node)| {
@@ -143,7 +153,7 @@ impl Model {
             Kind::Directory => {
                 2 + node.entries.values().filter(|child| self.node(**child).kind == Kind::Directory).count()
             }
-            _ => self.nodes.values().map(|node| node.entries.values().filter(|child| **child == key).count()).sum(),
+            _ => node.hidden as usize + self.names_of(key).len(),
         };
         u32::try_from(count).expect("few nodes")
     }
@@ -237,7 +247,60 @@ impl Model {
         }
     }
 
+    /// Everything below a directory of a model, itself first.
+    fn below(&self, top: Key) -> Vec<Key> {
+        let (mut found, mut at) = (vec![top], 0);
+        while at < found.len() {
+            let children: BTreeSet<Key> = self.node(found[at]).entries.values().copied().collect();
+            for child in children {
+                if !found.contains(&child) {
+                    found.push(child);
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+
+    /// What of `source` becomes which new node of `self` when it is cloned.
+    pub(crate) fn clone_keys(&self, source: &Model, top: Key) -> BTreeMap<Key, Key> {
+        source.below(top).into_iter().zip(self.next..).collect()
+    }
+
+    /// A directory of `source`, which may be an old model of the same client, with everything below it once more.
+    pub(crate) fn clone_tree(&self, source: &Model, top: Key, parent: Key, name: &[u8]) -> Change {
+        if name.len() > base::limits::NAME_BYTES_MAX {
+            return Err(Refusal::NameTooLong);
+        }
+        if self.lookup(parent, name).is_some() {
+            return Err(Refusal::Exists);
+        }
+        if source.node(top).kind != Kind::Directory {
+            return Err(Refusal::NotDirectory);
+        }
+        let keys = self.clone_keys(source, top);
+        if keys.keys().any(|key| source.branch(*key) != source.branch(top)) {
+            return Err(Refusal::NotSupported);
+        }
+        let mut model = self.clone();
+        for key in source.below(top) {
+            let mut node = source.node(key).clone();
+            node.file = None;
+            if node.kind != Kind::Directory {
+                let within = source.names_of(key).iter().filter(|(parent, _)| keys.contains_key(parent)).count();
+                node.hidden = source.links(key) - u32::try_from(within).expect("few names");
+            }
+            node.entries.values_mut().for_each(|child| *child = keys[child]);
+            assert_eq!(model.add(node), keys[&key]);
+        }
+        model.node_mut(parent).entries.insert(name.to_vec(), keys[&top]);
+        Ok(model)
+    }
+
     pub(crate) fn link(&self, key: Key, parent: Key, name: &[u8]) -> Change {
+        if self.branch(key) != self.branch(parent) {
+            return Err(Refusal::CrossView);
+        }
         if self.node(key).kind == Kind::Directory {
             return Err(Refusal::NotPermitted);
         }
@@ -264,6 +327,9 @@ impl Model {
     }
 
     pub(crate) fn rename(&self, from: Key, from_name: &[u8], to: Key, to_name: &[u8], mode: RenameMode) -> Change {
+        if self.branch(from) != self.branch(to) {
+            return Err(Refusal::CrossView);
+        }
         let moved = self.lookup(from, from_name).ok_or(Refusal::NoEntry)?;
         let replaced = self.lookup(to, to_name);
         match (replaced, mode) {

@@ -54,6 +54,8 @@ pub struct Plan {
     pub flushes_in_steps: bool,
     /// Whether everything lies on two disks, of which one at a time fails, is gone, or rots.
     pub loses_disks: bool,
+    /// Whether clients clone directories.
+    pub clones: bool,
     /// Most operations of a client in one life.
     pub operations: u64,
     /// Most lives.
@@ -72,6 +74,7 @@ const BASE: Plan = Plan {
     reclaims_often: false,
     flushes_in_steps: false,
     loses_disks: false,
+    clones: false,
     operations: 160,
     lives: 3,
     sabotage: None,
@@ -139,6 +142,16 @@ const PLANS: &[Plan] = &[
         loses_disks: true,
         cuts_power: true,
         lives: 6,
+        ..BASE
+    },
+    Plan {
+        name: "clones",
+        about: "directories are cloned, room is reclaimed all the time, and the power goes",
+        clones: true,
+        reclaims_often: true,
+        cuts_power: true,
+        operations: 240,
+        lives: 4,
         ..BASE
     },
     Plan { name: "long", about: "many operations and lives", cuts_power: true, operations: 600, lives: 5, ..BASE },

@@ -190,9 +190,14 @@ impl Shared {
 
     /// The id of the new node of the last change.
     pub(crate) fn name_file(&self, client: usize, key: Key, file: FileId) {
+        self.name_files(client, std::iter::once((key, file)));
+    }
+
+    /// The ids of the new nodes of the last change.
+    pub(crate) fn name_files(&self, client: usize, files: impl Iterator<Item = (Key, FileId)>) {
         let mut state = self.state();
         let step = state.histories[client].steps.last_mut().expect("just acknowledged");
-        step.model.node_mut(key).file = Some(file);
+        files.for_each(|(key, file)| step.model.node_mut(key).file = Some(file));
     }
 
     /// A sync that began when these steps were acknowledged has succeeded: of everything, or of one file's content.

@@ -166,8 +166,9 @@ impl Tree {
         expect("mode", u64::from(node.mode), u64::from(attributes.mode));
         expect("group", u64::from(node.gid), u64::from(attributes.gid));
         expect("link count", u64::from(model.links(key)), u64::from(attributes.links));
-        expect("id", node.file.unwrap_or(file).0, file.0);
-        expect("own id", file.0, attributes.file.0);
+        expect("id", node.file.unwrap_or(file).number, file.number);
+        expect("branch", u64::from(node.file.unwrap_or(file).branch), u64::from(file.branch));
+        expect("own id", file.number, attributes.file.number);
         match node.kind {
             Kind::Regular => expect("count of bytes that can be read", attributes.size, seen.content.size()),
             _ => expect("size", model.size(key), attributes.size),
@@ -175,7 +176,7 @@ impl Tree {
         if node.kind == Kind::Directory
             && let Some(parent) = model.parent(key).and_then(|parent| model.node(parent).file)
         {
-            expect("parent", parent.0, attributes.parent.0);
+            expect("parent", parent.number, attributes.parent.number);
         }
         if node.xattrs != seen.xattrs {
             let (expected, found) = (show_xattrs(&node.xattrs), show_xattrs(&seen.xattrs));
@@ -199,6 +200,10 @@ impl Tree {
             let entries = seen.entries.iter().filter_map(|(name, (file, _))| Some((name.clone(), *keys.get(file)?)));
             model.node_mut(keys[file]).entries = entries.collect();
         }
+        for (file, seen) in self.nodes.iter().filter(|(_, seen)| seen.attributes.kind != Kind::Directory) {
+            let names = u32::try_from(model.names_of(keys[file]).len()).expect("few names");
+            model.node_mut(keys[file]).hidden = seen.attributes.links.saturating_sub(names);
+        }
         model
     }
 }
@@ -211,6 +216,7 @@ fn to_node(seen: &Seen) -> model::Node {
         file: Some(seen.attributes.file),
         xattrs: seen.xattrs.clone(),
         entries: BTreeMap::new(),
+        hidden: 0,
         target: seen.target.clone(),
         content: Arc::new(seen.content.clone()),
     }

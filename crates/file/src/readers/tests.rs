@@ -11,7 +11,7 @@ use crate::attributes::{Node, View};
 
 const MAX: u64 = 8 << 20;
 const SIZE: u64 = 1 << 40;
-const NODE: Node = Node { view: View::LIVE, file: FileId(77) };
+const NODE: Node = Node { view: View::LIVE, file: FileId::main(77) };
 
 /// Reads one after the other; what was asked for in all of them.
 fn read_all(reads: impl IntoIterator<Item = Range<u64>>) -> (Vec<Ahead>, Readers) {
@@ -115,7 +115,7 @@ fn two_reads_that_changed_places_are_a_stream_all_the_same() {
 #[test]
 fn files_that_share_a_place_and_views_are_told_apart() {
     let readers = Readers::new(MAX);
-    let other = Node::live(FileId(77 + PLACES as u64));
+    let other = Node::live(FileId::main(77 + PLACES as u64));
     readers.note(NODE, 0..4096, SIZE, true);
     readers.note(other, 0..4096, SIZE, true);
     assert!(is_nothing(&readers.note(NODE, 4096..8192, SIZE, true)));

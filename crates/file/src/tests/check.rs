@@ -48,7 +48,7 @@ async fn put(system: &FileSystem, tree: &mut Root, key: u64, value: Option<Vec<u
 async fn change(system: &FileSystem, roots: &mut Roots, file: FileId, lie: impl AsyncFnOnce(&mut InodeValue)) {
     let mut inode = system.load(&roots.catalog, file).await.unwrap().unwrap();
     lie(&mut inode).await;
-    put(system, &mut roots.catalog, file.0, Some(inode.encode())).await;
+    put(system, &mut roots.catalog, file.number, Some(inode.encode())).await;
 }
 
 /// Tells the lie that `code` is about.
@@ -62,7 +62,7 @@ async fn tell(code: &str, system: &FileSystem, roots: &mut Roots, known: &Known)
             assert!(!system.cookies(&entry.name).contains(&elsewhere));
             let lie = async |inode: &mut InodeValue| {
                 put(system, &mut inode.base.tree, known.cookie, None).await;
-                put(system, &mut inode.base.tree, elsewhere, Some(encode_entry(&entry))).await;
+                put(system, &mut inode.base.tree, elsewhere, Some(encode_entry(&entry, 0))).await;
             };
             change(system, roots, known.directory, lie).await;
         }
@@ -73,7 +73,7 @@ async fn tell(code: &str, system: &FileSystem, roots: &mut Roots, known: &Known)
             unlinked.attributes.links = 0;
             let file = FileId::new(known.file.node(), roots.next_counter).unwrap();
             roots.next_counter += 1;
-            put(system, &mut roots.catalog, file.0, Some(unlinked.encode())).await;
+            put(system, &mut roots.catalog, file.number, Some(unlinked.encode())).await;
         }
         // A list that is none.
         "HF1014, of none" => {
@@ -85,7 +85,7 @@ async fn tell(code: &str, system: &FileSystem, roots: &mut Roots, known: &Known)
         "HF1019" => {
             let entry = Entry { kind: Kind::Fifo, ..entry };
             let lie = async |inode: &mut InodeValue| {
-                put(system, &mut inode.base.tree, known.cookie, Some(encode_entry(&entry))).await
+                put(system, &mut inode.base.tree, known.cookie, Some(encode_entry(&entry, 0))).await
             };
             change(system, roots, known.directory, lie).await;
         }

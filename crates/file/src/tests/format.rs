@@ -9,8 +9,8 @@ use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use crate::attributes::{Attributes, Kind};
 use crate::extent::Extent;
 use crate::format::{
-    Base, Change, Content, Entry, InodeValue, Record, Root, Roots, SnapshotValue, XattrPlace, decode_extent,
-    decode_record, decode_xattrs, encode_record,
+    Base, BranchValue, Change, Content, Entry, InodeValue, Record, Root, Roots, SnapshotValue, XattrPlace,
+    decode_extent, decode_record, decode_xattrs, encode_record,
 };
 
 pub(super) fn attributes(file: FileId) -> Attributes {
@@ -28,7 +28,7 @@ pub(super) fn attributes(file: FileId) -> Attributes {
         modified: Timestamp::new(1 << 35, 1),
         changed: Timestamp::new(0, 0),
         born: Timestamp::new(7, 7),
-        parent: FileId(0),
+        parent: FileId::main(0),
         resilience: store::Resilience::Copies(3),
         is_preallocated: true,
     }
@@ -38,8 +38,8 @@ pub(super) fn changes() -> Vec<Change> {
     let chunk = Extent::Chunk { address: ChunkAddress([9; 32]), skip: 5, chunk_bytes: 100 };
     let now = Timestamp::new(1, 2);
     vec![
-        Change::Create { attributes: attributes(FileId(77)), target: Bytes::from_static(b"../target") },
-        Change::Attributes(attributes(FileId(77))),
+        Change::Create { attributes: attributes(FileId::main(77)), target: Bytes::from_static(b"../target") },
+        Change::Attributes(attributes(FileId::main(77))),
         Change::Write {
             size: 9,
             mode: 0o600,
@@ -56,7 +56,7 @@ pub(super) fn changes() -> Vec<Change> {
         Change::Xattr { name: b"user.a".to_vec(), value: None },
         Change::Insert {
             cookie: 300,
-            entry: Entry { file: FileId(5), kind: Kind::Symlink, name: b"\xff".as_slice().into() },
+            entry: Entry { file: FileId::main(5), kind: Kind::Symlink, name: b"\xff".as_slice().into() },
         },
         Change::Remove { cookie: u64::MAX },
         Change::Gone,
@@ -70,8 +70,16 @@ fn records_survive_and_chain() {
     let mut expected = Vec::new();
     for change in changes() {
         let time = Timestamp::new(10, 20);
-        version = encode_record(FileId(77), &version, time, &change, &mut frame);
-        expected.push(Record { file: FileId(77), version, time, change });
+        version = encode_record(FileId::main(77), &version, time, &change, &mut frame);
+        expected.push(Record { file: FileId::main(77), version, time, change });
+    }
+    let top = FileId { branch: 9, number: 77 };
+    let attributes = Attributes { kind: Kind::Directory, parent: FileId::main(3), ..attributes(top) };
+    for catalog in [Root::Inline(Bytes::from_static(b"leaf")), Root::Node { address: ChunkAddress([3; 32]), level: 1 }]
+    {
+        let (time, change) = (Timestamp::new(10, 20), Change::Branch { catalog, attributes: attributes.clone() });
+        version = encode_record(top, &version, time, &change, &mut frame);
+        expected.push(Record { file: top, version, time, change });
     }
     let mut reader = Reader::new(frame.bytes());
     let mut chain = 1;
@@ -88,7 +96,7 @@ fn records_survive_and_chain() {
 fn a_truncated_record_is_refused() {
     for change in changes() {
         let mut frame = Writer::default();
-        encode_record(FileId(77), &Version::default(), Timestamp::new(0, 0), &change, &mut frame);
+        encode_record(FileId::main(77), &Version::default(), Timestamp::new(0, 0), &change, &mut frame);
         for length in 0..frame.bytes().len() {
             assert!(decode_record(&mut Reader::new(&frame.bytes()[..length])).is_err(), "{change:?} cut at {length}");
         }
@@ -104,6 +112,7 @@ fn roots_and_inodes_survive() {
         orphans: Root::Inline(Bytes::from_static(b"leaf")),
         next_counter: 1 << 47,
         next_view: 9,
+        branches: Root::Node { address: ChunkAddress([4; 32]), level: 0 },
     };
     assert_eq!(Roots::decode(&roots.encode()).unwrap(), roots);
     for xattrs in
@@ -111,22 +120,58 @@ fn roots_and_inodes_survive() {
     {
         let base =
             Base { tree: node.clone(), target: Bytes::from_static(b"t"), xattrs, allocated: 4096, is_orphan: false };
-        let value = InodeValue { attributes: attributes(FileId(4)), version: Version::default(), base };
-        assert_eq!(InodeValue::decode(FileId(4), &value.encode()).unwrap(), value);
+        let value = InodeValue { attributes: attributes(FileId::main(4)), version: Version::default(), base };
+        assert_eq!(InodeValue::decode(FileId::main(4), &value.encode()).unwrap(), value);
     }
-    let snapshot = SnapshotValue { taken: Timestamp::new(4, 5), catalog: node, name: "näme".to_owned() };
-    assert_eq!(SnapshotValue::decode(&snapshot.encode()).unwrap(), snapshot);
+    for branches in [Root::Empty, Root::Inline(Bytes::from_static(b"leaf"))] {
+        let (catalog, name) = (node.clone(), "näme".to_owned());
+        let snapshot = SnapshotValue { taken: Timestamp::new(4, 5), catalog, name, branches };
+        assert_eq!(SnapshotValue::decode(&snapshot.encode()).unwrap(), snapshot);
+    }
+    let branch = BranchValue { catalog: node, orphans: Root::Empty, top: 77 };
+    assert_eq!(BranchValue::decode(&branch.encode()).unwrap(), branch);
+}
+
+/// What a directory of a branch names is of that branch, whoever wrote it; but for the top of a clone.
+#[test]
+fn files_are_of_the_branch_that_names_them() {
+    let encoded = |entry: &Entry, home| {
+        let mut writer = Writer::default();
+        entry.encode(home, &mut writer);
+        writer.into_bytes()
+    };
+    let entry = |file| Entry { file, kind: Kind::Directory, name: b"name"[..].into() };
+    let inherited = encoded(&entry(FileId::main(9)), 0);
+    let file = |bytes: &[u8], home| Entry::decode(home, &mut Reader::new(bytes)).unwrap().file;
+    assert_eq!(file(&inherited, 5), FileId { branch: 5, number: 9 });
+    for top in [FileId { branch: 7, number: 9 }, FileId::main(9)] {
+        assert_eq!(file(&encoded(&entry(top), 5), 5), top);
+    }
+
+    let top = FileId { branch: 7, number: 9 };
+    let base = || Base {
+        tree: Root::Empty,
+        target: Bytes::new(),
+        xattrs: XattrPlace::None,
+        allocated: 4096,
+        is_orphan: false,
+    };
+    for parent in [FileId::NONE, FileId::main(3), FileId { branch: 7, number: 3 }] {
+        let attributes = Attributes { parent, ..attributes(top) };
+        let value = InodeValue { attributes, version: Version::default(), base: base() };
+        assert_eq!(InodeValue::decode(top, &value.encode()).unwrap(), value);
+    }
 }
 
 proptest! {
     #[test]
-    fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0..9_u8) {
+    fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0..10_u8) {
         let _ = Roots::decode(&bytes);
-        let _ = InodeValue::decode(FileId(1), &bytes);
+        let _ = InodeValue::decode(FileId::main(1), &bytes);
         let _ = SnapshotValue::decode(&bytes);
         let _ = decode_xattrs(&bytes);
         let _ = decode_extent(&mut Reader::new(&bytes));
-        let _ = Entry::decode(&mut Reader::new(&bytes));
+        let _ = Entry::decode(5, &mut Reader::new(&bytes));
         let _ = crate::tree::encoded_again(&bytes, 0);
         // A frame whose length and kind are plausible, so that more than the first field is looked at.
         let mut frame = Vec::from(u32::try_from(bytes.len() + 21).unwrap().to_le_bytes());
@@ -139,7 +184,7 @@ proptest! {
     #[test]
     fn a_changed_byte_of_a_record_breaks_its_chain(at in any::<proptest::sample::Index>(), flip in 1..=255_u8, which in 0..8_usize) {
         let mut frame = Writer::default();
-        encode_record(FileId(77), &Version::default(), Timestamp::new(0, 0), &changes()[which], &mut frame);
+        encode_record(FileId::main(77), &Version::default(), Timestamp::new(0, 0), &changes()[which], &mut frame);
         let mut bytes = frame.bytes().to_vec();
         let at = at.index(bytes.len());
         bytes[at] ^= flip;

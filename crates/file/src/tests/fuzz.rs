@@ -11,11 +11,11 @@ use crate::acl;
 use crate::attributes::Kind;
 use crate::extent::Extent;
 use crate::format::{
-    Base, Entry, InodeValue, Root, Roots, SnapshotValue, XattrPlace, Xattrs, decode_extent, decode_record,
+    Base, BranchValue, Entry, InodeValue, Root, Roots, SnapshotValue, XattrPlace, Xattrs, decode_extent, decode_record,
     decode_xattrs, encode_extent, encode_record, encode_xattrs,
 };
 
-const FILE: FileId = FileId(77);
+const FILE: FileId = FileId::main(77);
 const NODE: Root = Root::Node { address: ChunkAddress([3; 32]), level: 2 };
 
 const TARGETS: &[Target] = &[
@@ -23,9 +23,16 @@ const TARGETS: &[Target] = &[
         name: "roots",
         cases: CASES,
         samples: || {
-            let roots = |catalog, orphans| Roots { catalog, snapshots: NODE, orphans, next_counter: 9, next_view: 4 };
+            let roots = |catalog, orphans, branches| Roots {
+                catalog,
+                snapshots: NODE,
+                orphans,
+                next_counter: 9,
+                next_view: 4,
+                branches,
+            };
             let inline = Root::Inline(Bytes::from_static(b"leaf"));
-            vec![roots(NODE, Root::Empty).encode(), roots(inline.clone(), inline).encode()]
+            vec![roots(NODE, Root::Empty, Root::Empty).encode(), roots(inline.clone(), inline, NODE).encode()]
         },
         repair: no_repair,
         check: |bytes| {
@@ -54,13 +61,26 @@ const TARGETS: &[Target] = &[
         },
     },
     Target {
+        name: "branch",
+        cases: CASES,
+        samples: || {
+            let branch = |catalog, orphans, top| BranchValue { catalog, orphans, top }.encode();
+            vec![branch(NODE, Root::Empty, 5), branch(Root::Inline(Bytes::from_static(b"leaf")), NODE, 0)]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            expect_canonical(bytes, &BranchValue::decode(bytes).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
         name: "snapshot",
         cases: CASES,
         samples: || {
-            let snapshot = |catalog, name: &str| {
-                SnapshotValue { taken: Timestamp::new(-4, 5), catalog, name: name.to_owned() }.encode()
+            let snapshot = |catalog, name: &str, branches| {
+                SnapshotValue { taken: Timestamp::new(-4, 5), catalog, name: name.to_owned(), branches }.encode()
             };
-            vec![snapshot(NODE, "n\u{e4}me"), snapshot(Root::Empty, "x")]
+            vec![snapshot(NODE, "n\u{e4}me", Root::Empty), snapshot(Root::Empty, "x", NODE)]
         },
         repair: no_repair,
         check: |bytes| {
@@ -107,12 +127,13 @@ const TARGETS: &[Target] = &[
         cases: CASES,
         samples: || {
             let entry = |kind, name: &[u8]| entry_bytes(&Entry { file: FILE, kind, name: name.into() });
-            vec![entry(Kind::Directory, b"name"), entry(Kind::Socket, &[0xff; 255])]
+            let top = Entry { file: FileId { branch: 9, number: 5 }, kind: Kind::Directory, name: b"clone"[..].into() };
+            vec![entry(Kind::Directory, b"name"), entry(Kind::Socket, &[0xff; 255]), entry_bytes(&top)]
         },
         repair: no_repair,
         check: |bytes| {
             let mut reader = Reader::new(bytes);
-            let entry = Entry::decode(&mut reader).map_err(words)?;
+            let entry = Entry::decode(FILE.branch, &mut reader).map_err(words)?;
             expect_canonical(&bytes[..reader.offset()], &entry_bytes(&entry));
             Ok(())
         },
@@ -201,7 +222,7 @@ fn extent_bytes(length: u64, extent: &Extent) -> Vec<u8> {
 
 fn entry_bytes(entry: &Entry) -> Vec<u8> {
     let mut writer = Writer::default();
-    entry.encode(&mut writer);
+    entry.encode(FILE.branch, &mut writer);
     writer.into_bytes()
 }
 

@@ -102,7 +102,7 @@ static IMAGE: LazyLock<Image> = LazyLock::new(|| {
         let (mut values, mut nodes, mut xattrs) =
             (Vec::new(), nodes_of(&trees, &store, &roots.catalog, 0).await, Vec::new());
         for (file, bytes) in &catalog {
-            let base = InodeValue::decode(FileId(*file), bytes).unwrap().base;
+            let base = InodeValue::decode(FileId::main(*file), bytes).unwrap().base;
             values.push((*file, entries_of(&trees, &base.tree).await));
             nodes.extend(nodes_of(&trees, &store, &base.tree, *file).await);
             match base.xattrs {
@@ -305,7 +305,7 @@ async fn tell(world: &World, disk: &SimDisk, lie: Lie) -> Result<(), String> {
 }
 
 fn inode(file: u64) -> Result<InodeValue, String> {
-    Ok(InodeValue::decode(FileId(file), IMAGE.inodes.get(&file).ok_or("no file")?).unwrap())
+    Ok(InodeValue::decode(FileId::main(file), IMAGE.inodes.get(&file).ok_or("no file")?).unwrap())
 }
 
 async fn with(trees: &Trees, root: &Root, key: u64, value: Bytes) -> Root {
@@ -330,7 +330,7 @@ fn chain(frame: &mut [u8], chains: &mut BTreeMap<FileId, u128>) {
     while at < frame.len() {
         let mut reader = Reader::new(&frame[at..]);
         let Ok((record, covered)) = decode_record(&mut reader) else { return };
-        let committed = || inode(record.file.0).map_or(0, |inode| inode.version.chain);
+        let committed = || inode(record.file.number).map_or(0, |inode| inode.version.chain);
         let chain = base::hash::chain(*chains.entry(record.file).or_insert_with(committed), covered);
         chains.insert(record.file, chain);
         at += reader.offset();
@@ -347,7 +347,7 @@ async fn life(world: &World, disk: &SimDisk) -> Result<(), FileError> {
         nodes.extend(look_around(&system, root).await);
     }
     // Files that no name leads to, too.
-    nodes.extend(IMAGE.inodes.keys().map(|file| Node::live(FileId(*file))));
+    nodes.extend(IMAGE.inodes.keys().map(|file| Node::live(FileId::main(*file))));
     for node in &nodes {
         look_at(&system, *node).await;
         if node.view == View::LIVE {
@@ -460,13 +460,14 @@ async fn change(system: &FileSystem, file: FileId) {
     for kind in [Kind::Directory, Kind::Regular] {
         let _ = system.create_file(file, b"new", &new(kind)).await;
         let _ = system.create_file(file, b"newer", &new(kind)).await;
-        let _ =
-            system.rename(file, b"new", FileId::ROOT, format!("from {}", file.0).as_bytes(), RenameMode::Replace).await;
+        let _ = system
+            .rename(file, b"new", FileId::ROOT, format!("from {}", file.number).as_bytes(), RenameMode::Replace)
+            .await;
         let _ = system.rename(file, b"newer", file, b"inner", RenameMode::Exchange).await;
         let _ = system.remove_file(file, b"newer").await;
         let _ = system.remove_directory(file, b"newer").await;
     }
-    let _ = system.link(file, FileId::ROOT, format!("link {}", file.0).as_bytes()).await;
+    let _ = system.link(file, FileId::ROOT, format!("link {}", file.number).as_bytes()).await;
     for name in [b"file".as_slice(), b"symlink", b"link", b"dir", b"many"] {
         let _ = system.remove_file(file, name).await;
         let _ = system.remove_directory(file, name).await;
@@ -478,13 +479,13 @@ async fn change(system: &FileSystem, file: FileId) {
 fn parents_in_a_circle_are_not_followed_for_ever() {
     let directory = file_of(FileId::ROOT, "dir");
     let inner = file_of(directory, "inner");
-    let mut lie = inode(inner.0).unwrap();
+    let mut lie = inode(inner.number).unwrap();
     lie.attributes.parent = inner;
     let world = World::new(1);
     world.set_step_limit(STEPS_MAX);
     let disk = world.disk("disk", CAPACITY);
     IMAGE.files.iter().for_each(|(path, bytes)| disk.install(path, bytes));
-    world.run_until(tell(&world, &disk, Lie::Inode(inner.0, lie.encode().into()))).unwrap().unwrap();
+    world.run_until(tell(&world, &disk, Lie::Inode(inner.number, lie.encode().into()))).unwrap().unwrap();
     world.restart();
     let ended = world.run_until(async {
         let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await.unwrap();
@@ -501,8 +502,8 @@ fn file_of(inside: FileId, name: &str) -> FileId {
 }
 
 fn entry_of(inside: FileId, name: &str) -> (u64, Entry) {
-    let (_, entries) = IMAGE.values.iter().find(|(owner, _)| *owner == inside.0).unwrap();
-    let mut entries = entries.iter().map(|(key, bytes)| (*key, Entry::decode(&mut Reader::new(bytes)).unwrap()));
+    let (_, entries) = IMAGE.values.iter().find(|(owner, _)| *owner == inside.number).unwrap();
+    let mut entries = entries.iter().map(|(key, bytes)| (*key, Entry::decode(0, &mut Reader::new(bytes)).unwrap()));
     entries.find(|(_, entry)| &*entry.name == name.as_bytes()).unwrap()
 }
 
@@ -516,10 +517,10 @@ fn lying(inodes: Vec<InodeValue>, values: Vec<(FileId, u64, Option<Vec<u8>>)>) -
         let trees = Trees::new(store.clone());
         let mut roots = Roots::decode(&IMAGE.roots).unwrap();
         let mut lies: BTreeMap<u64, InodeValue> =
-            inodes.into_iter().map(|inode| (inode.attributes.file.0, inode)).collect();
+            inodes.into_iter().map(|inode| (inode.attributes.file.number, inode)).collect();
         let mut edits: BTreeMap<u64, Edits> = BTreeMap::new();
         for (file, key, value) in values {
-            edits.entry(file.0).or_default().insert(key, value);
+            edits.entry(file.number).or_default().insert(key, value);
         }
         for (file, edits) in edits {
             let inode = lies.entry(file).or_insert_with(|| inode(file).unwrap());
@@ -537,7 +538,7 @@ fn lying(inodes: Vec<InodeValue>, values: Vec<(FileId, u64, Option<Vec<u8>>)>) -
 }
 
 fn encoded(entry: Entry) -> Option<Vec<u8>> {
-    Some(crate::directory::encode_entry(&entry))
+    Some(crate::directory::encode_entry(&entry, 0))
 }
 
 /// Opens a file system that lies: the codes of its problems, once each, and what is left of them after a repair.
@@ -562,7 +563,7 @@ fn check_and_repair_are_of_one_mind() {
     let directory = file_of(FileId::ROOT, "dir");
     let inner = file_of(directory, "inner");
     let lie = |file: FileId, change: &dyn Fn(&mut InodeValue)| {
-        let mut inode = inode(file.0).unwrap();
+        let mut inode = inode(file.number).unwrap();
         change(&mut inode);
         inode
     };
@@ -597,7 +598,7 @@ fn check_and_repair_are_of_one_mind() {
     assert_eq!(mended(vec![wrong], Vec::new()), (vec!["HF1004"], Vec::new()));
 
     // A name that leads to a directory that is not there: its parent counts it.
-    let missing = put(directory, "inner", &|entry| entry.file = FileId(inner.0 + 5));
+    let missing = put(directory, "inner", &|entry| entry.file = FileId::main(inner.number + 5));
     let (codes, left) = mended(Vec::new(), vec![missing]);
     assert!(codes.contains(&"HF1015") && codes.contains(&"HF1016") && left.is_empty(), "{codes:?} {left:#?}");
 

@@ -277,7 +277,7 @@ fn an_extent_that_cannot_be_decoded_becomes_lost_content() {
                 let edits = crate::tree::Edits::from([(island * ISLAND as u64, Some(vec![9; 9]))]);
                 inode.base.tree = system.trees.update(&inode.base.tree, edits, 0).await.unwrap();
             }
-            let edits = crate::tree::Edits::from([(file.0, Some(inode.encode()))]);
+            let edits = crate::tree::Edits::from([(file.number, Some(inode.encode()))]);
             let catalog = system.trees.update(&roots.catalog, edits, 0).await.unwrap();
             let roots = crate::format::Roots { catalog, ..(*roots).clone() };
             system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
@@ -479,9 +479,9 @@ fn many_entries_of_one_name_get_names_of_their_own() {
         let roots = system.roots.lock().clone();
         let mut inode = system.load(&roots.catalog, directory).await.unwrap().unwrap();
         let entry = crate::format::Entry { file, kind: Kind::Regular, name: b"same".as_slice().into() };
-        let entries = (1..COUNT).map(|number| (number << 8, Some(crate::directory::encode_entry(&entry)))).collect();
+        let entries = (1..COUNT).map(|number| (number << 8, Some(crate::directory::encode_entry(&entry, 0)))).collect();
         inode.base.tree = system.trees.update(&inode.base.tree, entries, 0).await.unwrap();
-        let edits = crate::tree::Edits::from([(directory.0, Some(inode.encode()))]);
+        let edits = crate::tree::Edits::from([(directory.number, Some(inode.encode()))]);
         let catalog = system.trees.update(&roots.catalog, edits, 0).await.unwrap();
         let roots = crate::format::Roots { catalog, ..(*roots).clone() };
         system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
@@ -534,7 +534,7 @@ fn lost_and_found_has_no_name_twice() {
         let directory = create(&system, FileId::ROOT, "d", Kind::Directory).await.file;
         let file = create(&system, directory, "f", Kind::Regular).await.file;
         let home = create(&system, FileId::ROOT, "lost+found", Kind::Directory).await.file;
-        let other = create(&system, home, &file.0.to_string(), Kind::Regular).await.file;
+        let other = create(&system, home, &file.number.to_string(), Kind::Regular).await.file;
         system.set_xattr(directory, b"user.large", &[7; 3000], XattrMode::Set, false).await.unwrap();
         for number in 0..100 {
             let name = format!("{number} {:0>200}", 0);
@@ -545,7 +545,7 @@ fn lost_and_found_has_no_name_twice() {
         let roots = system.roots.lock().clone();
         let mut inode = system.load(&roots.catalog, directory).await.unwrap().unwrap();
         inode.base.tree = crate::format::Root::Node { address: base::id::ChunkAddress([9; 32]), level: 0 };
-        let edits = crate::tree::Edits::from([(directory.0, Some(inode.encode()))]);
+        let edits = crate::tree::Edits::from([(directory.number, Some(inode.encode()))]);
         let catalog = system.trees.update(&roots.catalog, edits, 0).await.unwrap();
         let roots = crate::format::Roots { catalog, ..(*roots).clone() };
         system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
@@ -555,7 +555,7 @@ fn lost_and_found_has_no_name_twice() {
     machine.world.restart();
     let system = machine.open();
     machine.run(system.repair_files(true, (0, 0))).unwrap();
-    for (name, file) in [(file.0.to_string(), other), (format!("{}.1", file.0), file)] {
+    for (name, file) in [(file.number.to_string(), other), (format!("{}.1", file.number), file)] {
         let found = machine.run(find(&system, &format!("lost+found/{name}"))).unwrap();
         assert_eq!(found, Node::live(file), "{name}");
     }

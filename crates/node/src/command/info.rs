@@ -64,8 +64,12 @@ fn lines(info: &Value) -> Vec<String> {
         Value::Null => String::new(),
         view => format!(", of snapshot {view}"),
     };
+    let clone = match &info["clone"] {
+        Value::Null => String::new(),
+        clone => format!(", of clone {clone}"),
+    };
     let mut lines = vec![
-        format!("kind      {kind}{view}"),
+        format!("kind      {kind}{clone}{view}"),
         format!("file id   {} (made by node {})", number(info, "/file"), number(info, "/made_by_node")),
         format!(
             "mode      {}, owner {}, group {}, {} links",

@@ -33,7 +33,7 @@ pub(super) struct Arguments {
     #[arg(long = "disk", value_name = "DIR", required = true)]
     disks: Vec<PathBuf>,
     /// The node's number in its cluster.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..0x8000), hide = true)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..0x4000), hide = true)]
     number: u16,
 }
 

@@ -169,7 +169,7 @@ fn stored(status: &Value) -> Vec<String> {
         format!("space     {} of {} free", bytes(status, "/space/free_bytes"), bytes(status, "/space/total_bytes")),
         class("data", "data"),
         class("trees", "metadata"),
-        format!("snapshots {}", number(status, "/snapshots")),
+        format!("snapshots {}, clones {}", number(status, "/snapshots"), number(status, "/clones")),
         format!("checked   {}", super::scrub::age(&status["scrub"])),
         format!(
             "waiting   {} to be flushed, journal {}; {}",

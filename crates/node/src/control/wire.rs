@@ -54,6 +54,15 @@ pub enum Request {
         /// Its name.
         name: String,
     },
+    /// Clones a directory, with everything below it.
+    Clone {
+        /// `st_ino` of the directory, of the present or of a snapshot.
+        source: u64,
+        /// That of the directory that the clone is made in.
+        parent: u64,
+        /// What it is called there.
+        name: String,
+    },
     /// Checks everything that is stored; tells how far it is.
     Fsck {
         /// Read the content of every chunk too.
@@ -144,7 +153,7 @@ impl Request {
             Request::Gc { .. } | Request::Scrub { .. } => false,
             Request::PolicySet { .. } => false,
             Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
-            Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } => false,
+            Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }
@@ -204,6 +213,7 @@ mod tests {
             Request::Status {},
             Request::Info { inode: u64::MAX },
             Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
+            Request::Clone { source: 1 << 63, parent: 2, name: "a b".to_owned() },
             Request::Gc { dry_run: true, thorough: true, share: Some(1) },
             Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
             Request::PolicySet { inode: 2, copies: None, recursive: true },

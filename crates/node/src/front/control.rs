@@ -4,6 +4,7 @@
 //!
 //! Not here: how the daemon ends (`desk`, `life`); how answers are shown (`command`).
 
+mod clone;
 mod disks;
 mod maintain;
 mod measure;
@@ -144,7 +145,7 @@ impl Control {
     /// The kernel's cached listing of `.snapshots` is not true any more.
     fn snapshots_changed(&self) {
         if let Some(mount) = &self.mount {
-            let notice = Notice::InvalidateInode { node: SNAPSHOTS.0, offset: 0, bytes: 0 };
+            let notice = Notice::InvalidateInode { node: SNAPSHOTS.number, offset: 0, bytes: 0 };
             // It fails when the mount goes away at this moment, and then nobody reads the listing.
             if let Err(error) = mount.notifier.send(&notice) {
                 tracing::debug!("the kernel was not told of the snapshots: {error}");
@@ -155,7 +156,7 @@ impl Control {
     fn find(&self, inode: u64) -> Option<Node> {
         match &self.mount {
             Some(mount) => mount.kernel.find_inode(inode),
-            None => Some(Node::live(FileId(inode))),
+            None => Some(Node::live(FileId::main(inode))),
         }
     }
 
@@ -277,6 +278,7 @@ impl Handler for Control {
                 Ok(json!({ "snapshots": list }))
             }
             Request::SnapshotDelete { name } => self.delete_snapshot(&name),
+            Request::Clone { source, parent, name } => self.clone_tree(source, parent, &name),
             Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
             Request::Gc { dry_run, thorough, share } => self.collect((dry_run, thorough), share, progress),
             Request::Scrub { dry_run, older_than_seconds, share } => {

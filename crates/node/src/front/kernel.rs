@@ -69,8 +69,11 @@ impl Service for Kernel {
 
     fn forget(&self, number: u64, count: u64) {
         let Some(node) = self.nodes.find(number) else { return };
+        if node.file.branch != 0 || node.view != View::LIVE {
+            self.nodes.take_back(number, count);
+        }
         if node.view != View::LIVE {
-            return self.nodes.take_back(number, count);
+            return;
         }
         let system = Arc::clone(&self.system);
         let mut forget = Box::pin(async move { system.forget(node, count).await });
@@ -141,6 +144,11 @@ impl Kernel {
     /// The kernel's numbers, for who goes on in another process.
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
+    }
+
+    /// The number of a node, if the kernel may hold it.
+    pub(crate) fn number_of(&self, node: Node) -> Option<u64> {
+        self.nodes.number_of(node)
     }
 
     /// The node with this inode number, if the kernel knows it.

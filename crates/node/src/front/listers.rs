@@ -85,7 +85,7 @@ mod tests {
     use super::{Listers, REMEMBERED_MAX};
 
     fn directory(number: u64) -> Node {
-        Node::live(FileId(number))
+        Node::live(FileId::main(number))
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The program as a user meets it: real processes, real folders, real mounts.
 //!
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
+//! - `clones`: a tree twice, under programs and over restarts and crashes.
 //! - `copy`: `hydrafs cp` from folder to folder.
 //! - `disks`: disks come, go and fail under a mount.
 //! - `handover`: restarts in the middle of which somebody dies, or is told to end.
@@ -16,6 +17,7 @@
 #![expect(clippy::disallowed_methods, reason = "the outside is what is tested")]
 
 mod cli;
+mod clones;
 mod copy;
 mod disks;
 mod handover;

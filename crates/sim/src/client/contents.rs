@@ -4,7 +4,7 @@ use file::{Allocate, AttributeChange, FileError, View};
 
 use super::{Client, Done};
 use crate::content::Content;
-use crate::model::Key;
+use crate::model::{Key, Model};
 use crate::plan::Sabotage;
 use crate::shared::Stop;
 
@@ -125,23 +125,25 @@ impl Client {
     pub(super) async fn copy_from_snapshot(&mut self) -> Done {
         let model = self.model();
         let Some(to) = self.any_file(&model) else { return Ok(()) };
+        let Some((name, old)) = self.any_snapshot() else { return Ok(()) };
+        let Some(from) = self.any_file(&old) else { return Ok(()) };
+        let Some(file::Node { view, .. }) = self.system.find_snapshot(name.as_bytes()) else {
+            return Ok(());
+        };
+        let source = old.node(from).content.clone();
+        let from_node = file::Node { view, file: self.file(&old, from) };
+        assert!(view != View::LIVE, "a snapshot has a view of its own");
+        self.copy_between(from_node, &source, to, &format!(".snapshots/{name}{}", old.path(from))).await
+    }
+
+    /// A snapshot that is there, and this client's directory in it.
+    pub(super) fn any_snapshot(&mut self) -> Option<(String, Model)> {
         let taken: Vec<_> = {
             let state = self.shared.state();
             let kept = state.snapshots.iter().filter(|kept| !kept.is_leaving);
             kept.filter_map(|kept| Some((kept.name.clone(), kept.models.get(self.number)?.clone()))).collect()
         };
-        if taken.is_empty() {
-            return Ok(());
-        }
-        let (name, old) = &taken[self.random.index(taken.len())];
-        let Some(from) = self.any_file(old) else { return Ok(()) };
-        let Some(file::Node { view, .. }) = self.system.find_snapshot(name.as_bytes()) else {
-            return Ok(());
-        };
-        let source = old.node(from).content.clone();
-        let from_node = file::Node { view, file: self.file(old, from) };
-        assert!(view != View::LIVE, "a snapshot has a view of its own");
-        self.copy_between(from_node, &source, to, &format!(".snapshots/{name}{}", old.path(from))).await
+        if taken.is_empty() { None } else { Some(taken[self.random.index(taken.len())].clone()) }
     }
 
     async fn copy_between(&mut self, from: file::Node, source: &Content, to: Key, shown: &str) -> Done {

@@ -143,7 +143,7 @@ impl Client {
         let (system, node) = (self.system.clone(), self.node(&model, key));
         let what = format!("close {}", model.path(key));
         self.change(what, Ok(model.forget(key)), None, async { deletes(system.forget(node, 1).await) }).await?;
-        if model.names_of(key).is_empty() {
+        if model.links(key) == 0 {
             let gone = self.system.attributes(node).await;
             if !matches!(gone, Err(FileError::NoEntry)) && self.shared.is_powered() && !self.shared.plan.may_err() {
                 return Err(Stop::Wrong(format!("{} lives on after its last close: {gone:?}", node.file)));

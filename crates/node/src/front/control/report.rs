@@ -44,6 +44,7 @@ impl Control {
             "buffer": { "dirty_bytes": status.dirty_bytes, "dirty_bytes_max": status.dirty_bytes_max },
             "waiting": { "writers": status.writers_waiting, "changes": status.changes_waiting },
             "snapshots": status.snapshots,
+            "clones": status.clones,
             "data": class(&store.data),
             "metadata": class(&store.metadata),
             "index": { "entries": store.index_entries, "recent_entries": store.recent_entries },
@@ -252,8 +253,9 @@ pub(super) fn description(node: Node, from: &Description) -> Value {
         Kind::Socket => "socket",
     };
     json!({
-        "file": attributes.file.0,
+        "file": attributes.file.number,
         "made_by_node": attributes.file.node().0,
+        "clone": if attributes.file.branch == 0 { Value::Null } else { json!(attributes.file.branch) },
         "snapshot_view": if node.view == View::LIVE { Value::Null } else { json!(node.view.0) },
         "kind": kind,
         "mode": format!("{:04o}", attributes.mode),

@@ -1,0 +1,198 @@
+//! Clones: a directory with everything below it, once more, to be changed by itself.
+//!
+//! A tree is never changed, so a catalog can go on in two ways. A clone is a directory whose files are looked up in a catalog of their
+//! own, a *branch*, which begins as the catalog that the source was looked up in: nothing is copied, whatever the size. Its files keep
+//! the numbers of those that they were cloned from. One record makes it, so it is there after a crash, or not.
+//!
+//! I-109 A file stays in its branch: no name of one branch leads to a file of another but a clone's own. So what lies below a directory
+//!       is of its branch, and a clone needs nothing but its catalog.
+//! I-110 A branch is in the list as long as its top has a name or a file of it is open. It is in `branches` before anybody knows of it.
+//! I-111 Between the choice of the catalog and the record that names it there is no commit and no pass of reclaim that took its roots
+//!       in between: the pass finds the branch, or what the branch needs in the roots that it took.
+//!
+//! Not here: what a commit makes of a branch (`commit`), which of its chunks are needed (`reclaim`).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::id::FileId;
+use store::StoreError;
+
+use crate::admission::CHANGE_BYTES;
+use crate::attributes::{Attributes, Kind, Node, View};
+use crate::directory::expect_directory;
+use crate::failure::{FileError, is_loss};
+use crate::format::{BranchValue, Change, Entry, InodeValue, Root};
+use crate::inode::Inode;
+use crate::namespace::change_directory;
+use crate::system::{FileSystem, SNAPSHOTS, Transaction, decode_branch};
+use crate::tree::Gap;
+
+impl FileSystem {
+    /// Clones a directory of the present or of a snapshot, as it is when this is called: `name` in `parent` is a directory with
+    /// everything that the source has, and what changes in one of them does not in the other. In constant time; local when it returns.
+    ///
+    /// # Errors
+    /// `NotDirectory` for a source that is none, `NotSupported` for one that has a clone below it, `Exists` and what else a new name can
+    /// meet, or the store's.
+    pub async fn clone_tree(&self, source: Node, parent: FileId, name: &[u8]) -> Result<Attributes, FileError> {
+        self.check_new_name(parent, name)?;
+        if source.file == SNAPSHOTS {
+            return Err(FileError::NotSupported("the list of snapshots is no directory to clone: clone one of them"));
+        }
+        let _room = self.admit_metadata(CHANGE_BYTES).await?;
+        if source.view == View::LIVE {
+            self.sync_all().await?;
+            self.commit_whole().await?;
+        }
+        let directory = self.live(parent).await?;
+        self.refuse_left_out(&directory)?;
+        // No directory goes below the source meanwhile.
+        let _rename = self.rename.lock().await;
+        let _operation = directory.operation.lock().await;
+        let slots = self.slots(&directory, name).await?;
+        if slots.find(name).is_some() {
+            return Err(FileError::Exists);
+        }
+        let cookie = slots.free()?;
+        // I-111.
+        let _commit = self.commit.lock().await;
+        let (catalog, inode) = self.branch_off(source).await?;
+
+        let attributes = {
+            let mut transaction = Transaction::begin(self);
+            let mut state = directory.state.lock();
+            expect_directory(&state)?;
+            self.begin_branch(inode.file, catalog.clone());
+            let mut top = inode.state.lock();
+            let attributes = Attributes { parent, changed: transaction.now, ..top.attributes.clone() };
+            transaction.record(&inode, &mut top, Change::Branch { catalog, attributes: attributes.clone() });
+            let entry = Entry { file: inode.file, kind: Kind::Directory, name: name.into() };
+            transaction.record(&directory, &mut state, Change::Insert { cookie, entry });
+            change_directory(&mut transaction, &directory, &mut state, 1, 1);
+            // In the table before anybody can find the name.
+            let node = Node::live(inode.file);
+            self.table.insert(node, inode.clone(), || true).expect("a new branch is in no table");
+            transaction.log();
+            attributes
+        };
+        drop(_commit);
+        self.counters.namespace_changes.add(1);
+        self.counters.clones_made.add(1);
+        self.sync_journal().await?;
+        Ok(attributes)
+    }
+
+    /// The catalog that a new branch begins with, and its top as it is there. The caller holds `commit`.
+    async fn branch_off(&self, source: Node) -> Result<(Root, Arc<Inode>), FileError> {
+        let _use = self.grace.enter(source.file.number);
+        let roots = self.roots.lock().clone();
+        let catalog = self.catalog(&roots, source.view, source.file.branch).await?;
+        let value = self.load(&catalog, source.file).await?.ok_or(FileError::NoEntry)?;
+        if value.attributes.kind != Kind::Directory {
+            return Err(FileError::NotDirectory);
+        }
+        if value.attributes.links == 0 {
+            return Err(FileError::NoEntry);
+        }
+        self.refuse_clones_below(source).await?;
+        let branch = self.next_view.fetch_add(1, Ordering::SeqCst);
+        let file = FileId { branch, number: source.file.number };
+        let mut attributes = Attributes { file, ..value.attributes };
+        if attributes.parent.branch == source.file.branch {
+            attributes.parent.branch = branch;
+        }
+        Ok((catalog, Arc::new(Inode::load(InodeValue { attributes, ..value }))))
+    }
+
+    /// I-109: what would be a name of another branch within the clone.
+    async fn refuse_clones_below(&self, source: Node) -> Result<(), FileError> {
+        let tops: Vec<FileId> = match source.view {
+            View::LIVE => self.branches.lock().iter().map(|(branch, value)| top(*branch, value)).collect(),
+            View(view) => {
+                let list = self.snapshots.lock().get(&view).ok_or(FileError::Stale)?.branches.clone();
+                let (listed, lost) = self.scan_branches(&list).await;
+                if let Some((_, error)) = lost.into_iter().next() {
+                    return Err(error.into());
+                }
+                listed.iter().map(|(branch, value)| top(*branch, value)).collect()
+            }
+        };
+        let mut passed = BTreeSet::from([FileId::ROOT]);
+        for top in tops.into_iter().filter(|top| top.number != 0 && *top != source.file) {
+            let mut at = top;
+            while passed.insert(at) {
+                at = match self.inode(Node { view: source.view, file: at }).await {
+                    Ok(inode) => inode.state.lock().attributes.parent,
+                    // It was removed, or went meanwhile.
+                    Err(FileError::NoEntry | FileError::Stale) => break,
+                    Err(error) => return Err(error),
+                };
+                if at == source.file {
+                    return Err(FileError::NotSupported(
+                        "a clone of a directory that has a clone below it: clone the directories beside it, and that one, by themselves",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a branch that begins with this catalog and whose top is this directory.
+    pub(crate) fn begin_branch(&self, top: FileId, catalog: Root) {
+        let value = BranchValue { catalog, orphans: Root::Empty, top: top.number };
+        self.branches.lock().insert(top.branch, value);
+        self.next_view.fetch_max(top.branch + 1, Ordering::SeqCst);
+    }
+
+    /// What can be read of a list of branches, and where the rest would be and why it cannot be read.
+    pub(crate) async fn scan_branches(&self, list: &Root) -> (Vec<(u32, BranchValue)>, Vec<(u64, StoreError)>) {
+        let (mut listed, mut lost, mut from) = (Vec::new(), Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = match self.trees.scan_past(list, at, 1000).await {
+                Ok((entries, next)) => {
+                    for (branch, bytes) in entries {
+                        match decode_branch(branch, &bytes) {
+                            Ok(found) => listed.push(found),
+                            Err(error) => lost.push((branch, error)),
+                        }
+                    }
+                    next
+                }
+                Err(Gap { error, next }) => {
+                    lost.push((at, error));
+                    next
+                }
+            };
+        }
+        (listed, lost)
+    }
+
+    /// Takes the list of branches into memory. Tells in words what is lost of it: those clones cannot be entered.
+    pub(crate) async fn load_branches(&self) -> Result<Vec<String>, FileError> {
+        // A commit changes the tree and the memory.
+        let _commit = self.commit.lock().await;
+        let list = self.roots.lock().branches.clone();
+        let (listed, lost) = self.scan_branches(&list).await;
+        let mut problems = Vec::new();
+        for (_, error) in lost {
+            if !is_loss(&error) {
+                return Err(error.into());
+            }
+            problems.push(format!("the list of clones: {error}"));
+        }
+        self.branches.lock().extend(listed);
+        Ok(problems)
+    }
+
+    /// Clones that are there.
+    #[must_use]
+    pub fn clones(&self) -> u64 {
+        self.branches.lock().values().filter(|branch| branch.top != 0).count() as u64
+    }
+}
+
+fn top(branch: u32, value: &BranchValue) -> FileId {
+    FileId { branch, number: value.top }
+}

@@ -1,0 +1,376 @@
+//! Clones: the same tree twice, and from then on two trees.
+
+use base::id::FileId;
+
+use super::content::pattern;
+use super::{Machine, create, find, list, read_all};
+use crate::attributes::{AttributeChange, View};
+use crate::{Attributes, FileError, FileSystem, Kind, Node, Reclaim, RenameMode};
+
+/// Enough files that their catalog has many nodes.
+const FILES: u64 = 300;
+
+async fn write(system: &FileSystem, file: FileId, seed: u64) {
+    system.write(file, 0, &pattern(3000, seed), false).await.unwrap();
+}
+
+/// `/source` with a directory of files, one of them with two names, and a large file.
+async fn source(system: &FileSystem) -> FileId {
+    let top = create(system, FileId::ROOT, "source", Kind::Directory).await.file;
+    let inner = create(system, top, "inner", Kind::Directory).await.file;
+    for number in 0..FILES {
+        let file = create(system, inner, &format!("f{number}"), Kind::Regular).await.file;
+        write(system, file, number).await;
+    }
+    let large = create(system, top, "large", Kind::Regular).await.file;
+    system.write(large, 0, &pattern(1 << 20, 1000), false).await.unwrap();
+    system.set_xattr(large, b"user.colour", b"blue", crate::XattrMode::Set, false).await.unwrap();
+    system.link(large, inner, b"again").await.unwrap();
+    top
+}
+
+async fn clone(system: &FileSystem, from: &str, name: &str) -> Result<Attributes, FileError> {
+    let source = find(system, from).await.unwrap();
+    system.clone_tree(source, FileId::ROOT, name.as_bytes()).await
+}
+
+async fn expect_source(system: &FileSystem, path: &str) {
+    for number in [0, 7, FILES - 1] {
+        let node = find(system, &format!("{path}/inner/f{number}")).await.unwrap();
+        assert!(read_all(system, node).await == pattern(3000, number), "{path}: f{number}");
+    }
+    for name in ["large", "inner/again"] {
+        let node = find(system, &format!("{path}/{name}")).await.unwrap();
+        assert!(read_all(system, node).await == pattern(1 << 20, 1000), "{path}/{name}");
+        assert_eq!(system.attributes(node).await.unwrap().links, 2);
+        assert_eq!(system.xattr(node, b"user.colour").await.unwrap(), "blue");
+    }
+    assert_eq!(list(system, find(system, &format!("{path}/inner")).await.unwrap(), 50).await.len() as u64, FILES + 1);
+}
+
+#[test]
+fn a_clone_is_the_same_and_goes_its_own_way() {
+    let machine = Machine::new(1);
+    let system = machine.open();
+    machine.run(async {
+        source(&system).await;
+        let made = clone(&system, "source", "clone").await.unwrap();
+        assert_eq!((made.parent, made.links, made.size), (FileId::ROOT, 3, 2));
+        expect_source(&system, "clone").await;
+
+        // What changes in one of them does not in the other, and a file with two names is one file in each.
+        let file = find(&system, "clone/inner/f1").await.unwrap().file;
+        write(&system, file, 5000).await;
+        system.write(find(&system, "clone/large").await.unwrap().file, 0, &pattern(10, 5001), false).await.unwrap();
+        let both = [find(&system, "clone/large").await.unwrap(), find(&system, "clone/inner/again").await.unwrap()];
+        assert_eq!(both[0], both[1]);
+        system.remove_file(find(&system, "clone/inner").await.unwrap().file, b"f0").await.unwrap();
+        let new = create(&system, find(&system, "clone/inner").await.unwrap().file, "new", Kind::Regular).await.file;
+        write(&system, new, 5002).await;
+        expect_source(&system, "source").await;
+        let inner = find(&system, "source/inner").await.unwrap().file;
+        system.remove_file(inner, b"f2").await.unwrap();
+        assert!(read_all(&system, find(&system, "clone/inner/f2").await.unwrap()).await == pattern(3000, 2));
+    });
+    let expect = |system: &FileSystem| {
+        machine.run(async {
+            assert!(read_all(system, find(system, "clone/inner/f1").await.unwrap()).await == pattern(3000, 5000));
+            assert!(read_all(system, find(system, "clone/inner/new").await.unwrap()).await == pattern(3000, 5002));
+            assert!(matches!(find(system, "clone/inner/f0").await, Err(FileError::NoEntry)));
+            assert!(read_all(system, find(system, "source/inner/f0").await.unwrap()).await == pattern(3000, 0));
+            assert!(read_all(system, find(system, "source/inner/f1").await.unwrap()).await == pattern(3000, 1));
+            let large = read_all(system, find(system, "clone/large").await.unwrap()).await;
+            assert!(large[..10] == pattern(10, 5001) && large[10..] == pattern(1 << 20, 1000)[10..]);
+        });
+    };
+    expect(&system);
+    machine.check(&system);
+    // After a crash, from the journal; after a commit, from the trees; after a reclaim, from what is left.
+    machine.run(system.sync_all()).unwrap();
+    let system = machine.power_cycle(system);
+    expect(&system);
+    machine.run(system.commit()).unwrap();
+    (0..3).for_each(|_| drop(machine.run(system.reclaim(&Reclaim::default())).unwrap()));
+    let system = machine.power_cycle(system);
+    expect(&system);
+    machine.check(&system);
+}
+
+/// Nothing of the source is read again or stored again, and the record alone carries it over a crash.
+#[test]
+fn a_clone_is_made_by_one_record() {
+    let machine = Machine::new(2);
+    let system = machine.open();
+    machine.run(async {
+        source(&system).await;
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+    });
+    let count = || {
+        let commits = system.counters.commit.distribution().count();
+        (system.store.counters().chunks_put.value(), commits)
+    };
+    let (puts, commits) = count();
+    for number in 0..50 {
+        machine.run(clone(&system, "source", &format!("c{number}"))).unwrap();
+    }
+    // The first has nothing to commit; each one after it commits the one before: a few nodes of trees.
+    let (puts_then, commits_then) = count();
+    assert_eq!(commits_then - commits, 49);
+    assert!(puts_then - puts < 50 * 8, "{puts_then}");
+    let system = machine.power_cycle(system);
+    assert_eq!(system.clones(), 50);
+    machine.run(async {
+        for number in [0, 17, 49] {
+            expect_source(&system, &format!("c{number}")).await;
+        }
+    });
+    machine.check(&system);
+}
+
+#[test]
+fn clones_of_clones_and_of_snapshots_are_clones() {
+    let machine = Machine::new(3);
+    let system = machine.open();
+    machine.run(async {
+        source(&system).await;
+        clone(&system, "source", "one").await.unwrap();
+        write(&system, find(&system, "one/inner/f3").await.unwrap().file, 6000).await;
+        // A clone is cloned, as it is now; and a part of it into another part.
+        clone(&system, "one", "two").await.unwrap();
+        let inside = find(&system, "two/inner").await.unwrap();
+        let target = find(&system, "two").await.unwrap().file;
+        system.clone_tree(inside, target, b"copy").await.unwrap();
+        write(&system, find(&system, "two/inner/f3").await.unwrap().file, 6001).await;
+        system.snapshot("then").await.unwrap();
+        write(&system, find(&system, "two/inner/f4").await.unwrap().file, 6002).await;
+        write(&system, find(&system, "two/copy/f4").await.unwrap().file, 6003).await;
+        let old = find(&system, ".snapshots/then/one").await.unwrap();
+        system.clone_tree(old, FileId::ROOT, b"three").await.unwrap();
+        system.delete_snapshot("then").await.unwrap();
+        system.sync_all().await.unwrap();
+    });
+    machine.run(system.commit()).unwrap();
+    (0..3).for_each(|_| drop(machine.run(system.reclaim(&Reclaim::default())).unwrap()));
+    let system = machine.power_cycle(system);
+    machine.run(async {
+        let expected = [
+            ("source", 3, 3),
+            ("one", 3, 6000),
+            ("two", 3, 6001),
+            ("two", 4, 6002),
+            ("three", 3, 6000),
+            ("three", 4, 4),
+        ];
+        for (top, file, seed) in expected {
+            let node = find(&system, &format!("{top}/inner/f{file}")).await.unwrap();
+            assert!(read_all(&system, node).await == pattern(3000, seed), "{top}: f{file}");
+        }
+        for (file, seed) in [(3, 6000), (4, 6003)] {
+            let node = find(&system, &format!("two/copy/f{file}")).await.unwrap();
+            assert!(read_all(&system, node).await == pattern(3000, seed), "copy: f{file}");
+        }
+    });
+    machine.check(&system);
+}
+
+/// Snapshots show clones as they were, also those that are gone.
+#[test]
+fn snapshots_have_the_clones_of_their_moment() {
+    let machine = Machine::new(4);
+    let system = machine.open();
+    machine.run(async {
+        source(&system).await;
+        clone(&system, "source", "clone").await.unwrap();
+        write(&system, find(&system, "clone/inner/f3").await.unwrap().file, 7000).await;
+        system.snapshot("then").await.unwrap();
+        remove_below(&system, find(&system, "clone").await.unwrap()).await;
+        system.remove_directory(FileId::ROOT, b"clone").await.unwrap();
+        system.commit().await.unwrap();
+        assert_eq!((system.clones(), system.branches.lock().len()), (0, 0));
+    });
+    (0..3).for_each(|_| drop(machine.run(system.reclaim(&Reclaim::default())).unwrap()));
+    let system = machine.power_cycle(system);
+    machine.run(async {
+        let node = find(&system, ".snapshots/then/clone/inner/f3").await.unwrap();
+        assert!(node.view != View::LIVE && read_all(&system, node).await == pattern(3000, 7000));
+        let node = find(&system, ".snapshots/then/clone/inner/f4").await.unwrap();
+        assert!(read_all(&system, node).await == pattern(3000, 4));
+        let parent = system.lookup(find(&system, ".snapshots/then/clone").await.unwrap(), b"..").await.unwrap();
+        assert_eq!(parent.0, find(&system, ".snapshots/then").await.unwrap());
+    });
+    machine.check(&system);
+}
+
+async fn remove_below(system: &FileSystem, directory: Node) {
+    for entry in system.read_directory(directory, 0, 10_000).await.unwrap() {
+        if entry.kind == Kind::Directory {
+            Box::pin(remove_below(system, entry.node)).await;
+            system.remove_directory(directory.file, &entry.name).await.unwrap();
+        } else {
+            system.remove_file(directory.file, &entry.name).await.unwrap();
+        }
+    }
+}
+
+/// What only a clone holds comes back when it has gone, and not before the last of its files is closed.
+#[test]
+fn a_clone_that_is_removed_gives_its_room_back() {
+    let machine = Machine::new(5);
+    let system = machine.open();
+    let used = |system: &FileSystem| {
+        machine.run(system.commit()).unwrap();
+        (0..3).for_each(|_| {
+            drop(machine.run(system.reclaim(&Reclaim { is_thorough: true, ..Reclaim::default() })).unwrap())
+        });
+        let status = system.status().store;
+        status.data.stored_bytes + status.metadata.stored_bytes
+    };
+    machine.run(source(&system));
+    let before = used(&system);
+    let open = machine.run(async {
+        clone(&system, "source", "clone").await.unwrap();
+        let large = find(&system, "clone/large").await.unwrap();
+        system.write(large.file, 0, &pattern(4 << 20, 8000), false).await.unwrap();
+        system.sync_all().await.unwrap();
+        system.retain(large);
+        remove_below(&system, find(&system, "source").await.unwrap()).await;
+        remove_below(&system, find(&system, "clone").await.unwrap()).await;
+        system.remove_directory(FileId::ROOT, b"clone").await.unwrap();
+        large
+    });
+    assert!(used(&system) > (4 << 20), "an open file has its content");
+    machine.check(&system);
+    machine.run(async {
+        assert!(read_all(&system, open).await == pattern(4 << 20, 8000));
+        system.write(open.file, 10, b"still", false).await.unwrap();
+        system.forget(open, 1).await.unwrap();
+        system.commit().await.unwrap();
+    });
+    assert_eq!(system.branches.lock().len(), 0);
+    let after = used(&system);
+    assert!(after < before / 4, "{after} of {before}");
+    machine.check(&system);
+}
+
+/// One that was open when the power went ends with the next opening.
+#[test]
+fn orphans_of_clones_end_after_a_crash() {
+    let machine = Machine::new(6);
+    let system = machine.open();
+    machine.run(async {
+        source(&system).await;
+        clone(&system, "source", "clone").await.unwrap();
+        let inner = find(&system, "clone/inner").await.unwrap().file;
+        for name in ["f1", "f2"] {
+            system.retain(find(&system, &format!("clone/inner/{name}")).await.unwrap());
+            system.remove_file(inner, name.as_bytes()).await.unwrap();
+            // One of them is committed as open, the other one is in the journal alone.
+            if name == "f1" {
+                system.commit().await.unwrap();
+            }
+        }
+        system.sync_all().await.unwrap();
+        assert_ne!(system.branches.lock().values().next().unwrap().orphans, crate::format::Root::Empty);
+    });
+    let system = machine.power_cycle(system);
+    machine.run(system.commit()).unwrap();
+    assert_eq!(system.branches.lock().values().next().unwrap().orphans, crate::format::Root::Empty);
+    machine.check(&system);
+}
+
+#[test]
+fn what_cannot_be_cloned_is_refused() {
+    let machine = Machine::new(7);
+    let system = machine.open();
+    machine.run(async {
+        source(&system).await;
+        let refused = |result: Result<Attributes, FileError>| format!("{}", result.unwrap_err());
+        assert!(matches!(clone(&system, "source/large", "x").await, Err(FileError::NotDirectory)));
+        assert!(matches!(clone(&system, "source", "source").await, Err(FileError::Exists)));
+        assert!(matches!(clone(&system, "source", ".snapshots").await, Err(FileError::Exists)));
+        let list = find(&system, ".snapshots").await.unwrap();
+        assert!(refused(system.clone_tree(list, FileId::ROOT, b"x").await).contains("clone one of them"));
+
+        // Nothing crosses the border of a clone but by copying.
+        clone(&system, "source", "clone").await.unwrap();
+        let file = find(&system, "clone/large").await.unwrap().file;
+        assert!(matches!(system.link(file, FileId::ROOT, b"x").await, Err(FileError::CrossView)));
+        let (from, to) = (find(&system, "clone").await.unwrap().file, FileId::ROOT);
+        for (from, name, to) in [(from, &b"large"[..], to), (to, b"source", from)] {
+            let moved = system.rename(from, name, to, b"x", RenameMode::Replace).await;
+            assert!(matches!(moved, Err(FileError::CrossView)));
+        }
+        let copy = create(&system, FileId::ROOT, "copy", Kind::Regular).await.file;
+        let copied = system.copy_range(Node::live(file), 0, copy, 0, 1 << 20).await.unwrap();
+        assert_eq!(copied, 1 << 20);
+        assert!(read_all(&system, Node::live(copy)).await == pattern(1 << 20, 1000));
+
+        // The clone itself can be moved, and what it lies in then has a clone below it.
+        let box_ = create(&system, FileId::ROOT, "box", Kind::Directory).await.file;
+        let deep = create(&system, box_, "deep", Kind::Directory).await.file;
+        system.rename(FileId::ROOT, b"clone", deep, b"moved", RenameMode::Replace).await.unwrap();
+        assert!(refused(clone(&system, "box", "x").await).contains("a clone below it"));
+        assert!(clone(&system, "box/deep/moved", "y").await.is_ok());
+        let below = find(&system, "box/deep/moved/inner").await.unwrap().file;
+        let looped = system.rename(FileId::ROOT, b"box", below, b"z", RenameMode::Replace).await;
+        assert!(matches!(looped, Err(FileError::CrossView)));
+        system.snapshot("s").await.unwrap();
+        assert!(refused(clone(&system, ".snapshots/s/box", "x").await).contains("a clone below it"));
+        assert!(clone(&system, ".snapshots/s/source", "z").await.is_ok());
+    });
+    machine.check(&system);
+}
+
+/// A clone that was made is there after a power cut, whole; one that was not, is not.
+#[test]
+fn a_power_cut_leaves_a_clone_or_none() {
+    let mut seen = [0, 0];
+    for cut in 0.. {
+        let machine = Machine::new(100 + cut);
+        let system = machine.open();
+        machine.run(async {
+            source(&system).await;
+            system.sync_all().await.unwrap();
+        });
+        machine.world.cut_power_at(machine.world.operations() + cut);
+        let made = machine.world.run_until(async {
+            let made = clone(&system, "source", "clone").await?;
+            let inner = system.lookup(Node::live(made.file), b"inner").await?.0.file;
+            system.remove_file(inner, b"f0").await?;
+            system.commit().await?;
+            Ok::<(), FileError>(())
+        });
+        let is_done = matches!(made, Ok(Ok(())));
+        drop(system);
+        machine.world.restart();
+        let system = machine.open();
+        machine.run(async {
+            let is_there = find(&system, "clone").await.is_ok();
+            seen[usize::from(is_there)] += 1;
+            assert!(is_there || !is_done);
+            if is_there && find(&system, "clone/inner/f0").await.is_ok() {
+                expect_source(&system, "clone").await;
+            }
+            expect_source(&system, "source").await;
+        });
+        machine.check(&system);
+        if is_done {
+            break;
+        }
+    }
+    assert!(seen[0] > 3 && seen[1] > 3, "{seen:?}");
+}
+
+#[test]
+fn attributes_of_the_clone_itself_are_its_own() {
+    let machine = Machine::new(8);
+    let system = machine.open();
+    machine.run(async {
+        let top = source(&system).await;
+        let made = clone(&system, "source", "clone").await.unwrap();
+        let change = AttributeChange { mode: Some(0o700), ..AttributeChange::default() };
+        assert_eq!(system.set_attributes(made.file, &change).await.unwrap().mode, 0o700);
+        assert_eq!(system.attributes(Node::live(top)).await.unwrap().mode, 0o644);
+    });
+}

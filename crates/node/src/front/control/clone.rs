@@ -1,0 +1,53 @@
+//! Clones of directories, as the command line asks for them.
+//!
+//! Not here: what a clone is (`file`).
+
+use file::{FileError, View};
+use fuse::Notice;
+use platform::real::block_on;
+use serde_json::{Value, json};
+
+use super::Control;
+use crate::failure::Failure;
+use crate::front::nodes::inode_number;
+
+impl Control {
+    pub(super) fn clone_tree(&self, source: u64, parent: u64, name: &str) -> Result<Value, Failure> {
+        let what = "cannot clone the directory";
+        let refuse = |why: &str| Failure::new(what, why).place(name).mend("nothing was changed");
+        let gone = "the daemon knows no file of this inode number any more: it was removed, or another mount is asked";
+        let source = self.find(source).ok_or_else(|| refuse(gone))?;
+        let directory = self.find(parent).ok_or_else(|| refuse(gone))?;
+        if directory.view != View::LIVE {
+            return Err(refuse("the clone would be in a snapshot, which does not change"));
+        }
+        let started = self.platform.clock.elapsed();
+        let made = block_on(self.system.clone_tree(source, directory.file, name.as_bytes()));
+        let made = made.map_err(|error| match error {
+            FileError::Exists => refuse("there is a file of this name"),
+            FileError::NotDirectory => refuse(
+                "only a directory is cloned: of a file `cp --reflink` makes a second one that shares its content",
+            ),
+            FileError::NotSupported(why) => refuse(why),
+            error => self.explain(what)(error),
+        })?;
+        let seconds = self.platform.clock.elapsed().saturating_sub(started).as_secs_f64();
+        self.name_made(directory, name);
+        Ok(json!({ "inode": inode_number(file::Node::live(made.file)), "clone": made.file.branch, "seconds": seconds }))
+    }
+
+    /// What the kernel keeps of a directory is not true any more: that the name is absent, its listing, its attributes.
+    fn name_made(&self, directory: file::Node, name: &str) {
+        let Some(mount) = &self.mount else { return };
+        let Some(parent) = mount.kernel.number_of(directory) else { return };
+        let name = name.as_bytes().to_vec();
+        let notices =
+            [Notice::InvalidateEntry { parent, name }, Notice::InvalidateInode { node: parent, offset: 0, bytes: 0 }];
+        for notice in notices {
+            // It fails when the mount goes away at this moment, and then nobody looks.
+            if let Err(error) = mount.notifier.send(&notice) {
+                tracing::debug!("the kernel was not told of a clone: {error}");
+            }
+        }
+    }
+}
