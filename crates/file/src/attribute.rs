@@ -194,7 +194,8 @@ impl FileSystem {
         let replacement = Replacement { size, clears_set_id, is_below: false, content };
         self.replace_content(&mut transaction, inode, &mut state, replacement);
         state.allocated = allocated;
-        if was_preallocated {
+        // What was allocated below the new size is beyond the logged one, until accepted data is local (I-65).
+        if was_preallocated && state.logged.size == size {
             let attributes = Attributes { is_preallocated: false, ..state.attributes.clone() };
             transaction.record(inode, &mut state, Change::Attributes(attributes));
         }

@@ -128,3 +128,31 @@ fn equal_content_is_stored_once_and_copies_share() {
     });
     machine.check(&system);
 }
+
+/// A truncation behind accepted data leaves the logged size where it was, and below the new size a reservation that nobody cut off (I-65).
+#[test]
+fn what_is_reserved_beyond_the_logged_size_is_counted_once() {
+    let machine = Machine::new(7);
+    let mut system = machine.open();
+    let file = machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        system.allocate(file, Allocate::Reserve { keep_size: true }, 3603, 70).await.unwrap();
+        system.write(file, 0, &[1; 97], false).await.unwrap();
+        let larger = AttributeChange { size: Some(6326), ..AttributeChange::default() };
+        assert_eq!(system.set_attributes(file, &larger).await.unwrap().size, 6326);
+        system.sync_journal().await.unwrap();
+        file
+    });
+    system = machine.power_cycle(system);
+    machine.run(async {
+        let attributes = system.attributes(Node::live(file)).await.unwrap();
+        assert_eq!((attributes.size, attributes.allocated), (0, 70));
+        system.write(file, 0, &[2; 5000], false).await.unwrap();
+        assert_eq!(system.attributes(Node::live(file)).await.unwrap().allocated, 5000);
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+    });
+    machine.check(&system);
+    system = machine.power_cycle(system);
+    assert_eq!(machine.run(system.attributes(Node::live(file))).unwrap().allocated, 5000);
+}
