@@ -65,9 +65,10 @@ mod branch;
 mod policy;
 
 mod members;
-mod mender;
 mod reclaim;
 mod scrub;
+
+mod mender;
 
 mod check;
 mod open;

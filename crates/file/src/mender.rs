@@ -9,6 +9,7 @@ use std::time::Duration;
 use platform::task::first;
 use store::{CopiesReport, Pace, Share};
 
+use crate::reclaim::Reclaim;
 use crate::system::FileSystem;
 
 /// How soon after it was noticed it is begun. Soon, because another disk may fail; not at once, because much may be noticed together.
@@ -17,9 +18,22 @@ const PAUSE: Duration = Duration::from_secs(10);
 impl FileSystem {
     /// Brings everything onto as many disks as it should be on. `tell` hears of bytes done, and of bytes in all.
     pub async fn restore_copies(&self, share: Share, tell: &(dyn Fn(u64, u64) + Sync)) -> CopiesReport {
-        let (goes_on, share) = (|| !self.is_stopping.load(Ordering::SeqCst), || share);
-        let pace = Pace::new(&self.platform, &share, &goes_on);
-        self.store.restore_copies(&pace, tell).await
+        let (goes_on, of_time) = (|| !self.is_stopping.load(Ordering::SeqCst), || share);
+        let pace = Pace::new(&self.platform, &of_time, &goes_on);
+        let report = self.store.restore_copies(&pace, tell).await;
+        // What is good nowhere may be what nobody needs: L-6. A pass that fails is told of by the status.
+        if !self.store.wants_reclaim() || self.reclaim(&Reclaim { share, ..Reclaim::default() }).await.is_err() {
+            return report;
+        }
+        let CopiesReport { packs, written, bytes, is_index_moved, .. } = report;
+        let after = self.store.restore_copies(&pace, tell).await;
+        CopiesReport {
+            packs: packs + after.packs,
+            written: written + after.written,
+            bytes: bytes + after.bytes,
+            is_index_moved: is_index_moved || after.is_index_moved,
+            ..after
+        }
     }
 
     /// Bytes that are written at the moment and those that will be, if any are; and what was done last.

@@ -42,6 +42,8 @@ const FOUND: &[(&str, u64)] = &[
     ("full", 14487),
     // `begin_now`: frames that only a disk had which was gone for a life followed on what was read without it, when it was back.
     ("copies", 3418),
+    // `restore_copies`: what had rotted where it alone was, and nobody needed, kept its pack from being copied, for ever.
+    ("copies", 6182),
     // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
 ];

@@ -9,7 +9,7 @@
 //!
 //! F-8   One at a time writes copies (`copy_work`): the name of a copy is that of its pack, and whoever comes second looks again at what is lacking.
 //!
-//! Not here: what is wrong (`check`), packs of which a chunk is good nowhere (`repair`).
+//! Not here: what is wrong (`check`), packs of which a chunk is good nowhere: whether anybody needs it (`reclaim`), and if so (`repair`).
 
 use platform::disk::{DiskErrorKind, Open};
 
@@ -137,6 +137,13 @@ impl Store {
             || self.packs.is_open_lacking()
             || !self.due_copies().is_empty()
             || self.is_index_due()
+    }
+
+    /// Whether there are packs that [`Store::restore_copies`] could not copy, for something in them is good nowhere, and that a pass of reclaim
+    /// may do without (L-6).
+    #[must_use]
+    pub fn wants_reclaim(&self) -> bool {
+        self.packs.are_rotten_untried()
     }
 
     fn is_index_due(&self) -> bool {
@@ -272,7 +279,8 @@ impl Store {
             let gap = usize::try_from(u64::from(entry.offset) - start).expect("packs end below 4 GiB");
             // A stretch that was cut out of it when it was recovered.
             buffer.resize(buffer.len().max(gap), 0);
-            let chunk = self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await?;
+            let read = self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await;
+            let chunk = read.inspect_err(|_| self.packs.note_rotten(pack))?;
             buffer.extend_from_slice(&ChunkHeader::encode(&entry.header, pack, entry.offset));
             buffer.extend_from_slice(&chunk.payload);
             if buffer.len() >= STEP_BYTES {

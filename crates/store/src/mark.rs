@@ -60,6 +60,7 @@ impl Store {
     /// Why chunks could not be made durable.
     pub async fn begin_mark(&self, is_rehearsal: bool) -> Result<Marks<'_>, StoreError> {
         if !is_rehearsal {
+            self.packs.try_rotten();
             // Open packs take part too.
             self.settle().await?;
             self.packs.seal_all().await;

@@ -25,6 +25,7 @@
 mod neighbours;
 mod open;
 mod read;
+mod rotten;
 pub(crate) mod scan;
 mod settle;
 
@@ -188,6 +189,8 @@ pub(crate) struct Packs {
     unread: Mutex<BTreeMap<u64, StoreError>>,
     /// Packs on several disks that turned out to be damaged on one of them.
     pub(crate) suspects: Mutex<BTreeSet<(u64, usize)>>,
+    /// Packs that cannot be copied, for a chunk of them is good nowhere; and whether reclaim has tried since to do without them (L-6).
+    rotten: Mutex<BTreeMap<u64, bool>>,
     /// Chunks whose stored copy turned out to be damaged: putting such content again stores it anew.
     doubted: Mutex<AddressSet>,
 }
@@ -228,6 +231,7 @@ impl Packs {
             condemned: RwLock::new(BTreeSet::new()),
             unread: Mutex::default(),
             suspects: Mutex::default(),
+            rotten: Mutex::default(),
             doubted: Mutex::default(),
         }
     }
@@ -729,6 +733,7 @@ impl Packs {
         // Whoever read what was there before reads no more of it.
         self.files(disk).remove(&pack);
         self.suspects.lock().remove(&(pack, disk));
+        self.rotten.lock().remove(&pack);
         true
     }
 

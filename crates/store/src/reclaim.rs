@@ -12,6 +12,8 @@
 //! L-3   A crash at any point leaves a pack that is whole. The next open finds it and indexes it again; the next reclaim removes it.
 //! L-4   A copy that is needed goes for the sake of another one only if the index names that other place and the chunk was read there
 //!       and verified: the index may be stale, a pack may be missing, and what lies there may have rotted.
+//! L-6   A pack that cannot be copied, for a chunk of it is good nowhere, is emptied as far as it can be: what is needed and good goes where
+//!       there are enough copies of it. The pack goes unless somebody needs what is not good.
 //!
 //! Not here: which chunks are needed, and when to ask.
 
@@ -71,6 +73,8 @@ struct Examined {
     entries: Vec<Entry>,
     live: Vec<Entry>,
     file_bytes: u64,
+    /// L-6.
+    is_rotten: bool,
 }
 
 impl Examined {
@@ -79,6 +83,9 @@ impl Examined {
     }
 
     fn is_worth_it(&self, is_thorough: bool) -> bool {
+        if self.is_rotten {
+            return true;
+        }
         if is_thorough {
             return self.live.len() < self.entries.len() || self.entries.is_empty();
         }
@@ -158,7 +165,7 @@ impl Store {
     async fn examine(&self, pack: u64, known: &PackKnown, marks: &Marks<'_>) -> Result<Examined, StoreError> {
         let (entries, file_bytes) = self.directory(pack, known).await?;
         let live = self.live(pack, &entries, marks).await?;
-        Ok(Examined { pack, entries, live, file_bytes })
+        Ok(Examined { pack, entries, live, file_bytes, is_rotten: self.packs.is_rotten(pack) })
     }
 
     /// The chunks that are needed and not elsewhere.
@@ -199,23 +206,31 @@ impl Store {
             if !examined.is_worth_it(sweep.is_thorough) {
                 return Ok(None);
             }
-            let (mut copies, mut bytes) = (Vec::new(), 0);
+            let (mut copies, mut bytes, mut lost) = (Vec::new(), 0, None);
             let last = examined.live.len().saturating_sub(1);
             for (number, entry) in examined.live.iter().enumerate() {
                 // Only what is what it should be is copied, and it is copied as it was stored.
-                let copy = self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await?;
-                let class = copy.header.class;
-                bytes += copy.payload.len();
-                copies.push(copy);
-                if bytes >= COPY_BYTES || number == last {
-                    let kind = (class, self.packs.level_now(pack));
+                match self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await {
+                    Ok(copy) => {
+                        bytes += copy.payload.len();
+                        copies.push(copy);
+                    }
+                    // It stays, and what is good in it goes (L-6).
+                    Err(error) if examined.is_rotten => lost = Some(error),
+                    Err(error) => return Err(error),
+                }
+                if (bytes >= COPY_BYTES || number == last) && !copies.is_empty() {
+                    let kind = (copies[0].header.class, self.packs.level_now(pack));
                     self.packs.append_to_any(kind, Class::Metadata, std::mem::take(&mut copies), true).await?;
                     bytes = 0;
                     // To the end, once begun: a pack that is half empty is of no use.
                     sweep.pace.step().await;
                 }
             }
-            Ok(Some(examined))
+            match lost {
+                None => Ok(Some(examined)),
+                Some(error) => Err(error),
+            }
         };
         let emptied = emptied.await;
         if !matches!(emptied, Ok(Some(_))) {

@@ -378,6 +378,7 @@ impl Packs {
         self.files.iter().filter_map(std::sync::OnceLock::get).for_each(|files| drop(files.remove(&pack)));
         self.ages.forget(pack);
         self.suspects.lock().retain(|(suspect, _)| *suspect != pack);
+        self.rotten.lock().remove(&pack);
         known.map(|known| known.disks()).unwrap_or_default()
     }
 }

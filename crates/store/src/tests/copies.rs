@@ -262,6 +262,51 @@ fn a_dead_pack_goes_from_all_its_disks() {
     expect_twice(&machine);
 }
 
+/// L-6: of a pack that has rotted on all its disks nothing is told any more when nobody needs that; else all of it is on two disks but that.
+#[test]
+fn what_has_rotted_everywhere_is_let_go_unless_somebody_needs_it() {
+    for is_needed in [false, true] {
+        let (machine, contents) = node(11);
+        let store = open(&machine);
+        let lost = store.key().address(&contents[30]);
+        let at = store.packs.index.lookup(&lost, &store.packs.counters).unwrap().unwrap();
+        close(&machine, store);
+        let path = crate::format::pack_path(at.pack);
+        for disk in packs(&machine)[&at.pack].keys() {
+            machine.disks[*disk].corrupt(&path, u64::from(at.offset) + 100, &[7; 500]);
+        }
+        let store = open(&machine);
+        machine.run(store.scrub(std::time::Duration::ZERO, &hurried(&store), &|_, _| {}));
+        let report = restore(&machine, &store);
+        assert_eq!((report.lacking, report.problems.len(), store.wants_reclaim()), (1, 1, true), "{report:?}");
+        let report = machine.run(reclaim(&store, &|address| is_needed || *address != lost)).unwrap();
+        assert_eq!((report.problems.len(), report.packs_deleted), if is_needed { (1, 0) } else { (0, 1) });
+        let report = restore(&machine, &store);
+        assert_eq!(report.problems.len(), usize::from(is_needed), "{report:?}");
+        assert!(!store.wants_reclaim(), "once");
+        let others: Vec<Bytes> = [&contents[..30], &contents[31..]].concat();
+        expect_all(&machine, &store, &others);
+        let found = machine.run(store.check(Depth::Deep, &|_, _| {})).problems;
+        let is_told = |problem: &crate::Problem| problem.expected.contains(&lost.to_string());
+        assert!(found.iter().all(is_told) && found.is_empty() != is_needed, "{found:?}");
+        // Nothing else is copied by the passes after that.
+        machine.run(reclaim(&store, &|address| is_needed || *address != lost)).unwrap();
+        let copied = store.counters().reclaim_copied_bytes.value();
+        let stored = store.space().free;
+        machine.run(reclaim(&store, &|address| is_needed || *address != lost)).unwrap();
+        assert_eq!(store.counters().reclaim_copied_bytes.value(), copied);
+        assert!(store.space().free >= stored);
+        close(&machine, store);
+        // Whichever disk goes.
+        for gone in 0..3 {
+            let there: Vec<_> = (0..3).filter(|disk| *disk != gone).map(|disk| machine.disks[disk].disk()).collect();
+            let (store, _) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
+            expect_all(&machine, &store, &others);
+            close(&machine, store);
+        }
+    }
+}
+
 fn expect_twice(machine: &Machine) {
     for (pack, files) in packs(machine) {
         assert_eq!(files.len(), 2, "pack {pack}");
