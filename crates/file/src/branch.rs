@@ -58,16 +58,17 @@ impl FileSystem {
         let cookie = slots.free()?;
         // I-111.
         let _commit = self.commit.lock().await;
-        let (catalog, inode) = self.branch_off(source).await?;
+        let (catalog, root, inode) = self.branch_off(source).await?;
 
         let attributes = {
             let mut transaction = Transaction::begin(self);
             let mut state = directory.state.lock();
             expect_directory(&state)?;
-            self.begin_branch(inode.file, catalog.clone());
+            self.begin_branch(inode.file, catalog.clone(), root);
             let mut top = inode.state.lock();
             let attributes = Attributes { parent, changed: transaction.now, ..top.attributes.clone() };
-            transaction.record(&inode, &mut top, Change::Branch { catalog, attributes: attributes.clone() });
+            let change = Change::Branch { catalog, root, attributes: attributes.clone() };
+            transaction.record(&inode, &mut top, change);
             let entry = Entry { file: inode.file, kind: Kind::Directory, name: name.into() };
             transaction.record(&directory, &mut state, Change::Insert { cookie, entry });
             change_directory(&mut transaction, &directory, &mut state, 1, 1);
@@ -84,11 +85,14 @@ impl FileSystem {
         Ok(attributes)
     }
 
-    /// The catalog that a new branch begins with, and its top as it is there. The caller holds `commit`.
-    async fn branch_off(&self, source: Node) -> Result<(Root, Arc<Inode>), FileError> {
+    /// The catalog that a new branch begins with, its root, and the branch's top as it is there. The caller holds `commit`.
+    async fn branch_off(&self, source: Node) -> Result<(Root, u64, Arc<Inode>), FileError> {
         let _use = self.grace.enter(source.file.number);
         let roots = self.roots.lock().clone();
-        let catalog = self.catalog(&roots, source.view, source.file.branch).await?;
+        let (catalog, root) = match self.branch(source.view, source.file.branch).await? {
+            Some(branch) => (branch.catalog, branch.root),
+            None => (self.catalog(&roots, source.view, 0).await?, FileId::ROOT.number),
+        };
         let value = self.load(&catalog, source.file).await?.ok_or(FileError::NoEntry)?;
         if value.attributes.kind != Kind::Directory {
             return Err(FileError::NotDirectory);
@@ -103,7 +107,7 @@ impl FileSystem {
         if attributes.parent.branch == source.file.branch {
             attributes.parent.branch = branch;
         }
-        Ok((catalog, Arc::new(Inode::load(InodeValue { attributes, ..value }))))
+        Ok((catalog, root, Arc::new(Inode::load(InodeValue { attributes, ..value }))))
     }
 
     /// I-109: what would be a name of another branch within the clone.
@@ -140,8 +144,8 @@ impl FileSystem {
     }
 
     /// Notes a branch that begins with this catalog and whose top is this directory.
-    pub(crate) fn begin_branch(&self, top: FileId, catalog: Root) {
-        let value = BranchValue { catalog, orphans: Root::Empty, top: top.number };
+    pub(crate) fn begin_branch(&self, top: FileId, catalog: Root, root: u64) {
+        let value = BranchValue { catalog, orphans: Root::Empty, top: top.number, root };
         self.branches.lock().insert(top.branch, value);
         self.next_view.fetch_max(top.branch + 1, Ordering::SeqCst);
     }

@@ -179,7 +179,7 @@ impl FileSystem {
 struct Scope<'a> {
     /// The path of its root.
     view: String,
-    branch: u32,
+    root: FileId,
     catalog: &'a Root,
     /// Of the present's main branch: files that were unlinked while they were open.
     orphans: Option<&'a Root>,
@@ -235,13 +235,13 @@ impl FileSystem {
         }
         let branches = self.listed_branches("", &roots.branches, &mut found).await;
         let (catalog, orphans) = (&roots.catalog, Some(&roots.orphans));
-        let scope = Scope { view: String::new(), branch: 0, catalog, orphans };
+        let scope = Scope { view: String::new(), root: FileId::ROOT, catalog, orphans };
         self.check_catalog(scope, &mut found, progress).await?;
         self.check_branches("", branches, &mut found, progress).await?;
         for snapshot in snapshots.values() {
             let name = format!("/.snapshots/{}", snapshot.name);
             let branches = self.listed_branches(&name, &snapshot.branches, &mut found).await;
-            let scope = Scope { view: name.clone(), branch: 0, catalog: &snapshot.catalog, orphans: None };
+            let scope = Scope { view: name.clone(), root: FileId::ROOT, catalog: &snapshot.catalog, orphans: None };
             self.check_catalog(scope, &mut found, progress).await?;
             self.check_branches(&name, branches, &mut found, progress).await?;
         }
@@ -281,7 +281,8 @@ impl FileSystem {
                 continue;
             };
             let view = format!("{view}/…/{name} (clone {branch})");
-            let scope = Scope { view, branch: *branch, catalog: &value.catalog, orphans: None };
+            let root = FileId { branch: *branch, number: value.root };
+            let scope = Scope { view, root, catalog: &value.catalog, orphans: None };
             self.check_catalog(scope, found, progress).await?;
         }
         Ok(())
@@ -289,13 +290,13 @@ impl FileSystem {
 
     async fn check_catalog(
         &self,
-        Scope { view, branch, catalog, orphans }: Scope<'_>,
+        Scope { view, root, catalog, orphans }: Scope<'_>,
         found: &mut Findings,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
         found.view = view;
         found.has_gaps = false;
-        found.root = FileId { branch, ..FileId::ROOT };
+        found.root = root;
         found.clones_in.clear();
         // The present is looked at first, and has what was found before it.
         let first = if orphans.is_some() { 0 } else { found.report.problems.len() };

@@ -397,6 +397,7 @@ impl FileSystem {
                 catalog: self.trees.update(&old.catalog, catalog, INLINE_BYTES_MAX).await?,
                 orphans: self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?,
                 top: if is_removed { 0 } else { old.top },
+                root: old.root,
             };
             let is_needed = value.top != 0 || value.orphans != Root::Empty;
             let value = is_needed.then_some(value);

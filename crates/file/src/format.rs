@@ -382,12 +382,15 @@ pub(crate) struct BranchValue {
     pub(crate) orphans: Root,
     /// The number of the directory that is the clone; 0: it was removed, and some of its files are still open.
     pub(crate) top: u64,
+    /// That of the directory that everything in the catalog is below: the root of what was cloned from; or `top`, once all that is not
+    /// below that was let go of.
+    pub(crate) root: u64,
 }
 
 impl BranchValue {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.u64(self.top);
+        writer.u64(self.top).u64(self.root);
         self.catalog.encode(&mut writer);
         self.orphans.encode(&mut writer);
         writer.into_bytes()
@@ -395,10 +398,10 @@ impl BranchValue {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<BranchValue, DecodeError> {
         let mut reader = Reader::new(bytes);
-        let top = reader.u64("top of the branch")?;
+        let (top, root) = (reader.u64("top of the branch")?, reader.u64("root of the branch")?);
         let (catalog, orphans) = (Root::decode(&mut reader)?, Root::decode(&mut reader)?);
         reader.finish("branch")?;
-        Ok(BranchValue { catalog, orphans, top })
+        Ok(BranchValue { catalog, orphans, top, root })
     }
 }
 
@@ -499,7 +502,7 @@ pub(crate) enum Change {
     /// The file is no more.
     Gone,
     /// A directory comes into being as a clone, the top of a branch that begins with this catalog: there it is as it was cloned.
-    Branch { catalog: Root, attributes: Attributes },
+    Branch { catalog: Root, root: u64, attributes: Attributes },
 }
 
 /// One change of one file, as journal and (later) peers carry it.
@@ -622,7 +625,8 @@ fn encode_change(change: &Change, home: u32, writer: &mut Writer) {
             writer.u64(*cookie);
         }
         Change::Gone => {}
-        Change::Branch { catalog, attributes } => {
+        Change::Branch { catalog, root, attributes } => {
+            writer.u64(*root);
             catalog.encode(writer);
             encode_attributes(attributes, writer);
         }
@@ -650,12 +654,13 @@ fn decode_change(kind: u8, file: FileId, reader: &mut Reader<'_>) -> Result<Chan
         6 => Change::Remove { cookie: reader.u64("cookie")? },
         7 => Change::Gone,
         9 => {
+            let root = reader.u64("root of the branch")?;
             let catalog = Root::decode(reader)?;
             let attributes = decode_attributes(file, reader)?;
             if file.branch == 0 || attributes.kind != Kind::Directory {
                 return Err(reader.refuse("a clone that is a directory of its own branch"));
             }
-            Change::Branch { catalog, attributes }
+            Change::Branch { catalog, root, attributes }
         }
         _ => return Err(reader.refuse("record kind")),
     })

@@ -247,8 +247,8 @@ impl FileSystem {
 
     async fn replayed_inode(&self, record: &Record, report: &mut OpenReport) -> Result<Arc<Inode>, FileError> {
         let node = Node::live(record.file);
-        if let Change::Branch { catalog, .. } = &record.change {
-            self.begin_branch(record.file, catalog.clone());
+        if let Change::Branch { catalog, root, .. } = &record.change {
+            self.begin_branch(record.file, catalog.clone(), *root);
         }
         if let Change::Create { .. } = record.change
             && self.table.find(node).is_none()

@@ -317,23 +317,26 @@ impl FileSystem {
     /// The catalog of a branch in a view. Those of the present's branches are replaced before `roots` is: who finds the same roots
     /// afterwards had the newest.
     pub(crate) async fn catalog(&self, roots: &Roots, view: View, branch: u32) -> Result<Root, FileError> {
-        let list = match (view, branch) {
-            (View::LIVE, 0) => return Ok(roots.catalog.clone()),
-            (View::LIVE, branch) => {
-                let branches = self.branches.lock();
-                return branches.get(&branch).map(|branch| branch.catalog.clone()).ok_or(FileError::Stale);
-            }
-            (View(view), branch) => {
-                let snapshots = self.snapshots.lock();
-                let snapshot = snapshots.get(&view).ok_or(FileError::Stale)?;
-                if branch == 0 {
-                    return Ok(snapshot.catalog.clone());
-                }
-                snapshot.branches.clone()
-            }
+        if let Some(branch) = self.branch(view, branch).await? {
+            return Ok(branch.catalog);
+        }
+        match view {
+            View::LIVE => Ok(roots.catalog.clone()),
+            View(view) => Ok(self.snapshots.lock().get(&view).ok_or(FileError::Stale)?.catalog.clone()),
+        }
+    }
+
+    /// A branch as a view has it; `None`: the main one.
+    pub(crate) async fn branch(&self, view: View, branch: u32) -> Result<Option<BranchValue>, FileError> {
+        if branch == 0 {
+            return Ok(None);
+        }
+        let list = match view {
+            View::LIVE => return self.branches.lock().get(&branch).cloned().map(Some).ok_or(FileError::Stale),
+            View(view) => self.snapshots.lock().get(&view).ok_or(FileError::Stale)?.branches.clone(),
         };
         let bytes = self.trees.get(&list, u64::from(branch)).await?.ok_or(FileError::Stale)?;
-        Ok(decode_branch(u64::from(branch), &bytes)?.1.catalog)
+        Ok(Some(decode_branch(u64::from(branch), &bytes)?.1))
     }
 
     /// The live inode of a file that still has a name or a user.
