@@ -6,7 +6,8 @@
 //!
 //! I-109 A file stays in its branch: no name of one branch leads to a file of another but a clone's own. So what lies below a directory
 //!       is of its branch, and a clone needs nothing but its catalog.
-//! I-110 A branch is in the list as long as its top has a name or a file of it is open. It is in `branches` before anybody knows of it.
+//! I-110 A branch is in the list as long as its top has a name, or a file of it is open or has something that no commit covers. It is in
+//!       `branches` before anybody knows of it.
 //! I-111 Between the choice of the catalog and the record that names it there is no commit and no pass of reclaim that took its roots
 //!       in between: the pass finds the branch, or what the branch needs in the roots that it took.
 //!
@@ -23,7 +24,7 @@ use crate::admission::CHANGE_BYTES;
 use crate::attributes::{Attributes, Kind, Node, View};
 use crate::directory::expect_directory;
 use crate::failure::{FileError, is_loss};
-use crate::format::{BranchValue, Change, Entry, InodeValue, Root};
+use crate::format::{BranchValue, Change, Entry, InodeValue, Root, Roots, VIEWS_MAX};
 use crate::inode::Inode;
 use crate::namespace::change_directory;
 use crate::system::{FileSystem, SNAPSHOTS, Transaction, decode_branch};
@@ -48,8 +49,6 @@ impl FileSystem {
         }
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
-        // No directory goes below the source meanwhile.
-        let _rename = self.rename.lock().await;
         let _operation = directory.operation.lock().await;
         let slots = self.slots(&directory, name).await?;
         if slots.find(name).is_some() {
@@ -58,13 +57,17 @@ impl FileSystem {
         let cookie = slots.free()?;
         // I-111.
         let _commit = self.commit.lock().await;
+        if let Some(left_out) = self.left_out.lock().values().next() {
+            // A catalog that lacks what was recorded for a file is no copy.
+            return Err(left_out.error.clone());
+        }
         let (catalog, root, inode) = self.branch_off(source).await?;
 
         let attributes = {
             let mut transaction = Transaction::begin(self);
             let mut state = directory.state.lock();
             expect_directory(&state)?;
-            self.begin_branch(inode.file, catalog.clone(), root);
+            self.begin_branch(inode.file, catalog.clone(), root, parent);
             let mut top = inode.state.lock();
             let attributes = Attributes { parent, changed: transaction.now, ..top.attributes.clone() };
             let change = Change::Branch { catalog, root, attributes: attributes.clone() };
@@ -100,7 +103,10 @@ impl FileSystem {
         if value.attributes.links == 0 {
             return Err(FileError::NoEntry);
         }
-        self.refuse_clones_below(source).await?;
+        self.refuse_clones_below(&roots, source).await?;
+        if self.next_view.load(Ordering::SeqCst) >= VIEWS_MAX - 1 {
+            return Err(FileError::NoSpace);
+        }
         let branch = self.next_view.fetch_add(1, Ordering::SeqCst);
         let file = FileId { branch, number: source.file.number };
         let mut attributes = Attributes { file, ..value.attributes };
@@ -110,42 +116,46 @@ impl FileSystem {
         Ok((catalog, root, Arc::new(Inode::load(InodeValue { attributes, ..value }))))
     }
 
-    /// I-109: what would be a name of another branch within the clone.
-    async fn refuse_clones_below(&self, source: Node) -> Result<(), FileError> {
-        let tops: Vec<FileId> = match source.view {
-            View::LIVE => self.branches.lock().iter().map(|(branch, value)| top(*branch, value)).collect(),
+    /// I-109: what would be a name of another branch within the clone. Judged by the catalogs, as they are cloned: the present goes on.
+    async fn refuse_clones_below(&self, roots: &Roots, source: Node) -> Result<(), FileError> {
+        let above: BTreeSet<FileId> = match source.view {
+            View::LIVE => self.branches.lock().values().map(|value| value.above).collect(),
             View(view) => {
                 let list = self.snapshots.lock().get(&view).ok_or(FileError::Stale)?.branches.clone();
                 let (listed, lost) = self.scan_branches(&list).await;
                 if let Some((_, error)) = lost.into_iter().next() {
                     return Err(error.into());
                 }
-                listed.iter().map(|(branch, value)| top(*branch, value)).collect()
+                listed.iter().map(|(_, value)| value.above).collect()
             }
         };
-        let mut passed = BTreeSet::from([FileId::ROOT]);
-        for top in tops.into_iter().filter(|top| top.number != 0 && *top != source.file) {
-            let mut at = top;
+        // The root lies in itself.
+        let mut passed = BTreeSet::from([FileId::NONE]);
+        for directory in above {
+            let mut at = directory;
             while passed.insert(at) {
-                at = match self.inode(Node { view: source.view, file: at }).await {
-                    Ok(inode) => inode.state.lock().attributes.parent,
-                    // It was removed, or went meanwhile.
-                    Err(FileError::NoEntry | FileError::Stale) => break,
-                    Err(error) => return Err(error),
-                };
                 if at == source.file {
                     return Err(FileError::NotSupported(
                         "a clone of a directory that has a clone below it: clone the directories beside it, and that one, by themselves",
                     ));
                 }
+                let catalog = self.catalog(roots, source.view, at.branch).await;
+                let found = match catalog {
+                    Ok(catalog) => self.load(&catalog, at).await?,
+                    // A clone whose list is lost in part: nobody comes to it.
+                    Err(FileError::Stale) => None,
+                    Err(error) => return Err(error),
+                };
+                let Some(value) = found else { break };
+                at = value.attributes.parent;
             }
         }
         Ok(())
     }
 
     /// Notes a branch that begins with this catalog and whose top is this directory.
-    pub(crate) fn begin_branch(&self, top: FileId, catalog: Root, root: u64) {
-        let value = BranchValue { catalog, orphans: Root::Empty, top: top.number, root };
+    pub(crate) fn begin_branch(&self, top: FileId, catalog: Root, root: u64, above: FileId) {
+        let value = BranchValue { catalog, orphans: Root::Empty, top: top.number, root, above };
         self.branches.lock().insert(top.branch, value);
         self.next_view.fetch_max(top.branch + 1, Ordering::SeqCst);
     }
@@ -186,6 +196,9 @@ impl FileSystem {
             }
             problems.push(format!("the list of clones: {error}"));
         }
+        // Whatever the roots say: no number is given twice.
+        let last = listed.last().map(|(branch, _)| *branch).max(self.snapshots.lock().keys().next_back().copied());
+        self.next_view.fetch_max(last.map_or(1, |last| last + 1), Ordering::SeqCst);
         self.branches.lock().extend(listed);
         Ok(problems)
     }
@@ -195,8 +208,4 @@ impl FileSystem {
     pub fn clones(&self) -> u64 {
         self.branches.lock().values().filter(|branch| branch.top != 0).count() as u64
     }
-}
-
-fn top(branch: u32, value: &BranchValue) -> FileId {
-    FileId { branch, number: value.top }
 }

@@ -180,6 +180,8 @@ struct Scope<'a> {
     /// The path of its root.
     view: String,
     root: FileId,
+    /// Whether all of it can be reached. Of a branch that was not pruned what lies beside its top is nobody's, and may lack files (`prune`).
+    is_pruned: bool,
     catalog: &'a Root,
     /// Of the present's main branch: files that were unlinked while they were open.
     orphans: Option<&'a Root>,
@@ -196,8 +198,9 @@ struct Findings {
     view: String,
     /// That root.
     root: FileId,
-    /// The tops of the clones that names there may lead to, by branch.
-    tops: BTreeMap<u32, u64>,
+    is_pruned: bool,
+    /// The tops of the clones that names there may lead to, and the directories that have those names, by branch.
+    tops: BTreeMap<u32, (u64, FileId)>,
     /// Clones by the directory that has their names: how many.
     clones_in: BTreeMap<FileId, u32>,
     /// What each clone is called.
@@ -235,13 +238,14 @@ impl FileSystem {
         }
         let branches = self.listed_branches("", &roots.branches, &mut found).await;
         let (catalog, orphans) = (&roots.catalog, Some(&roots.orphans));
-        let scope = Scope { view: String::new(), root: FileId::ROOT, catalog, orphans };
+        let scope = Scope { view: String::new(), root: FileId::ROOT, is_pruned: true, catalog, orphans };
         self.check_catalog(scope, &mut found, progress).await?;
         self.check_branches("", branches, &mut found, progress).await?;
         for snapshot in snapshots.values() {
             let name = format!("/.snapshots/{}", snapshot.name);
             let branches = self.listed_branches(&name, &snapshot.branches, &mut found).await;
-            let scope = Scope { view: name.clone(), root: FileId::ROOT, catalog: &snapshot.catalog, orphans: None };
+            let (root, catalog) = (FileId::ROOT, &snapshot.catalog);
+            let scope = Scope { view: name.clone(), root, is_pruned: true, catalog, orphans: None };
             self.check_catalog(scope, &mut found, progress).await?;
             self.check_branches(&name, branches, &mut found, progress).await?;
         }
@@ -254,7 +258,7 @@ impl FileSystem {
         for (branch, error) in lost {
             found.note_at("HF1025", "list of clones", format!("{view}/"), branch, "a list that can be read", &error);
         }
-        found.tops = listed.iter().map(|(branch, value)| (*branch, value.top)).collect();
+        found.tops = listed.iter().map(|(branch, value)| (*branch, (value.top, value.above))).collect();
         found.clone_names.clear();
         listed
     }
@@ -268,8 +272,9 @@ impl FileSystem {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
         let remedy = view.is_empty().then_some(Remedy::Trees { gives_up: found.has_gaps });
-        // One that was removed has no top.
-        for (branch, value) in branches.iter().filter(|(_, value)| value.top != 0) {
+        // One that was removed and is in use has no top, or one without a name.
+        for (branch, value) in branches.iter().filter(|(_, value)| value.top != 0 && value.above != FileId::NONE) {
+            let remedy = remedy.filter(|_| value.above.branch == 0);
             let Some(name) = found.clone_names.get(branch) else {
                 let place = format!("{view}/ (clone {branch})");
                 found.note_at("HF1026", "clone", place, 0, "a name that leads to it", &"none");
@@ -282,7 +287,8 @@ impl FileSystem {
             };
             let view = format!("{view}/…/{name} (clone {branch})");
             let root = FileId { branch: *branch, number: value.root };
-            let scope = Scope { view, root, catalog: &value.catalog, orphans: None };
+            let (is_pruned, catalog) = (value.root == value.top, &value.catalog);
+            let scope = Scope { view, root, is_pruned, catalog, orphans: None };
             self.check_catalog(scope, found, progress).await?;
         }
         Ok(())
@@ -290,13 +296,13 @@ impl FileSystem {
 
     async fn check_catalog(
         &self,
-        Scope { view, root, catalog, orphans }: Scope<'_>,
+        Scope { view, root, is_pruned, catalog, orphans }: Scope<'_>,
         found: &mut Findings,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
         found.view = view;
         found.has_gaps = false;
-        found.root = root;
+        (found.root, found.is_pruned) = (root, is_pruned);
         found.clones_in.clear();
         // The present is looked at first, and has what was found before it.
         let first = if orphans.is_some() { 0 } else { found.report.problems.len() };
@@ -599,7 +605,8 @@ fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
     }
     for (&file, seen) in seen {
         let is_root = file == root;
-        if seen.names > 0 && (seen.kind.is_none() || is_root) {
+        let is_nobodys = !found.is_pruned && seen.kind.is_none();
+        if seen.names > 0 && (seen.kind.is_none() || is_root) && !is_nobodys {
             let names = format!("{} names", seen.names);
             found.note("HF1015", "directory entry", file, 0, "a file that exists, below the root", &names);
         }
@@ -615,7 +622,8 @@ fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
         let names = if is_root { 1 } else { seen.names };
         let below = subdirectories.get(&file).copied().unwrap_or(0);
         let expected = if is_directory { 2 + below } else { names };
-        if seen.links != expected || names == 0 || (is_directory && names != 1) {
+        let lacks_hidden = !found.is_pruned && !is_directory && seen.links < expected;
+        if (seen.links != expected && !lacks_hidden) || names == 0 || (is_directory && names != 1) {
             let expected = format!("{expected} links, {} names", if is_directory { 1 } else { expected });
             found.note("HF1016", "inode", file, 0, &expected, &format!("{} links, {names} names", seen.links));
         }
@@ -635,6 +643,7 @@ impl Findings {
             codes: BTreeSet::new(),
             view: String::new(),
             root: FileId::ROOT,
+            is_pruned: true,
             tops: BTreeMap::new(),
             clones_in: BTreeMap::new(),
             clone_names: BTreeMap::new(),
@@ -645,12 +654,12 @@ impl Findings {
     /// Notes an entry that leads to another branch: to the top of a clone (I-109), which has one name.
     fn note_clone(&mut self, directory: FileId, cookie: u64, entry: &Entry) {
         let branch = entry.file.branch;
-        if branch < self.root.branch {
+        if branch < self.root.branch && !self.is_pruned {
             // Older than this branch: it lies beside what was cloned, where nobody comes.
             *self.clones_in.entry(directory).or_default() += 1;
             return;
         }
-        let is_top = self.tops.get(&branch) == Some(&entry.file.number) && entry.kind == Kind::Directory;
+        let is_top = self.tops.get(&branch) == Some(&(entry.file.number, directory)) && entry.kind == Kind::Directory;
         if !is_top {
             let expected = "a clone that exists";
             return self.note("HF1015", "directory entry", directory, cookie, expected, &entry.file);

@@ -58,9 +58,9 @@ impl<E: Into<FileError>> From<E> for NotCommitted {
     }
 }
 
-/// A change of the list of snapshots that goes with a commit.
+/// A change of the roots that goes with a commit.
 #[derive(Clone, Debug)]
-pub(crate) enum SnapshotChange {
+pub(crate) enum RootsChange {
     /// The catalog of this commit gets a name.
     Add {
         /// The name.
@@ -70,6 +70,13 @@ pub(crate) enum SnapshotChange {
     Remove {
         /// Which.
         view: u32,
+    },
+    /// A branch has another catalog, of what its top leads to alone, and of what commits have changed since that was made.
+    Prune {
+        /// Which.
+        branch: u32,
+        /// That catalog.
+        catalog: Root,
     },
 }
 
@@ -109,7 +116,7 @@ impl FileSystem {
         Ok(self.store.renew_root().await?)
     }
 
-    pub(crate) async fn commit_with(&self, change: Option<SnapshotChange>, whole: Whole) -> Result<(), FileError> {
+    pub(crate) async fn commit_with(&self, change: Option<RootsChange>, whole: Whole) -> Result<(), FileError> {
         let _commit = self.commit.lock().await;
         self.try_left_out_again();
         loop {
@@ -134,7 +141,7 @@ impl FileSystem {
     }
 
     /// The caller holds `commit`.
-    async fn commit_once(&self, change: Option<SnapshotChange>, whole: Whole) -> Result<(), NotCommitted> {
+    async fn commit_once(&self, change: Option<RootsChange>, whole: Whole) -> Result<(), NotCommitted> {
         let (generation, covered, logged, inodes) = {
             let mut gate = self.gate.write();
             if change.is_none() && self.has_nothing_new(whole) {
@@ -191,7 +198,7 @@ impl FileSystem {
         inodes: &InodeSet,
         left_out: &BTreeSet<FileId>,
         covered: Position,
-        change: Option<SnapshotChange>,
+        change: Option<RootsChange>,
     ) -> Result<(BTreeMap<FileId, Base>, LoggedAnew), NotCommitted> {
         let old = self.roots.lock().clone();
         let mut overlays = self.settle_inlined(inodes, left_out).await?;
@@ -240,7 +247,7 @@ impl FileSystem {
         let catalog = self.trees.update(&old.catalog, catalog, INLINE_BYTES_MAX).await?;
         let orphans = self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?;
         let mut roots = Roots { catalog, orphans, ..(*old).clone() };
-        let branches = self.change_branches(&mut roots, changed).await?;
+        let branches = self.change_branches(&mut roots, changed, change.as_ref()).await?;
         roots.next_counter = self.next_counter.load(Ordering::SeqCst);
         roots.next_view = self.next_view.load(Ordering::SeqCst);
         let snapshots = self.change_snapshots(&mut roots, change).await?;
@@ -387,51 +394,105 @@ impl FileSystem {
     async fn change_branches(
         &self,
         roots: &mut Roots,
-        changed: BTreeMap<u32, BranchEdits>,
+        mut changed: BTreeMap<u32, BranchEdits>,
+        change: Option<&RootsChange>,
     ) -> Result<BTreeMap<u32, Option<BranchValue>>, FileError> {
+        let pruned = match change {
+            Some(RootsChange::Prune { branch, catalog }) => Some((*branch, catalog.clone())),
+            _ => None,
+        };
+        // Those that were removed, and were in use then.
+        for (branch, _) in self.branches.lock().iter().filter(|(_, value)| value.top == 0) {
+            changed.entry(*branch).or_default();
+        }
+        if let Some((branch, _)) = pruned.as_ref().filter(|(branch, _)| self.branches.lock().contains_key(branch)) {
+            changed.entry(*branch).or_default();
+        }
         let (mut new, mut edits) = (BTreeMap::new(), Edits::new());
         for (branch, BranchEdits { catalog, orphans }) in changed {
-            let old = self.branches.lock().get(&branch).cloned().ok_or(FileError::Stale)?;
-            let is_removed = catalog.get(&old.top).is_some_and(Option::is_none);
-            let value = BranchValue {
-                catalog: self.trees.update(&old.catalog, catalog, INLINE_BYTES_MAX).await?,
-                orphans: self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?,
-                top: if is_removed { 0 } else { old.top },
-                root: old.root,
+            // Of a branch that is no more nobody can come to anything (I-110).
+            let Some(mut old) = self.branches.lock().get(&branch).cloned() else { continue };
+            if let Some((_, pruned)) = pruned.as_ref().filter(|(pruned, _)| *pruned == branch) {
+                let since = self.changed_since(branch, &old.catalog).await?;
+                old.catalog = self.trees.update(pruned, since, INLINE_BYTES_MAX).await?;
+                old.root = old.top;
+            }
+            self.note_changed(branch, catalog.keys().copied());
+            let (top, above) = match catalog.get(&old.top) {
+                Some(Some(bytes)) => (old.top, above(FileId { branch, number: old.top }, bytes)),
+                Some(None) => (0, FileId::NONE),
+                None => (old.top, old.above),
             };
-            let is_needed = value.top != 0 || value.orphans != Root::Empty;
-            let value = is_needed.then_some(value);
-            edits.insert(u64::from(branch), value.as_ref().map(BranchValue::encode));
-            new.insert(branch, value);
+            let orphans = self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?;
+            if top == 0 && orphans == Root::Empty && !self.is_branch_in_use(branch) {
+                edits.insert(u64::from(branch), None);
+                new.insert(branch, None);
+                continue;
+            }
+            let catalog = self.trees.update(&old.catalog, catalog, INLINE_BYTES_MAX).await?;
+            let value = BranchValue { catalog, orphans, top, root: old.root, above };
+            edits.insert(u64::from(branch), Some(value.encode()));
+            new.insert(branch, Some(value));
         }
         roots.branches = self.trees.update(&roots.branches, edits, INLINE_BYTES_MAX).await?;
         Ok(new)
     }
 
+    /// A commit has changed these in the catalog of a branch.
+    pub(crate) fn note_changed(&self, branch: u32, numbers: impl Iterator<Item = u64>) {
+        if let Some(pruning) = self.pruning.lock().as_mut().filter(|pruning| pruning.branch == branch) {
+            pruning.changed.extend(numbers);
+        }
+    }
+
+    /// What commits have changed since in the catalog of the branch that is pruned, as it is there now.
+    pub(crate) async fn changed_since(&self, branch: u32, catalog: &Root) -> Result<Edits, FileError> {
+        let numbers: Vec<u64> = match &*self.pruning.lock() {
+            Some(pruning) if pruning.branch == branch => pruning.changed.iter().copied().collect(),
+            _ => Vec::new(),
+        };
+        let mut edits: Edits = numbers.iter().map(|number| (*number, None)).collect();
+        let found = self.trees.get_many(catalog, &numbers).await?;
+        edits.extend(found.into_iter().map(|(number, bytes)| (number, Some(bytes.to_vec()))));
+        Ok(edits)
+    }
+
     /// The new catalogs of branches are in force.
     fn replace_branches(&self, new: BTreeMap<u32, Option<BranchValue>>) {
+        let mut gone = BTreeSet::new();
+        let mut branches = self.branches.lock();
         for (branch, value) in new {
             if let Some(value) = value {
-                self.branches.lock().insert(branch, value);
-                continue;
+                branches.insert(branch, value);
+            } else {
+                branches.remove(&branch);
+                gone.insert(branch);
             }
-            self.branches.lock().remove(&branch);
-            self.table.remove_branch(branch);
-            // How much it held alone only a pass can tell.
+        }
+        drop(branches);
+        if !gone.is_empty() {
+            self.table.remove_branches(&gone);
+            // How much they held alone only a pass can tell.
             self.dropped_bytes.fetch_add(1 << 50, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a file of a branch whose top has gone is open, or has something that no commit covers: one that still has links has names
+    /// that nobody can come to, beside what was cloned.
+    fn is_branch_in_use(&self, branch: u32) -> bool {
+        self.references.lock().has_any_of(branch) || self.table.has_unclean(branch)
     }
 
     /// Applies a change of the snapshot list to `roots`; gives the new list.
     async fn change_snapshots(
         &self,
         roots: &mut Roots,
-        change: Option<SnapshotChange>,
+        change: Option<RootsChange>,
     ) -> Result<Option<BTreeMap<u32, SnapshotValue>>, FileError> {
-        let Some(change) = change else { return Ok(None) };
         let mut snapshots = self.snapshots.lock().clone();
         let edits = match change {
-            SnapshotChange::Add { name } => {
+            None | Some(RootsChange::Prune { .. }) => return Ok(None),
+            Some(RootsChange::Add { name }) => {
                 let view = self.next_view.fetch_add(1, Ordering::SeqCst);
                 roots.next_view = roots.next_view.max(view + 1);
                 let (catalog, branches) = (roots.catalog.clone(), roots.branches.clone());
@@ -440,7 +501,7 @@ impl FileSystem {
                 snapshots.insert(view, value);
                 Edits::from([(u64::from(view), Some(bytes))])
             }
-            SnapshotChange::Remove { view } => {
+            Some(RootsChange::Remove { view }) => {
                 snapshots.remove(&view);
                 Edits::from([(u64::from(view), None)])
             }
@@ -505,6 +566,14 @@ fn of_file(file: FileId, error: FileError) -> FileError {
             found: "none on any disk".into(),
         }),
         error => error,
+    }
+}
+
+/// The directory that a clone's top says it lies in; none, if it has no name any more.
+fn above(top: FileId, bytes: &[u8]) -> FileId {
+    match InodeValue::decode(top, bytes) {
+        Ok(value) if value.attributes.links > 0 => value.attributes.parent,
+        _ => FileId::NONE,
     }
 }
 

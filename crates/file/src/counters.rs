@@ -20,6 +20,7 @@ base::metrics! {
     sync: Histogram, Seconds, "an fsync of a file: its data is flushed and the journal synced";
     namespace_changes: Counter, Count, "creates, links, removes and renames";
     clones_made: Counter, Count, "directories cloned";
+    branches_pruned: Counter, Count, "clones that let go of what lay beside what was cloned";
     commit: Histogram, Seconds, "records become trees and the superblock is switched";
     commit_inodes: Counter, Count, "inodes written by commits";
     files_left_out: Counter, Count, "files that commits began to leave out because their trees cannot be read";

@@ -23,7 +23,7 @@ pub(crate) const INLINE_BYTES_MAX: usize = 512;
 
 /// Above every counter of files, views and versions that a node comes to: what says more is hostile, and counting on would overflow.
 pub(crate) const FILES_MAX: u64 = 1 << (FileId::COUNTER_BITS - 1);
-const VIEWS_MAX: u32 = 1 << 31;
+pub(crate) const VIEWS_MAX: u32 = 1 << 31;
 const SEQUENCE_MAX: u64 = 1 << 62;
 
 /// Where a tree begins.
@@ -141,7 +141,7 @@ fn decode_branch(number: u64, home: u32, is_elsewhere: bool, reader: &mut Reader
         (_, false) => FileId { branch: home, number },
         (_, true) => FileId { branch: reader.u32("branch")?, number },
     };
-    if is_elsewhere && !self::is_elsewhere(file, home) || file.branch > VIEWS_MAX {
+    if is_elsewhere && !self::is_elsewhere(file, home) || file.branch >= VIEWS_MAX {
         return Err(reader.refuse("branch"));
     }
     Ok(file)
@@ -385,12 +385,14 @@ pub(crate) struct BranchValue {
     /// That of the directory that everything in the catalog is below: the root of what was cloned from; or `top`, once all that is not
     /// below that was let go of.
     pub(crate) root: u64,
+    /// The directory that has the clone's name, as of the catalog; none: nobody has.
+    pub(crate) above: FileId,
 }
 
 impl BranchValue {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.u64(self.top).u64(self.root);
+        writer.u64(self.top).u64(self.root).file(self.above);
         self.catalog.encode(&mut writer);
         self.orphans.encode(&mut writer);
         writer.into_bytes()
@@ -399,9 +401,10 @@ impl BranchValue {
     pub(crate) fn decode(bytes: &[u8]) -> Result<BranchValue, DecodeError> {
         let mut reader = Reader::new(bytes);
         let (top, root) = (reader.u64("top of the branch")?, reader.u64("root of the branch")?);
+        let above = reader.file("directory of the clone")?;
         let (catalog, orphans) = (Root::decode(&mut reader)?, Root::decode(&mut reader)?);
         reader.finish("branch")?;
-        Ok(BranchValue { catalog, orphans, top, root })
+        Ok(BranchValue { catalog, orphans, top, root, above })
     }
 }
 
@@ -564,7 +567,7 @@ pub(crate) fn decode_record<'a>(frame: &mut Reader<'a>) -> Result<(Record, &'a [
     let time = reader.timestamp("record time")?;
     if has_branch {
         file.branch = reader.u32("record branch")?;
-        if !(1..=VIEWS_MAX).contains(&file.branch) {
+        if !(1..VIEWS_MAX).contains(&file.branch) {
             return Err(reader.refuse("record branch"));
         }
     }

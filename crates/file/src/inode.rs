@@ -220,6 +220,11 @@ impl State {
         !self.has_unlogged() && !self.active.is_touched && self.frozen.is_none() && !self.is_access_dirty
     }
 
+    /// Whether there is something of it that the commit at work does not have.
+    pub(crate) fn goes_on_after_commit(&self) -> bool {
+        !self.is_gone && (self.has_unlogged() || self.active.is_touched || self.is_access_dirty)
+    }
+
     /// Takes a record into `logged` and `active`, and into what callers see. The caller has seen to I-32, and that the
     /// extended attributes are loaded before an `Xattr` change.
     pub(crate) fn apply(&mut self, record: Record) {

@@ -14,7 +14,7 @@
 //! admission                     who may change something now, and who waits
 //! acl, directory, attribute, read, write, namespace      the operations
 //! cut, flush, commit            accepted → local → trees, in the background
-//! snapshot, branch, open, status, check, repair, reclaim, scrub         the whole file system
+//! snapshot, branch, prune, open, status, check, repair, reclaim, scrub         the whole file system
 //! ```
 //!
 //! Not here: errno, the kernel's protocol and processes (`node`), packs and disks (`store`), other nodes.
@@ -61,6 +61,7 @@ mod commit;
 mod snapshot;
 
 mod branch;
+mod prune;
 
 mod policy;
 

@@ -247,7 +247,18 @@ impl FileSystem {
             _ => {}
         }
         expect_below(entry, &[parent])?;
-        let inode = self.live(entry.file).await?;
+        let inode = match self.live(entry.file).await {
+            // The name of a clone that a damaged list has lost leads nowhere, and can go.
+            Err(FileError::NoEntry | FileError::Stale) if entry.file.branch != parent.branch => {
+                let mut transaction = Transaction::begin(self);
+                let mut state = directory.state.lock();
+                transaction.record(&directory, &mut state, Change::Remove { cookie });
+                change_directory(&mut transaction, &directory, &mut state, -1, -1);
+                transaction.log();
+                return Ok(());
+            }
+            inode => inode?,
+        };
 
         let mut transaction = Transaction::begin(self);
         let _namespace = self.namespace.lock();

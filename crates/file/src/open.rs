@@ -247,8 +247,22 @@ impl FileSystem {
 
     async fn replayed_inode(&self, record: &Record, report: &mut OpenReport) -> Result<Arc<Inode>, FileError> {
         let node = Node::live(record.file);
-        if let Change::Branch { catalog, root, .. } = &record.change {
-            self.begin_branch(record.file, catalog.clone(), *root);
+        let branch = record.file.branch;
+        if let Change::Branch { catalog, root, attributes } = &record.change {
+            if self.branches.lock().contains_key(&branch) {
+                let place = record.file.to_string();
+                return Err(untrue("journal record", place, "a branch that is new", &"one that exists").into());
+            }
+            self.begin_branch(record.file, catalog.clone(), *root, attributes.parent);
+            let loaded = self.inode(node).await;
+            if loaded.is_err() {
+                self.branches.lock().remove(&branch);
+            }
+            return loaded;
+        }
+        if branch != 0 && !self.branches.lock().contains_key(&branch) {
+            let found = "no clone that it could be of";
+            return Err(untrue("journal record", record.file.to_string(), "a file that exists", &found).into());
         }
         if let Change::Create { .. } = record.change
             && self.table.find(node).is_none()

@@ -1,6 +1,6 @@
 //! Reclaim: which chunks does anybody still need?
 //!
-//! The order is everything, for writers go on meanwhile:
+//! First branches are pruned (`prune`). Then the order is everything, for writers go on meanwhile:
 //!
 //! 1. From now on the store keeps whatever is put or found to be there already ([`Store::begin_mark`]).
 //! 2. Wait for operations that put chunks before 1 and have not named them yet: they do, or drop them.
@@ -144,6 +144,13 @@ impl FileSystem {
         let share = || if is_hurried() { Share::FULL } else { how.share };
         let goes_on = || self.goes_on();
         let pace = Pace::new(&self.platform, &share, &goes_on);
+        if !how.is_rehearsal {
+            // Without room for it the pass goes on with what there is.
+            match self.prune_branches(&pace).await {
+                Err(FileError::NoSpace) => {}
+                pruned => pruned?,
+            }
+        }
         let marks = self.store.begin_mark(how.is_rehearsal).await?;
         let walked_max = self.options.inodes_max.saturating_mul(NODES_PER_INODE);
         let mut walk = Walk { marks, walked: HashSet::default(), walked_max, pace: &pace, tell: how.tell, files: 0 };

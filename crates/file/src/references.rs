@@ -73,6 +73,11 @@ impl References {
         left == 0
     }
 
+    /// Whether any file of a branch was given. Looks at all of them.
+    pub(crate) fn has_any_of(&self, branch: u32) -> bool {
+        self.runs.keys().any(|run| run.branch == branch)
+    }
+
     /// All of them, in no order.
     pub(crate) fn all(&self) -> Vec<(FileId, u32)> {
         let files = self.runs.keys().flat_map(|run| (0..RUN as u64).map(move |place| run.beside(run.number + place)));

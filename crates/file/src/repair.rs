@@ -158,7 +158,7 @@ impl FileSystem {
             self.store.commit(&roots.encode(), self.store.last_logged()).await?;
             *self.roots.lock() = Arc::new(roots);
             *self.snapshots.lock() = snapshots;
-            self.table.remove_branch(0);
+            self.table.remove_branches(&BTreeSet::from([0]));
         }
         drop(_commit);
         if accepts_loss {

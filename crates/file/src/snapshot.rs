@@ -20,7 +20,7 @@ use base::time::Timestamp;
 use store::StoreError;
 
 use crate::attributes::{Node, View};
-use crate::commit::SnapshotChange;
+use crate::commit::RootsChange;
 use crate::failure::{FileError, is_loss};
 use crate::format::{Root, SnapshotValue};
 use crate::left_out::Whole;
@@ -54,7 +54,7 @@ impl FileSystem {
         }
         self.sync_all().await?;
         // A snapshot is of everything.
-        self.commit_with(Some(SnapshotChange::Add { name: name.to_owned() }), Whole::OrNot).await?;
+        self.commit_with(Some(RootsChange::Add { name: name.to_owned() }), Whole::OrNot).await?;
         // I-103. That it cannot be written once more is the disk's failure, which is noted, and not the snapshot's.
         let _ = self.store.renew_root().await;
         self.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or(FileError::Stale)
@@ -72,7 +72,7 @@ impl FileSystem {
 
     /// Deletes the snapshot of a view: of two that lie about their name this one. The caller holds `snapshot_change`.
     pub(crate) async fn drop_view(&self, view: View) -> Result<(), FileError> {
-        self.commit_with(Some(SnapshotChange::Remove { view: view.0 }), Whole::AsFarAsRead).await?;
+        self.commit_with(Some(RootsChange::Remove { view: view.0 }), Whole::AsFarAsRead).await?;
         self.table.remove_view(view);
         // How much it held alone only a pass can tell.
         self.dropped_bytes.fetch_add(1 << 50, Ordering::Relaxed);

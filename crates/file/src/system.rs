@@ -6,7 +6,7 @@
 //!
 //! Not here: the operations (`namespace`, `attribute`, `read`, `write`), flushing, committing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -109,6 +109,13 @@ impl Default for Options {
 /// Tasks that read ahead at a time at most.
 pub(crate) const PREFETCHERS: usize = 16;
 
+/// The branch that is being pruned, and the files that commits have changed in its catalog since the walk's moment.
+#[derive(Debug)]
+pub(crate) struct Pruning {
+    pub(crate) branch: u32,
+    pub(crate) changed: BTreeSet<u64>,
+}
+
 /// A file system on the disks of one node. All methods may be called from many threads.
 pub struct FileSystem {
     pub(crate) platform: Platform,
@@ -153,6 +160,8 @@ pub struct FileSystem {
     pub(crate) next_counter: AtomicU64,
     /// The next number of a view or branch.
     pub(crate) next_view: AtomicU32,
+    /// Of the branch that is being pruned, if one is.
+    pub(crate) pruning: Mutex<Option<Pruning>>,
     pub(crate) commit: tokio::sync::Mutex<()>,
     /// Held by who changes the list of snapshots.
     pub(crate) snapshot_change: tokio::sync::Mutex<()>,
@@ -227,6 +236,7 @@ impl FileSystem {
             rename: tokio::sync::Mutex::new(()),
             snapshots: Mutex::new(BTreeMap::new()),
             branches: Mutex::default(),
+            pruning: Mutex::default(),
             touched: Mutex::new(InodeSet::new()),
             touched_count: AtomicUsize::new(0),
             committing_count: AtomicUsize::new(0),

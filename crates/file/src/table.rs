@@ -3,8 +3,8 @@
 //! I-34  An inode that is not clean is in the table. So who finds none may load it from the catalog.
 //! I-35  What was loaded from a catalog enters the table only while that catalog is the current one.
 
-use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -89,13 +89,23 @@ impl Table {
         }
     }
 
-    /// Takes every inode of a branch out.
-    pub(crate) fn remove_branch(&self, branch: u32) {
+    /// Takes every inode of these branches out.
+    pub(crate) fn remove_branches(&self, branches: &BTreeSet<u32>) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.inodes.retain(|node, _| node.view != View::LIVE || node.file.branch != branch);
+            shard.inodes.retain(|node, _| node.view != View::LIVE || !branches.contains(&node.file.branch));
             shard.forget_removed();
         }
+    }
+
+    /// Whether an inode of a branch is here that is not clean, but for what the commit at work takes of it.
+    pub(crate) fn has_unclean(&self, branch: u32) -> bool {
+        let is_of_branch = |node: &Node| node.view == View::LIVE && node.file.branch == branch;
+        self.shards.iter().any(|shard| {
+            let shard = shard.lock();
+            let of_branch = shard.inodes.iter().filter(|(node, _)| is_of_branch(node));
+            of_branch.into_iter().any(|(_, inode)| inode.state.lock().goes_on_after_commit())
+        })
     }
 
     pub(crate) fn count(&self) -> usize {

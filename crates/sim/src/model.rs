@@ -31,7 +31,7 @@ pub(crate) struct Node {
     pub(crate) file: Option<FileId>,
     pub(crate) xattrs: BTreeMap<Name, Arc<Vec<u8>>>,
     pub(crate) entries: BTreeMap<Name, Key>,
-    /// Names that count and lead nowhere: those beside what was cloned, of a file in a clone.
+    /// Names that lead nowhere, and count until the clone is pruned: those beside what was cloned, of a file in a clone.
     pub(crate) hidden: u32,
     pub(crate) target: Vec<u8>,
     pub(crate) content: Arc<Content>,
@@ -156,6 +156,12 @@ impl Model {
             _ => node.hidden as usize + self.names_of(key).len(),
         };
         u32::try_from(count).expect("few nodes")
+    }
+
+    /// Whether `stat` may count so many: hidden names as long as the clone, and what it was cloned from, are not pruned.
+    pub(crate) fn may_have_links(&self, key: Key, links: u32) -> bool {
+        let all = self.links(key);
+        (all - self.node(key).hidden..=all).contains(&links)
     }
 
     /// As `stat` says.

@@ -44,6 +44,10 @@ const FOUND: &[(&str, u64)] = &[
     ("copies", 3418),
     // `restore_copies`: what had rotted where it alone was, and nobody needed, kept its pack from being copied, for ever.
     ("copies", 6182),
+    // `open_pack`: a power cut tore the table of groups off a chunk whose content was whole, and the pack was sealed so.
+    ("clones", 3420),
+    // `drop_hidden`: a file that was open and got a name again while its clone was pruned lost that with those that lead nowhere.
+    ("clones", 3059),
     // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
 ];

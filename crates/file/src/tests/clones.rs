@@ -1,5 +1,8 @@
 //! Clones: the same tree twice, and from then on two trees.
 
+use std::cell::Cell;
+use std::pin::Pin;
+
 use base::id::FileId;
 
 use super::content::pattern;
@@ -360,6 +363,233 @@ fn a_power_cut_leaves_a_clone_or_none() {
         }
     }
     assert!(seen[0] > 3 && seen[1] > 3, "{seen:?}");
+}
+
+/// A file that has a name beside what was cloned is neither gone nor an orphan when it has lost those below.
+#[test]
+fn files_that_are_linked_from_beside_go_with_their_clone() {
+    for is_open in [false, true] {
+        let machine = Machine::new(10);
+        let system = machine.open();
+        let file = machine.run(async {
+            let a = create(&system, FileId::ROOT, "a", Kind::Directory).await.file;
+            let b = create(&system, FileId::ROOT, "b", Kind::Directory).await.file;
+            let file = create(&system, a, "f", Kind::Regular).await.file;
+            system.link(file, b, b"f").await.unwrap();
+            clone(&system, "a", "c").await.unwrap();
+            let file = find(&system, "c/f").await.unwrap();
+            if is_open {
+                system.retain(file);
+            }
+            // No commit covers it yet, and nothing is flushed before the next one.
+            write(&system, file.file, 1).await;
+            system.remove_file(find(&system, "c").await.unwrap().file, b"f").await.unwrap();
+            system.remove_directory(FileId::ROOT, b"c").await.unwrap();
+            system.commit().await.unwrap();
+            system.sync_all().await.unwrap();
+            system.commit().await.unwrap();
+            file
+        });
+        if is_open {
+            machine.run(async {
+                assert!(read_all(&system, file).await == pattern(3000, 1));
+                write(&system, file.file, 2).await;
+                system.sync_all().await.unwrap();
+                assert!(read_all(&system, file).await == pattern(3000, 2));
+                system.forget(file, 1).await.unwrap();
+                create(&system, FileId::ROOT, "another change", Kind::Regular).await;
+                system.commit().await.unwrap();
+            });
+        }
+        let system = machine.power_cycle(system);
+        machine.run(async {
+            create(&system, FileId::ROOT, "one more", Kind::Regular).await;
+            system.commit().await.unwrap();
+        });
+        assert_eq!(system.branches.lock().len(), 0, "open: {is_open}");
+        machine.check(&system);
+    }
+}
+
+/// What is cloned is the catalog, so that is what decides whether a clone lies below: not where it was moved since.
+#[test]
+fn a_clone_that_moves_meanwhile_is_not_in_two_places() {
+    let mut seen = [0, 0];
+    for step in 0..40 {
+        let machine = Machine::new(400 + step);
+        let system = machine.open();
+        machine.run(async {
+            let top = source(&system).await;
+            let inner = find(&system, "source/inner").await.unwrap();
+            system.clone_tree(inner, top, b"below").await.unwrap();
+            // Something for the commit to do.
+            write(&system, find(&system, "source/inner/f1").await.unwrap().file, 77).await;
+            let (started, is_over) = (machine.world.operations(), Cell::new(false));
+            let moved = async {
+                while machine.world.operations() < started + step && !is_over.get() {
+                    system.platform.tasks.sleep(std::time::Duration::from_micros(20)).await;
+                }
+                system.rename(top, b"below", FileId::ROOT, b"moved", RenameMode::Replace).await.unwrap();
+            };
+            let cloned = async {
+                match clone(&system, "source", "copy").await {
+                    Ok(_) => seen[1] += 1,
+                    Err(error) => {
+                        assert!(matches!(error, FileError::NotSupported(_)), "{error}");
+                        seen[0] += 1;
+                    }
+                }
+                is_over.set(true);
+            };
+            let both: [Pin<Box<dyn Future<Output = ()>>>; 2] = [Box::pin(cloned), Box::pin(moved)];
+            platform::task::all(both).await;
+            assert!(matches!(find(&system, "copy/below").await, Err(FileError::NoEntry)));
+            assert!(find(&system, "moved/f1").await.is_ok());
+            system.reclaim(&Reclaim::default()).await.unwrap();
+        });
+        machine.check(&system);
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+async fn drop_source(system: &FileSystem) {
+    remove_below(system, find(system, "source").await.unwrap()).await;
+    system.remove_directory(FileId::ROOT, b"source").await.unwrap();
+    system.sync_all().await.unwrap();
+    system.commit().await.unwrap();
+}
+
+/// What lay beside what was cloned is let go of, and names that nobody can come to count no more.
+#[test]
+fn a_clone_holds_what_it_leads_to_and_nothing_else() {
+    let machine = Machine::new(9);
+    let system = machine.open();
+    let used = |system: &FileSystem| {
+        for _ in 0..3 {
+            machine.run(system.reclaim(&Reclaim { is_thorough: true, ..Reclaim::default() })).unwrap();
+        }
+        let status = system.status().store;
+        status.data.stored_bytes + status.metadata.stored_bytes
+    };
+    machine.run(async {
+        source(&system).await;
+        let inner = find(&system, "source/inner").await.unwrap();
+        system.clone_tree(inner, FileId::ROOT, b"small").await.unwrap();
+        let again = find(&system, "small/again").await.unwrap();
+        assert_eq!(system.attributes(again).await.unwrap().links, 2, "one of them is in `source`");
+        drop_source(&system).await;
+    });
+    let file = machine.run(find(&system, "small/again")).unwrap();
+    system.retain(file);
+    machine.run(async {
+        system.write(file.file, 0, b"open", false).await.unwrap();
+        system.remove_file(find(&system, "small").await.unwrap().file, b"again").await.unwrap();
+        system.sync_all().await.unwrap();
+    });
+    assert!(used(&system) > 1 << 20, "who has it open reads it");
+    machine.check(&system);
+    let content = machine.run(read_all(&system, file));
+    assert!(content[..4] == *b"open" && content[4..] == pattern(1 << 20, 1000)[4..]);
+    assert_eq!(machine.run(system.attributes(file)).unwrap().links, 0);
+    machine.run(system.forget(file, 1)).unwrap();
+    machine.run(system.commit()).unwrap();
+    assert!(used(&system) < 1 << 20, "{} bytes", used(&system));
+    let branch = system.branches.lock().values().next().unwrap().clone();
+    assert_eq!(branch.top, branch.root);
+    let system = machine.power_cycle(system);
+    machine.run(async {
+        let small = find(&system, "small").await.unwrap();
+        assert_eq!(list(&system, small, 50).await.len() as u64, FILES);
+        for number in [0, 7, FILES - 1] {
+            let node = find(&system, &format!("small/f{number}")).await.unwrap();
+            assert!(read_all(&system, node).await == pattern(3000, number));
+        }
+    });
+    machine.check(&system);
+}
+
+/// While it is found out what a clone leads to, it changes: nothing of that is lost.
+#[test]
+fn what_changes_beside_the_pruning_is_kept() {
+    for step in 0..40 {
+        let machine = Machine::new(200 + step);
+        let system = machine.open();
+        machine.run(async {
+            source(&system).await;
+            clone(&system, "source", "clone").await.unwrap();
+            drop_source(&system).await;
+            let inner = find(&system, "clone/inner").await.unwrap().file;
+            let top = find(&system, "clone").await.unwrap().file;
+            let (started, is_over) = (machine.world.operations(), Cell::new(false));
+            let changes = async {
+                while machine.world.operations() < started + step && !is_over.get() {
+                    system.platform.tasks.sleep(std::time::Duration::from_micros(50)).await;
+                }
+                let new = create(&system, inner, "new", Kind::Regular).await.file;
+                write(&system, new, 9000).await;
+                write(&system, find(&system, "clone/inner/f1").await.unwrap().file, 9001).await;
+                system.rename(inner, b"f2", top, b"moved", RenameMode::Replace).await.unwrap();
+                system.remove_file(inner, b"f3").await.unwrap();
+                system.sync_all().await.unwrap();
+                system.commit().await.unwrap();
+            };
+            let prune = async {
+                system.reclaim(&Reclaim::default()).await.unwrap();
+                is_over.set(true);
+            };
+            let both: [Pin<Box<dyn Future<Output = ()>>>; 2] = [Box::pin(prune), Box::pin(changes)];
+            platform::task::all(both).await;
+        });
+        let branch = system.branches.lock().values().next().unwrap().clone();
+        assert_eq!(branch.top, branch.root, "step {step}");
+        let system = machine.power_cycle(system);
+        machine.run(async {
+            for (name, seed) in [("inner/new", 9000), ("inner/f1", 9001), ("moved", 2), ("inner/f4", 4)] {
+                let node = find(&system, &format!("clone/{name}")).await.unwrap();
+                assert!(read_all(&system, node).await == pattern(3000, seed), "step {step}: {name}");
+            }
+            assert!(matches!(find(&system, "clone/inner/f3").await, Err(FileError::NoEntry)));
+        });
+        machine.check(&system);
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_a_clone_pruned_or_not() {
+    let mut seen = [0, 0];
+    for cut in 0.. {
+        let machine = Machine::new(300 + cut);
+        let system = machine.open();
+        machine.run(async {
+            source(&system).await;
+            clone(&system, "source/inner", "clone").await.unwrap();
+            system.sync_all().await.unwrap();
+            system.commit().await.unwrap();
+        });
+        machine.world.cut_power_at(machine.world.operations() + cut);
+        let done = machine.world.run_until(async {
+            system.reclaim(&Reclaim::default()).await?;
+            system.sync_all().await
+        });
+        drop(system);
+        machine.world.restart();
+        let system = machine.open();
+        machine.check(&system);
+        let branch = system.branches.lock().values().next().unwrap().clone();
+        seen[usize::from(branch.top == branch.root)] += 1;
+        machine.run(async {
+            expect_source(&system, "source").await;
+            let large = find(&system, "clone/again").await.unwrap();
+            assert!(read_all(&system, large).await == pattern(1 << 20, 1000));
+            system.reclaim(&Reclaim::default()).await.unwrap();
+            assert_eq!(system.attributes(large).await.unwrap().links, 1, "cut at {cut}");
+        });
+        machine.check(&system);
+        if matches!(done, Ok(Ok(()))) {
+            break;
+        }
+    }
+    assert!(seen[0] > 3 && seen[1] > 0, "{seen:?}");
 }
 
 #[test]

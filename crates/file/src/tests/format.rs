@@ -77,7 +77,8 @@ fn records_survive_and_chain() {
     let attributes = Attributes { kind: Kind::Directory, parent: FileId::main(3), ..attributes(top) };
     for catalog in [Root::Inline(Bytes::from_static(b"leaf")), Root::Node { address: ChunkAddress([3; 32]), level: 1 }]
     {
-        let (time, change) = (Timestamp::new(10, 20), Change::Branch { catalog, root: 1, attributes: attributes.clone() });
+        let (time, change) =
+            (Timestamp::new(10, 20), Change::Branch { catalog, root: 1, attributes: attributes.clone() });
         version = encode_record(top, &version, time, &change, &mut frame);
         expected.push(Record { file: top, version, time, change });
     }
@@ -128,7 +129,7 @@ fn roots_and_inodes_survive() {
         let snapshot = SnapshotValue { taken: Timestamp::new(4, 5), catalog, name, branches };
         assert_eq!(SnapshotValue::decode(&snapshot.encode()).unwrap(), snapshot);
     }
-    let branch = BranchValue { catalog: node, orphans: Root::Empty, top: 77, root: 1 };
+    let branch = BranchValue { catalog: node, orphans: Root::Empty, top: 77, root: 1, above: FileId::main(9) };
     assert_eq!(BranchValue::decode(&branch.encode()).unwrap(), branch);
 }
 

@@ -64,7 +64,7 @@ const TARGETS: &[Target] = &[
         name: "branch",
         cases: CASES,
         samples: || {
-            let branch = |catalog, orphans, top| BranchValue { catalog, orphans, top, root: 1 }.encode();
+            let branch = |catalog, orphans, top| BranchValue { catalog, orphans, top, root: 1, above: FILE }.encode();
             vec![branch(NODE, Root::Empty, 5), branch(Root::Inline(Bytes::from_static(b"leaf")), NODE, 0)]
         },
         repair: no_repair,

@@ -17,8 +17,7 @@ use crate::failure::Failure;
     hydrafs clone /mnt/.snapshots/monday/etc /mnt/etc.monday   of what a snapshot shows\n  \
     rm -r /mnt/jobs/1                              it goes like any other directory\n\n\
     A clone shows the directory as it is at this moment. Both go their own way from then on. Files are neither linked nor renamed across\n\
-    its border (EXDEV: mv(1) copies then); a single file is cloned by `cp --reflink`. What has a clone below it is not cloned as a whole.\n\
-    A clone keeps what the file system held at its moment, as a snapshot does, until it is removed.")]
+    its border (EXDEV: mv(1) copies then); a single file is cloned by `cp --reflink`. What has a clone below it is not cloned as a whole.")]
 pub(super) struct Arguments {
     /// A directory of the mount, or of a snapshot in it.
     source: PathBuf,

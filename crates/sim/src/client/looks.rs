@@ -190,7 +190,8 @@ impl Client {
             (Some(allocated), Kind::Regular) => allocated.total(),
             _ => found.allocated,
         };
-        let expected = (node.kind, node.mode, node.gid, model.links(key), model.size(key), allocated);
+        let links = if model.may_have_links(key, found.links) { found.links } else { model.links(key) };
+        let expected = (node.kind, node.mode, node.gid, links, model.size(key), allocated);
         let is = (found.kind, found.mode, found.gid, found.links, found.size, found.allocated);
         if expected == is && node.file == Some(found.file) {
             return Ok(());

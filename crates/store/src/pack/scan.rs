@@ -10,10 +10,10 @@
 //!       was not, each gets what was good on any.
 
 use base::hash::DomainKey;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use platform::disk::{DiskError, DiskErrorKind, File, Open};
 
-use crate::chunk::unpack;
+use crate::chunk::{mended, unpack};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
     ChunkHeader, DAMAGED_SUFFIX, Entry, PACK_VERSION, PACKS, PackFooter, PackHeader, Summary, Unfit, decode_directory,
@@ -233,7 +233,7 @@ pub(crate) async fn agree(
     }
     if let Some((all, _)) = merged.filter(|_| !is_one) {
         for (_, found) in &mut found {
-            *found = Found::Open { bytes: all.clone(), scanned: scan(key, pack, &all) };
+            *found = open_pack(key, pack, all.clone());
         }
     }
     Ok(found)
@@ -273,8 +273,26 @@ pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Fo
         }
     }
     let bytes = read_whole(&file, FILE_BYTES_MAX).await?;
+    Ok(open_pack(key, pack, bytes))
+}
+
+/// What counts of the bytes of a pack that is to be sealed. The content of a chunk decides whether it does, so a table of groups that a
+/// power cut tore off it, or that rotted, is made again: the seal vouches for all of it.
+fn open_pack(key: &DomainKey, pack: u64, bytes: Bytes) -> Found {
     let scanned = scan(key, pack, &bytes);
-    Ok(Found::Open { bytes, scanned })
+    let mut all = bytes.clone();
+    for Entry { offset, header } in &scanned.entries {
+        let start = *offset as usize + ChunkHeader::BYTES;
+        let range = start..start + header.stored as usize;
+        let payload = bytes.slice(range.clone());
+        let right = mended(key, header, payload.clone());
+        if right != payload {
+            let mut patched = BytesMut::from(all);
+            patched[range].copy_from_slice(&right);
+            all = patched.freeze();
+        }
+    }
+    Found::Open { bytes: all, scanned }
 }
 
 /// Whether every chunk that the directory of a pack names is what it should be.

@@ -1,0 +1,255 @@
+//! Pruning: a branch lets go of what its top does not lead to.
+//!
+//! A branch begins with the whole catalog that its source was looked up in, which is why it begins at once. So it holds what the rest of
+//! the file system was at that moment, counts names of its files that nobody can come to, and is checked in full. Before a pass of reclaim
+//! looks at what is needed, branches that were not pruned get a catalog of what is below their top alone: made beside the work from
+//! the catalog of one moment, and taken by one commit, which adds what other commits have changed meanwhile.
+//!
+//! What lies beside the top never comes below it (I-109), so what a walk at one moment does not meet can go at a later one. But for a file
+//! that has lost its names below the top, has some beside it, and is still open: it loses those too, and goes with its last user.
+//!
+//! I-112 In a pruned branch every file but the top's own has as many links as names, and is below the top, or open and without links.
+//!
+//! Not here: when a pass runs (`reclaim`), how the catalog is switched (`commit`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use base::codec::Reader;
+use base::id::FileId;
+use store::Pace;
+
+use crate::attributes::{Attributes, Kind, Node};
+use crate::commit::RootsChange;
+use crate::failure::FileError;
+use crate::format::{BranchValue, Change, Entry, INLINE_BYTES_MAX, InodeValue, Root};
+use crate::inode::Inode;
+use crate::left_out::Whole;
+use crate::system::{FileSystem, Pruning, Transaction, undecodable};
+use crate::tree::Edits;
+
+/// Branches that a pass prunes at most, the oldest first: a thousand clones are a thousand catalogs to be read.
+const BRANCHES_PER_PASS: usize = 16;
+/// Entries of a catalog or directory that are looked at in one step.
+const STEP_ENTRIES: usize = 1024;
+
+/// Nobody prunes any more, also when the pass is dropped halfway.
+struct Ends<'a>(&'a FileSystem);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        *self.0.pruning.lock() = None;
+    }
+}
+
+/// Numbers of files, a bit each: those of one directory are neighbours.
+#[derive(Default)]
+struct Numbers(BTreeMap<u64, u64>);
+
+impl Numbers {
+    /// Whether it was not there.
+    fn insert(&mut self, number: u64) -> bool {
+        let (word, bit) = (self.0.entry(number / 64).or_default(), 1 << (number % 64));
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    fn contains(&self, number: u64) -> bool {
+        self.0.get(&(number / 64)).is_some_and(|word| word & 1 << (number % 64) != 0)
+    }
+}
+
+/// Names that lead nowhere, of files below a top and of those that are open and not below it: how many, as of the walk. They are not
+/// counted any more at the end.
+type Hidden = BTreeMap<u64, u32>;
+
+impl FileSystem {
+    /// Prunes some of the branches that are not. The caller holds `reclaiming`.
+    pub(crate) async fn prune_branches(&self, pace: &Pace<'_>) -> Result<(), FileError> {
+        let is_due = |(_, value): &(&u32, &BranchValue)| value.top != 0 && value.root != value.top;
+        let due: Vec<u32> =
+            self.branches.lock().iter().filter(is_due).map(|(branch, _)| *branch).take(BRANCHES_PER_PASS).collect();
+        for branch in due {
+            if !pace.step().await {
+                break;
+            }
+            self.prune(branch, pace).await?;
+        }
+        Ok(())
+    }
+
+    async fn prune(&self, branch: u32, pace: &Pace<'_>) -> Result<(), FileError> {
+        // Names and links of before are in its catalog then.
+        self.commit_whole().await?;
+        let (_ends, value) = {
+            let _commit = self.commit.lock().await;
+            let Some(value) = self.branches.lock().get(&branch).cloned() else { return Ok(()) };
+            *self.pruning.lock() = Some(Pruning { branch, changed: BTreeSet::new() });
+            (Ends(self), value)
+        };
+        if value.top == 0 {
+            return Ok(());
+        }
+        let top = FileId { branch, number: value.top };
+        let below = self.below(top, &value.catalog, pace).await?;
+        let mut hidden = self.hidden_names(top, &value.catalog, &below, pace).await?;
+        let Some(catalog) = self.pruned(branch, &value.catalog, &below, &mut hidden, pace).await? else {
+            return Ok(());
+        };
+        for (number, names) in hidden {
+            self.drop_hidden(top.beside(number), names).await?;
+        }
+        self.commit_with(Some(RootsChange::Prune { branch, catalog }), Whole::AsFarAsRead).await?;
+        self.counters.branches_pruned.add(1);
+        Ok(())
+    }
+
+    /// Everything below a directory, and itself.
+    async fn below(&self, top: FileId, catalog: &Root, pace: &Pace<'_>) -> Result<Numbers, FileError> {
+        let mut below = Numbers::default();
+        below.insert(top.number);
+        let mut waiting = vec![top.number];
+        while let Some(directory) = waiting.pop().filter(|_| pace.goes_on()) {
+            let mut note = |entry: &Entry| {
+                if below.insert(entry.file.number) && entry.kind == Kind::Directory {
+                    waiting.push(entry.file.number);
+                }
+            };
+            self.each_entry(top.beside(directory), catalog, &mut note).await?;
+            pace.step().await;
+        }
+        Ok(below)
+    }
+
+    /// The entries of a directory that are of its branch.
+    async fn each_entry(
+        &self,
+        directory: FileId,
+        catalog: &Root,
+        note: &mut (dyn FnMut(&Entry) + Send),
+    ) -> Result<(), FileError> {
+        let Some(value) = self.load(catalog, directory).await? else { return Ok(()) };
+        let mut from = Some(0).filter(|_| value.attributes.kind == Kind::Directory);
+        while let Some(at) = from {
+            let (entries, next) = self.trees.scan(&value.base.tree, at, STEP_ENTRIES).await?;
+            for (cookie, bytes) in entries {
+                let place = || format!("directory {directory}, cookie {cookie}");
+                let entry = Entry::decode(directory.branch, &mut Reader::new(&bytes))
+                    .map_err(|error| undecodable("directory entry", place(), error))?;
+                if entry.file.branch == directory.branch {
+                    note(&entry);
+                }
+            }
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Of files below a top that have names beside it: how many.
+    async fn hidden_names(
+        &self,
+        top: FileId,
+        catalog: &Root,
+        below: &Numbers,
+        pace: &Pace<'_>,
+    ) -> Result<Hidden, FileError> {
+        let mut links = Hidden::new();
+        let mut from = Some(0).filter(|_| pace.goes_on());
+        while let Some(at) = from {
+            let (inodes, next) = self.trees.scan(catalog, at, STEP_ENTRIES).await?;
+            for (number, bytes) in inodes.into_iter().filter(|(number, _)| below.contains(*number)) {
+                let Attributes { kind, links: count, .. } = decoded(top.beside(number), &bytes)?.attributes;
+                if kind != Kind::Directory && count > 1 {
+                    links.insert(number, count);
+                }
+            }
+            from = next.filter(|_| pace.goes_on());
+            pace.step().await;
+        }
+        if links.is_empty() {
+            return Ok(links);
+        }
+        let mut seen = Numbers::default();
+        seen.insert(top.number);
+        let mut waiting = vec![top.number];
+        while let Some(directory) = waiting.pop().filter(|_| pace.goes_on()) {
+            let mut note = |entry: &Entry| {
+                if let Some(left) = links.get_mut(&entry.file.number) {
+                    *left = left.saturating_sub(1);
+                } else if entry.kind == Kind::Directory && seen.insert(entry.file.number) {
+                    waiting.push(entry.file.number);
+                }
+            };
+            self.each_entry(top.beside(directory), catalog, &mut note).await?;
+            pace.step().await;
+        }
+        links.retain(|_, left| *left > 0);
+        Ok(links)
+    }
+
+    /// The catalog with nothing but what is below, and what somebody uses. `None`: the file system is closed meanwhile.
+    async fn pruned(
+        &self,
+        branch: u32,
+        catalog: &Root,
+        below: &Numbers,
+        hidden: &mut Hidden,
+        pace: &Pace<'_>,
+    ) -> Result<Option<Root>, FileError> {
+        let (mut pruned, mut from) = (Root::Empty, Some(0));
+        while let Some(at) = from {
+            if !pace.step().await {
+                return Ok(None);
+            }
+            let (inodes, next) = self.trees.scan(catalog, at, STEP_ENTRIES).await?;
+            let mut kept = Edits::new();
+            for (number, bytes) in inodes {
+                let file = FileId { branch, number };
+                let is_below = below.contains(number);
+                if !is_below && self.is_in_use(file) {
+                    hidden.insert(number, decoded(file, &bytes)?.attributes.links);
+                } else if !is_below {
+                    continue;
+                }
+                kept.insert(number, Some(bytes.to_vec()));
+            }
+            pruned = self.trees.update(&pruned, kept, INLINE_BYTES_MAX).await?;
+            from = next;
+        }
+        Ok(pace.goes_on().then_some(pruned))
+    }
+
+    /// Whether a file that no name below the top leads to is open, or has something that no commit covers.
+    fn is_in_use(&self, file: FileId) -> bool {
+        let in_memory = self.table.find(Node::live(file));
+        self.references.lock().has(file) || in_memory.is_some_and(|inode| !inode.state.lock().is_clean())
+    }
+
+    /// Names of a file that lead nowhere are not counted any more. It is no change that anybody sees but in the count, so times stay.
+    async fn drop_hidden(&self, file: FileId, names: u32) -> Result<(), FileError> {
+        let inode: Arc<Inode> = match self.inode(Node::live(file)).await {
+            Ok(inode) => inode,
+            Err(FileError::NoEntry | FileError::Stale) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut transaction = Transaction::begin(self);
+        let mut state = inode.state.lock();
+        if state.is_gone || state.attributes.links == 0 || names == 0 {
+            return Ok(());
+        }
+        let links = state.attributes.links.saturating_sub(names);
+        let attributes = Attributes { links, ..state.attributes.clone() };
+        transaction.record(&inode, &mut state, Change::Attributes(attributes));
+        if links == 0 && !self.references.lock().has(file) {
+            self.end(&mut transaction, &inode, &mut state);
+        }
+        transaction.log();
+        Ok(())
+    }
+}
+
+fn decoded(file: FileId, bytes: &[u8]) -> Result<InodeValue, FileError> {
+    let place = || format!("catalog entry of {file}");
+    Ok(InodeValue::decode(file, bytes).map_err(|error| undecodable("inode", place(), error))?)
+}
