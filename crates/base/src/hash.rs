@@ -69,6 +69,19 @@ impl DomainKey {
         }
     }
 
+    /// What the domain is called: who holds the key can tell, nobody can tell the key from it, and no content has it as its address.
+    #[must_use]
+    pub fn identity(&self) -> [u8; 32] {
+        blake3::derive_key("HydraFS 2026-11 identity of a dedup domain", &self.0)
+    }
+
+    /// A hash of what goes from one node of the domain to another, that nobody else can make.
+    #[must_use]
+    pub fn seal(&self, bytes: &[u8]) -> [u8; 32] {
+        let key = blake3::derive_key("HydraFS 2026-11 seal of what nodes of a dedup domain exchange", &self.0);
+        *blake3::keyed_hash(&key, bytes).as_bytes()
+    }
+
     /// A 64-bit hash of a name that nobody without the key can steer into collisions.
     #[must_use]
     pub fn name_hash(&self, name: &[u8]) -> u64 {
@@ -111,6 +124,9 @@ mod tests {
         assert_ne!(one.address(b"abc"), one.address(b"abd"));
         assert_ne!(one.address(b"abc"), DomainKey([2; 32]).address(b"abc"));
         assert!(!format!("{one:?}").contains('1'), "a key never prints itself");
+        let (other, no_address) = (DomainKey([2; 32]), one.address(b"").0);
+        assert!(one.identity() != other.identity() && one.identity() != no_address);
+        assert!(one.seal(b"") != other.seal(b"") && one.seal(b"") != no_address);
     }
 
     #[test]

@@ -205,6 +205,8 @@ struct Findings {
     clones_in: BTreeMap<FileId, u32>,
     /// What each clone is called.
     clone_names: BTreeMap<u32, String>,
+    /// Above the counter of each file in it: of one that came from another node, as counted there.
+    next_counter: u64,
     /// Whether something of that catalog or its directories cannot be read.
     has_gaps: bool,
 }
@@ -239,9 +241,11 @@ impl FileSystem {
         let branches = self.listed_branches("", &roots.branches, &mut found).await;
         let (catalog, orphans) = (&roots.catalog, Some(&roots.orphans));
         let scope = Scope { view: String::new(), root: FileId::ROOT, is_pruned: true, catalog, orphans };
+        found.next_counter = roots.next_counter;
         self.check_catalog(scope, &mut found, progress).await?;
         self.check_branches("", branches, &mut found, progress).await?;
         for snapshot in snapshots.values() {
+            found.next_counter = if snapshot.next_counter > 0 { snapshot.next_counter } else { roots.next_counter };
             let name = format!("/.snapshots/{}", snapshot.name);
             let branches = self.listed_branches(&name, &snapshot.branches, &mut found).await;
             let (root, catalog) = (FileId::ROOT, &snapshot.catalog);
@@ -362,7 +366,7 @@ impl FileSystem {
         let attributes = &value.attributes;
         let entry = seen.entry(file).or_default();
         (entry.kind, entry.links, entry.parent) = (Some(attributes.kind), attributes.links, attributes.parent);
-        if file.node() == self.store.node() && file.counter() >= self.roots.lock().next_counter {
+        if file.node() == self.store.node() && file.counter() >= found.next_counter {
             found.note("HF1003", "file counter", file, 0, "a counter above every file", &file);
         }
         if let Some(error) = lost_xattrs(&self.store, &value.base.xattrs).await {
@@ -647,6 +651,7 @@ impl Findings {
             tops: BTreeMap::new(),
             clones_in: BTreeMap::new(),
             clone_names: BTreeMap::new(),
+            next_counter: 0,
             has_gaps: false,
         }
     }

@@ -65,6 +65,8 @@ pub(crate) enum RootsChange {
     Add {
         /// The name.
         name: String,
+        /// The directory that it shows.
+        root: FileId,
     },
     /// A view goes.
     Remove {
@@ -490,22 +492,24 @@ impl FileSystem {
         change: Option<RootsChange>,
     ) -> Result<Option<BTreeMap<u32, SnapshotValue>>, FileError> {
         let mut snapshots = self.snapshots.lock().clone();
-        let edits = match change {
+        let edit = match change {
             None | Some(RootsChange::Prune { .. }) => return Ok(None),
-            Some(RootsChange::Add { name }) => {
+            Some(RootsChange::Add { name, root }) => {
                 let view = self.next_view.fetch_add(1, Ordering::SeqCst);
                 roots.next_view = roots.next_view.max(view + 1);
-                let (catalog, branches) = (roots.catalog.clone(), roots.branches.clone());
-                let value = SnapshotValue { taken: self.now(), catalog, name, branches };
+                let (catalog, branches, next_counter) =
+                    (roots.catalog.clone(), roots.branches.clone(), roots.next_counter);
+                let value = SnapshotValue { taken: self.now(), catalog, name, root, next_counter, branches };
                 let bytes = value.encode();
                 snapshots.insert(view, value);
-                Edits::from([(u64::from(view), Some(bytes))])
+                (u64::from(view), Some(bytes))
             }
             Some(RootsChange::Remove { view }) => {
                 snapshots.remove(&view);
-                Edits::from([(u64::from(view), None)])
+                (u64::from(view), None)
             }
         };
+        let edits = Edits::from([edit]);
         roots.snapshots = self.trees.update(&roots.snapshots, edits, INLINE_BYTES_MAX).await?;
         Ok(Some(snapshots))
     }

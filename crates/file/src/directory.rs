@@ -98,8 +98,7 @@ impl FileSystem {
         }
         let directory = self.inode(parent).await?;
         if name == b"." || name == b".." {
-            let file = if name == b"." { parent.file } else { directory.state.lock().attributes.parent };
-            let node = Node { view: parent.view, file };
+            let node = if name == b"." { parent } else { self.parent(parent).await? };
             return Ok((node, self.attributes(node).await?));
         }
         let slots = self.slots(&directory, name).await?;
@@ -233,7 +232,7 @@ impl FileSystem {
             .map(|(cookie, view, snapshot)| DirectoryEntry {
                 cookie,
                 name: Bytes::copy_from_slice(snapshot.name.as_bytes()),
-                node: Node { view: View(view), file: FileId::ROOT },
+                node: Node { view: View(view), file: snapshot.root },
                 kind: Kind::Directory,
             })
             .collect()

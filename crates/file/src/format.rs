@@ -334,18 +334,28 @@ pub(crate) struct SnapshotValue {
     pub(crate) taken: Timestamp,
     pub(crate) catalog: Root,
     pub(crate) name: String,
+    /// The directory that it shows.
+    pub(crate) root: FileId,
+    /// As [`Roots::next_counter`] was, of the file system that the catalog is of; 0: of an older program, which noted none.
+    pub(crate) next_counter: u64,
     /// As [`Roots::branches`] was.
     pub(crate) branches: Root,
 }
 
 impl SnapshotValue {
+    /// Root and counter where an older program wrote neither.
+    const TAIL_OF_OLD: (FileId, u64, &Root) = (FileId::ROOT, 0, &Root::Empty);
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.timestamp(self.taken);
         self.catalog.encode(&mut writer);
         writer.short_bytes(self.name.as_bytes());
-        if self.branches != Root::Empty {
-            self.branches.encode(&mut writer);
+        if (self.root, self.next_counter, &self.branches) != SnapshotValue::TAIL_OF_OLD {
+            writer.file(self.root).u64(self.next_counter);
+            if self.branches != Root::Empty {
+                self.branches.encode(&mut writer);
+            }
         }
         writer.into_bytes()
     }
@@ -356,9 +366,17 @@ impl SnapshotValue {
         let catalog = Root::decode(&mut reader)?;
         let name = reader.short_bytes("snapshot name")?.to_vec();
         let name = String::from_utf8(name).map_err(|_| reader.refuse("snapshot name"))?;
+        if reader.remaining() == 0 {
+            let (root, next_counter, branches) = SnapshotValue::TAIL_OF_OLD;
+            return Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches: branches.clone() });
+        }
+        let (root, next_counter) = (reader.file("directory of a snapshot")?, reader.u64("next file of a snapshot")?);
         let branches = decode_branches(&mut reader)?;
+        if next_counter > FILES_MAX || (root, next_counter, &branches) == SnapshotValue::TAIL_OF_OLD {
+            return Err(reader.refuse("next file of a snapshot"));
+        }
         reader.finish("snapshot")?;
-        Ok(SnapshotValue { taken, catalog, name, branches })
+        Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches })
     }
 }
 

@@ -85,7 +85,7 @@ pub use check::FilesReport;
 pub use directory::DirectoryEntry;
 pub use failure::FileError;
 pub use namespace::RenameMode;
-pub use open::{OpenReport, format_node};
+pub use open::{OpenReport, format_node, format_node_in};
 pub use policy::PolicyReport;
 pub use read::Seek;
 pub use reclaim::{Reclaim, ReclaimProgress};
@@ -94,9 +94,9 @@ pub use status::{Description, Space, Status, metrics};
 /// The options of the store below.
 pub use store::Options as StoreOptions;
 pub use store::{
-    COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, DrainPlan, Gone,
-    Health, Problem, ReclaimReport, RecoveryReport, Remedy, Resilience, ScrubStatus, Share, StoreError, StoreStatus,
-    Weights, are_free,
+    COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Domain, DrainPlan,
+    Gone, Health, Problem, ReclaimReport, RecoveryReport, Remedy, Resilience, ScrubStatus, Share, StoreError,
+    StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use write::Allocate;

@@ -18,7 +18,7 @@ use base::id::{FileId, NodeNumber, Position};
 use bytes::Bytes;
 use platform::Platform;
 use platform::disk::Disk;
-use store::{RecoveryReport, Store};
+use store::{Domain, RecoveryReport, Store};
 
 use crate::attributes::{Attributes, Node};
 use crate::failure::{FileError, is_loss};
@@ -59,10 +59,29 @@ pub async fn format_node(
     gid: u32,
 ) -> Result<(), FileError> {
     Store::create(platform, disks, node, &Roots::default().encode()).await?;
+    make_root(platform, disks, (uid, gid)).await
+}
+
+/// The same, as a node of a dedup domain that there is.
+///
+/// # Errors
+/// As there.
+pub async fn format_node_in(
+    domain: &Domain,
+    platform: &Platform,
+    disks: &[Disk],
+    node: NodeNumber,
+    owner: (u32, u32),
+) -> Result<(), FileError> {
+    Store::create_in(domain, platform, disks, node, &Roots::default().encode()).await?;
+    make_root(platform, disks, owner).await
+}
+
+async fn make_root(platform: &Platform, disks: &[Disk], owner: (u32, u32)) -> Result<(), FileError> {
     let options = Options::default();
     let (store, _) = Store::open(platform, disks, options.store.clone()).await?;
     let system = FileSystem::new(&Weak::new(), platform, store, options, Roots::default());
-    let attributes = Attributes::empty_directory(FileId::ROOT, FileId::ROOT, 0o755, (uid, gid), system.now());
+    let attributes = Attributes::empty_directory(FileId::ROOT, FileId::ROOT, 0o755, owner, system.now());
     let root = Arc::new(Inode::unborn(FileId::ROOT));
     system.table.insert(Node::live(FileId::ROOT), root.clone(), || true);
     {

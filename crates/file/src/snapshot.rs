@@ -1,7 +1,8 @@
 //! Snapshots: names for catalogs. A tree is never changed, so keeping its root keeps the whole file system of that moment.
 //!
 //! A snapshot appears as a directory below `.snapshots` in the root. Its files have the ids that they have in the present, in a
-//! view of their own.
+//! view of their own. One of a directory shows that directory alone; it keeps the whole catalog all the same, which is why it is taken in
+//! constant time.
 //!
 //! I-103 A snapshot is in both superblock slots when its taking returns: no journal tells of it, so where the newest superblock rots, the
 //!       one before must name it.
@@ -17,17 +18,22 @@ use std::sync::atomic::Ordering;
 use base::id::FileId;
 use base::limits::NAME_BYTES_MAX;
 use base::time::Timestamp;
+use bytes::Bytes;
 use store::StoreError;
 
 use crate::attributes::{Node, View};
 use crate::commit::RootsChange;
+use crate::directory::expect_directory;
 use crate::failure::{FileError, is_loss};
 use crate::format::{Root, SnapshotValue};
 use crate::left_out::Whole;
-use crate::system::{FileSystem, undecodable, untrue};
+use crate::system::{FileSystem, SNAPSHOTS, undecodable, untrue};
 use crate::tree::Gap;
 
-/// A snapshot of the whole file system.
+/// Directories above each other at most, as a path that the kernel takes can have.
+const PATH_DEPTH_MAX: usize = 2048;
+
+/// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Its name below `.snapshots`.
@@ -36,28 +42,55 @@ pub struct Snapshot {
     pub taken: Timestamp,
     /// Its view.
     pub view: View,
+    /// The directory that it shows: the root, if it is of everything.
+    pub root: FileId,
+}
+
+/// Whether a snapshot can have this name: that of a directory entry that a terminal shows.
+pub(crate) fn check_snapshot_name(name: &str) -> Result<(), FileError> {
+    let is_plain = !name.is_empty() && name != "." && name != ".." && name.len() <= NAME_BYTES_MAX;
+    if !is_plain || name.chars().any(|letter| letter == '/' || letter.is_control()) {
+        return Err(FileError::Invalid("a snapshot's name is one of a file: at most 255 bytes, without slashes"));
+    }
+    Ok(())
 }
 
 impl FileSystem {
-    /// Takes a snapshot: what was accepted before is in it. Durable when it returns.
+    /// Takes a snapshot of everything: what was accepted before is in it. Durable when it returns.
     ///
     /// # Errors
     /// `Exists`, `Invalid` for a name that no directory entry could have, or the store's.
     pub async fn snapshot(&self, name: &str) -> Result<Snapshot, FileError> {
-        let is_plain = !name.is_empty() && name != "." && name != ".." && name.len() <= NAME_BYTES_MAX;
-        if !is_plain || name.chars().any(|letter| letter == '/' || letter.is_control()) {
-            return Err(FileError::Invalid("a snapshot's name is one of a file: at most 255 bytes, without slashes"));
+        self.snapshot_of(name, FileId::ROOT).await
+    }
+
+    /// The same, of one directory of the present.
+    ///
+    /// # Errors
+    /// As there; `NotDirectory`, or `NoEntry` for one that is not there (any more).
+    pub async fn snapshot_of(&self, name: &str, root: FileId) -> Result<Snapshot, FileError> {
+        check_snapshot_name(name)?;
+        if root == SNAPSHOTS {
+            return Err(FileError::Invalid("it is where snapshots are shown"));
         }
+        expect_directory(&self.live(root).await?.state.lock())?;
         let _change = self.snapshot_change.lock().await;
         if self.find_snapshot(name.as_bytes()).is_some() {
             return Err(FileError::Exists);
         }
         self.sync_all().await?;
         // A snapshot is of everything.
-        self.commit_with(Some(RootsChange::Add { name: name.to_owned() }), Whole::OrNot).await?;
+        self.commit_with(Some(RootsChange::Add { name: name.to_owned(), root }), Whole::OrNot).await?;
         // I-103. That it cannot be written once more is the disk's failure, which is noted, and not the snapshot's.
         let _ = self.store.renew_root().await;
-        self.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or(FileError::Stale)
+        let snapshot = self.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or(FileError::Stale)?;
+        // It may have been removed while others were made durable.
+        let found = self.attributes(Node { view: snapshot.view, file: root }).await;
+        if !found.is_ok_and(|attributes| attributes.links > 0) {
+            self.drop_view(snapshot.view).await?;
+            return Err(FileError::NoEntry);
+        }
+        Ok(snapshot)
     }
 
     /// Deletes a snapshot. Durable when it returns.
@@ -127,6 +160,7 @@ impl FileSystem {
             name: value.name.clone(),
             taken: value.taken,
             view: View(*view),
+            root: value.root,
         };
         snapshots.iter().map(snapshot).collect()
     }
@@ -136,7 +170,50 @@ impl FileSystem {
     pub fn find_snapshot(&self, name: &[u8]) -> Option<Node> {
         let snapshots = self.snapshots.lock();
         let found = snapshots.iter().find(|(_, snapshot)| snapshot.name.as_bytes() == name);
-        found.map(|(view, _)| Node { view: View(*view), file: FileId::ROOT })
+        found.map(|(view, snapshot)| Node { view: View(*view), file: snapshot.root })
+    }
+
+    /// The directory that a directory lies in. What a snapshot shows lies in itself, as the root does.
+    ///
+    /// # Errors
+    /// `NoEntry`, or the store's.
+    pub async fn parent(&self, directory: Node) -> Result<Node, FileError> {
+        let root = self.snapshots.lock().get(&directory.view.0).map_or(FileId::ROOT, |snapshot| snapshot.root);
+        if directory.view != View::LIVE && directory.file == root {
+            return Ok(directory);
+        }
+        let file = self.attributes(directory).await?.parent;
+        Ok(Node { view: directory.view, file })
+    }
+
+    /// The path in the file system of the directory that a snapshot is of.
+    ///
+    /// # Errors
+    /// The store's; `Stale` for one that is not there.
+    pub async fn path_of(&self, snapshot: &Snapshot) -> Result<String, FileError> {
+        let (view, mut file, mut path) = (snapshot.view, snapshot.root, String::new());
+        for _ in 0..PATH_DEPTH_MAX {
+            if file == FileId::ROOT {
+                return Ok(if path.is_empty() { "/".to_owned() } else { path });
+            }
+            let parent = self.attributes(Node { view, file }).await?.parent;
+            let name = self.name_in(Node { view, file: parent }, file).await?;
+            path = format!("/{}{path}", String::from_utf8_lossy(&name));
+            file = parent;
+        }
+        Err(FileError::Stale)
+    }
+
+    async fn name_in(&self, directory: Node, file: FileId) -> Result<Bytes, FileError> {
+        let mut after = 0;
+        loop {
+            let entries = self.read_directory(directory, after, 1000).await?;
+            let Some(last) = entries.last() else { return Err(FileError::Stale) };
+            after = last.cookie;
+            if let Some(found) = entries.iter().find(|entry| entry.node.file == file) {
+                return Ok(found.name.clone());
+            }
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod fuzz;
 mod hostile;
 mod left_out;
 mod limits;
+mod moments;
 mod namespace;
 mod open;
 mod prefetch;

@@ -11,6 +11,7 @@ mod completion;
 mod cp;
 mod disk;
 mod doctor;
+mod domain;
 mod fsck;
 mod gc;
 mod info;
@@ -83,6 +84,7 @@ enum Verb {
     Scrub(scrub::Arguments),
     Gc(gc::Arguments),
     Disk(disk::Arguments),
+    Domain(domain::Arguments),
     Policy(policy::Arguments),
     Snapshot(snapshot::Arguments),
     Clone(clone::Arguments),
@@ -128,6 +130,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Scrub(arguments) => scrub::run(&arguments),
         Verb::Gc(arguments) => gc::run(&arguments),
         Verb::Disk(arguments) => disk::run(&arguments),
+        Verb::Domain(arguments) => domain::run(&arguments),
         Verb::Policy(arguments) => policy::run(&arguments),
         Verb::Snapshot(arguments) => snapshot::run(&arguments),
         Verb::Clone(arguments) => clone::run(&arguments),

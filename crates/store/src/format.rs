@@ -7,6 +7,7 @@
 //! Decoding never panics: it returns what is wrong, in words, and the caller adds path and offset.
 //! Not here: reading, writing, meaning.
 
+mod domain;
 mod journal;
 mod pack;
 mod place;
@@ -15,6 +16,7 @@ mod root;
 use base::codec::{DecodeError, Reader, Writer};
 use base::hash::checksum;
 
+pub(crate) use self::domain::DomainFile;
 pub(crate) use self::journal::{FrameHeader, SegmentHeader};
 pub use self::pack::Class;
 pub(crate) use self::pack::{

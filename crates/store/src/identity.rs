@@ -27,12 +27,13 @@ use crate::format::{
 /// Held while the store is open.
 pub(crate) type Lock = Box<dyn Send + Sync>;
 
-/// Formats empty disks as one node.
+/// Formats empty disks as one node, of a dedup domain with this key or else of one of its own.
 pub(crate) async fn create(
     platform: &Platform,
     disks: &[Disk],
     node: NodeNumber,
     roots: &[u8],
+    key: Option<&DomainKey>,
 ) -> Result<(), StoreError> {
     let Some(first) = disks.first() else {
         return Err(refused("the node", "no disk was given.", "Name at least one directory."));
@@ -56,8 +57,11 @@ pub(crate) async fn create(
         bytes
     };
     let (node_identity, uuids) = (random(), disks.iter().map(|_| random()).collect::<Vec<_>>());
-    let mut key = [0; 32];
-    platform.chance.fill(&mut key);
+    let key = key.cloned().unwrap_or_else(|| {
+        let mut key = [0; 32];
+        platform.chance.fill(&mut key);
+        DomainKey(key)
+    });
     let superblock = Superblock {
         drained: DiskSet::NONE,
         floor: 1,
@@ -85,7 +89,7 @@ pub(crate) async fn create(
             disk_count: u16::try_from(disks.len()).expect("at most DISKS_MAX"),
             disk_uuid: uuids[number],
             created: platform.clock.now(),
-            key: DomainKey(key),
+            key: key.clone(),
         };
         format(disk, &identity, &slots).await?;
     }

@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `failure`, `level` and `format`;
-//! `identity`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
+//! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
 //! `copies` and `members`, `mark` and `reclaim`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -23,6 +23,8 @@ mod level;
 mod format;
 
 mod identity;
+
+mod domain;
 mod pool;
 mod run;
 mod superblock;
@@ -64,6 +66,7 @@ pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cu
 pub use copies::CopiesReport;
 pub use counters::Counters;
 pub use disks::DISKS_MAX;
+pub use domain::Domain;
 pub use failure::StoreError;
 pub use format::{Class, ROOTS_BYTES_MAX};
 pub use identity::are_free;

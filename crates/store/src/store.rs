@@ -25,6 +25,7 @@ use crate::cache::{Cache, Origin};
 use crate::chunk::{Named, Packed, pack};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
+use crate::domain::Domain;
 use crate::failure::{StoreError, refused};
 use crate::format::{Class, Codec, Identity, Place, ROOTS_BYTES_MAX, Superblock};
 use crate::identity;
@@ -109,7 +110,21 @@ impl Store {
     /// # Errors
     /// `Refused` for directories that hold a node or part of one, and then nothing was changed; a disk's error.
     pub async fn create(platform: &Platform, disks: &[Disk], node: NodeNumber, roots: &[u8]) -> Result<(), StoreError> {
-        identity::create(platform, disks, node, roots).await
+        identity::create(platform, disks, node, roots, None).await
+    }
+
+    /// The same, as a node of a dedup domain that there is.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn create_in(
+        domain: &Domain,
+        platform: &Platform,
+        disks: &[Disk],
+        node: NodeNumber,
+        roots: &[u8],
+    ) -> Result<(), StoreError> {
+        identity::create(platform, disks, node, roots, Some(&domain.0)).await
     }
 
     pub(crate) fn assemble(parts: Parts) -> Store {

@@ -10,12 +10,13 @@ use super::{Source, Violation};
 use crate::tools;
 
 /// Files that lay out bytes: on disk, and between kernel, daemon and command line.
-const FORMATS: [&str; 8] = [
+const FORMATS: [&str; 9] = [
     "crates/store/src/format.rs",
     "crates/store/src/format/root.rs",
     "crates/store/src/format/pack.rs",
     "crates/store/src/format/place.rs",
     "crates/store/src/format/journal.rs",
+    "crates/store/src/format/domain.rs",
     "crates/store/src/index/format.rs",
     "crates/file/src/format.rs",
     "crates/file/src/tree/format.rs",

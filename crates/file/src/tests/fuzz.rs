@@ -77,10 +77,16 @@ const TARGETS: &[Target] = &[
         name: "snapshot",
         cases: CASES,
         samples: || {
-            let snapshot = |catalog, name: &str, branches| {
-                SnapshotValue { taken: Timestamp::new(-4, 5), catalog, name: name.to_owned(), branches }.encode()
+            let snapshot = |catalog, name: &str, root, next_counter, branches| {
+                let (taken, name) = (Timestamp::new(-4, 5), name.to_owned());
+                SnapshotValue { taken, catalog, name, root, next_counter, branches }.encode()
             };
-            vec![snapshot(NODE, "n\u{e4}me", Root::Empty), snapshot(Root::Empty, "x", NODE)]
+            // The first as older programs wrote it.
+            vec![
+                snapshot(NODE, "n\u{e4}me", FileId::ROOT, 0, Root::Empty),
+                snapshot(Root::Empty, "x", FileId::ROOT, 9, NODE),
+                snapshot(NODE, "y", FILE, 99, Root::Empty),
+            ]
         },
         repair: no_repair,
         check: |bytes| {

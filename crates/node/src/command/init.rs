@@ -4,10 +4,13 @@
 //! that existed and was empty is empty again, a folder that did not exist is gone.
 
 use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use file::{Domain, StoreError};
 use platform::Platform;
 use platform::disk::Disk;
 use platform::real::{Directory, block_on};
@@ -19,12 +22,15 @@ use crate::{config, opening};
 
 /// What was tried, in every message.
 const WHAT: &str = "cannot make the node";
+/// More than the file of a domain has.
+const DOMAIN_BYTES_MAX: u64 = 4096;
 
 /// Make a node: its state in the folder NODE, its data on one or more disks.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     hydrafs init ./node --disk ./node/disk                 all in one folder, to try it\n  \
-    hydrafs init /srv/node --disk /disks/a --disk /disks/b  two disks, used together\n\n\
+    hydrafs init /srv/node --disk /disks/a --disk /disks/b  two disks, used together\n  \
+    hydrafs init /srv/backup --disk /disks/c --domain-of key   of the dedup domain whose key that is\n\n\
     A disk is an empty directory, best one on each physical disk. Settings are in NODE/hydrafs.toml afterwards.")]
 pub(super) struct Arguments {
     /// A new folder for the node's state, or an empty one.
@@ -32,6 +38,10 @@ pub(super) struct Arguments {
     /// A directory for data: new, or empty. May be given several times.
     #[arg(long = "disk", value_name = "DIR", required = true)]
     disks: Vec<PathBuf>,
+    /// The key of another node's dedup domain (`hydrafs domain export`), to send snapshots to it and receive from it. Without: a domain of
+    /// its own.
+    #[arg(long, value_name = "FILE")]
+    domain_of: Option<PathBuf>,
     /// The node's number in its cluster.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..0x4000), hide = true)]
     number: u16,
@@ -39,8 +49,9 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     check(arguments)?;
+    let domain = arguments.domain_of.as_deref().map(read_domain).transpose()?;
     let mut made = Made::default();
-    let folder = make(arguments, &mut made).inspect_err(|_| made.take_back())?;
+    let folder = make(arguments, domain.as_ref(), &mut made).inspect_err(|_| made.take_back())?;
     let count = folder.identity.disks.len();
     let disks = if count == 1 { "1 disk".to_owned() } else { format!("{count} disks") };
     super::say(format!("made the node {} on {disks}", folder.path.display()));
@@ -134,7 +145,27 @@ fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-fn make(arguments: &Arguments, made: &mut Made) -> Result<NodeFolder, Failure> {
+/// The domain whose key is in a file, which others must not be able to read.
+fn read_domain(path: &Path) -> Result<Domain, Failure> {
+    let refuse = |why: String| Failure::new(WHAT, why).at(path);
+    let cannot = |error: std::io::Error| refuse(error.to_string()).mend("nothing was changed");
+    let mut file = fs::OpenOptions::new().read(true).open(path).map_err(cannot)?;
+    let found = file.metadata().map_err(cannot)?;
+    if found.is_file() && found.mode() & 0o077 != 0 {
+        return Err(refuse(format!("others can read it (mode {:o}), and it is a secret", found.mode() & 0o777))
+            .mend(format!("`chmod 600 {}`, if nobody has read it; nothing was changed", path.display())));
+    }
+    let mut bytes = Vec::new();
+    file.by_ref().take(DOMAIN_BYTES_MAX).read_to_end(&mut bytes).map_err(cannot)?;
+    Domain::from_file(&bytes, &path.to_string_lossy()).map_err(|error| match error {
+        StoreError::Refused { why, advice, .. } => {
+            refuse(why.trim_end_matches('.').to_owned()).mend(format!("{advice} Nothing was changed"))
+        }
+        error => refuse(error.to_string()),
+    })
+}
+
+fn make(arguments: &Arguments, domain: Option<&Domain>, made: &mut Made) -> Result<NodeFolder, Failure> {
     made.folder(&arguments.node, &["node", "node.new", "hydrafs.toml", "hydrafs.toml.new"])?;
     let mut disks = Vec::new();
     for path in &arguments.disks {
@@ -148,14 +179,18 @@ fn make(arguments: &Arguments, made: &mut Made) -> Result<NodeFolder, Failure> {
         number: arguments.number,
         disks: relative(&arguments.node, &arguments.disks)?,
     };
-    format(&platform, &disks, arguments)?;
+    format(&platform, &disks, arguments, domain)?;
     NodeFolder::create(&arguments.node, identity)
 }
 
-fn format(platform: &Platform, disks: &[Disk], arguments: &Arguments) -> Result<(), Failure> {
+fn format(platform: &Platform, disks: &[Disk], arguments: &Arguments, domain: Option<&Domain>) -> Result<(), Failure> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let number = base::id::NodeNumber(arguments.number);
-    block_on(file::format_node(platform, disks, number, uid, gid)).map_err(|error| {
+    let formatted = match domain {
+        None => block_on(file::format_node(platform, disks, number, uid, gid)),
+        Some(domain) => block_on(file::format_node_in(domain, platform, disks, number, (uid, gid))),
+    };
+    formatted.map_err(|error| {
         let identity = Identity { format: 0, uuid: String::new(), number: arguments.number, disks: Vec::new() };
         opening::explain(
             WHAT,

@@ -1,25 +1,31 @@
-//! `hydrafs snapshot`: takes, lists and deletes snapshots of the whole file system.
+//! `hydrafs snapshot`: takes, lists and deletes snapshots of the file system, or of one directory.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::info::Held;
+use super::sync::mount_of;
 use super::text;
 use crate::control::wire::Request;
 use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
 use crate::{moment, mounts, start};
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
-/// Take, list and delete snapshots of the whole file system. They are browsable below .snapshots in the mount's root.
+/// Take, list and delete snapshots of the file system or of a directory. They are browsable below .snapshots in the mount's root.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     hydrafs snapshot create ./node before-upgrade\n  \
     hydrafs snapshot create ./node                 named after the moment\n  \
+    hydrafs snapshot create ./node photos --of /mnt/photos\n  \
     hydrafs snapshot list ./node\n  \
     ls /mnt/.snapshots/before-upgrade\n  \
     cp -a /mnt/.snapshots/before-upgrade/etc /mnt/etc\n  \
-    hydrafs snapshot delete ./node before-upgrade")]
+    hydrafs snapshot delete ./node before-upgrade\n\n\
+    A snapshot of a directory shows that directory alone. Whatever it is of, it is taken at once, and keeps the room of all files of its\n\
+    moment until it is deleted.")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -33,6 +39,9 @@ enum Verb {
         node: PathBuf,
         /// Its name; the time (UTC) where none is given.
         name: Option<String>,
+        /// A directory in the mount: the snapshot shows it instead of everything.
+        #[arg(long, value_name = "PATH")]
+        of: Option<PathBuf>,
     },
     /// List snapshots, the oldest first.
     List {
@@ -53,7 +62,7 @@ enum Verb {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
-        Verb::Create { node, name } => create(&NodeFolder::open(node)?, name.as_deref())?,
+        Verb::Create { node, name, of } => create(&NodeFolder::open(node)?, name.as_deref(), of.as_deref())?,
         Verb::List { node, json } => list(&NodeFolder::open(node)?, *json)?,
         Verb::Delete { node, name } => {
             let request = Request::SnapshotDelete { name: name.clone() };
@@ -64,13 +73,38 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn create(folder: &NodeFolder, name: Option<&str>) -> Result<(), Failure> {
+fn create(folder: &NodeFolder, name: Option<&str>, of: Option<&Path>) -> Result<(), Failure> {
     let now = || moment::utc_name(platform::real::platform().clock.now());
     let name = name.map_or_else(now, ToOwned::to_owned);
+    // Held until the daemon has answered.
+    let held = of.map(|path| held_in(folder, path)).transpose()?;
     write_pages_back(folder)?;
-    let snapshot = start::ask(folder, Request::SnapshotCreate { name }, super::remark)?;
-    super::say(format!("took the snapshot {} at {}", text(&snapshot, "/name"), text(&snapshot, "/taken")));
+    let of = held.as_ref().map(|held| held.inode);
+    let snapshot = start::ask(folder, Request::SnapshotCreate { name, of }, super::remark)?;
+    let (name, taken) = (text(&snapshot, "/name"), text(&snapshot, "/taken"));
+    super::say(format!("took the snapshot {name} at {taken}{}", words_of(&snapshot)));
     Ok(())
+}
+
+/// A directory of the node's mount.
+fn held_in(folder: &NodeFolder, path: &Path) -> Result<Held, Failure> {
+    const WHAT: &str = "cannot take the snapshot";
+    let refuse = |why: &str| Failure::new(WHAT, why).at(path).mend("nothing was changed");
+    if mount_of(path)?.source != folder.path {
+        return Err(refuse("it is in the mount of another node"));
+    }
+    if !std::fs::metadata(path).map_err(|error| Failure::new(WHAT, error).at(path))?.is_dir() {
+        return Err(refuse("it is not a directory"));
+    }
+    Held::open(path, WHAT)
+}
+
+/// What a snapshot is of, unless it is of everything.
+fn words_of(snapshot: &Value) -> String {
+    match text(snapshot, "/of") {
+        "/" | "" => String::new(),
+        path => format!("  of {path}"),
+    }
 }
 
 fn list(folder: &NodeFolder, json: bool) -> Result<(), Failure> {
@@ -81,7 +115,7 @@ fn list(folder: &NodeFolder, json: bool) -> Result<(), Failure> {
     }
     let snapshots = answer["snapshots"].as_array().map(Vec::as_slice).unwrap_or_default();
     for snapshot in snapshots {
-        super::say(format!("{}  {}", text(snapshot, "/taken"), text(snapshot, "/name")));
+        super::say(format!("{}  {}{}", text(snapshot, "/taken"), text(snapshot, "/name"), words_of(snapshot)));
     }
     if snapshots.is_empty() {
         super::remark("there are no snapshots");

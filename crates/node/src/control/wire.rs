@@ -46,6 +46,9 @@ pub enum Request {
     SnapshotCreate {
         /// Its name.
         name: String,
+        /// `st_ino` of the directory that it is to show; none: everything.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<u64>,
     },
     /// Lists the snapshots.
     SnapshotList {},
@@ -212,7 +215,8 @@ mod tests {
         for message in [
             Request::Status {},
             Request::Info { inode: u64::MAX },
-            Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned() },
+            Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned(), of: None },
+            Request::SnapshotCreate { name: String::new(), of: Some(u64::MAX) },
             Request::Clone { source: 1 << 63, parent: 2, name: "a b".to_owned() },
             Request::Gc { dry_run: true, thorough: true, share: Some(1) },
             Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use base::id::FileId;
 use base::units::Bytes;
-use file::{Depth, FileError, FileSystem, Node, Remedy, SNAPSHOTS};
+use file::{Depth, FileError, FileSystem, Node, Remedy, SNAPSHOTS, View};
 use fuse::{Meter, Notice, Notifier};
 use parking_lot::Mutex;
 use platform::Platform;
@@ -117,9 +117,17 @@ impl Control {
         move |error| opening::explain(what, &self.folder, &error)
     }
 
-    fn create_snapshot(&self, name: &str) -> Result<Value, Failure> {
+    fn create_snapshot(&self, name: &str, of: Option<u64>) -> Result<Value, Failure> {
         let what = "cannot take the snapshot";
-        let snapshot = block_on(self.system.snapshot(name)).map_err(|error| match error {
+        let root = match of {
+            None => FileId::ROOT,
+            Some(inode) => self.directory_of_snapshot(inode, what)?,
+        };
+        let snapshot = block_on(self.system.snapshot_of(name, root)).map_err(|error| match error {
+            FileError::NotDirectory => {
+                Failure::new(what, "it is not a directory").mend("name a directory of the mount")
+            }
+            FileError::NoEntry => Failure::new(what, "the directory was removed").mend("nothing was changed"),
             FileError::Exists => Failure::new(what, "there is a snapshot of this name")
                 .place(name)
                 .mend("choose another name, or delete the old one first; nothing was changed"),
@@ -127,7 +135,22 @@ impl Control {
             error => self.explain(what)(error),
         })?;
         self.snapshots_changed();
-        Ok(json!({ "name": snapshot.name, "taken": moment::utc(snapshot.taken) }))
+        Ok(self.describe_snapshot(&snapshot))
+    }
+
+    fn directory_of_snapshot(&self, inode: u64, what: &str) -> Result<FileId, Failure> {
+        let refuse = |why: &str| Failure::new(what, why).place(inode.to_string()).mend("nothing was changed");
+        let node = self.find(inode).ok_or_else(|| refuse("no file has this inode number"))?;
+        match node.view {
+            View::LIVE => Ok(node.file),
+            _ => Err(refuse("it is in a snapshot already")),
+        }
+    }
+
+    fn describe_snapshot(&self, snapshot: &file::Snapshot) -> Value {
+        // A path that damage keeps from being told is no reason to tell nothing.
+        let of = block_on(self.system.path_of(snapshot)).unwrap_or_else(|error| format!("{} ({error})", snapshot.root));
+        json!({ "name": snapshot.name, "taken": moment::utc(snapshot.taken), "of": of })
     }
 
     fn delete_snapshot(&self, name: &str) -> Result<Value, Failure> {
@@ -270,11 +293,10 @@ impl Handler for Control {
                 block_on(self.system.sync_all()).map_err(self.explain("cannot sync"))?;
                 Ok(json!({}))
             }
-            Request::SnapshotCreate { name } => self.create_snapshot(&name),
+            Request::SnapshotCreate { name, of } => self.create_snapshot(&name, of),
             Request::SnapshotList {} => {
-                let snapshot =
-                    |snapshot: file::Snapshot| json!({ "name": snapshot.name, "taken": moment::utc(snapshot.taken) });
-                let list: Vec<Value> = self.system.snapshots().into_iter().map(snapshot).collect();
+                let list: Vec<Value> =
+                    self.system.snapshots().iter().map(|snapshot| self.describe_snapshot(snapshot)).collect();
                 Ok(json!({ "snapshots": list }))
             }
             Request::SnapshotDelete { name } => self.delete_snapshot(&name),

@@ -312,7 +312,7 @@ impl Kernel {
             // Asked by who has a handle to a file whose name is not known (export over NFS).
             b"." => self.system.attributes(parent).await.map(|attributes| (parent, attributes)),
             b".." => {
-                let node = self.parent(parent).await?;
+                let node = self.system.parent(parent).await?;
                 self.system.attributes(node).await.map(|attributes| (node, attributes))
             }
             name => self.system.lookup(parent, name).await,
@@ -333,11 +333,6 @@ impl Kernel {
     async fn attributes(&self, node: Node) -> Answer {
         let attributes = self.system.attributes(node).await?;
         Ok(Reply::Attributes(translate::attributes(node, &attributes), self.valid_of(node)))
-    }
-
-    async fn parent(&self, node: Node) -> Result<Node, FileError> {
-        let file = self.system.attributes(node).await?.parent;
-        Ok(Node { view: node.view, file })
     }
 
     async fn create(&self, parent: Node, name: &[u8], new: &NewFile<'_>) -> Result<fuse::Entry, Refusal> {

@@ -96,7 +96,7 @@ impl Kernel {
             dots.push((DOT, directory, b"."));
         }
         if offset < DOT_DOT {
-            dots.push((DOT_DOT, self.parent(directory).await?, b".."));
+            dots.push((DOT_DOT, self.system.parent(directory).await?, b".."));
         }
         Ok(dots)
     }
