@@ -24,10 +24,10 @@ use crate::admission::CHANGE_BYTES;
 use crate::attributes::{Attributes, Kind, Node, View};
 use crate::directory::expect_directory;
 use crate::failure::{FileError, is_loss};
-use crate::format::{BranchValue, Change, Entry, InodeValue, Root, Roots, VIEWS_MAX};
+use crate::format::{BranchValue, Change, Entry, FILES_MAX, InodeValue, Root, Roots, VIEWS_MAX};
 use crate::inode::Inode;
 use crate::namespace::change_directory;
-use crate::system::{FileSystem, SNAPSHOTS, Transaction, decode_branch};
+use crate::system::{FileSystem, SNAPSHOTS, Transaction, decode_branch, untrue};
 use crate::tree::Gap;
 
 impl FileSystem {
@@ -62,6 +62,8 @@ impl FileSystem {
             return Err(left_out.error.clone());
         }
         let (catalog, root, inode) = self.branch_off(source).await?;
+        // Of a snapshot that came from another node.
+        self.count_beyond(&catalog).await?;
 
         let attributes = {
             let mut transaction = Transaction::begin(self);
@@ -201,6 +203,25 @@ impl FileSystem {
         self.next_view.fetch_max(last.map_or(1, |last| last + 1), Ordering::SeqCst);
         self.branches.lock().extend(listed);
         Ok(problems)
+    }
+
+    /// Sees to it that no file gets the id of one that is there, whatever the roots say. A catalog that cannot be read is left to who
+    /// needs it.
+    pub(crate) async fn count_beyond(&self, catalog: &Root) -> Result<(), FileError> {
+        let node = self.store.node();
+        let last = FileId::new(node, (1 << FileId::COUNTER_BITS) - 1).expect("the last of them");
+        let Ok(Some((greatest, _))) = self.trees.floor(catalog, last.number).await else { return Ok(()) };
+        let greatest = FileId::main(greatest);
+        if greatest.node() != node {
+            return Ok(());
+        }
+        if greatest.counter() >= FILES_MAX {
+            let counter = format!("counter {}", greatest.counter());
+            let place = format!("entry of {greatest}");
+            return Err(untrue("catalog", place, "a file that a node can have made", &counter).into());
+        }
+        self.next_counter.fetch_max(greatest.counter() + 1, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Clones that are there.

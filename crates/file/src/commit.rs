@@ -68,6 +68,8 @@ pub(crate) enum RootsChange {
         /// The directory that it shows.
         root: FileId,
     },
+    /// What came from another node gets a place in the list.
+    Receive(Box<SnapshotValue>),
     /// A view goes.
     Remove {
         /// Which.
@@ -492,21 +494,27 @@ impl FileSystem {
         change: Option<RootsChange>,
     ) -> Result<Option<BTreeMap<u32, SnapshotValue>>, FileError> {
         let mut snapshots = self.snapshots.lock().clone();
-        let edit = match change {
+        let added = match change {
             None | Some(RootsChange::Prune { .. }) => return Ok(None),
             Some(RootsChange::Add { name, root }) => {
+                let (catalog, branches) = (roots.catalog.clone(), roots.branches.clone());
+                let (taken, next_counter) = (self.now(), roots.next_counter);
+                Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches })
+            }
+            Some(RootsChange::Receive(value)) => Ok(*value),
+            Some(RootsChange::Remove { view }) => Err(view),
+        };
+        let edit = match added {
+            Ok(value) => {
                 let view = self.next_view.fetch_add(1, Ordering::SeqCst);
                 roots.next_view = roots.next_view.max(view + 1);
-                let (catalog, branches, next_counter) =
-                    (roots.catalog.clone(), roots.branches.clone(), roots.next_counter);
-                let value = SnapshotValue { taken: self.now(), catalog, name, root, next_counter, branches };
                 let bytes = value.encode();
                 snapshots.insert(view, value);
                 (u64::from(view), Some(bytes))
             }
-            Some(RootsChange::Remove { view }) => {
-                snapshots.remove(&view);
-                (u64::from(view), None)
+            Err(removed) => {
+                snapshots.remove(&removed);
+                (u64::from(removed), None)
             }
         };
         let edits = Edits::from([edit]);

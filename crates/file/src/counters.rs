@@ -21,6 +21,10 @@ base::metrics! {
     namespace_changes: Counter, Count, "creates, links, removes and renames";
     clones_made: Counter, Count, "directories cloned";
     branches_pruned: Counter, Count, "clones that let go of what lay beside what was cloned";
+    chunks_sent: Counter, Count, "chunks that went to other nodes in streams";
+    sent_bytes: Counter, Bytes, "bytes of such streams";
+    chunks_received: Counter, Count, "chunks that came from other nodes in streams";
+    received_bytes: Counter, Bytes, "bytes of such streams";
     commit: Histogram, Seconds, "records become trees and the superblock is switched";
     commit_inodes: Counter, Count, "inodes written by commits";
     files_left_out: Counter, Count, "files that commits began to leave out because their trees cannot be read";

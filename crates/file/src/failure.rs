@@ -44,6 +44,8 @@ pub enum FileError {
     CrossView,
     /// The file is gone for good (ESTALE).
     Stale,
+    /// Somebody needs it as it is (EBUSY).
+    Busy(&'static str),
     /// The store failed: bytes are lost, corrupt, or unknown (EIO).
     Store(StoreError),
 }
@@ -69,6 +71,7 @@ impl fmt::Display for FileError {
             FileError::NotSupported(what) => write!(f, "not supported: {what}"),
             FileError::CrossView => f.write_str("source and target lie in different views or clones"),
             FileError::Stale => f.write_str("the file is gone"),
+            FileError::Busy(who) => write!(f, "busy: {who}"),
             FileError::Store(error) => error.fmt(f),
         }
     }

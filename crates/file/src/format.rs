@@ -39,7 +39,7 @@ pub(crate) enum Root {
 }
 
 impl Root {
-    fn encode(&self, writer: &mut Writer) {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
         match self {
             Root::Empty => writer.u8(0),
             Root::Inline(bytes) => writer.u8(1).short_bytes(bytes),

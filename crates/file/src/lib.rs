@@ -10,11 +10,12 @@
 //! format                        bytes: roots, inodes, entries, records
 //! tree                          copy-on-write maps of chunks
 //! inode, table, references      a file in memory, all of them, and who holds them
+//! receipts                      what came from other nodes and has no name yet
 //! system                        what operations share: transactions, ids, loading
 //! admission                     who may change something now, and who waits
 //! acl, directory, attribute, read, write, namespace      the operations
 //! cut, flush, commit            accepted → local → trees, in the background
-//! snapshot, branch, prune, open, status, check, repair, reclaim, scrub         the whole file system
+//! snapshot, branch, prune, open, status, check, repair, reclaim, scrub, transfer         the whole file system
 //! ```
 //!
 //! Not here: errno, the kernel's protocol and processes (`node`), packs and disks (`store`), other nodes.
@@ -33,6 +34,7 @@ mod counters;
 mod grace;
 mod inode;
 mod readers;
+mod receipts;
 mod references;
 mod room;
 mod table;
@@ -66,8 +68,10 @@ mod prune;
 mod policy;
 
 mod members;
+mod names;
 mod reclaim;
 mod scrub;
+mod transfer;
 
 mod mender;
 
@@ -99,4 +103,5 @@ pub use store::{
     StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
+pub use transfer::{Received, Receiving, Sending, Sent, TransferError};
 pub use write::Allocate;

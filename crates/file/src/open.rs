@@ -22,7 +22,7 @@ use store::{Domain, RecoveryReport, Store};
 
 use crate::attributes::{Attributes, Node};
 use crate::failure::{FileError, is_loss};
-use crate::format::{BranchValue, Change, FILES_MAX, Record, Root, Roots, Xattrs, decode_record};
+use crate::format::{BranchValue, Change, Record, Root, Roots, Xattrs, decode_record};
 use crate::inode::Inode;
 use crate::system::{FileSystem, Options, Transaction, corrupt, untrue};
 use crate::tree::Gap;
@@ -133,7 +133,8 @@ impl FileSystem {
         };
         report.problems = system.load_snapshots().await?;
         report.problems.extend(system.load_branches().await?);
-        system.count_beyond_catalog().await?;
+        let catalog = system.roots.lock().catalog.clone();
+        system.count_beyond(&catalog).await?;
         for (position, frame) in recovered.frames {
             system.replay(position, &frame, &mut report).await?;
         }
@@ -159,6 +160,8 @@ impl FileSystem {
         self.wants_reclaim.notify_one();
         self.wants_no_scrub.notify_one();
         self.wants_mending.notify_one();
+        // They see that it ends (`is_ending`).
+        drop(self.transfers.write().await);
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
         let flushed = self.sync_all().await;
@@ -199,26 +202,6 @@ impl FileSystem {
             };
         }
         Ok(found)
-    }
-
-    /// Sees to it that no file gets the id of one that is there, whatever the roots say. A catalog that cannot be read is left to who
-    /// needs it.
-    async fn count_beyond_catalog(&self) -> Result<(), FileError> {
-        let node = self.store.node();
-        let last = FileId::new(node, (1 << FileId::COUNTER_BITS) - 1).expect("the last of them");
-        let catalog = self.roots.lock().catalog.clone();
-        let Ok(Some((greatest, _))) = self.trees.floor(&catalog, last.number).await else { return Ok(()) };
-        let greatest = FileId::main(greatest);
-        if greatest.node() != node {
-            return Ok(());
-        }
-        if greatest.counter() >= FILES_MAX {
-            let counter = format!("counter {}", greatest.counter());
-            let place = format!("entry of {greatest}");
-            return Err(untrue("catalog", place, "a file that a node can have made", &counter).into());
-        }
-        self.next_counter.fetch_max(greatest.counter() + 1, Ordering::SeqCst);
-        Ok(())
     }
 
     /// Takes the records of a frame into memory.
@@ -272,6 +255,8 @@ impl FileSystem {
                 let place = record.file.to_string();
                 return Err(untrue("journal record", place, "a branch that is new", &"one that exists").into());
             }
+            // Of a snapshot that came from another node.
+            self.count_beyond(catalog).await?;
             self.begin_branch(record.file, catalog.clone(), *root, attributes.parent);
             let loaded = self.inode(node).await;
             if loaded.is_err() {

@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::codec::Reader;
-use base::id::{ChunkAddress, FileId};
+use base::id::ChunkAddress;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
-use store::{Marks, Pace, ReclaimReport, Share, StoreError, Sweep};
+use store::{Marks, Pace, ReclaimReport, Share, Sweep};
 
-use crate::attributes::Kind;
 use crate::extent::Extent;
 use crate::failure::FileError;
-use crate::format::{InodeValue, Root, XattrPlace, decode_extent};
+use crate::format::Root;
+use crate::names::TreeOf;
 use crate::snapshot::decode_listed;
-use crate::system::{FileSystem, decode_branch, undecodable};
+use crate::system::{FileSystem, undecodable};
 
 /// Dropped bytes after which a pass runs by itself.
 const DROPPED_BYTES_MIN: u64 = 1 << 30;
@@ -166,6 +166,7 @@ impl FileSystem {
     /// Steps 2 to 5.
     async fn mark(&self, walk: &mut Walk<'_>) -> Result<(), FileError> {
         self.grace.wait().await;
+        let receipts;
         let (roots, branches) = {
             let _between = self.commit.lock().await;
             let touched = self.touched.lock().clone();
@@ -174,84 +175,92 @@ impl FileSystem {
                 let extents = state.overlays().flat_map(|overlay| overlay.extents.iter());
                 extents.for_each(|(_, extent)| add_extent(&mut walk.marks, extent));
             }
+            // Before the next commit can name what they name: one of both is seen.
+            receipts = self.receipts.trees(self.platform.clock.elapsed());
             (self.roots.lock().clone(), self.branches.lock().clone())
         };
         // What memory lacks, a record dropped. Should a crash take that record, those before it name what it dropped.
         self.sync_journal().await?;
         self.grace.wait().await;
         self.new_leaves(&roots.orphans, walk).await?;
+        for receipt in &receipts {
+            self.mark_receipt(receipt, walk).await?;
+        }
         // As the tree has them: what could not be read when the list was loaded is needed all the same (I-95, I-96).
-        let mut catalogs = vec![(0, roots.catalog.clone())];
-        self.mark_branches(&roots.branches, walk, &mut catalogs).await?;
+        let mut trees = vec![(TreeOf::Inodes(0), roots.catalog.clone()), (TreeOf::Branches, roots.branches.clone())];
         // Those too that the journal alone has.
         for (branch, value) in branches {
-            self.new_leaves(&value.orphans, walk).await?;
-            catalogs.push((branch, value.catalog));
+            trees.extend([(TreeOf::Inodes(branch), value.catalog), (TreeOf::Nothing, value.orphans)]);
         }
         for leaf in self.new_leaves(&roots.snapshots, walk).await? {
             for (view, bytes) in self.values(&leaf).await? {
-                let (_, snapshot) = decode_listed(view, &bytes)?;
-                catalogs.push((0, snapshot.catalog));
-                self.mark_branches(&snapshot.branches, walk, &mut catalogs).await?;
+                trees.extend(decode_listed(view, &bytes)?.1.trees());
             }
         }
-        for (branch, catalog) in &catalogs {
-            for leaf in self.new_leaves(catalog, walk).await? {
+        while let Some((of, tree)) = trees.pop() {
+            for leaf in self.new_leaves(&tree, walk).await? {
                 if !walk.pace.step().await {
                     return Ok(());
                 }
-                self.mark_files(*branch, &leaf, walk).await?;
+                match of {
+                    TreeOf::Branches => {
+                        for (branch, bytes) in self.values(&leaf).await? {
+                            trees.extend(of.names(branch, &bytes)?.trees);
+                        }
+                    }
+                    _ => self.mark_files(of, &leaf, walk).await?,
+                }
             }
         }
         Ok(())
     }
 
-    /// The list of branches of the present or of a snapshot; their catalogs are to be walked.
-    async fn mark_branches(
-        &self,
-        list: &Root,
-        walk: &mut Walk<'_>,
-        catalogs: &mut Vec<(u32, Root)>,
-    ) -> Result<(), FileError> {
-        for leaf in self.new_leaves(list, walk).await? {
-            for (branch, bytes) in self.values(&leaf).await? {
-                let (branch, value) = decode_branch(branch, &bytes)?;
-                self.new_leaves(&value.orphans, walk).await?;
-                catalogs.push((branch, value.catalog));
-            }
-        }
-        Ok(())
-    }
-
-    /// The files of one leaf of the catalog of a branch.
-    async fn mark_files(&self, branch: u32, leaf: &Root, walk: &mut Walk<'_>) -> Result<(), FileError> {
+    /// The files of one leaf of a catalog.
+    async fn mark_files(&self, of: TreeOf, leaf: &Root, walk: &mut Walk<'_>) -> Result<(), FileError> {
         for (file, bytes) in self.values(leaf).await? {
             walk.files += 1;
             if walk.files.is_multiple_of(FILES_PER_TELLING) {
                 (walk.tell)(ReclaimProgress::Marked { files: walk.files });
             }
-            let file = FileId { branch, number: file };
-            let value = InodeValue::decode(file, &bytes)
-                .map_err(|error| undecodable("inode", format!("catalog entry of {file}"), error))?;
-            if let XattrPlace::Chunk(address) = &value.base.xattrs {
-                walk.marks.add(address);
-            }
-            for leaf in self.new_leaves(&value.base.tree, walk).await? {
-                // Entries of directories name no chunks.
-                if value.attributes.kind != Kind::Regular {
-                    break;
-                }
-                for (offset, bytes) in self.values(&leaf).await? {
-                    add_extent(&mut walk.marks, &decoded_extent(offset, &bytes)?);
-                }
-                walk.pace.step().await;
-                if walk.marks.is_full() {
-                    walk.marks.sort_in(walk.pace).await;
-                }
+            let named = of.names(file, &bytes)?;
+            named.chunks.iter().for_each(|(_, address)| walk.marks.add(address));
+            for (of, tree) in &named.trees {
+                self.mark_content(*of, tree, walk).await?;
             }
         }
         if walk.marks.is_full() {
             walk.marks.sort_in(walk.pace).await;
+        }
+        Ok(())
+    }
+
+    /// What came and has no name yet (I-113).
+    async fn mark_receipt(&self, arrivals: &Root, walk: &mut Walk<'_>) -> Result<(), FileError> {
+        for leaf in self.new_leaves(arrivals, walk).await? {
+            for (number, bytes) in self.values(&leaf).await? {
+                let wrong = |error| undecodable("receipt", format!("chunk {number}"), error);
+                walk.marks.add(&Reader::new(&bytes).address("address").map_err(wrong)?);
+            }
+            if walk.marks.is_full() {
+                walk.marks.sort_in(walk.pace).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// What belongs to one file.
+    async fn mark_content(&self, of: TreeOf, tree: &Root, walk: &mut Walk<'_>) -> Result<(), FileError> {
+        for leaf in self.new_leaves(tree, walk).await? {
+            if of == TreeOf::Nothing {
+                break;
+            }
+            for (key, bytes) in self.values(&leaf).await? {
+                of.names(key, &bytes)?.chunks.iter().for_each(|(_, address)| walk.marks.add(address));
+            }
+            walk.pace.step().await;
+            if walk.marks.is_full() {
+                walk.marks.sort_in(walk.pace).await;
+            }
         }
         Ok(())
     }
@@ -286,7 +295,13 @@ impl FileSystem {
     }
 
     fn goes_on(&self) -> bool {
-        !self.is_stopping.load(Ordering::SeqCst)
+        !self.is_ending()
+    }
+
+    /// Whether somebody closes it: who does long work ends that.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.is_stopping.load(Ordering::SeqCst)
     }
 
     /// The background task that gives room back, beside the commits. A pass that fails is told of by the status, and tried again after
@@ -320,9 +335,4 @@ fn add_extent(marks: &mut Marks<'_>, extent: &Extent) {
     if let Extent::Chunk { address, .. } = extent {
         marks.add(address);
     }
-}
-
-fn decoded_extent(offset: u64, bytes: &Bytes) -> Result<Extent, StoreError> {
-    let wrong = |error| undecodable("extent", format!("offset {offset}"), error);
-    decode_extent(&mut Reader::new(bytes)).map(|(_, extent)| extent).map_err(wrong)
 }

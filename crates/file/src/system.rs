@@ -28,6 +28,7 @@ use crate::format::{BranchValue, Change, InodeValue, Record, Root, Roots, Snapsh
 use crate::grace::Grace;
 use crate::inode::{Inode, InodeSet, LeftOut, State};
 use crate::readers::Readers;
+use crate::receipts::Receipts;
 use crate::references::References;
 use crate::room::{self, Buffer, CHANGED, FILES, LOGGED, Records};
 use crate::table::Table;
@@ -136,6 +137,12 @@ pub struct FileSystem {
     pub(crate) snapshots: Mutex<BTreeMap<u32, SnapshotValue>>,
     /// Branches by number: those of the last superblock, and those that were made since.
     pub(crate) branches: Mutex<BTreeMap<u32, BranchValue>>,
+    /// Those that are being sent, or that what comes is the difference to, and how often (I-115).
+    pub(crate) held_views: Mutex<BTreeMap<View, u32>>,
+    /// What came of snapshots that are on their way here.
+    pub(crate) receipts: Receipts,
+    /// Held for reading by who sends or receives; the end waits for them.
+    pub(crate) transfers: tokio::sync::RwLock<()>,
     /// Inodes with records since the last commit barrier.
     pub(crate) touched: Mutex<InodeSet>,
     /// How many they are, and how many a commit has in hand.
@@ -237,6 +244,9 @@ impl FileSystem {
             snapshots: Mutex::new(BTreeMap::new()),
             branches: Mutex::default(),
             pruning: Mutex::default(),
+            held_views: Mutex::default(),
+            receipts: Receipts::default(),
+            transfers: tokio::sync::RwLock::new(()),
             touched: Mutex::new(InodeSet::new()),
             touched_count: AtomicUsize::new(0),
             committing_count: AtomicUsize::new(0),

@@ -19,6 +19,7 @@ mod races;
 mod reclaim;
 mod repair;
 mod snapshots;
+mod transfer;
 mod tree;
 
 use std::sync::Arc;

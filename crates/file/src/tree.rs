@@ -17,6 +17,8 @@
 mod checked;
 mod format;
 
+mod difference;
+
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use store::{Class, Store, StoreError};
 
 use crate::format::Root;
 use checked::Checked;
+pub(crate) use difference::{Difference, Step};
 use format::{ChildValue, Node, NodeBuilder};
 
 /// Nodes are put into the store in groups of this many, so that hashing and compression use all cores.

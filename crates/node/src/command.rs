@@ -20,9 +20,11 @@ mod mount;
 mod mount_helper;
 mod policy;
 mod profile;
+mod receive;
 mod restart;
 mod sample;
 mod scrub;
+mod send;
 mod serve;
 mod snapshot;
 mod stats;
@@ -37,6 +39,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use base::units::Bytes;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
@@ -88,6 +91,8 @@ enum Verb {
     Policy(policy::Arguments),
     Snapshot(snapshot::Arguments),
     Clone(clone::Arguments),
+    Send(send::Arguments),
+    Receive(receive::Arguments),
     Cp(cp::Arguments),
     Doctor(doctor::Arguments),
     Completion(completion::Arguments),
@@ -134,6 +139,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Policy(arguments) => policy::run(&arguments),
         Verb::Snapshot(arguments) => snapshot::run(&arguments),
         Verb::Clone(arguments) => clone::run(&arguments),
+        Verb::Send(arguments) => send::run(&arguments),
+        Verb::Receive(arguments) => receive::run(&arguments),
         Verb::Cp(arguments) => cp::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Completion(arguments) => completion::run(&arguments),
@@ -168,10 +175,22 @@ fn check_share(share: Option<u8>, what: &'static str) -> Result<(), Failure> {
 
 /// Asks the daemon, or the node itself where none runs, and shows a person how far it is.
 fn with_bar(folder: &NodeFolder, request: Request) -> Result<serde_json::Value, Failure> {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    let answer = start::ask(folder, request, |progress| bar.set_message(progress.to_owned()));
+    let (bar, answer) = with_bar_of(|progress| start::ask(folder, request, progress));
     bar.finish_and_clear();
     answer
+}
+
+/// Shows a person how far some work is; the bar is still there.
+fn with_bar_of<T>(work: impl FnOnce(&mut dyn FnMut(&str)) -> T) -> (ProgressBar, T) {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let done = work(&mut |progress: &str| bar.set_message(progress.to_owned()));
+    (bar, done)
+}
+
+/// Bytes that went in the time that an answer tells.
+fn rate(bytes: u64, answer: &serde_json::Value) -> String {
+    let seconds = answer["seconds"].as_f64().unwrap_or_default();
+    format!("{} in {seconds:.1} s ({}/s)", Bytes(bytes), Bytes((bytes as f64 / seconds.max(1e-3)) as u64))
 }
 
 /// A number in an answer of the daemon; 0 where there is none.
@@ -182,6 +201,11 @@ fn number(value: &serde_json::Value, pointer: &str) -> u64 {
 /// A text in an answer of the daemon; empty where there is none.
 fn text<'a>(value: &'a serde_json::Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(serde_json::Value::as_str).unwrap_or_default()
+}
+
+/// Writes to standard error, where standard output is for something else.
+fn remark_plain(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Writes a passing remark, for a person who waits.

@@ -2,6 +2,8 @@
 
 pub mod wire;
 
+mod descriptor;
+
 pub mod client;
 pub mod server;
 

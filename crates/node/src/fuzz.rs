@@ -64,6 +64,8 @@ fn requests() -> Vec<Vec<u8>> {
         Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned(), of: Some(9) },
         Request::SnapshotList {},
         Request::SnapshotDelete { name: "monday".to_owned() },
+        Request::Send { snapshot: "b".to_owned(), from: Some("a".to_owned()), resume: None, dry_run: false },
+        Request::Receive { name: Some("c".to_owned()) },
         Request::Fsck { deep: true },
         Request::Gc { dry_run: true, thorough: false, share: Some(200) },
         Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },

@@ -2,7 +2,9 @@
 //!
 //! Not here: the daemon's life (`life`), what is answered (`front`), going to the background (`daemon`).
 
+use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -81,10 +83,19 @@ impl<'a> Access<'a> {
         Ok(Access { folder, own: Some((Control::new(folder, &platform, &system), system, lock)), given_up })
     }
 
-    pub(crate) fn ask(&self, request: Request, mut progress: impl FnMut(&str)) -> Result<Value, Failure> {
+    pub(crate) fn ask(&self, request: Request, progress: impl FnMut(&str)) -> Result<Value, Failure> {
+        self.ask_with(request, None, progress)
+    }
+
+    fn ask_with(
+        &self,
+        request: Request,
+        descriptor: Option<OwnedFd>,
+        mut progress: impl FnMut(&str),
+    ) -> Result<Value, Failure> {
         match &self.own {
-            Some((control, ..)) => control.handle(request, &mut progress),
-            None => Daemon::find(&self.folder.path)?.ask(&request, progress),
+            Some((control, ..)) => control.handle(request, descriptor, &mut progress),
+            None => Daemon::find(&self.folder.path)?.ask_with(&request, descriptor, progress),
         }
     }
 
@@ -93,6 +104,47 @@ impl<'a> Access<'a> {
         let Some((_, system, _lock)) = &self.own else { return Ok(()) };
         block_on(system.close()).map_err(|error| opening::explain("cannot close the node", self.folder, &error))
     }
+}
+
+/// Asks for a stream that goes into `out`. A daemon writes it into a pipe of ours: when this process ends it hears of it.
+pub(crate) fn send_to(
+    access: &Access<'_>,
+    request: Request,
+    out: OwnedFd,
+    progress: impl FnMut(&str),
+) -> Result<Value, Failure> {
+    if access.own.is_some() {
+        return access.ask_with(request, Some(out), progress);
+    }
+    let cannot = |error: io::Error| Failure::new("cannot write the stream", error);
+    let (mut ours, theirs) = io::pipe().map_err(cannot)?;
+    let copy = move || io::copy(&mut ours, &mut File::from(out));
+    let copier = std::thread::Builder::new().name("stream".to_owned()).spawn(copy).map_err(cannot)?;
+    let answer = access.ask_with(request, Some(theirs.into()), progress);
+    let copied = copier.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    match copied {
+        // What it met explains why the daemon could not go on.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(cannot(error)),
+        _ => answer,
+    }
+}
+
+/// Asks to read a stream out of `source`, likewise.
+pub(crate) fn receive_from(
+    access: &Access<'_>,
+    request: Request,
+    source: OwnedFd,
+    progress: impl FnMut(&str),
+) -> Result<Value, Failure> {
+    if access.own.is_some() {
+        return access.ask_with(request, Some(source), progress);
+    }
+    let cannot = |error: io::Error| Failure::new("cannot read the stream", error);
+    let (theirs, mut ours) = io::pipe().map_err(cannot)?;
+    // Not waited for: it may wait for more where the daemon has enough. What it cannot read ends the pipe, and so the stream.
+    let copy = move || drop(io::copy(&mut File::from(source), &mut ours));
+    std::thread::Builder::new().name("stream".to_owned()).spawn(copy).map_err(cannot)?;
+    access.ask_with(request, Some(theirs.into()), progress)
 }
 
 /// How a mount is taken away by who does not serve it.

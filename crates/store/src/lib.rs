@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `failure`, `level` and `format`;
-//! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
+//! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `parcel`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
 //! `copies` and `members`, `mark` and `reclaim`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -47,6 +47,8 @@ mod store;
 
 mod reading;
 
+mod parcel;
+
 mod recover;
 
 mod remedy;
@@ -75,6 +77,7 @@ pub use mark::Marks;
 pub use members::{DrainPlan, Gone};
 pub use options::Options;
 pub use pace::{Pace, Share};
+pub use parcel::{Packing, Parcel};
 pub use platform::disk::Space;
 pub use pool::Health;
 pub use reclaim::{ReclaimReport, Sweep};

@@ -293,11 +293,6 @@ impl Packs {
         self.doubted.lock().insert(address);
     }
 
-    /// Appends chunks in order and names them in the index. Accepted, not durable.
-    pub(crate) async fn append(&self, class: Class, level: Level, chunks: Vec<Packed>) -> Result<(), StoreError> {
-        self.append_to_any((class, level), class, chunks, false).await
-    }
-
     /// What is asked for content of a class.
     pub(crate) fn level(&self, class: Class, resilience: Resilience) -> Level {
         match class {
@@ -340,7 +335,7 @@ impl Packs {
         wanted(pack) < wanted(other)
     }
 
-    /// `room` is whose room is used: chunks that were accepted already may go into the reserve. `moves` appends even what
+    /// Appends chunks in order and names them in the index. Accepted, not durable. `room` is whose room is used: chunks that were accepted already may go into the reserve. `moves` appends even what
     /// the index knows, and names the new place.
     pub(crate) async fn append_to_any(
         &self,

@@ -305,19 +305,7 @@ impl Store {
             drop(time);
             let raw = packed.iter().filter(|packed| packed.header.codec != Codec::Zstd).count();
             self.counters.chunks_incompressible.add(raw as u64);
-            let time = self.pool.clock.timer(&self.counters.group_append);
-            // On as many disks as where it rotted: else that would be named again (K-9).
-            let higher = |packed: &Packed| {
-                let of_rotten = self.packs.doubted_level(&packed.header.address);
-                of_rotten.filter(|of_rotten| of_rotten.copies() > level.copies())
-            };
-            let (doubted, packed): (Vec<_>, Vec<_>) = packed.into_iter().partition(|packed| higher(packed).is_some());
-            self.packs.append(class, level, packed).await?;
-            for packed in doubted {
-                let level = higher(&packed).unwrap_or(level);
-                self.packs.append(class, level, vec![packed]).await?;
-            }
-            drop(time);
+            self.append((class, level), class, packed).await?;
             drop(room);
             if self.packs.is_much_waiting() {
                 self.keep_index().await;
@@ -326,7 +314,29 @@ impl Store {
         Ok(addresses)
     }
 
-    fn named(&self, class: Class, content: Bytes) -> Named {
+    /// Gives packs what is in none. `room`: as what class it takes room.
+    pub(crate) async fn append(
+        &self,
+        (class, level): (Class, Level),
+        room: Class,
+        packed: Vec<Packed>,
+    ) -> Result<(), StoreError> {
+        let _time = self.pool.clock.timer(&self.counters.group_append);
+        // On as many disks as where it rotted: else that would be named again (K-9).
+        let higher = |packed: &Packed| {
+            let of_rotten = self.packs.doubted_level(&packed.header.address);
+            of_rotten.filter(|of_rotten| of_rotten.copies() > level.copies())
+        };
+        let (doubted, packed): (Vec<_>, Vec<_>) = packed.into_iter().partition(|packed| higher(packed).is_some());
+        self.packs.append_to_any((class, level), room, packed, false).await?;
+        for packed in doubted {
+            let level = higher(&packed).unwrap_or(level);
+            self.packs.append_to_any((class, level), room, vec![packed], false).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn named(&self, class: Class, content: Bytes) -> Named {
         let (address, groups) = match class {
             Class::Data => self.key().address_and_groups(&content),
             // Of a tree's node nobody wants a part.

@@ -10,6 +10,7 @@
 //! - `levels`: what asks for more or fewer copies than the rest
 //! - `members`: disks come and go while the node works
 //! - `hostile`: a structure lies, with a checksum that is right
+//! - `parcels`: chunks on their way to another node
 //! - `parts`: parts of chunks, read and verified by themselves
 //! - `reclaim`: what nobody needs goes, what somebody needs stays
 //! - `reindex`: an index that is damaged while the store works
@@ -26,6 +27,7 @@ mod levels;
 mod life;
 mod members;
 mod open;
+mod parcels;
 mod parts;
 mod reclaim;
 mod reindex;

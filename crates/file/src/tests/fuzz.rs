@@ -1,10 +1,12 @@
 //! Damaged structures: decoded to what encodes to the same bytes, or refused. Targets of the crate `fuzz`.
 
 use base::codec::{DecodeError, Reader, Writer};
+use base::hash::DomainKey;
 use base::id::{ChunkAddress, FileId, Version};
 use base::time::Timestamp;
 use bytes::Bytes;
-use fuzz::{CASES, Target, expect_canonical, no_repair};
+use fuzz::{CASES, SLOW_CASES, Target, expect_canonical, no_repair};
+use store::{Class, Packing};
 
 use super::format::{attributes, changes};
 use crate::acl;
@@ -14,7 +16,9 @@ use crate::format::{
     Base, BranchValue, Entry, InodeValue, Root, Roots, SnapshotValue, XattrPlace, Xattrs, decode_extent, decode_record,
     decode_xattrs, encode_extent, encode_record, encode_xattrs,
 };
+use crate::transfer::format::{Head, NoHead, Part};
 
+const KEY: DomainKey = DomainKey([7; 32]);
 const FILE: FileId = FileId::main(77);
 const NODE: Root = Root::Node { address: ChunkAddress([3; 32]), level: 2 };
 
@@ -93,6 +97,64 @@ const TARGETS: &[Target] = &[
             expect_canonical(bytes, &SnapshotValue::decode(bytes).map_err(words)?.encode());
             Ok(())
         },
+    },
+    Target {
+        name: "stream-head",
+        cases: CASES,
+        samples: || {
+            let snapshot = |catalog, root, next_counter| {
+                let (taken, name) = (Timestamp::new(-4, 5), "n\u{e4}me".to_owned());
+                SnapshotValue { taken, catalog, name, root, next_counter, branches: Root::Empty }
+            };
+            let (one, two) = (snapshot(NODE, FileId::ROOT, 9), snapshot(Root::Empty, FILE, 99));
+            let all = Head { identity: [1; 32], base: None, first: 0, snapshot: one };
+            let rest = Head { identity: [2; 32], base: Some([3; 32]), first: 7, snapshot: two };
+            vec![all.encode(&KEY), rest.encode(&KEY)]
+        },
+        repair: |bytes| {
+            if let Some((sealed, seal)) = bytes.split_last_chunk_mut::<32>() {
+                *seal = KEY.seal(sealed);
+            }
+        },
+        check: |bytes| {
+            let head = Head::decode(bytes, &KEY).map_err(|why| match why {
+                NoHead::Damaged(error) => words(error),
+                other => format!("{other:?}"),
+            })?;
+            assert_eq!(Head::bytes(bytes), Ok(bytes.len()));
+            expect_canonical(bytes, &head.encode(&KEY));
+            Ok(())
+        },
+    },
+    Target {
+        name: "stream-part",
+        cases: CASES,
+        samples: || {
+            let chunk = |class, packing, raw, stored| {
+                Part::Chunk { class, packing, raw, stored, address: ChunkAddress([3; 32]) }.encode()
+            };
+            vec![
+                chunk(Class::Metadata, Packing::Zstd, 1 << 20, 17),
+                chunk(Class::Data, Packing::Raw, 100, 100),
+                Part::end(7, b"head", &KEY).encode(),
+            ]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            let part = Part::decode(bytes).map_err(words)?;
+            if let Part::Chunk { raw, stored, .. } = part {
+                assert!(stored <= raw && raw <= 1 << 20, "more than a chunk may have");
+            }
+            expect_canonical(bytes, &part.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "stream",
+        cases: SLOW_CASES,
+        samples: || vec![super::transfer::sample()],
+        repair: super::transfer::seal_again,
+        check: super::transfer::check_stream,
     },
     Target {
         name: "xattrs",

@@ -1,6 +1,7 @@
 //! The command line's end of the control socket.
 
 use std::io::{self, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags};
 use serde_json::Value;
 
+use super::descriptor::send_with;
 use super::wire::{ANSWER_BYTES_MAX, Answer, Request, read_line, write_line};
 use super::{SOCKET_NAME, short_path};
 use crate::failure::Failure;
@@ -55,7 +57,17 @@ impl Daemon {
     }
 
     /// Asks, and waits for the answer.
-    pub fn ask(self, request: &Request, mut progress: impl FnMut(&str)) -> Result<Value, Failure> {
+    pub fn ask(self, request: &Request, progress: impl FnMut(&str)) -> Result<Value, Failure> {
+        self.ask_with(request, None, progress)
+    }
+
+    /// The same, and a descriptor goes with the request.
+    pub fn ask_with(
+        self,
+        request: &Request,
+        descriptor: Option<OwnedFd>,
+        mut progress: impl FnMut(&str),
+    ) -> Result<Value, Failure> {
         let broken = |why: String| {
             Failure::new("lost the daemon", why)
                 .at(&self.socket)
@@ -64,7 +76,14 @@ impl Daemon {
         if request.is_quick() {
             self.stream.set_read_timeout(Some(self.patience)).map_err(|error| broken(error.to_string()))?;
         }
-        write_line(&mut &self.stream, request).map_err(|error| broken(error.to_string()))?;
+        let asked = match descriptor {
+            None => write_line(&mut &self.stream, request),
+            Some(descriptor) => {
+                let mut line = Vec::new();
+                write_line(&mut line, request).and_then(|()| send_with(&self.stream, &line, descriptor.as_fd()))
+            }
+        };
+        asked.map_err(|error| broken(error.to_string()))?;
         let mut reader = BufReader::new(&self.stream);
         loop {
             match read_line(&mut reader, ANSWER_BYTES_MAX) {

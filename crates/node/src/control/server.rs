@@ -4,6 +4,7 @@
 //! careless chmod opens nothing. A conversation is one bounded request; who sends nothing is dropped after a while.
 
 use std::io::{self, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 
+use super::descriptor::Hearing;
 use super::wire::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
 use super::{SOCKET_NAME, short_path};
 use crate::failure::Failure;
@@ -24,8 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Who answers.
 pub trait Handler: Send + Sync + 'static {
-    /// Does what is asked; may take its time. `progress` tells the peer what goes on.
-    fn handle(&self, request: Request, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure>;
+    /// Does what is asked; may take its time. `stream` came with the request. `progress` tells the peer what goes on.
+    fn handle(
+        &self,
+        request: Request,
+        stream: Option<OwnedFd>,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Value, Failure>;
 }
 
 /// The socket, while somebody answers on it.
@@ -154,7 +161,8 @@ fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
     }
     let mut writer = stream;
-    let answer = match read_line::<Request>(&mut BufReader::new(stream), REQUEST_BYTES_MAX) {
+    let mut hearing = BufReader::new(Hearing::new(stream));
+    let answer = match read_line::<Request>(&mut hearing, REQUEST_BYTES_MAX) {
         Ok(None) => return Ok(()),
         Ok(Some(request)) => {
             tracing::debug!(?request, "asked on the control socket");
@@ -162,7 +170,8 @@ fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
                 // A peer that left does not stop the work.
                 let _ = write_line(&mut writer, &Answer::Progress(text.to_owned()));
             };
-            handler.handle(request, &mut progress).map_or_else(Answer::Failed, Answer::Done)
+            let descriptor = hearing.get_mut().descriptor.take();
+            handler.handle(request, descriptor, &mut progress).map_or_else(Answer::Failed, Answer::Done)
         }
         Err(error) => Answer::Failed(
             Failure::new("cannot understand the request", error)
@@ -175,6 +184,7 @@ fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
     use serde_json::{Value, json};
@@ -184,7 +194,12 @@ mod tests {
 
     struct Echo;
     impl Handler for Echo {
-        fn handle(&self, request: Request, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+        fn handle(
+            &self,
+            request: Request,
+            _: Option<OwnedFd>,
+            progress: &mut dyn FnMut(&str),
+        ) -> Result<Value, Failure> {
             progress("one moment");
             Ok(json!(request))
         }

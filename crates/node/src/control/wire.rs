@@ -8,6 +8,8 @@
 //! < {"done":{"name":"monday", ...}}
 //! ```
 //!
+//! `send` and `receive` bring a descriptor along (`descriptor`).
+//!
 //! JSON and lines, because a person with `socat` and a program in any language can speak it; a line has a bound, so a
 //! hostile peer costs at most that much memory. Unknown requests and fields are an error that says so: a newer command
 //! line that asks an older daemon for something must not get half of it.
@@ -65,6 +67,22 @@ pub enum Request {
         parent: u64,
         /// What it is called there.
         name: String,
+    },
+    /// Writes a snapshot into the descriptor that comes with the request; tells how far it is.
+    Send {
+        /// Its name.
+        snapshot: String,
+        /// The name of one that the receiver has.
+        from: Option<String>,
+        /// The place at which a stream that was cut goes on.
+        resume: Option<String>,
+        /// Only find out what would go; no descriptor comes then.
+        dry_run: bool,
+    },
+    /// Makes a snapshot of what comes out of the descriptor that comes with the request; tells how far it is.
+    Receive {
+        /// Its name here, unless it is that which it had.
+        name: Option<String>,
     },
     /// Checks everything that is stored; tells how far it is.
     Fsck {
@@ -157,6 +175,7 @@ impl Request {
             Request::PolicySet { .. } => false,
             Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
+            Request::Send { .. } | Request::Receive { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }
@@ -218,6 +237,8 @@ mod tests {
             Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned(), of: None },
             Request::SnapshotCreate { name: String::new(), of: Some(u64::MAX) },
             Request::Clone { source: 1 << 63, parent: 2, name: "a b".to_owned() },
+            Request::Send { snapshot: "b".into(), from: Some("a".into()), resume: None, dry_run: true },
+            Request::Receive { name: None },
             Request::Gc { dry_run: true, thorough: true, share: Some(1) },
             Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
             Request::PolicySet { inode: 2, copies: None, recursive: true },

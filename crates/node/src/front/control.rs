@@ -10,12 +10,14 @@ mod maintain;
 mod measure;
 mod policy;
 mod report;
+mod transfer;
 
 #[cfg(test)]
 pub(crate) use measure::descriptions;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -31,6 +33,7 @@ use platform::real::block_on;
 use serde_json::{Value, json};
 
 use self::report::Checked;
+use self::transfer::Wanted;
 use super::kernel::Kernel;
 use crate::control::server::Handler;
 use crate::control::wire::Request;
@@ -159,6 +162,9 @@ impl Control {
             FileError::NoEntry => Failure::new(what, "there is no snapshot of this name")
                 .place(name)
                 .mend("see `hydrafs snapshot list`; nothing was changed"),
+            FileError::Busy(why) => {
+                Failure::new(what, why).place(name).mend("wait for that, or end it; nothing was changed")
+            }
             error => self.explain(what)(error),
         })?;
         self.snapshots_changed();
@@ -283,7 +289,12 @@ impl Control {
 }
 
 impl Handler for Control {
-    fn handle(&self, request: Request, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+    fn handle(
+        &self,
+        request: Request,
+        stream: Option<OwnedFd>,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Value, Failure> {
         match request {
             Request::Status {} => Ok(self.status()),
             Request::Counters {} => Ok(self.counters()),
@@ -301,6 +312,10 @@ impl Handler for Control {
             }
             Request::SnapshotDelete { name } => self.delete_snapshot(&name),
             Request::Clone { source, parent, name } => self.clone_tree(source, parent, &name),
+            Request::Send { snapshot, from, resume, dry_run } => {
+                self.send(&Wanted { snapshot, from, resume, dry_run }, stream, progress)
+            }
+            Request::Receive { name } => self.receive(name.as_deref(), stream, progress),
             Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
             Request::Gc { dry_run, thorough, share } => self.collect((dry_run, thorough), share, progress),
             Request::Scrub { dry_run, older_than_seconds, share } => {

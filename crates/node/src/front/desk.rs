@@ -3,6 +3,7 @@
 //! Ending and restarting concern the daemon as a whole, so they are passed to its main thread; everything else is the
 //! [`Control`]'s of the moment. Between the end of one and the beginning of the next the desk is closed, and says so.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -117,7 +118,12 @@ impl Desk {
 }
 
 impl Handler for Desk {
-    fn handle(&self, request: Request, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+    fn handle(
+        &self,
+        request: Request,
+        stream: Option<OwnedFd>,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Value, Failure> {
         match request {
             Request::Stop { detach } => self.wish(Wish::Stop { detach }, progress),
             Request::Restart { program } => self.wish(Wish::Restart { program }, progress),
@@ -133,7 +139,7 @@ impl Handler for Desk {
                     control
                 };
                 let _busy = Busy(self);
-                control.handle(request, progress)
+                control.handle(request, stream, progress)
             }
         }
     }

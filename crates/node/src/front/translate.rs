@@ -33,6 +33,7 @@ pub(crate) fn errno(error: &FileError) -> Errno {
         FileError::NotSupported(_) => Errno::EOPNOTSUPP,
         FileError::CrossView => Errno::EXDEV,
         FileError::Stale => Errno::ESTALE,
+        FileError::Busy(_) => Errno::EBUSY,
         FileError::Store(_) => Errno::EIO,
     }
 }

@@ -12,6 +12,7 @@
 //! - `metrics`: what is measured of a mount, over HTTP and by `stats` and `profile`; hostile clients.
 //! - `mount`: a mount over each transport, all operations, persistence, crashes.
 //! - `restart`: daemons that go on in new processes, under load; new processes that cannot.
+//! - `transfer`: snapshots that go from node to node.
 //!
 //! Mounts need root (or fusermount3) and /dev/fuse: without them those tests say so and pass.
 #![expect(clippy::disallowed_methods, reason = "the outside is what is tested")]
@@ -29,3 +30,4 @@ mod metrics;
 mod mount;
 mod restart;
 mod support;
+mod transfer;

@@ -25,8 +25,7 @@ impl DomainFile {
         let mut reader = Reader::new(bytes);
         expect_magic(Self::MAGIC, reader.array("magic")?)?;
         expect_version(VERSION, reader.u32("version")?)?;
-        let mut reader = Reader::new(checked(bytes, 0)?);
-        reader.take("magic and version", 12)?;
+        checked(bytes, 0)?;
         reader.zeroes("padding", 4)?;
         let key = DomainKey(reader.array("domain key")?);
         expect_end(&mut reader, Self::BYTES)?;

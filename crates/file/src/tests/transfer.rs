@@ -1,0 +1,524 @@
+//! Snapshots that go from one node to another of a dedup domain.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::id::{FileId, NodeNumber};
+use platform::sim::World;
+use store::Domain;
+
+use super::content::pattern;
+use super::{Machine, create, find, new, read_all};
+use crate::transfer::format::Head;
+use crate::{
+    Attributes, FileError, FileSystem, Kind, NewFile, Node, Options, Received, Receiving, RenameMode, Sending, Sent,
+    Snapshot, TransferError, XattrMode, format_node_in,
+};
+
+/// What is seen of a file: attributes, extended ones, and content, entries or target.
+type Seen = (Attributes, BTreeMap<Vec<u8>, Vec<u8>>, Vec<u8>);
+
+/// A machine with a node of the same dedup domain.
+fn beside(seed: u64, machine: &Machine) -> Machine {
+    let world = World::new(seed);
+    let disk = world.disk("disk", 1 << 30);
+    let other = Machine { world, disk, options: Options { dirty_bytes_max: 16 << 20, ..Options::default() } };
+    let domain = machine.run(Domain::of(&machine.disks())).unwrap();
+    let (platform, disks) = (other.world.platform(), other.disks());
+    other.run(async { format_node_in(&domain, &platform, &disks, NodeNumber(1), (0, 0)).await }).unwrap();
+    other
+}
+
+/// Everything below a directory, by path.
+async fn dump(system: &FileSystem, top: Node) -> BTreeMap<String, Seen> {
+    let (mut found, mut waiting) = (BTreeMap::new(), vec![(String::new(), top)]);
+    while let Some((path, node)) = waiting.pop() {
+        let attributes = system.attributes(node).await.unwrap();
+        let mut xattrs = BTreeMap::new();
+        for name in system.xattrs(node).await.unwrap() {
+            xattrs.insert(name.to_vec(), system.xattr(node, &name).await.unwrap().to_vec());
+        }
+        let content = match attributes.kind {
+            Kind::Regular => read_all(system, node).await,
+            Kind::Symlink => system.read_link(node).await.unwrap().to_vec(),
+            _ => Vec::new(),
+        };
+        if attributes.kind == Kind::Directory {
+            let mut after = 0;
+            loop {
+                let entries = system.read_directory(node, after, 100).await.unwrap();
+                let Some(last) = entries.last() else { break };
+                after = last.cookie;
+                let below = |entry: &crate::DirectoryEntry| {
+                    (format!("{path}/{}", String::from_utf8_lossy(&entry.name)), entry.node)
+                };
+                waiting.extend(entries.iter().map(below));
+            }
+        }
+        found.insert(path, (attributes, xattrs, content));
+    }
+    found
+}
+
+fn send(machine: &Machine, system: &FileSystem, snapshot: &str, from: Option<&str>) -> (Vec<u8>, Sent) {
+    let mut stream = Vec::new();
+    let how = Sending { snapshot, from, resume: None, tell: &|_| {} };
+    let planned = machine.run(system.send(&how, None)).unwrap();
+    let sent = machine.run(system.send(&how, Some(&mut stream))).unwrap();
+    assert_eq!(planned, sent, "a plan says what goes");
+    assert_eq!(stream.len() as u64, sent.bytes);
+    (stream, sent)
+}
+
+fn resumed(machine: &Machine, system: &FileSystem, snapshot: &str, token: &str) -> Result<Vec<u8>, TransferError> {
+    let mut stream = Vec::new();
+    let how = Sending { snapshot, from: None, resume: Some(token), tell: &|_| {} };
+    machine.run(system.send(&how, Some(&mut stream))).map(|_| stream)
+}
+
+const AS_SENT: Receiving<'static> = Receiving { name: None, tell: &|_| {} };
+
+fn receive(machine: &Machine, system: &FileSystem, stream: &[u8]) -> Result<(Snapshot, Received), TransferError> {
+    machine.run(system.receive(&AS_SENT, &mut &stream[..]))
+}
+
+fn expect_same(here: (&Machine, &FileSystem), there: (&Machine, &FileSystem), name: &str) {
+    let shown = |(machine, system): (&Machine, &FileSystem)| {
+        machine.run(async { dump(system, find(system, &format!(".snapshots/{name}")).await.unwrap()).await })
+    };
+    assert!(shown(here) == shown(there), "{name} is not the same");
+}
+
+/// A history of changes of everything that a file system has.
+struct History {
+    state: u64,
+    directories: Vec<FileId>,
+    files: Vec<(FileId, String, FileId)>,
+    count: u64,
+}
+
+impl History {
+    fn new(seed: u64) -> History {
+        History { state: seed | 1, directories: vec![FileId::ROOT], files: Vec::new(), count: 0 }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state >> 11) % below
+    }
+
+    fn name(&mut self) -> String {
+        self.count += 1;
+        format!("name {}", self.count)
+    }
+
+    fn any_file(&mut self) -> Option<usize> {
+        (!self.files.is_empty()).then(|| self.draw(self.files.len() as u64) as usize)
+    }
+
+    async fn step(&mut self, system: &FileSystem) {
+        let directory = self.draw(self.directories.len() as u64);
+        let directory = self.directories[directory as usize];
+        let (what, salt, name) = (self.draw(12), self.draw(1 << 40), self.name());
+        match (what, self.any_file()) {
+            (0, _) => self.directories.push(create(system, directory, &name, Kind::Directory).await.file),
+            (1..=3, _) | (_, None) => {
+                let file = create(system, directory, &name, Kind::Regular).await.file;
+                let length = 1 << self.draw(19);
+                system.write(file, 0, &pattern(length, salt), false).await.unwrap();
+                self.files.push((directory, name, file));
+            }
+            (4, _) => {
+                let link = NewFile { kind: Kind::Symlink, target: b"to somewhere", ..new(Kind::Symlink) };
+                system.create_file(directory, name.as_bytes(), &link).await.unwrap();
+            }
+            (5, Some(at)) => {
+                let (_, _, file) = self.files[at].clone();
+                system.link(file, directory, name.as_bytes()).await.unwrap();
+            }
+            (6, Some(at)) => {
+                let (parent, name, _) = self.files.swap_remove(at);
+                system.remove_file(parent, name.as_bytes()).await.unwrap();
+            }
+            (7, Some(at)) => {
+                let (parent, old, file) = self.files.swap_remove(at);
+                let mode = RenameMode::Replace;
+                system.rename(parent, old.as_bytes(), directory, name.as_bytes(), mode).await.unwrap();
+                self.files.push((directory, name, file));
+            }
+            (8, Some(at)) => {
+                let file = self.files[at].2;
+                let value = pattern(if salt % 2 == 0 { 20 } else { 3000 }, salt);
+                system.set_xattr(file, b"user.x", &value, XattrMode::Set, false).await.unwrap();
+            }
+            (9, Some(at)) => {
+                let file = self.files[at].2;
+                let size = Some(self.draw(300_000));
+                let change = crate::AttributeChange { size, ..Default::default() };
+                system.set_attributes(file, &change).await.unwrap();
+            }
+            (_, Some(at)) => {
+                let (file, offset) = (self.files[at].2, self.draw(400_000));
+                system.write(file, offset, &pattern(5000, salt), false).await.unwrap();
+            }
+        }
+    }
+
+    async fn go_on(&mut self, system: &FileSystem, steps: u64) {
+        for _ in 0..steps {
+            self.step(system).await;
+        }
+    }
+}
+
+/// For the crate `fuzz`: a stream, and a node that receives it. They are the same each time.
+fn small() -> Machine {
+    let machine = Machine::new(80);
+    let system = machine.open();
+    machine.run(async {
+        for number in 0..30 {
+            let file = create(&system, FileId::ROOT, &format!("file {number}"), Kind::Regular).await.file;
+            system.write(file, 0, &pattern(50, number), false).await.unwrap();
+            system.set_xattr(file, b"user.x", &pattern(600, number), XattrMode::Set, false).await.unwrap();
+        }
+        system.snapshot("s").await.unwrap();
+        system.close().await.unwrap();
+    });
+    drop(system);
+    machine
+}
+
+pub(super) fn sample() -> Vec<u8> {
+    let machine = small();
+    send(&machine, &machine.open(), "s", None).0
+}
+
+/// Makes the seals of head and end right again, as somebody can who has the key.
+pub(super) fn seal_again(bytes: &mut [u8]) {
+    let machine = Machine::new(80);
+    let key = machine.open().store.key().clone();
+    let Some(length) = Head::bytes(bytes).ok().filter(|length| length + 48 < bytes.len()) else { return };
+    let (head, rest) = bytes.split_at_mut(length);
+    let (sealed, seal) = head.split_at_mut(length - 32);
+    seal.copy_from_slice(&key.seal(sealed));
+    let (_, end) = rest.split_at_mut(rest.len() - 48);
+    let seal = key.seal(&[&end[..16], &*head].concat());
+    end[16..].copy_from_slice(&seal);
+}
+
+/// It is received whole, or nothing of it is there.
+pub(super) fn check_stream(bytes: &[u8]) -> Result<(), String> {
+    let here = Machine::new(80);
+    let there = beside(81, &here);
+    let system = there.open();
+    let received = receive(&there, &system, bytes);
+    assert_eq!(system.snapshots().len(), usize::from(received.is_ok()));
+    if received.is_ok() {
+        there.run(async { dump(&system, Node { view: system.snapshots()[0].view, file: FileId::ROOT }).await });
+    }
+    there.check(&system);
+    received.map(drop).map_err(|error| error.to_string())
+}
+
+#[test]
+fn what_is_received_is_what_was_sent() {
+    for seed in 0..4 {
+        let here = Machine::new(40 + seed);
+        let there = beside(50 + seed, &here);
+        let (one, mut two) = (here.open(), there.open());
+        let (mut history, mut other_history) = (History::new(seed + 1), History::new(seed + 100));
+        let mut before: Option<String> = None;
+        for round in 0..4 {
+            let name = format!("s{round}");
+            here.run(async {
+                history.go_on(&one, if round == 0 { 150 } else { 20 }).await;
+                one.snapshot(&name).await.unwrap();
+            });
+            // The receiver's own files, whose numbers are the same.
+            there.run(other_history.go_on(&two, 10));
+            let (stream, sent) = send(&here, &one, &name, before.as_deref());
+            let (made, received) = receive(&there, &two, &stream).unwrap();
+            assert_eq!((made.name.as_str(), received.chunks, received.bytes), (name.as_str(), sent.chunks, sent.bytes));
+            expect_same((&here, &one), (&there, &two), &name);
+            there.run(two.reclaim(&crate::Reclaim::default())).unwrap();
+            there.check(&two);
+            two = there.power_cycle(two);
+            expect_same((&here, &one), (&there, &two), &name);
+            before = Some(name);
+        }
+        // The other way round, with what is there both ways.
+        there.run(two.delete_snapshot("s0")).unwrap();
+        let (stream, _) = send(&there, &two, "s1", None);
+        let name = Receiving { name: Some("back"), tell: &|_| {} };
+        let (_, received) = here.run(one.receive(&name, &mut &stream[..])).unwrap();
+        assert_eq!(received.had, received.chunks, "all of it was here");
+        let shown = |path: &str| here.run(async { dump(&one, find(&one, path).await.unwrap()).await });
+        assert!(shown(".snapshots/back") == shown(".snapshots/s1"));
+        here.check(&one);
+    }
+}
+
+/// A node with many files, and one large one.
+fn large(seed: u64) -> (Machine, Arc<FileSystem>, FileId) {
+    let machine = Machine::new(seed);
+    let system = machine.open();
+    let file = machine.run(async {
+        for number in 0..3000 {
+            let file = create(&system, FileId::ROOT, &format!("file {number}"), Kind::Regular).await.file;
+            system.write(file, 0, &pattern(100, number), false).await.unwrap();
+        }
+        let file = create(&system, FileId::ROOT, "large", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(12 << 20, 7), false).await.unwrap();
+        system.snapshot("before").await.unwrap();
+        file
+    });
+    (machine, system, file)
+}
+
+#[test]
+fn a_difference_costs_what_changed() {
+    let (machine, system, file) = large(60);
+    let (_, all) = send(&machine, &system, "before", None);
+    assert!(all.chunks > 3100, "{all:?}");
+    let change = |name: &str, since: &str| {
+        machine.run(system.snapshot(name)).unwrap();
+        let sent = send(&machine, &system, name, Some(since)).1;
+        (sent.chunks - sent.metadata_chunks, sent.metadata_chunks, sent.bytes)
+    };
+    assert_eq!(change("nothing", "before").0, 0);
+    machine.run(system.write(file, 5 << 20, &pattern(4096, 8), false)).unwrap();
+    let (data, trees, bytes) = change("overwritten", "nothing");
+    assert!(data <= 3 && trees <= 8 && bytes < 400_000, "{data} chunks of data, {trees} of trees, {bytes} bytes");
+    machine.run(async {
+        create(&system, FileId::ROOT, "one more", Kind::Regular).await;
+    });
+    let (data, trees, bytes) = change("made", "overwritten");
+    assert!(data == 0 && trees <= 8 && bytes < 100_000, "{data} chunks of data, {trees} of trees, {bytes} bytes");
+    // As editors save: all of it is in a new file, with something put in near the beginning.
+    machine.run(async {
+        let old = read_all(&system, Node::live(file)).await;
+        let saved = create(&system, FileId::ROOT, "large.new", Kind::Regular).await.file;
+        let content = [&old[..100_000], b"put in", &old[100_000..]].concat();
+        system.write(saved, 0, &content, false).await.unwrap();
+        let mode = RenameMode::Replace;
+        system.rename(FileId::ROOT, b"large.new", FileId::ROOT, b"large", mode).await.unwrap();
+    });
+    let (data, trees, bytes) = change("saved", "made");
+    assert!(data <= 4 && trees <= 10 && bytes < 1_200_000, "{data} chunks of data, {trees} of trees, {bytes} bytes");
+    // A copy is sent once.
+    machine.run(async {
+        let found = find(&system, "large").await.unwrap();
+        for name in ["copy", "another"] {
+            let copy = create(&system, FileId::ROOT, name, Kind::Regular).await.file;
+            system.write(copy, 0, &pattern(1 << 20, 9), false).await.unwrap();
+        }
+        system.write(found.file, 0, b"x", false).await.unwrap();
+    });
+    let (data, ..) = change("copied", "saved");
+    assert!((10..=30).contains(&data), "{data} chunks of data");
+}
+
+#[test]
+fn a_stream_that_does_not_fit_changes_nothing() {
+    let (machine, system, file) = large(61);
+    machine.run(async {
+        system.write(file, 0, b"changed", false).await.unwrap();
+        system.snapshot("after").await.unwrap();
+    });
+    let (all, _) = send(&machine, &system, "before", None);
+    let (difference, _) = send(&machine, &system, "after", Some("before"));
+    // Another domain.
+    let foreign = Machine::new(62);
+    let other = foreign.open();
+    let refused = receive(&foreign, &other, &all);
+    assert!(matches!(refused, Err(TransferError::OtherDomain(_))), "{refused:?}");
+    // Without the one before.
+    let there = beside(63, &machine);
+    let receiver = there.open();
+    let refused = receive(&there, &receiver, &difference);
+    assert!(matches!(refused, Err(TransferError::NoBase)), "{refused:?}");
+    // Nothing, and something else.
+    for bytes in [&b""[..], b"#!/bin/sh\necho hello, this is no stream at all\n", &all[..100]] {
+        let refused = receive(&there, &receiver, bytes);
+        assert!(matches!(refused, Err(TransferError::NoStream(_))), "{refused:?}");
+    }
+    assert!(receiver.snapshots().is_empty());
+    // A name that exists, a name that none can have, a snapshot that is not there.
+    receive(&there, &receiver, &all).unwrap();
+    let again = receive(&there, &receiver, &all);
+    assert!(matches!(again, Err(TransferError::File(FileError::Exists))), "{again:?}");
+    let named = Receiving { name: Some("a/b"), tell: &|_| {} };
+    let refused = there.run(receiver.receive(&named, &mut &all[..]));
+    assert!(matches!(refused, Err(TransferError::File(FileError::Invalid(_)))), "{refused:?}");
+    let how = Sending { snapshot: "none", from: None, resume: None, tell: &|_| {} };
+    assert!(matches!(machine.run(system.send(&how, None)), Err(TransferError::NoSnapshot(_))));
+    assert!(matches!(resumed(&machine, &system, "before", "7-000000000000"), Err(TransferError::NoSuchPlace(_))));
+    receive(&there, &receiver, &difference).unwrap();
+    expect_same((&machine, &system), (&there, &receiver), "after");
+    there.check(&receiver);
+}
+
+#[test]
+fn a_stream_that_is_cut_or_damaged_makes_no_snapshot_and_can_come_again() {
+    let here = Machine::new(64);
+    let there = beside(65, &here);
+    let (one, two) = (here.open(), there.open());
+    here.run(async {
+        History::new(9).go_on(&one, 60).await;
+        one.snapshot("s").await.unwrap();
+    });
+    let (stream, sent) = send(&here, &one, "s", None);
+    for at in (0..stream.len()).step_by(stream.len() / 60) {
+        let mut damaged = stream.clone();
+        damaged[at] ^= 1 << (at % 8);
+        for bytes in [&stream[..at], &damaged] {
+            let refused = receive(&there, &two, bytes);
+            assert!(
+                matches!(
+                    refused,
+                    Err(TransferError::Cut { .. } | TransferError::NoStream(_) | TransferError::OtherDomain(_))
+                ),
+                "at {at}: {refused:?}"
+            );
+        }
+        assert!(two.snapshots().is_empty());
+    }
+    there.check(&two);
+    let (_, received) = receive(&there, &two, &stream).unwrap();
+    assert!(received.had > sent.chunks * 9 / 10, "{received:?} of {sent:?}");
+    expect_same((&here, &one), (&there, &two), "s");
+}
+
+#[test]
+fn a_stream_goes_on_where_it_was_cut() {
+    let here = Machine::new(66);
+    let there = beside(67, &here);
+    let (one, mut two) = (here.open(), there.open());
+    here.run(async {
+        History::new(10).go_on(&one, 120).await;
+        one.snapshot("s").await.unwrap();
+    });
+    let (stream, sent) = send(&here, &one, "s", None);
+    let cut = |two: &FileSystem, bytes: &[u8]| match receive(&there, two, bytes) {
+        Err(TransferError::Cut { chunks, token, .. }) => (chunks, token),
+        other => panic!("{other:?}"),
+    };
+    let (chunks, token) = cut(&two, &stream[..stream.len() / 2]);
+    assert!(chunks > sent.chunks / 4 && chunks < sent.chunks, "{chunks} of {sent:?}");
+    // What came is kept, though nobody has named it, and reclaim runs while more comes.
+    for _ in 0..2 {
+        there.run(two.reclaim(&crate::Reclaim { is_thorough: true, ..Default::default() })).unwrap();
+    }
+    let rest = resumed(&here, &one, "s", &token).unwrap();
+    assert!(rest.len() < stream.len() * 3 / 4);
+    let (more, token) = cut(&two, &rest[..rest.len() / 2]);
+    assert!(more > chunks);
+    let rest = resumed(&here, &one, "s", &token).unwrap();
+    let (_, received) = receive(&there, &two, &rest).unwrap();
+    assert_eq!((received.chunks, received.had), (sent.chunks - more, 0));
+    expect_same((&here, &one), (&there, &two), "s");
+    // Where what came was given back meanwhile, that is seen before there is a snapshot.
+    there.run(two.delete_snapshot("s")).unwrap();
+    two = there.power_cycle(two);
+    for _ in 0..2 {
+        there.run(two.reclaim(&crate::Reclaim { is_thorough: true, ..Default::default() })).unwrap();
+    }
+    let refused = receive(&there, &two, &rest);
+    assert!(matches!(refused, Err(TransferError::Incomplete(_))), "{refused:?}");
+    assert!(two.snapshots().is_empty());
+    receive(&there, &two, &stream).unwrap();
+    expect_same((&here, &one), (&there, &two), "s");
+    there.check(&two);
+}
+
+#[test]
+fn a_power_cut_leaves_no_snapshot_or_a_whole_one() {
+    let here = Machine::new(68);
+    let one = here.open();
+    here.run(async {
+        History::new(11).go_on(&one, 40).await;
+        one.snapshot("s").await.unwrap();
+    });
+    let (stream, _) = send(&here, &one, "s", None);
+    let (mut step, mut made) = (1, [0, 0]);
+    loop {
+        let there = beside(69, &here);
+        let two = there.open();
+        let mine = there.run(async {
+            let mine = create(&two, FileId::ROOT, "mine", Kind::Regular).await.file;
+            two.write(mine, 0, &pattern(100_000, 3), false).await.unwrap();
+            two.snapshot("mine").await.unwrap();
+            mine
+        });
+        there.world.cut_power_at(there.world.operations() + step);
+        let received = there.world.run_until(two.receive(&AS_SENT, &mut &stream[..]));
+        let is_whole = there.world.is_powered();
+        assert!(!is_whole || received.as_ref().is_ok_and(Result::is_ok), "{received:?}");
+        let two = there.power_cycle(two);
+        let has = two.find_snapshot(b"s").is_some();
+        made[usize::from(has)] += 1;
+        if has {
+            expect_same((&here, &one), (&there, &two), "s");
+        }
+        there.check(&two);
+        there.run(async {
+            assert!(read_all(&two, Node::live(mine)).await == pattern(100_000, 3));
+            assert!(read_all(&two, find(&two, ".snapshots/mine/mine").await.unwrap()).await == pattern(100_000, 3));
+            two.reclaim(&crate::Reclaim::default()).await.unwrap();
+        });
+        if !has {
+            receive(&there, &two, &stream).unwrap();
+            expect_same((&here, &one), (&there, &two), "s");
+        }
+        there.check(&two);
+        if is_whole {
+            break;
+        }
+        step += 1;
+    }
+    assert!(made[0] > 5 && made[1] > 1, "{made:?}: cut before and after");
+}
+
+#[test]
+fn what_is_sent_or_built_upon_is_not_deleted() {
+    let (machine, system, file) = large(70);
+    machine.run(async {
+        system.write(file, 0, b"changed", false).await.unwrap();
+        system.snapshot("after").await.unwrap();
+    });
+    let there = beside(71, &machine);
+    let receiver = there.open();
+    let (all, _) = send(&machine, &system, "before", None);
+    receive(&there, &receiver, &all).unwrap();
+    let busy = std::sync::atomic::AtomicU64::new(0);
+    let count = |refused: Result<(), FileError>| {
+        assert!(matches!(refused, Err(FileError::Busy(_))), "{refused:?}");
+        busy.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    };
+    // A sink that asks for the deletion of both meanwhile.
+    struct Deleter<'a>(&'a FileSystem, &'a (dyn Fn(Result<(), FileError>) + Sync), Vec<u8>);
+    impl std::io::Write for Deleter<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            for name in ["before", "after"] {
+                let mut deleted = std::pin::pin!(self.0.delete_snapshot(name));
+                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                let std::task::Poll::Ready(refused) = deleted.as_mut().poll(&mut context) else { panic!("at once") };
+                self.1(refused);
+            }
+            self.2.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut deleter = Deleter(&system, &count, Vec::new());
+    let how = Sending { snapshot: "after", from: Some("before"), resume: None, tell: &|_| {} };
+    machine.run(system.send(&how, Some(&mut deleter))).unwrap();
+    assert!(busy.load(std::sync::atomic::Ordering::Relaxed) > 4);
+    machine.run(system.delete_snapshot("before")).unwrap();
+    receive(&there, &receiver, &deleter.2).unwrap();
+    expect_same((&machine, &system), (&there, &receiver), "after");
+}
