@@ -24,7 +24,7 @@ use crate::attributes::{Attributes, Node};
 use crate::failure::{FileError, is_loss};
 use crate::format::{BranchValue, Change, Record, Root, Roots, Xattrs, decode_record};
 use crate::inode::Inode;
-use crate::system::{FileSystem, Options, Transaction, corrupt, untrue};
+use crate::system::{FileSystem, Options, RECEIVES_MAX, SENDS_MAX, Transaction, corrupt, untrue};
 use crate::tree::Gap;
 
 /// Flusher, committer, reclaimer.
@@ -161,7 +161,9 @@ impl FileSystem {
         self.wants_no_scrub.notify_one();
         self.wants_mending.notify_one();
         // They see that it ends (`is_ending`).
-        drop(self.transfers.write().await);
+        for (places, most) in [(&self.sends, SENDS_MAX), (&self.receives, RECEIVES_MAX)] {
+            places.acquire_many(most).await.expect("never closed").forget();
+        }
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
         let flushed = self.sync_all().await;

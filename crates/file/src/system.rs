@@ -117,6 +117,10 @@ pub(crate) struct Pruning {
     pub(crate) changed: BTreeSet<u64>,
 }
 
+/// Snapshots that are sent at a time at most, each with sets of addresses, and received, each with a few MiB.
+pub(crate) const SENDS_MAX: u32 = 2;
+pub(crate) const RECEIVES_MAX: u32 = 4;
+
 /// A file system on the disks of one node. All methods may be called from many threads.
 pub struct FileSystem {
     pub(crate) platform: Platform,
@@ -141,8 +145,9 @@ pub struct FileSystem {
     pub(crate) held_views: Mutex<BTreeMap<View, u32>>,
     /// What came of snapshots that are on their way here.
     pub(crate) receipts: Receipts,
-    /// Held for reading by who sends or receives; the end waits for them.
-    pub(crate) transfers: tokio::sync::RwLock<()>,
+    /// Places for those who send, and who receive; the end waits for them.
+    pub(crate) sends: tokio::sync::Semaphore,
+    pub(crate) receives: tokio::sync::Semaphore,
     /// Inodes with records since the last commit barrier.
     pub(crate) touched: Mutex<InodeSet>,
     /// How many they are, and how many a commit has in hand.
@@ -246,7 +251,8 @@ impl FileSystem {
             pruning: Mutex::default(),
             held_views: Mutex::default(),
             receipts: Receipts::default(),
-            transfers: tokio::sync::RwLock::new(()),
+            sends: tokio::sync::Semaphore::new(SENDS_MAX as usize),
+            receives: tokio::sync::Semaphore::new(RECEIVES_MAX as usize),
             touched: Mutex::new(InodeSet::new()),
             touched_count: AtomicUsize::new(0),
             committing_count: AtomicUsize::new(0),

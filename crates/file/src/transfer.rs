@@ -30,6 +30,7 @@ use std::io;
 
 use base::codec::Writer;
 use base::hash::DomainKey;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::attributes::View;
 use crate::failure::FileError;
@@ -117,6 +118,13 @@ fn count_of(token_text: &str, stream: &[u8; 32]) -> Option<u64> {
     (token(stream, count) == token_text).then_some(count)
 }
 
+/// The place of one more in `places`. Refused, and not waited for: who waits for a place may be who is read by one that has it.
+fn place(places: &Semaphore) -> Result<SemaphorePermit<'_>, FileError> {
+    places.try_acquire().map_err(|_| {
+        FileError::Busy("as many snapshots as can be are being sent or received, or the node is being closed")
+    })
+}
+
 /// A snapshot that nobody deletes meanwhile.
 struct Held<'a> {
     system: &'a FileSystem,
@@ -126,7 +134,9 @@ struct Held<'a> {
 
 impl FileSystem {
     /// Holds the snapshot of which `is_it` says so.
-    fn hold(&self, is_it: impl Fn(&SnapshotValue) -> bool) -> Option<Held<'_>> {
+    async fn hold(&self, is_it: impl Fn(&SnapshotValue) -> bool) -> Option<Held<'_>> {
+        // One that is being deleted is still listed.
+        let _change = self.snapshot_change.lock().await;
         let snapshots = self.snapshots.lock();
         let (view, value) = snapshots.iter().find(|(_, value)| is_it(value))?;
         *self.held_views.lock().entry(View(*view)).or_default() += 1;

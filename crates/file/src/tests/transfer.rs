@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use base::id::{FileId, NodeNumber};
+use base::id::{ChunkAddress, FileId, NodeNumber};
 use platform::sim::World;
 use store::Domain;
 
@@ -433,6 +435,74 @@ fn a_stream_goes_on_where_it_was_cut() {
     there.check(&two);
 }
 
+/// Passes of reclaim, one after the other, until told to end.
+async fn reclaim_on(system: Arc<FileSystem>, tasks: Arc<dyn platform::task::Tasks>, passes: Arc<AtomicU64>) {
+    while passes.load(Ordering::Relaxed) < ENOUGH {
+        system.reclaim(&crate::Reclaim { is_thorough: true, ..Default::default() }).await.unwrap();
+        passes.fetch_add(1, Ordering::Relaxed);
+        tasks.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// More passes than any test waits for.
+const ENOUGH: u64 = 1 << 30;
+
+/// Reads everything that receipts name; how much it is.
+async fn read_receipts(system: &FileSystem) -> u64 {
+    let mut count = 0;
+    for arrivals in system.receipts.trees(Duration::ZERO) {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (entries, next) = system.trees.scan(&arrivals, at, 1000).await.unwrap();
+            for (_, bytes) in entries {
+                let address = ChunkAddress(bytes[..].try_into().unwrap());
+                system.store.get(store::Class::Data, &address).await.unwrap();
+                count += 1;
+            }
+            from = next;
+        }
+    }
+    count
+}
+
+/// What came and has no name yet is needed, at whatever moment a pass of reclaim looks.
+#[test]
+fn reclaim_beside_a_stream_takes_nothing_of_it() {
+    for seed in 0..3 {
+        let here = Machine::new(72);
+        let there = beside(73 + seed, &here);
+        let (one, two) = (here.open(), there.open());
+        here.run(async {
+            History::new(12).go_on(&one, 200).await;
+            one.snapshot("s").await.unwrap();
+        });
+        let (stream, sent) = send(&here, &one, "s", None);
+        let (passes, tasks) = (Arc::new(AtomicU64::new(0)), there.world.platform().tasks);
+        tasks.spawn("passes", Box::pin(reclaim_on(two.clone(), tasks.clone(), passes.clone())));
+        there.run(async {
+            let dead = create(&two, FileId::ROOT, "dead", Kind::Regular).await.file;
+            for cut in 1..=8 {
+                // Dead at the next turn, so that there is something to give back.
+                two.write(dead, 0, &pattern(500_000, cut as u64), false).await.unwrap();
+                two.sync_all().await.unwrap();
+                two.commit().await.unwrap();
+                let received = two.receive(&AS_SENT, &mut &stream[..stream.len() * cut / 8]).await;
+                assert_eq!(received.is_ok(), cut == 8, "{received:?}");
+                let before = passes.load(Ordering::Relaxed);
+                while passes.load(Ordering::Relaxed) < before + 3 {
+                    tasks.sleep(Duration::from_millis(1)).await;
+                }
+                let expected = if cut == 8 { 0 } else { sent.chunks * (cut as u64 - 1) / 16 };
+                let kept = read_receipts(&two).await;
+                assert!(kept >= expected, "{kept} chunks after {cut} eighths of {sent:?}");
+            }
+        });
+        passes.store(ENOUGH, Ordering::Relaxed);
+        expect_same((&here, &one), (&there, &two), "s");
+        there.check(&two);
+    }
+}
+
 #[test]
 fn a_power_cut_leaves_no_snapshot_or_a_whole_one() {
     let here = Machine::new(68);
@@ -492,10 +562,10 @@ fn what_is_sent_or_built_upon_is_not_deleted() {
     let receiver = there.open();
     let (all, _) = send(&machine, &system, "before", None);
     receive(&there, &receiver, &all).unwrap();
-    let busy = std::sync::atomic::AtomicU64::new(0);
+    let busy = AtomicU64::new(0);
     let count = |refused: Result<(), FileError>| {
         assert!(matches!(refused, Err(FileError::Busy(_))), "{refused:?}");
-        busy.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        busy.fetch_add(1, Ordering::Relaxed);
     };
     // A sink that asks for the deletion of both meanwhile.
     struct Deleter<'a>(&'a FileSystem, &'a (dyn Fn(Result<(), FileError>) + Sync), Vec<u8>);
@@ -517,7 +587,7 @@ fn what_is_sent_or_built_upon_is_not_deleted() {
     let mut deleter = Deleter(&system, &count, Vec::new());
     let how = Sending { snapshot: "after", from: Some("before"), resume: None, tell: &|_| {} };
     machine.run(system.send(&how, Some(&mut deleter))).unwrap();
-    assert!(busy.load(std::sync::atomic::Ordering::Relaxed) > 4);
+    assert!(busy.load(Ordering::Relaxed) > 4);
     machine.run(system.delete_snapshot("before")).unwrap();
     receive(&there, &receiver, &deleter.2).unwrap();
     expect_same((&machine, &system), (&there, &receiver), "after");

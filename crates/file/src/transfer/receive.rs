@@ -10,7 +10,7 @@ use store::Parcel;
 
 use super::format::{Head, NoHead, PART_BYTES, Part, START_BYTES};
 use super::surplus::Surplus;
-use super::{TransferError, identity, stream_of, token};
+use super::{TransferError, identity, place, stream_of, token};
 use crate::attributes::Kind;
 use crate::commit::RootsChange;
 use crate::failure::FileError;
@@ -71,7 +71,7 @@ impl FileSystem {
         how: &Receiving<'_>,
         source: &mut (dyn Read + Send),
     ) -> Result<(Snapshot, Received), TransferError> {
-        let _transfer = self.transfers.read().await;
+        let _place = place(&self.receives)?;
         let key = self.store.key();
         let bytes = read_head(source)?;
         let Head { identity: sent, base, first, mut snapshot } =
@@ -88,7 +88,7 @@ impl FileSystem {
         }
         let base_held = match base {
             None => None,
-            Some(base) => Some(self.hold(|value| identity(value, key) == base).ok_or(TransferError::NoBase)?),
+            Some(base) => Some(self.hold(|value| identity(value, key) == base).await.ok_or(TransferError::NoBase)?),
         };
         let stream = stream_of(&sent, base.as_ref(), key);
         let receipt = self.receipts.begin(stream);

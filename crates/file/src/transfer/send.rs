@@ -9,14 +9,14 @@ use store::{Class, Parcel};
 
 use super::format::{Head, PART_BYTES, Part};
 use super::surplus::Surplus;
-use super::{TransferError, count_of, identity, stream_of};
+use super::{Held, TransferError, count_of, identity, place, stream_of};
 use crate::failure::FileError;
 use crate::format::SnapshotValue;
 use crate::system::FileSystem;
 
-/// Addresses in each of two sets: of 16 GiB of content, about, or of all that differs if it is less. The order of a stream depends on it, so it
+/// Addresses in each of two sets, 9 MiB: of 8 GiB of content, about, or of all that differs if it is less. The order of a stream depends on it, so it
 /// is no setting: a place in a stream means the same tomorrow.
-const REMEMBERED_MAX: usize = 1 << 18;
+const REMEMBERED_MAX: usize = 200_000;
 
 /// What to send.
 #[derive(Clone, Copy)]
@@ -58,12 +58,12 @@ impl FileSystem {
         how: &Sending<'a>,
         sink: Option<&'a mut (dyn Write + Send)>,
     ) -> Result<Sent, TransferError> {
-        let _transfer = self.transfers.read().await;
-        let hold = |name: &str| {
-            self.hold(|value| value.name == name).ok_or_else(|| TransferError::NoSnapshot(name.to_owned()))
+        let _place = place(&self.sends)?;
+        let this = self.hold_named(how.snapshot).await?;
+        let base = match how.from {
+            Some(from) => Some(self.hold_named(from).await?),
+            None => None,
         };
-        let this = hold(how.snapshot)?;
-        let base = how.from.map(hold).transpose()?;
         let base = base.as_ref().map(|base| &base.value);
         let key = self.store.key();
         let identities = (identity(&this.value, key), base.map(|base| identity(base, key)));
@@ -83,6 +83,11 @@ impl FileSystem {
         out.write(&Part::end(count, &head, key).encode())?;
         out.flush()?;
         Ok(out.sent)
+    }
+
+    async fn hold_named(&self, name: &str) -> Result<Held<'_>, TransferError> {
+        let held = self.hold(|value| value.name == name).await;
+        held.ok_or_else(|| TransferError::NoSnapshot(name.to_owned()))
     }
 
     /// Gives their number, with those that were skipped.

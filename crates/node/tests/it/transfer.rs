@@ -219,6 +219,42 @@ fn what_is_cut_goes_on_and_what_does_not_fit_is_refused() {
     one.umount();
 }
 
+/// What makes two nodes share a domain is a secret, and is nothing else.
+#[test]
+fn the_key_of_a_domain_is_kept_close() {
+    let folder = Folder::new("key");
+    let (one, key) = (folder.node("one"), folder.join("key"));
+    export(&one, &key);
+    let (two, disk) = (folder.join("two"), folder.join("disk"));
+    let init = |of: &Path| {
+        hydrafs(&[os("init"), two.as_os_str(), os("--disk"), disk.as_os_str(), os("--domain-of"), of.as_os_str()])
+    };
+    let refused = |of: &Path, words: &str| {
+        let output = init(of);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
+        assert!(!two.exists() && !disk.exists(), "nothing was made");
+    };
+    let close = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+    refused(&folder.join("none"), "No such file");
+    close(&key, 0o640);
+    refused(&key, "others can read it");
+    close(&key, 0o600);
+    let mut bytes = fs::read(&key).expect("ours");
+    bytes[20] ^= 1;
+    let damaged = folder.join("damaged");
+    fs::write(&damaged, &bytes).expect("room");
+    close(&damaged, 0o600);
+    refused(&damaged, "it is no whole file of a dedup domain");
+    assert!(init(&key).status.success());
+    let shown = |node: &Path| succeed(&[os("domain"), os("show"), node.as_os_str()]);
+    assert_eq!(shown(&one), shown(&two));
+    assert_ne!(shown(&one), shown(&folder.node("three")));
+    // A file that others could read is closed to them before the key is in it.
+    close(&key, 0o644);
+    export(&one, &key);
+}
+
 /// Who reads, or writes, goes away or does not move: nobody waits for it for ever.
 #[test]
 fn an_end_that_goes_away_or_stands_still_holds_nobody_up() {
