@@ -96,7 +96,7 @@ impl FileSystem {
     /// Deletes a snapshot. Durable when it returns.
     ///
     /// # Errors
-    /// `NoEntry`; `Busy` while it is sent, or the difference to it comes (I-111); or the store's.
+    /// `NoEntry`; `Busy` while it is sent, or the difference to it comes (I-115); or the store's.
     pub async fn delete_snapshot(&self, name: &str) -> Result<(), FileError> {
         let _change = self.snapshot_change.lock().await;
         let Node { view, .. } = self.find_snapshot(name.as_bytes()).ok_or(FileError::NoEntry)?;

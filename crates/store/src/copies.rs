@@ -93,6 +93,15 @@ impl Store {
                 Err(error) => report.problems.push(format!("the index cannot be made on another disk: {error}")),
             }
         }
+        self.copy_due(pace, tell, &mut report).await;
+        // Where everything else went there may be room for a directory now.
+        if self.packs.seal_unsealed().await {
+            self.copy_due(pace, tell, &mut report).await;
+        }
+        report
+    }
+
+    async fn copy_due(&self, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync), report: &mut CopiesReport) {
         let due = self.due_copies();
         let bytes = |due: &Due| due.known.summary.file_bytes() * (due.suspect.count() + due.lacking) as u64;
         let (total, mut done) = (due.iter().map(bytes).sum(), 0);
@@ -110,7 +119,7 @@ impl Store {
                 done += bytes;
                 continue;
             };
-            let brought = self.bring(&due, pace, &mut report).await;
+            let brought = self.bring(&due, pace, report).await;
             drop(work);
             match brought {
                 Ok(()) => {}
@@ -124,7 +133,6 @@ impl Store {
             done += bytes;
         }
         tell(done, total);
-        report
     }
 
     /// Whether there is anything for [`Store::restore_copies`] to do, as far as disks for it are there.

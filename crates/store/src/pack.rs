@@ -28,6 +28,7 @@ mod read;
 mod rotten;
 pub(crate) mod scan;
 mod settle;
+mod unsealed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -38,16 +39,14 @@ use base::hash::DomainKey;
 use base::id::ChunkAddress;
 use base::limits::CHUNK_BYTES_MAX;
 use parking_lot::{Mutex, RwLock};
-use platform::disk::{DiskError, DiskErrorKind, File, Open};
+use platform::disk::{DiskError, File, Open};
 
 use crate::ages::{Ages, Checked};
 use crate::chunk::Packed;
 use crate::counters::Counters;
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::StoreError;
-use crate::format::{
-    ChunkHeader, Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, Summary, encode_directory, pack_path,
-};
+use crate::format::{ChunkHeader, Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, Summary, pack_path};
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::level::{Level, Resilience};
@@ -169,6 +168,8 @@ pub(crate) struct Packs {
     lanes: Vec<[tokio::sync::Mutex<Lane>; LANES]>,
     /// Taken out of their lanes with chunks that are accepted and not durable.
     stranded: tokio::sync::Mutex<Vec<Writer>>,
+    /// Taken out of their lanes with chunks that are durable, and without a directory, for which there was no room.
+    unsealed: Mutex<Vec<Writer>>,
     turns: [AtomicUsize; LANES],
     next: AtomicU64,
     /// Sealed, and not in the index file yet.
@@ -219,6 +220,7 @@ impl Packs {
             floor: AtomicU8::new(sizes.floor),
             catalog: RwLock::new(found.known),
             stranded: tokio::sync::Mutex::new(Vec::new()),
+            unsealed: Mutex::default(),
             turns: Default::default(),
             next: AtomicU64::new(found.next),
             sealed: Mutex::new(Vec::new()),
@@ -569,23 +571,10 @@ impl Packs {
                 return false;
             }
         }
-        let data_bytes = u32::try_from(writer.end()).expect("at most PACK_BYTES_MAX");
-        let directory = encode_directory(pack.number, data_bytes, &writer.entries);
-        let mut writer = lane.writer.take().expect("looked at above");
+        let writer = lane.writer.take().expect("looked at above");
         let promised = (writer.entries.len() * Entry::BYTES) as u64;
         pack.disks().iter().for_each(|disk| self.pool.disks[disk].settle_promise(promised));
-        // As above.
-        while let Err((disk, error)) = pack.append_directory(writer.end(), &directory, &self.counters).await {
-            let is_full = error.kind == DiskErrorKind::Full;
-            let _ = self.pool.failed(disk, error, &self.counters);
-            if is_full || !self.leave_failed(&mut writer) {
-                // All its chunks are durable (the sync above); it stays unsealed until the next open finds it.
-                return is_full;
-            }
-        }
-        let summary = Summary::of(data_bytes, &writer.entries, pack.summary().level);
-        self.note_sealed(SealedPack::new(pack.number, summary, writer.entries), pack.disks());
-        true
+        self.end_with_directory(writer).await
     }
 
     /// Lets go of an open pack in which there is nothing.
@@ -623,6 +612,7 @@ impl Packs {
     }
 
     async fn seal_where(&self, is_due: impl Fn(&OpenPack) -> bool) {
+        self.seal_unsealed().await;
         for lane in self.lanes() {
             let mut lane = lane.lock().await;
             if lane.writer.as_ref().is_some_and(|writer| is_due(&writer.pack)) {
@@ -660,17 +650,21 @@ impl Packs {
     /// Seals every open pack, for a clean close and before reclaim. Whether all of them are sealed.
     pub(crate) async fn seal_all(&self) -> bool {
         let mut is_all = true;
+        self.seal_unsealed().await;
         for lane in self.lanes() {
             let mut lane = lane.lock().await;
             let pack =
                 lane.writer.as_ref().filter(|writer| !writer.entries.is_empty()).map(|writer| writer.pack.number);
             if let Some(pack) = pack {
                 self.seal(&mut lane).await;
-                is_all &=
-                    matches!(self.catalog.read().get(&pack), Some(known) if matches!(known.state, PackState::Sealed));
+                is_all &= self.is_sealed(pack);
             }
         }
         is_all
+    }
+
+    fn is_sealed(&self, pack: u64) -> bool {
+        matches!(self.catalog.read().get(&pack), Some(known) if matches!(known.state, PackState::Sealed))
     }
 
     /// Packs that wait to be taken into the index file.

@@ -408,3 +408,28 @@ fn a_power_cut_at_any_moment_of_an_exchange_loses_nothing() {
         }
     }
 }
+
+/// Its directory had no room; when everything else has left the disk there is some.
+#[test]
+fn a_full_disk_is_emptied_to_the_last_pack() {
+    let (machine, old) = node(12, 2, &options());
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options());
+    let new = contents(100..160);
+    machine.run(async {
+        put(&store, &new).await.unwrap();
+        let full = &machine.disks[1];
+        let space = full.disk().space().unwrap();
+        full.set_capacity(space.total - space.free);
+        store.drain_disk(1, true).await.unwrap();
+    });
+    let report = restore(&machine, &store);
+    machine.run(async {
+        commit_twice(&store).await.unwrap();
+        assert!(store.is_disk_empty(1).await.unwrap(), "{report:?}");
+    });
+    assert_eq!(packs(&machine.disks[1]), BTreeSet::new());
+    expect_all(&machine, &store, &[&old[..], &new].concat());
+    end(&machine, store);
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options());
+    expect_all(&machine, &store, &[&old[..], &new].concat());
+}
