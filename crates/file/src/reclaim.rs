@@ -143,7 +143,8 @@ impl FileSystem {
         let is_hurried = || self.reclaim_hurried.load(Ordering::SeqCst) > 0;
         let share = || if is_hurried() { Share::FULL } else { how.share };
         let goes_on = || self.goes_on();
-        let pace = Pace::new(&self.platform, &share, &goes_on);
+        let calls = || self.calls();
+        let pace = Pace::new(&self.platform, &share, &goes_on).beside(&calls);
         if !how.is_rehearsal {
             // Without room for it the pass goes on with what there is.
             match self.prune_branches(&pace).await {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use base::metric::Counter;
 use platform::task::first;
 use store::{Pace, ScrubPlan, ScrubReport, Share};
 
@@ -22,6 +23,15 @@ impl FileSystem {
         self.options.background_share
     }
 
+    /// Calls so far of those to whom background work gives way.
+    pub(crate) fn calls(&self) -> u64 {
+        let counters = &self.counters;
+        [&counters.reads, &counters.writes, &counters.lookups, &counters.namespace_changes]
+            .map(Counter::value)
+            .iter()
+            .sum()
+    }
+
     /// What the mender may take of the time.
     pub fn repair_share(&self) -> Share {
         self.options.repair_share
@@ -36,7 +46,8 @@ impl FileSystem {
     pub async fn scrub(&self, older_than: Duration, share: Share, tell: &(dyn Fn(u64, u64) + Sync)) -> ScrubReport {
         let _one = self.scrubbing.lock().await;
         let (goes_on, share) = (|| !self.is_stopping.load(Ordering::SeqCst), || share);
-        let pace = Pace::new(&self.platform, &share, &goes_on);
+        let calls = || self.calls();
+        let pace = Pace::new(&self.platform, &share, &goes_on).beside(&calls);
         self.store.scrub(older_than, &pace, tell).await
     }
 

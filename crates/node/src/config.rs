@@ -181,7 +181,7 @@ const KEYS: &[Key] = &[
         section: "storage",
         name: "background_share",
         default: "10",
-        help: "Percentage of the time that work which nobody waits for may take: giving room back, and reading again what is stored.",
+        help: "Percentage of the time that work which nobody waits for may take: giving room back, and reading again what is stored.\nBeside programs that never rest it takes less, down to a fortieth of that, unless somebody waits for room.",
         set: |config, text| count(text, 1, 100).map(|share| config.background_share = share as u8),
     },
     Key {

@@ -248,6 +248,8 @@ impl Store {
             let _work = self.index_work.lock().await;
             self.forget_in_index(removed()).await
         };
+        // Each of what follows is a step of its own; to the end, once begun.
+        pace.step().await;
         let forgotten = forget().await;
         if forgotten.is_err() && self.packs.index.is_doubted() && self.pool.for_index().is_good() {
             // It turned out to be damaged. The packs that go are still there, and in the new one they are forgotten too.
@@ -256,9 +258,11 @@ impl Store {
         } else {
             forgotten?;
         }
+        pace.step().await;
         self.renew_root().await?;
         let mut disks = BTreeSet::new();
         for examined in doomed {
+            pace.step().await;
             let mut is_gone = true;
             for disk in self.packs.drop_pack(examined.pack).iter() {
                 match self.pool.disks[disk].disk.remove(&pack_path(examined.pack)) {

@@ -1,8 +1,8 @@
 //! What who uses a node notices of work that nobody waits for: room that is given back, and a scrub.
 //!
-//! One program reads at random and appends with a sync after each piece, as fast as it is answered: first alone, then beside `hydrafs gc`
-//! with packs that are half dead, alone again, and beside the beginning of a `hydrafs scrub`, both with the share of the time that the
-//! settings give them.
+//! One program reads at random and appends with a sync after each piece, as fast as it is answered: alone, then beside the beginning of
+//! `hydrafs gc` with packs that are half dead; and on a fresh mount, where nothing of that goes on, alone and beside the beginning of
+//! `hydrafs scrub`. Both have the share of the time that the settings give them.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -54,6 +54,18 @@ struct Load {
 }
 
 impl Load {
+    /// On a fresh mount, when what is asked for first is in memory.
+    fn begin(run: &mut Run<'_>, bytes: u64) -> Result<Load> {
+        run.cool()?;
+        let mut options = File::options();
+        let data = options.read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(run.dir.join("data"))?;
+        let log = File::options().append(true).create(true).open(run.dir.join("log"))?;
+        let random = Random::new(Random::fresh_seed());
+        let mut load = Load { data, pages: bytes / PAGE as u64, log, random, page: Box::new(Page([0; PAGE])) };
+        load.alone(&mut Times::default())?;
+        Ok(load)
+    }
+
     fn work(&mut self, times: &mut Times, goes_on: impl Fn() -> bool) -> Result<()> {
         while goes_on() {
             for _ in 0..READS {
@@ -107,19 +119,16 @@ pub(super) fn courtesy(run: &mut Run<'_>) -> Result<()> {
         fs::write(churn.join(format!("file-{number}")), &piece)?;
     }
     run.sync()?;
-    run.cool()?;
-    let data = File::options().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(&path)?;
-    let log = File::create(run.dir.join("log"))?;
-    let mut load = Load { data, pages: bytes / PAGE as u64, log, random, page: Box::new(Page([0; PAGE])) };
     let (mut alone, mut beside_gc, mut beside_scrub) = (Times::default(), Times::default(), Times::default());
-    // The first of them find nothing in memory.
-    load.alone(&mut Times::default())?;
+    let mut load = Load::begin(run, bytes)?;
     load.alone(&mut alone)?;
     for number in (0..files).step_by(2) {
         fs::remove_file(churn.join(format!("file-{number}")))?;
     }
     run.sync()?;
     load.beside(run, "gc", &mut beside_gc)?;
+    drop(load);
+    let mut load = Load::begin(run, bytes)?;
     load.alone(&mut alone)?;
     load.beside(run, "scrub", &mut beside_scrub)?;
     for (condition, times) in [(0, alone), (1, beside_gc), (2, beside_scrub)] {
