@@ -1,7 +1,7 @@
 //! How fast and how small, beside others on the same disk in the same run: `make bench`.
 //!
 //! The other is ext4; for names and streams also libfuse's example of a pass-through over it, which is what FUSE itself costs; for
-//! what is stored, restic and borg on the same inputs ([`dedup`]). Recovery and memory stand for themselves ([`node`]).
+//! what is stored, restic and borg on the same inputs ([`dedup`]). Recovery and memory stand for themselves ([`node`], [`suffix`]).
 //!
 //! All sides stand on the same ground: HydraFS's disks are two directories of the very ext4 that the other side is a directory of.
 //! Where the project's disk is no ext4, a loop device on it is, for both ([`ground`]). Each line does the same work on both sides and
@@ -23,6 +23,7 @@ mod plot;
 mod programs;
 mod report;
 mod store;
+mod suffix;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -260,6 +261,7 @@ const WORKLOADS: [Workload; 21] = [
     Workload { name: "far disk", sides: &[Side::Store], is_once: true, work: store::far },
     Workload { name: "clones", sides: &[Side::Hydrafs, Side::Ext4], is_once: true, work: clones::clones },
     alone("recovery", node::recovery),
+    alone("journal suffix", suffix::recovery),
     alone("beside gc and scrub", courtesy::courtesy),
     alone("memory", node::memory),
 ];

@@ -64,7 +64,7 @@ pub(super) fn recovery(run: &mut Run<'_>) -> Result<()> {
 }
 
 /// The load of each kill begins with an empty journal, however long the filling was ago.
-fn restart(run: &mut Run<'_>) -> Result<()> {
+pub(super) fn restart(run: &mut Run<'_>) -> Result<()> {
     run.sides.volume().unmount()?;
     run.sides.volume().mount()
 }
@@ -86,7 +86,7 @@ fn write_load(dir: &Path, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-fn fresh(random: &mut Random, count: usize) -> Vec<u8> {
+pub(super) fn fresh(random: &mut Random, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     random.fill(&mut bytes);
     bytes

@@ -1,4 +1,5 @@
-//! A plot as SVG text: bars to the right of a line are faster than ext4, to the left slower, by powers of two.
+//! Plots as SVG text: bars that are faster than ext4 to the right of a line, and slower to the left, by powers of two; points of
+//! several series over two axes from 0.
 
 /// Pixels for the names, for a factor of two, and for a line.
 const NAMES: f64 = 470.0;
@@ -45,13 +46,78 @@ pub(super) fn bars(title: &str, bars: &[(String, f64)]) -> String {
     svg + "</svg>\n"
 }
 
+/// Pixels of an axis, and beside it.
+const AXIS: f64 = 400.0;
+const BESIDE: f64 = 60.0;
+/// Of the series, by turns.
+const COLOURS: [&str; 4] = ["#2f7d5b", "#c0603a", "#3a6ac0", "#8a5bb0"];
+/// Labels on an axis beyond 0.
+const TICKS: u32 = 4;
+
+/// Points of named series, both axes linear and from 0.
+pub(super) fn points(title: &str, (across, up): (&str, &str), series: &[(String, Vec<(f64, f64)>)]) -> String {
+    let all = || series.iter().flat_map(|(_, points)| points);
+    let (most_x, most_y) = all().fold((1e-9_f64, 1e-9_f64), |(x, y), point| (x.max(point.0), y.max(point.1)));
+    let x = |value: f64| BESIDE + value / most_x * AXIS;
+    let y = |value: f64| BESIDE + AXIS - value / most_y * AXIS;
+    let side = AXIS + 2.0 * BESIDE;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {side}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"10\" y=\"20\" font-size=\"15\">{}</text>\n\
+         <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n<text x=\"10\" y=\"{}\">{}</text>\n",
+        side + 160.0,
+        escape(title),
+        BESIDE + AXIS,
+        side - 8.0,
+        escape(across),
+        BESIDE - 14.0,
+        escape(up)
+    );
+    for tick in 0..=TICKS {
+        let part = f64::from(tick) / f64::from(TICKS);
+        let (at_x, at_y) = (x(most_x * part), y(most_y * part));
+        let (left, bottom) = (x(0.0), y(0.0));
+        svg += &format!(
+            "<line x1=\"{left}\" x2=\"{}\" y1=\"{at_y:.1}\" y2=\"{at_y:.1}\" stroke=\"#ddd\"/>\n",
+            left + AXIS
+        );
+        svg += &format!(
+            "<text x=\"{}\" y=\"{at_y:.1}\" text-anchor=\"end\" fill=\"#666\">{}</text>\n\
+             <text x=\"{at_x:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#666\">{}</text>\n",
+            left - 6.0,
+            crate::text::short(most_y * part),
+            bottom + 18.0,
+            crate::text::short(most_x * part)
+        );
+    }
+    for (number, ((name, points), colour)) in series.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        for point in points {
+            svg += &format!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"{colour}\"/>\n", x(point.0), y(point.1));
+        }
+        let top = BESIDE + 20.0 * number as f64;
+        svg += &format!("<text x=\"{side}\" y=\"{top}\" fill=\"{colour}\">{}</text>\n", escape(name));
+    }
+    svg + "</svg>\n"
+}
+
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::bars;
+    use super::{bars, points};
+
+    #[test]
+    fn points_lie_between_nothing_and_the_most() {
+        let series = [("a < b".to_owned(), vec![(0.0, 5.0), (32.0, 10.0)]), ("c".to_owned(), vec![(16.0, 0.0)])];
+        let svg = points("t", ("x", "y"), &series);
+        for place in ["cx=\"60.0\" cy=\"260.0\"", "cx=\"460.0\" cy=\"60.0\"", "cx=\"260.0\" cy=\"460.0\""] {
+            assert!(svg.contains(place), "{place}: {svg}");
+        }
+        assert!(svg.contains("a &lt; b"));
+        assert!(points("t", ("x", "y"), &[("none".to_owned(), vec![])]).ends_with("</svg>\n"));
+    }
 
     #[test]
     fn bars_lie_on_their_side_and_names_are_escaped() {

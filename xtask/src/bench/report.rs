@@ -33,6 +33,8 @@ pub(super) struct Report {
     date: String,
     machine: Vec<(&'static str, String)>,
     figures: Vec<Figures>,
+    /// Recovery times in milliseconds by MiB in the journal, for each amount stored.
+    recoveries: Vec<(String, Vec<(f64, f64)>)>,
     /// Workloads that did not run, and why.
     missing: Vec<(&'static str, String)>,
 }
@@ -42,7 +44,15 @@ impl Report {
         let mut machine = machine::description(disk);
         machine.push(("sides", sides));
         machine.push(("inputs", inputs.words.clone()));
-        Ok(Report { runs, is_quick, date: date(), machine, figures: Vec::new(), missing: Vec::new() })
+        Ok(Report {
+            runs,
+            is_quick,
+            date: date(),
+            machine,
+            figures: Vec::new(),
+            recoveries: Vec::new(),
+            missing: Vec::new(),
+        })
     }
 
     pub(super) fn record(&mut self, line: &Line, side: Side, value: f64) {
@@ -59,6 +69,14 @@ impl Report {
             None => figures.values.push((side, vec![value])),
         }
         figures.values.sort_by_key(|(side, _)| *side);
+    }
+
+    /// A recovery: with so many MiB in the journal it took so many milliseconds.
+    pub(super) fn point(&mut self, series: String, mebibytes: f64, milliseconds: f64) {
+        match self.recoveries.iter_mut().find(|(known, _)| *known == series) {
+            Some((_, points)) => points.push((mebibytes, milliseconds)),
+            None => self.recoveries.push((series, vec![(mebibytes, milliseconds)])),
+        }
     }
 
     /// One more line about what was measured.
@@ -136,7 +154,7 @@ impl Report {
         });
         let machine: serde_json::Map<String, Value> =
             self.machine.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-        json!({ "date": self.date, "runs": self.runs, "quick": self.is_quick, "machine": machine, "lines": lines.collect::<Vec<_>>(), "did_not_run": self.missing })
+        json!({ "date": self.date, "runs": self.runs, "quick": self.is_quick, "machine": machine, "lines": lines.collect::<Vec<_>>(), "recovery_milliseconds_by_journal_mebibytes": self.recoveries, "did_not_run": self.missing })
     }
 
     fn plot(&self) -> String {
@@ -153,33 +171,49 @@ impl Report {
         )
     }
 
-    /// Writes the JSON file and the plot.
+    /// The plot of recoveries, if there were any.
+    fn plot_recoveries(&self) -> Option<String> {
+        let title = "Time of a recovery by the length of the journal";
+        let is_any = !self.recoveries.is_empty();
+        is_any.then(|| plot::points(title, ("MiB in the journal", "milliseconds"), &self.recoveries))
+    }
+
+    /// Writes the JSON file and the plots.
     pub(super) fn save(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let quick = if self.is_quick { "-quick" } else { "" };
         let file = dir.join(format!("{}{quick}.json", self.date));
         fs::write(&file, serde_json::to_string_pretty(&self.to_json())? + "\n")?;
         fs::write(file.with_extension("svg"), self.plot())?;
+        if let Some(plot) = self.plot_recoveries() {
+            fs::write(file.with_extension("recovery.svg"), plot)?;
+        }
         println!("wrote bench/results/{}{quick}.json and .svg", self.date);
         Ok(())
     }
 
-    /// Writes docs/bench.md and its plot.
+    /// Writes docs/bench.md and its plots.
     pub(super) fn write_document(&self, project: &Path) -> Result<()> {
         let mut machine = Table::new(2, &["machine", ""]);
         self.machine.iter().for_each(|(name, value)| machine.row([(*name).to_owned(), value.clone()]));
+        let mut recovery = "";
+        if let Some(plot) = self.plot_recoveries() {
+            fs::write(project.join("docs/recovery.svg"), plot)?;
+            recovery = "\n![time of a recovery by the length of the journal](recovery.svg)\n";
+        }
         let text = format!(
             "# How fast\n\n\
              Written by `cargo xtask bench --write-doc` on {}. Each figure is the median of {} runs, with the least and the most \
              beside it; all sides did the same work, by turns, on the same disk.\n\n{}\n\
              \"Synced at the end\": the time includes syncfs on ext4 and `hydrafs sync` here, so that everything is on the disk. \
              \"Cold\": HydraFS was mounted anew and the kernel's caches were dropped, on all sides.\n\n{}\n\
-             {}\n![times as fast as ext4](bench.svg)\n",
+             {}\n![times as fast as ext4](bench.svg)\n{}",
             self.date.split('T').next().unwrap_or_default(),
             self.runs,
             machine.markdown(),
             self.tables().iter().map(Table::markdown).collect::<Vec<_>>().join("\n"),
             self.missing_lines(),
+            recovery,
         );
         fs::create_dir_all(project.join("docs"))?;
         fs::write(project.join("docs/bench.md"), text)?;
