@@ -226,7 +226,7 @@ const fn alone(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Work
     Workload { name, sides: &[Side::Hydrafs], is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 21] = [
+const WORKLOADS: [Workload; 22] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
