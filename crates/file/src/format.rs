@@ -11,7 +11,7 @@ use base::id::{ChunkAddress, FileId, Version};
 use base::limits::{LINK_TARGET_BYTES_MAX, NAME_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX};
 use base::time::Timestamp;
 use bytes::Bytes;
-use store::{COPIES_MAX, Resilience};
+use store::{COPIES_MAX, Erasure, Resilience};
 
 use crate::attributes::{Attributes, Kind, MODE_MASK};
 use crate::extent::Extent;
@@ -147,20 +147,40 @@ fn decode_branch(number: u64, home: u32, is_elsewhere: bool, reader: &mut Reader
     Ok(file)
 }
 
-/// Copies stand in the flags of attributes from this bit on.
+/// Copies stand in the flags of attributes from this bit on. Above them m of k+m; k stands above the mode then.
 const COPIES_SHIFT: u32 = 4;
-const _: () = assert!(COPIES_MAX < 1 << (8 - COPIES_SHIFT));
+const DATA_SHIFT: u32 = 12;
+const _: () =
+    assert!(COPIES_MAX + Erasure::PARITY_MAX < 1 << (8 - COPIES_SHIFT) && Erasure::DATA_MAX <= 1 << (16 - DATA_SHIFT));
+const _: () = assert!(MODE_MASK < 1 << DATA_SHIFT);
+
+/// What stands in the flags, and above the mode.
+fn encode_resilience(resilience: Resilience) -> (u8, u16) {
+    match resilience {
+        Resilience::OfNode => (0, 0),
+        Resilience::Copies(copies) => (copies << COPIES_SHIFT, 0),
+        Resilience::Fragments(erasure) => {
+            ((COPIES_MAX + erasure.parity()) << COPIES_SHIFT, u16::from(erasure.data() - 1) << DATA_SHIFT)
+        }
+    }
+}
+
+fn decode_resilience(flags: u8, mode: u16) -> Option<Resilience> {
+    match (flags >> COPIES_SHIFT, mode >> DATA_SHIFT) {
+        (0, 0) => Some(Resilience::OfNode),
+        (copies @ 1..=COPIES_MAX, 0) => Some(Resilience::Copies(copies)),
+        (above, data) => {
+            let data = u8::try_from(data + 1).expect("four bits");
+            Erasure::new(data, above.checked_sub(COPIES_MAX)?).map(Resilience::Fragments)
+        }
+    }
+}
 
 fn encode_attributes(attributes: &Attributes, writer: &mut Writer) {
-    let copies = match attributes.resilience {
-        Resilience::OfNode => 0,
-        Resilience::Copies(copies) => copies,
-    };
+    let (copies, data) = encode_resilience(attributes.resilience);
     let (home, parent) = (attributes.file.branch, attributes.parent);
-    writer
-        .u8(kind_byte(attributes.kind, parent, home))
-        .u8(u8::from(attributes.is_preallocated) | copies << COPIES_SHIFT);
-    writer.u16(u16::try_from(attributes.mode & MODE_MASK).expect("masked to 12 bits"));
+    writer.u8(kind_byte(attributes.kind, parent, home)).u8(u8::from(attributes.is_preallocated) | copies);
+    writer.u16(u16::try_from(attributes.mode & MODE_MASK).expect("masked to 12 bits") | data);
     writer.u32(attributes.uid).u32(attributes.gid).u32(attributes.links).u32(attributes.device);
     writer.u64(attributes.size).u64(attributes.allocated).u64(parent.number);
     writer.timestamp(attributes.accessed).timestamp(attributes.modified);
@@ -171,12 +191,9 @@ fn encode_attributes(attributes: &Attributes, writer: &mut Writer) {
 fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes, DecodeError> {
     let (kind, is_elsewhere) = decode_kind(reader, "file kind")?;
     let flags = reader.u8("flags")?;
-    let mode = u32::from(reader.u16("mode")?);
-    let resilience = match flags >> COPIES_SHIFT {
-        0 => Resilience::OfNode,
-        copies @ 1..=COPIES_MAX => Resilience::Copies(copies),
-        _ => return Err(reader.refuse("copies")),
-    };
+    let mode = reader.u16("mode")?;
+    let resilience = decode_resilience(flags, mode).ok_or(reader.refuse("copies or fragments"))?;
+    let mode = u32::from(mode) & ((1 << DATA_SHIFT) - 1);
     let flags = flags & ((1 << COPIES_SHIFT) - 1);
     if flags > 1 || mode & !MODE_MASK != 0 {
         return Err(reader.refuse("flags and mode"));

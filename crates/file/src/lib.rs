@@ -99,7 +99,7 @@ pub use status::{Description, Space, Status, metrics};
 pub use store::Options as StoreOptions;
 pub use store::{
     COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Domain, DrainPlan,
-    Gone, Health, Problem, ReclaimReport, RecoveryReport, Remedy, Resilience, ScrubStatus, Share, StoreError,
+    Erasure, Gone, Health, Problem, ReclaimReport, RecoveryReport, Remedy, Resilience, ScrubStatus, Share, StoreError,
     StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};

@@ -41,9 +41,7 @@ impl FileSystem {
             return Err(FileError::ReadOnly);
         }
         let inode = self.live(file).await?;
-        if let Resilience::Copies(copies) = resilience
-            && self.store.raise_floor(copies).await?
-        {
+        if self.store.raise_floor(resilience).await? {
             self.wants_mending.notify_one();
         }
         let _room = self.admit_change(false, CHANGE_BYTES).await?;

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::units::{Bytes, parse_bytes};
+use file::Erasure;
 use toml::de::{DeTable, DeValue};
 
 use crate::failure::Failure;
@@ -53,6 +54,8 @@ pub struct Config {
     pub background_share: u8,
     /// On how many disks everything lies.
     pub copies: u8,
+    /// What content lies in instead, with as many copies of everything else as survive as much.
+    pub fragments: Option<Erasure>,
     /// What bringing things onto so many disks again takes of the time, in percent.
     pub repair_share: u8,
     /// What is stored is read again once in this time; zero: only when somebody says so.
@@ -93,6 +96,7 @@ impl Default for Config {
             commit_interval: Duration::ZERO,
             background_share: 0,
             copies: 1,
+            fragments: None,
             repair_share: 0,
             scrub_interval: Duration::ZERO,
             compression: Compression::None,
@@ -169,6 +173,19 @@ const KEYS: &[Key] = &[
         default: "1",
         help: "On how many disks of this node everything lies: with 2 any disk may fail, with 3 any two. What is stored already is brought\nonto as many in the background. Takes as many times the room.",
         set: |config, text| count(text, 1, 8).map(|copies| config.copies = copies as u8),
+    },
+    Key {
+        section: "storage",
+        name: "fragments",
+        default: "none",
+        help: "\"4+2\": content of files is cut into 4 fragments with 2 of parity, each on a disk of its own, instead of `copies`: any two\nof six disks may fail, for half as much room again. What is new, names and trees lie in as many copies as survive as much.",
+        set: |config, text| {
+            config.fragments = match text {
+                "none" => None,
+                text => Some(text.parse().map_err(|why: String| format!("{why}, or none"))?),
+            };
+            Ok(())
+        },
     },
     Key {
         section: "storage",

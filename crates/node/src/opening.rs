@@ -125,6 +125,7 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     let packs = 2 * disk_count.max(1) as u64 + 1;
     options.store.pack_chunks_max = count(shared / 12, PENDING_CHUNK_BYTES * packs).clamp(1024, 64 << 10);
     options.store.copies = config.copies;
+    options.store.fragments = config.fragments;
     options.store.compression = match config.compression {
         Compression::None => file::Compression::None,
         Compression::Zstd(level) => file::Compression::Zstd(level),

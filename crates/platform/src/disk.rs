@@ -159,6 +159,12 @@ pub trait RawDisk: Send + Sync {
 pub struct File(Arc<dyn RawFile>);
 
 impl File {
+    /// Wraps an open file, or what reads like one.
+    #[must_use]
+    pub fn new(raw: Arc<dyn RawFile>) -> File {
+        File(raw)
+    }
+
     /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
     pub async fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
         self.pause(buffer.len()).await;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::id::FileId;
-use file::{FileError, FileSystem, Node, Reclaim, Resilience, Share, StoreError};
+use file::{Erasure, FileError, FileSystem, Node, Reclaim, Resilience, Share, StoreError};
 use platform::sim::{SimDisk, World};
 
 use crate::client::Client;
@@ -59,6 +59,7 @@ impl Keeper {
             6 => self.commit().await,
             7 => self.sync().await,
             8 => self.check().await,
+            9..=12 if self.shared.plan.cuts_packs && self.random.one_in(2) => self.mend().await,
             9..=12 if self.shared.plan.loses_disks && self.random.one_in(4) => self.set_policy().await,
             9..=12 => self.reclaim().await,
             _ => Ok(()),
@@ -173,11 +174,20 @@ impl Keeper {
         Ok(())
     }
 
+    /// Cuts what is sealed, and makes again what is lacking, while everybody works.
+    async fn mend(&mut self) -> Result<(), Stop> {
+        let report = self.system.restore_copies(Share::FULL, &|_, _| {}).await;
+        self.shared.log("keeper", &format!("mended: {report:?}"));
+        Ok(())
+    }
+
     /// Asks for more copies of what a client works with, or for as many as of the rest. Nobody is to notice.
     async fn set_policy(&mut self) -> Result<(), Stop> {
         let clients = self.shared.state().histories.len();
         let directory = Client::directory(self.random.index(clients));
-        let resilience = self.random.pick(&[Resilience::OfNode, Resilience::Copies(2), Resilience::Copies(3)]);
+        let in_fragments = Erasure::new(2, 1).filter(|_| self.shared.plan.cuts_packs).map(Resilience::Fragments);
+        let second = in_fragments.unwrap_or(Resilience::Copies(2));
+        let resilience = self.random.pick(&[Resilience::OfNode, second, Resilience::Copies(3)]);
         self.shared.log("keeper", &format!("policy of {}: {resilience:?}", directory.escape_ascii()));
         let found = self.system.lookup(Node::live(FileId::ROOT), &directory).await;
         let Some((node, _)) = self.judge("looking up a directory", found)? else { return Ok(()) };
@@ -213,7 +223,9 @@ impl Keeper {
         };
         if let Some(report) = reclaimed {
             let (dead, sparse, deleted) = (report.packs_dead, report.packs_sparse, report.packs_deleted);
-            self.shared.log("keeper", &format!("reclaimed: {dead} dead, {sparse} sparse, {deleted} deleted"));
+            let problems = report.problems.join("; ");
+            self.shared
+                .log("keeper", &format!("reclaimed: {dead} dead, {sparse} sparse, {deleted} deleted {problems}"));
             self.shared.state().summary.packs_deleted += deleted;
         }
         if is_rehearsal {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use file::{Compression, Options, Share, StoreOptions, Weights};
+use file::{Compression, Erasure, Options, Share, StoreOptions, Weights};
 use platform::sim::Faults;
 
 use crate::random::Random;
@@ -56,6 +56,8 @@ pub struct Plan {
     pub loses_disks: bool,
     /// Whether clients clone directories.
     pub clones: bool,
+    /// Whether content is cut into fragments, 2+1.
+    pub cuts_packs: bool,
     /// Most operations of a client in one life.
     pub operations: u64,
     /// Most lives.
@@ -75,6 +77,7 @@ const BASE: Plan = Plan {
     flushes_in_steps: false,
     loses_disks: false,
     clones: false,
+    cuts_packs: false,
     operations: 160,
     lives: 3,
     sabotage: None,
@@ -155,6 +158,15 @@ const PLANS: &[Plan] = &[
         ..BASE
     },
     Plan { name: "long", about: "many operations and lives", cuts_power: true, operations: 600, lives: 5, ..BASE },
+    Plan {
+        name: "fragments",
+        about: "as copies, with content in 2+1 fragments on three disks or more",
+        loses_disks: true,
+        cuts_packs: true,
+        cuts_power: true,
+        lives: 6,
+        ..BASE
+    },
 ];
 
 impl Plan {
@@ -231,6 +243,9 @@ impl Plan {
         if self.loses_disks {
             options.store.copies = 2;
             options.store.goes_without_disks = true;
+        }
+        if self.cuts_packs {
+            options.store.fragments = Erasure::new(2, 1);
         }
         // By what was drawn already: the plans of known seeds stay as they are.
         if options.access_times {

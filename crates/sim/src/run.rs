@@ -86,7 +86,7 @@ impl Run {
         let world = Arc::new(World::new(seed));
         world.set_step_limit(STEPS_MAX);
         let mut random = Random::stream(seed, "run");
-        let count = 1 + u64::from(plan.loses_disks) + random.below(3);
+        let count = 1 + u64::from(plan.loses_disks) + u64::from(plan.cuts_packs) + random.below(3);
         let capacity = |random: &mut Random| plan.capacity(random);
         let disks: Vec<SimDisk> =
             (0..count).map(|number| world.disk(&format!("/d{number}"), capacity(&mut random))).collect();

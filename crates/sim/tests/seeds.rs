@@ -48,6 +48,10 @@ const FOUND: &[(&str, u64)] = &[
     ("clones", 3420),
     // `drop_hidden`: a file that was open and got a name again while its clone was pruned lost that with those that lead nowhere.
     ("clones", 3059),
+    // `recover_fragments`: what the power had left of a pack that was being removed, and then rotted, passed for one that could not be mended.
+    ("fragments", 325),
+    // `Check::sealed`: a pack that was cut into fragments while it was checked passed for one whose files are gone.
+    ("fragments", 607),
     // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
 ];

@@ -25,6 +25,7 @@
 //! | HF0018 | the copy of a disk's identity is missing or damaged |
 //! | HF0020 | a pack is on fewer disks than it should be |
 //! | HF0019 | a disk is missing: nothing is known of what lies there |
+//! | HF0021 | a fragment of a pack is damaged or missing |
 //!
 //! Not here: mending (`repair`). Much mends itself, too: superblocks by the next commit, open packs and the index by the next
 //! open, a chunk by being put again.

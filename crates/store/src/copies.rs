@@ -1,4 +1,5 @@
-//! Copies: bringing packs onto as many disks as they should be on, after a disk failed, is gone, or turned out to lie.
+//! Copies: bringing packs onto as many disks as they should be on, after a disk failed, is gone, or turned out to lie; and having those of
+//! a k+m level be in fragments.
 //!
 //! F-5   What is copied was verified chunk by chunk. It is a file of another name until it is whole and durable, and only then takes the place
 //!       of what was there, or becomes one more of the pack's disks: a crash leaves what was there before.
@@ -9,7 +10,10 @@
 //!
 //! F-8   One at a time writes copies (`copy_work`): the name of a copy is that of its pack, and whoever comes second looks again at what is lacking.
 //!
-//! Not here: what is wrong (`check`), packs of which a chunk is good nowhere: whether anybody needs it (`reclaim`), and if so (`repair`).
+//! Not here: writing fragments (`fragmenting`), what is wrong (`check`), packs of which a chunk is good nowhere: whether anybody needs it
+//! (`reclaim`), and if so (`repair`).
+
+use std::collections::BTreeSet;
 
 use platform::disk::{DiskErrorKind, Open};
 
@@ -17,8 +21,9 @@ use crate::check::{Check, Depth};
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, refused};
 use crate::format::{
-    ChunkHeader, INDEX_FILE, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
+    ChunkHeader, Cut, INDEX_FILE, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
 };
+use crate::level::Erasure;
 use crate::pace::{Pace, Share};
 use crate::pack::{PackKnown, PackState};
 use crate::pool::Part;
@@ -45,8 +50,22 @@ pub struct CopiesReport {
     pub problems: Vec<String>,
 }
 
+/// What has to be done with a pack.
+enum Due {
+    /// It is whole, and is to be on more disks, on others, or whole again.
+    Copies(Copies),
+    /// It is whole, and is to be in fragments.
+    Cut(Erasure),
+    /// Fragments are gone, damaged, or not where they should be.
+    Mend,
+    /// It is in fragments, and is to be whole on so many disks: more is asked for than they survive, or too few disks are left for them.
+    Whole(usize),
+    /// It is whole on enough disks, and in fragments that are in the way.
+    Drop,
+}
+
 /// One pack that has to be written somewhere.
-struct Due {
+struct Copies {
     pack: u64,
     known: PackKnown,
     /// Where it has to be written again.
@@ -103,31 +122,26 @@ impl Store {
 
     async fn copy_due(&self, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync), report: &mut CopiesReport) {
         let due = self.due_copies();
-        let bytes = |due: &Due| due.known.summary.file_bytes() * (due.suspect.count() + due.lacking) as u64;
+        let bytes = |(pack, known, due): &(u64, PackKnown, Due)| self.due_bytes(*pack, known, due);
         let (total, mut done) = (due.iter().map(bytes).sum(), 0);
-        for due in due {
+        for one in due {
             tell(done, total);
             if !pace.step().await {
                 break;
             }
             report.packs += 1;
-            let bytes = bytes(&due);
+            let (bytes, pack) = (bytes(&one), one.0);
             // Somebody else may have done it meanwhile.
             let work = self.copy_work.lock().await;
-            let due = self.packs.known_pack(due.pack).and_then(|known| self.due_copy(due.pack, known));
-            let Some(due) = due else {
-                done += bytes;
-                continue;
-            };
-            let brought = self.bring(&due, pace, report).await;
+            let done_now = self.do_due(pack, pace, report).await;
             drop(work);
-            match brought {
+            match done_now {
                 Ok(()) => {}
                 // It went meanwhile, and nothing of it is lacking.
-                Err(_) if !self.packs.has(due.pack) => {}
+                Err(_) if !self.packs.has(pack) => {}
                 Err(error) => {
                     report.lacking += 1;
-                    report.problems.push(format!("{}: {error}", pack_path(due.pack)));
+                    report.problems.push(format!("{}: {error}", pack_path(pack)));
                 }
             }
             done += bytes;
@@ -139,7 +153,7 @@ impl Store {
     #[must_use]
     pub fn lacks_copies(&self) -> bool {
         let drained = self.pool.drained();
-        let is_on_drained = |known: &PackKnown| !known.disks().both(drained).is_empty();
+        let is_on_drained = |known: &PackKnown| !known.places().both(drained).is_empty();
         (!drained.is_empty() && self.packs.known().values().any(is_on_drained))
             || self.journal.wants_homes()
             || self.packs.is_open_lacking()
@@ -158,41 +172,137 @@ impl Store {
         !self.pool.for_index().takes() && !self.pool.takers().is_empty()
     }
 
-    fn due_copies(&self) -> Vec<Due> {
-        self.packs.known().into_iter().filter_map(|(pack, known)| self.due_copy(pack, known)).collect()
+    fn due_copies(&self) -> Vec<(u64, PackKnown, Due)> {
+        // E-2.
+        let waiting: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
+        let due =
+            |(pack, known)| Some((pack, PackKnown::clone(&known), self.due_of(pack, known, waiting.contains(&pack))?));
+        self.packs.known().into_iter().filter_map(due).collect()
     }
 
     /// What has to be done with a pack, if anything.
-    fn due_copy(&self, pack: u64, known: PackKnown) -> Option<Due> {
+    fn due_of(&self, pack: u64, known: PackKnown, is_waiting: bool) -> Option<Due> {
         if !matches!(known.state, PackState::Sealed) {
+            return None;
+        }
+        if let Some(fragments) = known.fragments().filter(|_| known.is_cut()) {
+            let (takers, wanted) = (self.pool.takers(), self.packs.wanted(&known.summary));
+            let survives = usize::from(fragments.cut.erasure.copies());
+            let is_stuck = takers.count() < fragments.cut.erasure.count()
+                && !fragments.disks().both(self.pool.drained()).is_empty();
+            if (wanted > survives && takers.count() > survives) || (is_stuck && !takers.is_empty()) {
+                return Some(Due::Whole(wanted.max(survives).min(takers.count())));
+            }
+            let is_due = !self.lacking_fragments(pack, fragments).is_empty()
+                || !self.needless_fragments(pack, fragments).is_empty();
+            return is_due.then_some(Due::Mend);
+        }
+        if let Some(erasure) = self.goal(&known).filter(|_| !is_waiting) {
+            return Some(Due::Cut(erasure));
+        }
+        let is_in_the_way = known.fragments().is_some() && !is_waiting;
+        self.due_copy(pack, known).map(Due::Copies).or_else(|| is_in_the_way.then_some(Due::Drop))
+    }
+
+    /// Bytes that it writes, about.
+    fn due_bytes(&self, pack: u64, known: &PackKnown, due: &Due) -> u64 {
+        let whole_bytes = known.summary.file_bytes();
+        match due {
+            Due::Copies(copies) => whole_bytes * (copies.suspect.count() + copies.lacking) as u64,
+            Due::Cut(erasure) => Cut { erasure: *erasure, whole_bytes }.all_bytes(),
+            Due::Mend => known.fragments().map_or(0, |fragments| {
+                fragments.cut.file_bytes() * self.lacking_fragments(pack, fragments).len() as u64
+            }),
+            Due::Whole(copies) => whole_bytes * *copies as u64,
+            Due::Drop => 0,
+        }
+    }
+
+    /// Does what has to be done with a pack. The caller holds `copy_work`.
+    async fn do_due(&self, pack: u64, pace: &Pace<'_>, report: &mut CopiesReport) -> Result<(), StoreError> {
+        let is_waiting = self.packs.sealed_waiting().iter().any(|sealed| sealed.pack == pack);
+        let Some(known) = self.packs.known_pack(pack) else { return Ok(()) };
+        let Some(due) = self.due_of(pack, known.clone(), is_waiting) else { return Ok(()) };
+        let mut wrote = |count: u64, bytes: u64| {
+            report.written += count;
+            report.bytes += count * bytes;
+        };
+        match due {
+            Due::Copies(copies) => self.bring(&copies, pace, report).await,
+            Due::Cut(erasure) => match self.cut_pack(pack, erasure, pace).await {
+                Ok(count) => {
+                    wrote(count, Cut { erasure, whole_bytes: known.summary.file_bytes() }.file_bytes());
+                    Ok(())
+                }
+                Err(error) => {
+                    // Until it can be cut it is to be on as many disks as survive as much.
+                    if let Some(copies) = self.packs.known_pack(pack).and_then(|known| self.due_copy(pack, known)) {
+                        self.bring(&copies, pace, report).await?;
+                    }
+                    Err(error)
+                }
+            },
+            Due::Mend => {
+                let bytes = known.fragments().map_or(0, |fragments| fragments.cut.file_bytes());
+                wrote(self.mend_fragments(pack, pace).await?, bytes);
+                Ok(())
+            }
+            Due::Whole(copies) => {
+                let bytes = known.summary.file_bytes();
+                let disks = self.pool.candidates(known.summary.class, bytes, usize::try_from(pack).unwrap_or(0));
+                if disks.len() < copies {
+                    return Err(self.pool.full("a copy of a pack", bytes));
+                }
+                for disk in disks.into_iter().take(copies) {
+                    self.copy_pack(pack, disk, pace).await?;
+                    wrote(1, bytes);
+                }
+                self.drop_fragments(pack)
+            }
+            Due::Drop => self.drop_fragments(pack),
+        }
+    }
+
+    /// What has to be done with a pack that is whole, for it to be so on as many disks as it should, if anything.
+    fn due_copy(&self, pack: u64, known: PackKnown) -> Option<Copies> {
+        if !matches!(known.state, PackState::Sealed) || known.disks().is_empty() {
             return None;
         }
         let (takers, drained) = (self.pool.takers(), self.pool.drained());
         let disks = known.disks();
         let sound = disks.both(takers).count();
-        let suspect = self.packs.suspect_on(pack).both(takers);
+        // What is suspect where only a fragment lies is that.
+        let only_fragment =
+            |disk: &usize| known.fragments().is_some_and(|fragments| fragments.index_on(*disk).is_some());
+        let suspect: DiskSet = self
+            .packs
+            .suspect_on(pack)
+            .both(takers)
+            .iter()
+            .filter(|disk| disks.has(*disk) || !only_fragment(disk))
+            .collect();
         let others = suspect.iter().filter(|disk| !disks.has(*disk)).count();
         let wanted = self.packs.wanted(&known.summary).min(takers.count());
         let lacking = wanted.saturating_sub(sound + others);
         // Where nothing takes anything it stays.
         let leaving = if takers.is_empty() { DiskSet::NONE } else { disks.both(drained) };
         let is_due = lacking > 0 || !suspect.is_empty() || !leaving.is_empty();
-        is_due.then_some(Due { pack, known, suspect, lacking, leaving })
+        is_due.then_some(Copies { pack, known, suspect, lacking, leaving })
     }
 
     /// The same for one pack, at once.
     pub(crate) async fn restore_pack(&self, pack: u64) -> Result<String, StoreError> {
         let mut report = CopiesReport::default();
         let _work = self.copy_work.lock().await;
-        let Some(due) = self.packs.known_pack(pack).and_then(|known| self.due_copy(pack, known)) else {
+        self.do_due(pack, &Pace::new(&self.platform, &|| Share::FULL, &|| true), &mut report).await?;
+        if report.written == 0 {
             return Ok("no disk for it is there, or it is on enough".to_owned());
-        };
-        self.bring(&due, &Pace::new(&self.platform, &|| Share::FULL, &|| true), &mut report).await?;
+        }
         Ok(format!("{} written", report.written))
     }
 
-    async fn bring(&self, due: &Due, pace: &Pace<'_>, report: &mut CopiesReport) -> Result<(), StoreError> {
-        let Due { pack, known, suspect, lacking, leaving } = due;
+    async fn bring(&self, due: &Copies, pace: &Pace<'_>, report: &mut CopiesReport) -> Result<(), StoreError> {
+        let Copies { pack, known, suspect, lacking, leaving } = due;
         let bytes = known.summary.file_bytes();
         let class = known.summary.class;
         let taken: DiskSet = suspect.iter().chain(known.disks().iter()).collect();
@@ -308,10 +418,10 @@ impl Store {
     }
 
     /// The header of a pack, as it is on one of its disks, or else as it should be.
-    async fn header_of(&self, pack: u64, known: &PackKnown) -> Vec<u8> {
-        for disk in known.disks().iter() {
+    pub(crate) async fn header_of(&self, pack: u64, known: &PackKnown) -> Vec<u8> {
+        for file in self.packs.to_read(pack, known) {
             let mut bytes = vec![0; PackHeader::BYTES];
-            if let Ok(file) = self.pool.disks[disk].disk.open(&pack_path(pack), Open::Read)
+            if let Ok(file) = file
                 && file.read_exact_at(0, &mut bytes).await.is_ok()
                 && PackHeader::decode(&bytes, pack).is_ok()
             {

@@ -40,6 +40,7 @@ base::metrics! {
     pack_writes: Counter, Count, "writes to packs";
     pack_disks_left: Counter, Count, "times a pack went on without one of its disks, which had failed";
     reads_of_copies: Counter, Count, "reads of a pack from another of its disks, because the first failed, or gave something else";
+    reads_made: Counter, Count, "reads of a pack in fragments that were made of others, or verified block by block, because one failed, is gone, or gave something else";
     pack_syncs: Counter, Count, "syncs of packs";
     settle: Histogram, Seconds, "chunks that were put become durable: packs are written out and synced";
     log_frames: Counter, Count, "frames logged";
@@ -57,6 +58,9 @@ base::metrics! {
     scrub_problems: Counter, Count, "things that scrub found wrong, each time it found them";
     copies_written: Counter, Count, "files of packs written to a further disk, or again to one that had it damaged";
     copied_bytes: Counter, Bytes, "bytes of those";
+    packs_cut: Counter, Count, "packs that were cut into fragments, whose copies went then";
+    fragments_written: Counter, Count, "fragments of packs written";
+    fragment_bytes: Counter, Bytes, "bytes of those";
     reclaimed_bytes: Counter, Bytes, "bytes of packs that reclaim gave back";
     reclaim_copied_bytes: Counter, Bytes, "bytes that reclaim copied to other packs";
 }

@@ -8,6 +8,7 @@
 //! Not here: reading, writing, meaning.
 
 mod domain;
+mod fragment;
 mod journal;
 mod pack;
 mod place;
@@ -17,6 +18,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::hash::checksum;
 
 pub(crate) use self::domain::DomainFile;
+pub(crate) use self::fragment::{Cut, FragmentHeader, FragmentName};
 pub(crate) use self::journal::{FrameHeader, SegmentHeader};
 pub use self::pack::Class;
 pub(crate) use self::pack::{

@@ -158,7 +158,7 @@ impl Journal {
             pool,
             counters,
             segment_bytes: segment_size(options.segment_bytes),
-            copies: AtomicUsize::new(usize::from(options.copies.max(floor))),
+            copies: AtomicUsize::new(usize::from(options.level().copies().max(floor))),
             segment_count: AtomicU64::new((resume.live.len() + resume.spare.len()) as u64),
             buffer: Mutex::new(Buffer {
                 run: Run::default().begin(0, BUFFER_BYTES),

@@ -22,6 +22,8 @@ mod level;
 
 mod format;
 
+mod erasure;
+
 mod identity;
 
 mod domain;
@@ -55,6 +57,7 @@ mod remedy;
 
 mod check;
 mod copies;
+mod fragmenting;
 mod mark;
 mod members;
 mod reclaim;
@@ -72,7 +75,7 @@ pub use domain::Domain;
 pub use failure::StoreError;
 pub use format::{Class, ROOTS_BYTES_MAX};
 pub use identity::are_free;
-pub use level::{COPIES_MAX, Resilience};
+pub use level::{COPIES_MAX, Erasure, Resilience};
 pub use mark::Marks;
 pub use members::{DrainPlan, Gone};
 pub use options::Options;
@@ -84,7 +87,7 @@ pub use reclaim::{ReclaimReport, Sweep};
 pub use recover::{Recovered, RecoveryReport};
 pub use remedy::Remedy;
 pub use scrub::{ScrubPlan, ScrubReport, ScrubStatus};
-pub use status::{ClassStatus, DiskStatus, MissingStatus, StoreStatus};
+pub use status::{ClassStatus, CutStatus, DiskStatus, MissingStatus, StoreStatus};
 pub use store::{Room, Store};
 
 #[cfg(test)]

@@ -15,10 +15,10 @@
 use std::collections::BTreeMap;
 
 use base::id::ChunkAddress;
-use platform::disk::Open;
+use platform::disk::{DiskError, File};
 
 use crate::failure::{StoreError, corrupt};
-use crate::format::{Entry, PackFooter, pack_path};
+use crate::format::{Entry, PackFooter};
 use crate::index::head;
 use crate::pace::Pace;
 use crate::pack::scan::{read_directory, read_footer};
@@ -77,22 +77,32 @@ impl Store {
 
     /// The directory of a sealed pack, and the bytes of its file.
     pub(crate) async fn directory(&self, pack: u64, known: &PackKnown) -> Result<(Vec<Entry>, u64), StoreError> {
-        let (mut disks, mut result) = (known.disks().iter(), None);
-        // The first that is whole counts.
-        while let (None | Some(Err(_)), Some(disk)) = (&result, disks.next()) {
-            result = Some(self.directory_on(disk, pack).await);
+        let mut known = known.clone();
+        loop {
+            let mut failure = None;
+            // The first that is whole counts.
+            for file in self.packs.to_read(pack, &known) {
+                match directory_of(file, pack).await {
+                    Ok(directory) => return Ok(directory),
+                    Err(error) => failure = Some(error),
+                }
+            }
+            // It may have been cut into fragments meanwhile, or left a disk.
+            match self.packs.known_pack(pack).filter(|now| !now.is_where(&known)) {
+                Some(now) => known = now,
+                None => return Err(failure.expect("a pack is somewhere")),
+            }
         }
-        result.expect("a pack is somewhere")
     }
+}
 
-    async fn directory_on(&self, disk: usize, pack: u64) -> Result<(Vec<Entry>, u64), StoreError> {
-        let file = self.pool.disks[disk].disk.open(&pack_path(pack), Open::Read)?;
-        let footer = read_footer(&file, pack)
-            .await?
-            .map_err(|unfit| corrupt("the footer of a pack", file.path(), 0, unfit.expected, unfit.found))?;
-        let entries = read_directory(&file, &footer).await?;
-        Ok((entries, u64::from(footer.data_bytes) + footer.directory_bytes() + PackFooter::BYTES as u64))
-    }
+async fn directory_of(file: Result<File, DiskError>, pack: u64) -> Result<(Vec<Entry>, u64), StoreError> {
+    let file = file?;
+    let footer = read_footer(&file, pack)
+        .await?
+        .map_err(|unfit| corrupt("the footer of a pack", file.path(), 0, unfit.expected, unfit.found))?;
+    let entries = read_directory(&file, &footer).await?;
+    Ok((entries, u64::from(footer.data_bytes) + footer.directory_bytes() + PackFooter::BYTES as u64))
 }
 
 impl Marks<'_> {

@@ -11,7 +11,7 @@ use platform::disk::Disk;
 
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::{StoreError, refused};
-use crate::format::{Class, Identity, PACK_SUFFIX, PACKS, number_of};
+use crate::format::{Class, FragmentName, Identity, PACK_SUFFIX, PACKS, number_of};
 use crate::identity::{self, Member};
 use crate::pack::{PackKnown, PackState};
 use crate::pool::{Part, Pool};
@@ -119,9 +119,15 @@ impl Store {
         let disk = self.member(number)?;
         let takers = self.pool.takers().without(disk);
         let mut plan = DrainPlan::default();
-        for known in self.packs.known().into_values().filter(|known| known.disks().has(disk)) {
+        for known in self.packs.known().into_values().filter(|known| known.places().has(disk)) {
             plan.packs += 1;
-            if known.disks().both(takers).count() < self.packs.wanted(&known.summary).min(takers.count()) {
+            if let Some(fragments) = known.fragments().filter(|_| known.is_cut()) {
+                plan.bytes += match takers.count() < fragments.cut.erasure.count() {
+                    // It is made whole again.
+                    true => known.bytes() * u64::from(fragments.cut.erasure.copies()),
+                    false => fragments.cut.file_bytes(),
+                };
+            } else if known.disks().both(takers).count() < self.packs.wanted(&known.summary).min(takers.count()) {
                 plan.bytes += known.bytes();
             }
         }
@@ -253,10 +259,12 @@ impl Store {
         let is_needed = |pack: u64, known: &PackKnown| match known.state {
             PackState::Missing => on.is_missing,
             // One that takes writes is left by all.
-            PackState::Open(_) | PackState::Sealed if on.is_good() => known.disks().has(disk),
+            PackState::Open(_) | PackState::Sealed if on.is_good() => known.places().has(disk),
             PackState::Open(_) | PackState::Sealed => {
                 let suspect = self.packs.suspect_on(pack);
-                known.disks().has(disk) && known.disks().both(others).iter().all(|other| suspect.has(other))
+                let sound: DiskSet = others.iter().filter(|other| !suspect.has(*other)).collect();
+                let is_made = known.fragments().is_some_and(|fragments| fragments.is_readable_on(sound));
+                known.places().has(disk) && known.disks().both(sound).is_empty() && !is_made
             }
         };
         let (mut packs, mut bytes) = (0, 0);
@@ -271,7 +279,8 @@ impl Store {
         }
         if on.is_missing {
             // What the index has not heard of yet, or an index that was there too, would have said more.
-            let has_copies = known.values().all(|known| known.summary.level.copies() > 1) && self.options.copies > 1;
+            let has_copies =
+                known.values().all(|known| known.summary.level.copies() > 1) && self.options.level().copies() > 1;
             if !has_copies || self.packs.index.made_again().is_some() {
                 return Ok(Some("nobody can tell any more what is on it alone".to_owned()));
             }
@@ -279,7 +288,8 @@ impl Store {
             match on.disk.list(PACKS) {
                 Ok(names) => {
                     let packs = names.iter().filter_map(|name| number_of(name, PACK_SUFFIX));
-                    let unknown = packs.filter(|pack| !known.contains_key(pack)).count();
+                    let fragments = names.iter().filter_map(|name| FragmentName::of(name)).map(|name| name.pack);
+                    let unknown = packs.chain(fragments).filter(|pack| !known.contains_key(pack)).count();
                     if unknown > 0 {
                         let why = format!("{unknown} packs are there that the node does not know (see `hydrafs fsck`)");
                         return Ok(Some(why));

@@ -2,6 +2,7 @@
 
 use crate::cache::Weights;
 use crate::chunk::Compression;
+use crate::level::{Erasure, Level};
 
 /// How a store is opened. Nothing here changes what is on disk already.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// On how many disks a new pack lies, and the journal, as long as so many take writes. At least one.
     pub copies: u8,
+    /// What a sealed pack is cut into, instead of those copies: until then it lies on as many disks as survive as much.
+    pub fragments: Option<Erasure>,
     /// How new chunks are compressed.
     pub compression: Compression,
     /// Room on each disk that content of files never takes (at most an eighth of the disk), so that deleting and
@@ -37,6 +40,13 @@ pub struct Options {
     /// Opens although disks are missing, unless the journal is on no other: what lies on them alone cannot be read, and everything else
     /// goes on.
     pub goes_without_disks: bool,
+}
+
+impl Options {
+    /// What is asked for against the loss of disks.
+    pub(crate) fn level(&self) -> Level {
+        Level::of_settings(self.copies, self.fragments)
+    }
 }
 
 impl Default for Options {
@@ -52,6 +62,7 @@ impl Default for Options {
             run_bytes: 1 << 20,
             segment_bytes: 16 << 20,
             copies: 1,
+            fragments: None,
             compression: Compression::Zstd(1),
             reserve_bytes: 512 << 20,
             gives_up_frames: false,

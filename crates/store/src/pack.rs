@@ -22,6 +22,7 @@
 //!
 //! Not here: what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
+pub(crate) mod fragments;
 mod neighbours;
 mod open;
 mod read;
@@ -52,6 +53,7 @@ use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::level::{Level, Resilience};
 use crate::pool::{Part, Pool};
 
+use fragments::{Fragments, PackFile};
 use open::Writer;
 pub(crate) use open::{Member, OpenPack};
 
@@ -65,6 +67,8 @@ const SEALED_WAITING_MAX: usize = 16;
 /// Open files of sealed packs that are kept for reading, on all disks together, and on one. The process may have 20,000 (measured).
 const FILES_KEPT: usize = 256;
 const FILES_KEPT_MIN: usize = 32;
+/// Tells an open fragment from an open pack of the same number.
+const OF_FRAGMENT: u64 = 1 << 63;
 
 /// Smallest pack that still holds the largest chunk.
 pub(crate) const PACK_BYTES_MIN: u64 = (PackHeader::BYTES + ChunkHeader::BYTES + CHUNK_BYTES_MAX + Entry::BYTES) as u64;
@@ -84,18 +88,58 @@ pub(crate) enum PackState {
 
 #[derive(Clone)]
 pub(crate) struct PackKnown {
-    /// Where it is. Of one that is missing: the first disk that is, for nobody knows more.
+    /// Where all of it is. Of one that is missing: the first disk that is, for nobody knows more.
     disks: DiskSet,
+    /// Of one that was cut, or is about to be.
+    fragments: Option<Arc<Fragments>>,
     pub(crate) state: PackState,
     pub(crate) summary: Summary,
 }
 
 impl PackKnown {
     pub(crate) fn new(disks: DiskSet, state: PackState, summary: Summary) -> PackKnown {
-        PackKnown { disks, state, summary }
+        PackKnown { disks, fragments: None, state, summary }
     }
 
-    /// The disks that it is on, as far as anybody knows.
+    /// Sealed, in fragments too.
+    pub(crate) fn sealed(disks: DiskSet, fragments: Option<Arc<Fragments>>, summary: Summary) -> PackKnown {
+        PackKnown { disks, fragments, state: PackState::Sealed, summary }
+    }
+
+    /// What there is of it in fragments.
+    pub(crate) fn fragments(&self) -> Option<&Arc<Fragments>> {
+        self.fragments.as_ref()
+    }
+
+    /// The disks that any of it is on.
+    pub(crate) fn places(&self) -> DiskSet {
+        let fragments = self.fragments().map_or(DiskSet::NONE, |fragments| fragments.disks());
+        DiskSet::from_bits(self.disks().bits() | fragments.bits())
+    }
+
+    /// Its files.
+    pub(crate) fn files(&self, pack: u64) -> Vec<PackFile> {
+        let bytes = self.summary.file_bytes();
+        let whole = self.disks().iter().map(|disk| PackFile { disk, name: None, pack, bytes });
+        let fragments = self.fragments().into_iter().flat_map(|fragments| {
+            let bytes = fragments.cut.file_bytes();
+            let file = move |(index, disk)| PackFile { disk, name: Some(fragments.name(pack, index)), pack, bytes };
+            fragments.each().map(file)
+        });
+        whole.chain(fragments).collect()
+    }
+
+    /// Whether it lies as it did.
+    pub(crate) fn is_where(&self, other: &PackKnown) -> bool {
+        self.disks() == other.disks() && self.fragments == other.fragments
+    }
+
+    /// Whether only fragments of it are there.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.fragments.is_some() && self.disks().is_empty()
+    }
+
+    /// The disks that all of it is on, as far as anybody knows.
     pub(crate) fn disks(&self) -> DiskSet {
         match &self.state {
             PackState::Open(open) => open.disks(),
@@ -136,7 +180,8 @@ pub(crate) struct Sizes {
     pub(crate) pack_bytes: u64,
     pub(crate) pack_chunks_max: usize,
     pub(crate) run_bytes: usize,
-    pub(crate) copies: u8,
+    /// What the settings say.
+    pub(crate) level: Level,
     /// As the superblock says.
     pub(crate) floor: u8,
 }
@@ -159,8 +204,8 @@ pub(crate) struct Packs {
     pack_bytes: u64,
     pack_chunks_max: usize,
     run_bytes: usize,
-    /// How many copies the settings say.
-    copies: u8,
+    /// What the settings say.
+    of_node: Level,
     /// What trees have at least.
     floor: AtomicU8,
     catalog: RwLock<BTreeMap<u64, PackKnown>>,
@@ -216,7 +261,7 @@ impl Packs {
             pack_bytes: sizes.pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX),
             pack_chunks_max: sizes.pack_chunks_max.max(1),
             run_bytes: sizes.run_bytes.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()),
-            copies: sizes.copies.max(1),
+            of_node: sizes.level,
             floor: AtomicU8::new(sizes.floor),
             catalog: RwLock::new(found.known),
             stranded: tokio::sync::Mutex::new(Vec::new()),
@@ -298,14 +343,14 @@ impl Packs {
     /// What is asked for content of a class.
     pub(crate) fn level(&self, class: Class, resilience: Resilience) -> Level {
         match class {
-            Class::Metadata => Level::of(Resilience::OfNode, self.tree_copies()),
-            Class::Data => Level::of(resilience, self.copies),
+            Class::Metadata => self.of_trees(),
+            Class::Data => Level::of(resilience, self.of_node),
         }
     }
 
-    /// Copies of trees: as many as of anything in them.
-    fn tree_copies(&self) -> u8 {
-        self.copies.max(self.floor())
+    /// Trees survive as much as anything in them. They are never cut into fragments: they are small, and read in small pieces.
+    fn of_trees(&self) -> Level {
+        Level::of_node(self.of_node.copies().max(self.floor()))
     }
 
     pub(crate) fn floor(&self) -> u8 {
@@ -322,12 +367,12 @@ impl Packs {
         summary.map_or_else(Level::default, |summary| self.now(&summary))
     }
 
-    fn now(&self, summary: &Summary) -> Level {
-        let of_node = match summary.class {
-            Class::Metadata => self.tree_copies(),
-            Class::Data => self.copies,
-        };
-        summary.level.now(of_node)
+    /// What is asked now for a pack.
+    pub(crate) fn now(&self, summary: &Summary) -> Level {
+        summary.level.now(match summary.class {
+            Class::Metadata => self.of_trees(),
+            Class::Data => self.of_node,
+        })
     }
 
     /// Whether what lies in `pack` lies on fewer disks than what lies in `other`: it is not to be relied upon in its place.
@@ -439,10 +484,12 @@ impl Packs {
             // K-7.
             let is_on_enough = disks.count() >= copies && disks.both(self.pool.takers()) == disks;
             let fits = writer.end() + bytes <= self.pack_bytes && writer.entries.len() < self.pack_chunks_max;
-            if fits && has_room && is_on_enough {
+            // A lane may have several codes of the same parity.
+            let is_of_level = writer.pack.summary().level == level;
+            if fits && has_room && is_on_enough && is_of_level {
                 return true;
             }
-            if writer.entries.is_empty() && is_on_enough {
+            if writer.entries.is_empty() && is_on_enough && is_of_level {
                 return has_room;
             }
             if !self.seal(lane).await {
@@ -644,7 +691,12 @@ impl Packs {
 
     /// Notes that a pack is on some disks, and takes no chunks.
     pub(crate) fn note_known(&self, pack: u64, disks: DiskSet, summary: Summary) {
-        self.catalog.write().insert(pack, PackKnown::new(disks, PackState::Sealed, summary));
+        self.note_sealed_at(pack, PackKnown::sealed(disks, None, summary));
+    }
+
+    /// The same for one that may be in fragments.
+    pub(crate) fn note_sealed_at(&self, pack: u64, known: PackKnown) {
+        self.catalog.write().insert(pack, known);
     }
 
     /// Seals every open pack, for a clean close and before reclaim. Whether all of them are sealed.
@@ -706,6 +758,13 @@ impl Packs {
         self.unread.lock().remove(&pack);
     }
 
+    /// Whether a pack is on fewer disks than it should be, or there is less of it in fragments.
+    pub(crate) fn is_short(&self, known: &PackKnown, summary: &Summary) -> bool {
+        let good = self.pool.good();
+        known.disks().both(good).count() < self.wanted(summary)
+            && known.fragments().is_none_or(|fragments| fragments.lacking_on(good).next().is_some())
+    }
+
     /// On how many disks a pack should be: what was asked for when it was made, or is now.
     pub(crate) fn wanted(&self, summary: &Summary) -> usize {
         usize::from(self.now(summary).copies())
@@ -748,7 +807,11 @@ impl Packs {
                 PackState::Sealed => known.disks = known.disks.without(disk),
                 PackState::Open(open) => return !open.disks().without(disk).is_empty(),
             }
-            !known.disks.is_empty()
+            known.fragments = known.fragments.take().map(|fragments| match fragments.index_on(disk) {
+                Some(_) => Arc::new(Fragments::clone(&fragments).without(disk)),
+                None => fragments,
+            });
+            !known.places().is_empty()
         });
         self.suspects.lock().retain(|(_, other)| *other != disk);
     }

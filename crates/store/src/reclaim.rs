@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use base::id::ChunkAddress;
 
 use crate::failure::StoreError;
-use crate::format::{Class, Entry, PACKS, Place, pack_path};
+use crate::format::{Class, Entry, PACKS, Place};
 use crate::mark::Marks;
 use crate::pace::Pace;
 use crate::pack::{PackKnown, PackState};
@@ -264,10 +264,11 @@ impl Store {
         for examined in doomed {
             pace.step().await;
             let mut is_gone = true;
-            for disk in self.packs.drop_pack(examined.pack).iter() {
-                match self.pool.disks[disk].disk.remove(&pack_path(examined.pack)) {
+            for file in self.packs.drop_pack(examined.pack) {
+                let disk = file.disk;
+                match self.pool.disks[disk].disk.remove(&file.path()) {
                     Ok(()) => {
-                        self.counters.reclaimed_bytes.add(examined.file_bytes);
+                        self.counters.reclaimed_bytes.add(file.bytes);
                         disks.insert(disk);
                     }
                     // The next open finds it, the next reclaim removes it.

@@ -22,15 +22,16 @@ use platform::disk::{Disk, DiskErrorKind, Open};
 
 use crate::counters::Counters;
 use crate::disks::DiskSet;
-use crate::failure::{StoreError, refused};
+use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    COPY_SUFFIX, DAMAGED_SUFFIX, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, Place, Summary, Superblock, number_of,
-    pack_path,
+    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, Place,
+    Summary, Superblock, number_of, pack_path,
 };
 use crate::identity::{self, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, make_homes, replay, segment_size};
 use crate::options::Options;
+use crate::pack::fragments::{Fragments, Joined, read_header};
 use crate::pack::scan::{self, Recovered as PackRecovered};
 use crate::pack::{FoundPacks, PackKnown, PackState, Packs, Sizes};
 use crate::pool::Pool;
@@ -112,7 +113,7 @@ impl Store {
         let suffix =
             replay::Suffix { superblock: &superblock, covered_by_all, gives_up_frames: options.gives_up_frames };
         let mut replayed = replay::replay(&pool, suffix, &is_spare).await?;
-        let copies = usize::from(options.copies.max(superblock.floor));
+        let copies = usize::from(options.level().copies().max(superblock.floor));
         superblock.homes = pool.choose_homes(superblock.homes, copies);
         // One that was made on another disk while this one was out is newer than what lies here.
         let is_index_there = there.has(usize::from(superblock.index));
@@ -200,8 +201,36 @@ struct Recovery<'a> {
     identity: &'a Identity,
     counters: &'a Arc<Counters>,
     report: &'a mut RecoveryReport,
-    /// Copies of packs that were being written: disk and name.
+    /// Copies and fragments of packs that were being written: disk and name.
     unfinished: Vec<(usize, String)>,
+}
+
+/// Files of a pack, as their names say.
+#[derive(Default)]
+struct Listed {
+    whole: DiskSet,
+    /// Fragments with their disks.
+    fragments: Vec<(FragmentName, usize)>,
+}
+
+impl Listed {
+    /// Of fragments of different codes those of which there are most; what is left of another is in nobody's way.
+    fn fragments(&self, whole_bytes: u64) -> Option<Fragments> {
+        let mut by_code = BTreeMap::new();
+        for (name, disk) in &self.fragments {
+            let cut = Cut { erasure: name.erasure, whole_bytes };
+            let fragments = by_code.remove(&name.erasure).unwrap_or_else(|| Fragments::new(cut));
+            by_code.insert(name.erasure, fragments.with(usize::from(name.index), *disk));
+        }
+        by_code.into_values().max_by_key(|fragments| fragments.disks().count())
+    }
+}
+
+/// A pack that an opening has read.
+struct Read {
+    sealed: SealedPack,
+    known: PackKnown,
+    is_sealed: bool,
 }
 
 impl Recovery<'_> {
@@ -220,19 +249,22 @@ impl Recovery<'_> {
     }
 
     /// Pack numbers with the disks that have a file of that name, and the highest number in use.
-    fn list_packs(&mut self) -> Result<(BTreeMap<u64, DiskSet>, u64), StoreError> {
-        let (mut found, mut max) = (BTreeMap::<u64, DiskSet>::new(), 0);
+    fn list_packs(&mut self) -> Result<(BTreeMap<u64, Listed>, u64), StoreError> {
+        let (mut found, mut max) = (BTreeMap::<u64, Listed>::new(), 0);
         for (disk, on) in self.pool.there() {
             for name in on.disk.list(PACKS)? {
                 max = max.max(number_of(&name, DAMAGED_SUFFIX).unwrap_or(0));
-                if number_of(&name, COPY_SUFFIX).is_some() {
+                max = max.max(FragmentName::of_damaged(&name).map_or(0, |name| name.pack));
+                if number_of(&name, COPY_SUFFIX).is_some() || FragmentName::of_unfinished(&name).is_some() {
                     self.unfinished.push((disk, name));
-                    continue;
+                } else if let Some(pack) = number_of(&name, PACK_SUFFIX) {
+                    max = max.max(pack);
+                    let listed = found.entry(pack).or_default();
+                    listed.whole = listed.whole.with(disk);
+                } else if let Some(name) = FragmentName::of(&name) {
+                    max = max.max(name.pack);
+                    found.entry(name.pack).or_default().fragments.push((name, disk));
                 }
-                let Some(pack) = number_of(&name, PACK_SUFFIX) else { continue };
-                max = max.max(pack);
-                let disks = found.entry(pack).or_default();
-                *disks = disks.with(disk);
             }
         }
         Ok((found, max))
@@ -242,7 +274,7 @@ impl Recovery<'_> {
     async fn open_index(
         &mut self,
         options: &Options,
-        found: &BTreeMap<u64, DiskSet>,
+        found: &BTreeMap<u64, Listed>,
         is_there: bool,
     ) -> Result<Opened, StoreError> {
         let disk = &self.pool.for_index().disk;
@@ -254,11 +286,16 @@ impl Recovery<'_> {
             }
         };
         let covered = opened.as_ref().map(|opened| opened.packs.clone()).unwrap_or_default();
-        for (pack, disks) in found.iter().filter(|(pack, _)| !covered.contains_key(pack)) {
-            for disk in disks.iter() {
+        for (pack, listed) in found.iter().filter(|(pack, _)| !covered.contains_key(pack)) {
+            for disk in listed.whole.iter() {
                 // Whatever else there is to say is said when the pack is read.
                 if let Err(error @ StoreError::Refused { .. }) = scan::refuse_newer(&self.pool.disks[disk], *pack).await
                 {
+                    return Err(error);
+                }
+            }
+            for (name, disk) in &listed.fragments {
+                if let Err(error @ StoreError::Refused { .. }) = self.fragment_header(name, *disk).await {
                     return Err(error);
                 }
             }
@@ -279,7 +316,7 @@ impl Recovery<'_> {
     async fn recover_packs(
         &mut self,
         opened: Opened,
-        found: BTreeMap<u64, DiskSet>,
+        found: BTreeMap<u64, Listed>,
         (next, floor): (u64, u8),
         options: &Options,
     ) -> Result<Packs, StoreError> {
@@ -290,12 +327,11 @@ impl Recovery<'_> {
         let (mut known, mut chunks, mut bytes) = (BTreeMap::new(), 0, 0);
         let mut suspects = BTreeSet::new();
         for (pack, summary) in &opened.packs {
-            match (found.get(pack), self.pool.missing()) {
-                (Some(disks), _) => {
+            match (found.get(pack).and_then(|listed| self.known(*pack, listed, summary)), self.pool.missing()) {
+                (Some((is, bad)), _) => {
                     self.report.packs_covered += 1;
-                    let sound = self.of_full_length(*pack, *disks, summary);
-                    suspects.extend(disks.iter().filter(|disk| !sound.has(*disk)).map(|disk| (*pack, disk)));
-                    known.insert(*pack, PackKnown::new(sound, PackState::Sealed, *summary));
+                    suspects.extend(bad.iter().map(|disk| (*pack, disk)));
+                    known.insert(*pack, is);
                 }
                 // K-6.
                 (None, Some(disk)) => {
@@ -314,14 +350,18 @@ impl Recovery<'_> {
         }
         self.tell_missing(chunks, units::Bytes(bytes));
         let (index, key) = (Index::new(opened.file), self.identity.key.clone());
-        let Options { pack_bytes, pack_chunks_max, run_bytes, copies, .. } = *options;
-        let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, copies, floor };
+        let Options { pack_bytes, pack_chunks_max, run_bytes, .. } = *options;
+        let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, level: options.level(), floor };
         let found_packs = FoundPacks { known, next, checked: opened.checked };
         let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, found_packs);
         let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
         *packs.suspects.lock() = suspects;
-        for (pack, files) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
-            let (sealed, disks, is_sealed) = match self.recover_pack(pack, files).await {
+        for (pack, listed) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
+            let read = match listed.whole.is_empty() {
+                false => self.recover_pack(pack, listed.whole).await,
+                true => self.recover_fragments(pack, &listed, opened.is_new).await,
+            };
+            let Read { sealed, known, is_sealed } = match read {
                 Ok(Some(recovered)) => recovered,
                 Ok(None) => continue,
                 Err(error) => {
@@ -333,20 +373,29 @@ impl Recovery<'_> {
                 }
             };
             if !is_sealed {
-                unsealed.push((sealed, disks));
+                unsealed.push((sealed, known));
                 continue;
             }
-            packs.suspects.lock().extend(files.iter().filter(|disk| !disks.has(*disk)).map(|disk| (pack, disk)));
+            let disks = known.disks();
+            let bad = listed.whole.iter().filter(|disk| !disks.has(*disk));
+            packs.suspects.lock().extend(bad.map(|disk| (pack, disk)));
+            let known = match self.known(pack, &Listed { whole: disks, ..listed }, &known.summary) {
+                Some((known, bad)) => {
+                    packs.suspects.lock().extend(bad.iter().map(|disk| (pack, disk)));
+                    known
+                }
+                None => known,
+            };
             step_entries += sealed.entries.len();
-            take_in(&packs, sealed, disks).await;
+            take_in(&packs, sealed, known).await;
             if step_entries >= STEP_ENTRIES {
                 self.index_packs(&packs);
                 step_entries = 0;
             }
         }
         self.index_packs(&packs);
-        for (sealed, disks) in unsealed {
-            take_in(&packs, sealed, disks).await;
+        for (sealed, known) in unsealed {
+            take_in(&packs, sealed, known).await;
         }
         packs.note_unread(unread);
         if opened.is_new {
@@ -370,6 +419,100 @@ impl Recovery<'_> {
         self.report.problems.extend(lines);
     }
 
+    /// Where a sealed pack is, and the disks that have less of it than they should: one that failed, and is back, may. `None` where what is
+    /// there gives nothing back and the rest may be on a disk that is missing (K-6).
+    fn known(&mut self, pack: u64, listed: &Listed, summary: &Summary) -> Option<(PackKnown, DiskSet)> {
+        let whole = self.of_full_length(pack, listed.whole, summary);
+        let fragments = listed.fragments(summary.file_bytes());
+        let short: DiskSet = fragments.iter().flat_map(|fragments| self.short_fragments(pack, fragments)).collect();
+        if let (true, Some(fragments)) = (whole.is_empty(), &fragments)
+            && !fragments
+                .is_readable_on(self.pool.there().map(|(disk, _)| disk).filter(|disk| !short.has(*disk)).collect())
+        {
+            if self.pool.missing().is_some() {
+                return None;
+            }
+            let (k, there) = (fragments.cut.erasure.data(), fragments.disks().count() - short.count());
+            self.report.problems.push(format!(
+                "{} is in {} fragments, and {there} of the {k} that are needed are there: what lies in the others cannot be read; \
+                 `hydrafs fsck --repair` saves what can be",
+                pack_path(pack),
+                fragments.cut.erasure
+            ));
+        }
+        let bad = listed.whole.iter().filter(|disk| !whole.has(*disk)).chain(short.iter()).collect();
+        Some((PackKnown::sealed(whole, fragments.map(Arc::new), *summary), bad))
+    }
+
+    fn short_fragments(&self, pack: u64, fragments: &Fragments) -> Vec<usize> {
+        let is_short = |(index, disk): &(usize, usize)| {
+            let file = self.pool.disks[*disk].disk.open(&fragments.name(pack, *index).path(), Open::Read);
+            !file.and_then(|file| file.length()).is_ok_and(|length| length == fragments.cut.file_bytes())
+        };
+        fragments.each().filter(is_short).map(|(_, disk)| disk).collect()
+    }
+
+    async fn fragment_header(&self, name: &FragmentName, disk: usize) -> Result<FragmentHeader, StoreError> {
+        let file = self.pool.disks[disk].disk.open(&name.path(), Open::Read)?;
+        read_header(&file, name).await
+    }
+
+    /// What is in a pack of which only fragments are there; `None` if it is gone.
+    async fn recover_fragments(
+        &mut self,
+        pack: u64,
+        listed: &Listed,
+        is_index_new: bool,
+    ) -> Result<Option<Read>, StoreError> {
+        let mut failure = None;
+        for (name, disk) in &listed.fragments {
+            let whole_bytes = match self.fragment_header(name, *disk).await {
+                Ok(header) => header.cut.whole_bytes,
+                Err(error) => {
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            let fragments = listed.fragments(whole_bytes).expect("there is one");
+            if !fragments.is_readable_on(fragments.disks()) {
+                break;
+            }
+            let joined = Joined::open(self.pool, pack, &fragments, DiskSet::NONE);
+            // One of which the power left a part when it was being removed may be rotten anywhere.
+            match joined.are_enough().await {
+                Err(error) if error.kind == DiskErrorKind::Absent => {
+                    failure = Some(error.into());
+                    break;
+                }
+                read => read?,
+            }
+            let file = joined.into_file();
+            return match scan::read_file(&file, &self.identity.key, pack).await? {
+                scan::Found::Sealed(sealed) => {
+                    self.report.packs_found += 1;
+                    let known = PackKnown::sealed(DiskSet::NONE, Some(Arc::new(fragments)), sealed.summary);
+                    Ok(Some(Read { sealed, known, is_sealed: true }))
+                }
+                scan::Found::Open { .. } => {
+                    let found = "one that has none, and whose fragments are sound";
+                    Err(corrupt("a pack in fragments", file.path(), 0, "a directory", found))
+                }
+            };
+        }
+        if is_index_new || self.pool.missing().is_some() {
+            let found = format!("{} files", listed.fragments.len());
+            return Err(
+                failure.unwrap_or_else(|| corrupt("a pack", &pack_path(pack), 0, "enough fragments of it", found))
+            );
+        }
+        // E-2: what the index does not have was taken out, and these were on a disk that was not there.
+        for (name, disk) in &listed.fragments {
+            let _ = self.pool.disks[*disk].disk.remove(&name.path());
+        }
+        self.report.packs_removed += 1;
+        Ok(None)
+    }
+
     /// Of the disks that a sealed pack is on those where its file is as long as it should be: one that failed, and is back, may have less.
     fn of_full_length(&self, pack: u64, disks: DiskSet, summary: &Summary) -> DiskSet {
         if disks.count() < 2 {
@@ -383,12 +526,8 @@ impl Recovery<'_> {
         if full.is_empty() { disks } else { full }
     }
 
-    /// What is good in a pack, the disks that it is on, and whether it is sealed there; `None` if there is nothing.
-    async fn recover_pack(
-        &mut self,
-        pack: u64,
-        disks: DiskSet,
-    ) -> Result<Option<(SealedPack, DiskSet, bool)>, StoreError> {
+    /// What is good in a pack, and where; `None` if there is nothing.
+    async fn recover_pack(&mut self, pack: u64, disks: DiskSet) -> Result<Option<Read>, StoreError> {
         let (mut found, mut failure) = (Vec::new(), None);
         for disk in disks.iter() {
             match scan::read(&self.pool.disks[disk], &self.identity.key, pack).await {
@@ -417,17 +556,21 @@ impl Recovery<'_> {
             let (_, disks) = kind.get_or_insert((pack, DiskSet::NONE));
             *disks = disks.with(disk);
         }
+        let read = |sealed: SealedPack, disks, is_sealed| {
+            let known = PackKnown::sealed(disks, None, sealed.summary);
+            Ok(Some(Read { sealed, known, is_sealed }))
+        };
         match (sealed, unsealed, removed, failure) {
             (Some(((pack, None), disks)), ..) => {
                 self.report.packs_found += 1;
-                Ok(Some((pack, disks, true)))
+                read(pack, disks, true)
             }
             (Some(((pack, Some(bad_bytes)), disks)), ..) => {
                 self.report.packs_cut += 1;
                 self.report.bytes_cut += bad_bytes;
-                Ok(Some((pack, disks, true)))
+                read(pack, disks, true)
             }
-            (None, Some(((pack, _), disks)), ..) => Ok(Some((pack, disks, false))),
+            (None, Some(((pack, _), disks)), ..) => read(pack, disks, false),
             // Where another disk did not answer nobody knows.
             (None, None, _, Some(error)) => Err(error),
             (None, None, Some(bad_bytes), None) => {
@@ -469,8 +612,8 @@ fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: Di
 }
 
 /// Takes in a pack that the index does not cover. Of its chunks those are named there that have no better copy (O-5).
-async fn take_in(packs: &Packs, mut sealed: SealedPack, disks: DiskSet) {
-    packs.note_known(sealed.pack, disks, sealed.summary);
+async fn take_in(packs: &Packs, mut sealed: SealedPack, known: PackKnown) {
+    packs.note_sealed_at(sealed.pack, known);
     let mut entries = Vec::with_capacity(sealed.entries.len());
     for entry in std::mem::take(&mut sealed.entries) {
         let (address, here) = (entry.header.address, Place::of(sealed.pack, &entry));

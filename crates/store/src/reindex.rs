@@ -63,8 +63,8 @@ impl NewIndex<'_> {
                 if let Some(sealed) = self.read(pack, &known).await? {
                     break Some(sealed);
                 }
-                // It may have left a disk that is drained, for others, since the list was made.
-                match self.packs.known_pack(pack).filter(|now| now.disks() != known.disks()) {
+                // It may have left a disk that is drained, for others, or been cut into fragments, since the list was made.
+                match self.packs.known_pack(pack).filter(|now| !now.is_where(&known)) {
                     Some(now) => known = now,
                     None => break None,
                 }
@@ -83,8 +83,12 @@ impl NewIndex<'_> {
     /// What is in a pack, by its directory on any of its disks, or else by a scan; `None` if it is gone.
     async fn read(&self, pack: u64, known: &PackKnown) -> Result<Option<SealedPack>, StoreError> {
         let (mut scan_found, mut failure) = (None, None);
-        for disk in known.disks().iter() {
-            match scan::read(&self.packs.pool.disks[disk], &self.packs.key, pack).await {
+        for file in self.packs.to_read(pack, known) {
+            let read = match file {
+                Ok(file) => scan::read_file(&file, &self.packs.key, pack).await,
+                Err(error) => Err(error.into()),
+            };
+            match read {
                 Ok(Found::Sealed(sealed)) => return Ok(Some(sealed)),
                 Ok(Found::Open { scanned, .. }) => {
                     scan_found = Some(SealedPack::new(pack, known.summary, scanned.entries));
@@ -92,6 +96,12 @@ impl NewIndex<'_> {
                 Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => failure = Some(error),
                 Err(_) => {}
             }
+        }
+        if scan_found.is_none()
+            && failure.is_none()
+            && let Some(entries) = self.packs.scan_fragments(pack, known).await
+        {
+            scan_found = Some(SealedPack::new(pack, known.summary, entries));
         }
         // Where no disk has it whole, and one does not answer, nobody knows.
         failure.map_or(Ok(scan_found), |error| Err(error.into()))

@@ -19,9 +19,8 @@ use bytes::Bytes;
 use platform::disk::{DiskError, DiskErrorKind, Open};
 
 use crate::chunk::{Packed, mended};
-use crate::disks::DiskSet;
 use crate::failure::{StoreError, refused};
-use crate::format::{ChunkHeader, DAMAGED_SUFFIX, Entry, PACKS, Place, pack_path};
+use crate::format::{ChunkHeader, Entry, PACKS, Place};
 use crate::identity;
 use crate::level::Level;
 use crate::pace::{Pace, Share};
@@ -109,15 +108,20 @@ impl Store {
                 (told, false) => Ok(format!("{told}; {}", self.replace_pack(pack).await?)),
             },
             Remedy::Copy { disk, pack } => {
-                let _work = self.copy_work.lock().await;
-                match self.copy_pack(pack, disk, &Pace::new(&self.platform, &|| Share::FULL, &|| true)).await {
+                let work = self.copy_work.lock().await;
+                let written = self.write_again(pack, disk, &Pace::new(&self.platform, &|| Share::FULL, &|| true)).await;
+                drop(work);
+                match written {
                     Ok(()) => Ok("written".to_owned()),
                     // Not all of it is good on any disk: what is good somewhere is saved.
                     Err(StoreError::Corrupt { .. }) => self.replace_pack(pack).await,
                     Err(error) => Err(error),
                 }
             }
-            Remedy::Copies { pack } => self.restore_pack(pack).await,
+            Remedy::Copies { pack } => match self.restore_pack(pack).await {
+                Err(StoreError::Corrupt { .. }) => self.replace_pack(pack).await,
+                restored => restored,
+            },
             Remedy::Pack { pack } => self.replace_pack(pack).await,
             Remedy::Forget { pack } => self.forget_pack(pack).await,
             Remedy::Trees { .. } => Ok("nothing to do in the store".to_owned()),
@@ -202,9 +206,11 @@ impl Store {
 
     /// F-1, step by step.
     async fn replace_pack(&self, pack: u64) -> Result<String, StoreError> {
+        // Its files are the same ones until they are gone.
+        let _no_copies = self.copy_work.lock().await;
         let _no_reclaim = self.reclaim_work.lock().await;
         self.settle_into_index().await?;
-        let Some(known) = self.packs.known().remove(&pack) else { return Ok("it is gone already".to_owned()) };
+        let Some(known) = self.packs.known_pack(pack) else { return Ok("it is gone already".to_owned()) };
         let is_waiting = self.packs.sealed_waiting().iter().any(|sealed| sealed.pack == pack);
         if is_waiting || matches!(known.state, PackState::Open(_)) {
             let cause = format!("{} cannot be sealed, or the index does not take it", self.packs.path_of(pack));
@@ -218,7 +224,7 @@ impl Store {
         self.settle_into_index().await?;
         saved.answered()?;
         let Saved { copied, lost, .. } = saved;
-        self.take_away(pack, known.disks(), lost == 0 && contents.is_complete)?;
+        self.take_away(pack, &known, lost == 0 && contents.is_complete)?;
         let addresses = contents.entries.iter().map(|entry| entry.header.address).collect();
         self.forget(pack, addresses, lost > 0).await?;
         Ok(match lost {
@@ -243,8 +249,12 @@ impl Store {
     /// What a pack should hold: its directory says it, or else a scan and the index.
     async fn contents(&self, pack: u64, known: &PackKnown) -> Result<Contents, StoreError> {
         let (mut entries, mut error) = (Vec::<Entry>::new(), None);
-        for disk in known.disks().iter() {
-            match scan::read(&self.pool.disks[disk], self.key(), pack).await {
+        for file in self.packs.to_read(pack, known) {
+            let read = match file {
+                Ok(file) => scan::read_file(&file, self.key(), pack).await,
+                Err(error) => Err(error.into()),
+            };
+            match read {
                 Ok(Found::Sealed(sealed)) => {
                     return Ok(Contents { entries: sealed.entries, is_complete: true, error: None });
                 }
@@ -253,6 +263,9 @@ impl Store {
                 Err(StoreError::Disk(failure)) if failure.kind != DiskErrorKind::Absent => error = Some(failure),
                 Err(_) => {}
             }
+        }
+        if let Some(lying) = self.packs.scan_fragments(pack, known).await {
+            entries.extend(lying);
         }
         entries.sort_by_key(|entry| entry.offset);
         entries.dedup_by_key(|entry| entry.offset);
@@ -330,18 +343,19 @@ impl Store {
     }
 
     /// Removes the files of a pack, or sets them aside for a person.
-    fn take_away(&self, pack: u64, disks: DiskSet, is_saved: bool) -> Result<(), StoreError> {
-        let path = pack_path(pack);
-        for disk in disks.iter() {
-            let on = &self.pool.disks[disk].disk;
+    fn take_away(&self, pack: u64, known: &PackKnown, is_saved: bool) -> Result<(), StoreError> {
+        let files = known.files(pack);
+        let is_alone = files.len() == 1;
+        for file in files {
+            let on = &self.pool.disks[file.disk].disk;
             let gone = match is_saved {
-                true => on.remove(&path),
-                false => on.rename(&path, &format!("{PACKS}/{pack:016x}{DAMAGED_SUFFIX}")),
+                true => on.remove(&file.path()),
+                false => on.rename(&file.path(), &file.damaged_path()),
             };
             match gone.and_then(|()| on.sync_directory(PACKS)) {
                 // On one of several disks it may be what was wrong with it.
-                Err(error) if error.kind == DiskErrorKind::Absent && disks.count() > 1 => {}
-                gone => gone.map_err(|error| self.pool.failed(disk, error, &self.counters))?,
+                Err(error) if error.kind == DiskErrorKind::Absent && !is_alone => {}
+                gone => gone.map_err(|error| self.pool.failed(file.disk, error, &self.counters))?,
             }
         }
         Ok(())
@@ -350,8 +364,8 @@ impl Store {
     async fn forget_pack(&self, pack: u64) -> Result<String, StoreError> {
         let _no_reclaim = self.reclaim_work.lock().await;
         if let Some(known) = self.packs.known().get(&pack) {
-            for disk in known.disks().iter() {
-                match self.pool.disks[disk].disk.open(&pack_path(pack), Open::Read) {
+            for file in known.files(pack) {
+                match self.pool.disks[file.disk].disk.open(&file.path(), Open::Read) {
                     Ok(_) => return Ok("it is there again".to_owned()),
                     Err(error) if error.kind == DiskErrorKind::Absent => {}
                     Err(error) => return Err(error.into()),

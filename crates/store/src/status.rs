@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::format::{Class, Summary};
+use crate::level::Erasure;
 use crate::pack::PackState;
+use crate::pack::fragments::Fragments;
 use crate::pool::{Part, Pool};
 use crate::scrub::ScrubStatus;
 use crate::store::Store;
@@ -39,6 +41,10 @@ pub struct DiskStatus {
     pub chunks: u64,
     /// Content of those.
     pub content_bytes: u64,
+    /// Fragments of packs on it.
+    pub fragments: u64,
+    /// Bytes of those.
+    pub fragment_bytes: u64,
     /// What lies on no other disk.
     pub alone: MissingStatus,
     /// Whether the journal lies on it.
@@ -84,6 +90,23 @@ impl MissingStatus {
     }
 }
 
+/// Packs that are in fragments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CutStatus {
+    /// Packs.
+    pub packs: u64,
+    /// Bytes of headers and chunks in them.
+    pub pack_bytes: u64,
+    /// Fragments of them that are there.
+    pub fragments: u64,
+    /// Bytes of those.
+    pub fragment_bytes: u64,
+    /// What the settings ask for.
+    pub asked: Option<Erasure>,
+    /// How many disks more that takes: until they are there content lies in copies.
+    pub disks_lacking: u64,
+}
+
 /// A store at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStatus {
@@ -100,6 +123,8 @@ pub struct StoreStatus {
     pub missing: MissingStatus,
     /// What is on fewer disks than it should be.
     pub lacking: MissingStatus,
+    /// What is in fragments. In `data` too.
+    pub cut: CutStatus,
     /// Packs of trees.
     pub metadata: ClassStatus,
     /// Packs of file content.
@@ -134,6 +159,24 @@ impl StoreStatus {
     }
 }
 
+impl StoreStatus {
+    fn count_fragments(&mut self, fragments: &Fragments, summary: &Summary, is_cut: bool) {
+        let bytes = fragments.cut.file_bytes();
+        for (_, number) in fragments.each() {
+            if let Some(disk) = self.disks.iter_mut().find(|disk| disk.number == number as u64) {
+                disk.fragments += 1;
+                disk.fragment_bytes += bytes;
+            }
+        }
+        if is_cut {
+            self.cut.packs += 1;
+            self.cut.pack_bytes += u64::from(summary.data_bytes);
+            self.cut.fragments += fragments.each().count() as u64;
+            self.cut.fragment_bytes += fragments.each().count() as u64 * bytes;
+        }
+    }
+}
+
 impl Store {
     /// Whether a disk is missing: what is not found may lie there.
     #[must_use]
@@ -160,6 +203,9 @@ impl Store {
             ..StoreStatus::default()
         };
         (status.generation, status.covered) = self.newest_superblock();
+        status.cut.asked = self.options.fragments;
+        let asked = self.options.fragments.map_or(0, Erasure::count);
+        status.cut.disks_lacking = asked.saturating_sub(self.pool.takers().count()) as u64;
         for known in self.packs.known().into_values() {
             let summary = match &known.state {
                 PackState::Open(pack) => pack.summary(),
@@ -177,11 +223,14 @@ impl Store {
                     disk.pack_bytes += u64::from(summary.data_bytes);
                     disk.chunks += u64::from(summary.count);
                     disk.content_bytes += summary.raw_bytes;
-                    if disks.count() == 1 {
+                    if disks.count() == 1 && known.fragments().is_none() {
                         disk.alone.add(&summary);
                     }
                 }
-                if disks.iter().filter(|disk| self.pool.disks[*disk].is_good()).count() < self.packs.wanted(&summary) {
+                if let Some(fragments) = known.fragments() {
+                    status.count_fragments(fragments, &summary, known.is_cut());
+                }
+                if self.packs.is_short(&known, &summary) {
                     status.lacking.add(&summary);
                 }
             }

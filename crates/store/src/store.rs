@@ -223,25 +223,37 @@ impl Store {
         Ok(raised)
     }
 
-    /// Has trees and the journal lie on so many disks at least from now on: as many as content of any file is asked to. Whether they did not
+    /// Has trees and the journal survive as much at least from now on as content of any file is asked to. Whether they did not
     /// before: what is stored already is brought there by [`Store::restore_copies`].
     ///
     /// # Errors
     /// `Refused` where there are not so many disks; why it could not be noted.
-    pub async fn raise_floor(&self, copies: u8) -> Result<bool, StoreError> {
-        let (takers, most) = (self.pool.takers().count(), COPIES_MAX);
-        if usize::from(copies) > takers || copies > most {
-            let why = format!(
-                "{copies} copies are asked for, and {takers} disks take something; {most} copies are the most there can be."
-            );
-            return Err(refused("the node", why, "Add disks first (`hydrafs disk add`), or ask for fewer copies."));
-        }
+    pub async fn raise_floor(&self, resilience: Resilience) -> Result<bool, StoreError> {
+        let takers = self.pool.takers().count();
+        let refuse = |why: String| {
+            let advice = "Add disks first (`hydrafs disk add`), or ask for fewer.";
+            Err(refused("the node", format!("{why}, and {takers} disks take something."), advice))
+        };
+        let copies = match resilience {
+            Resilience::OfNode => return Ok(false),
+            Resilience::Copies(copies) if usize::from(copies) > takers || copies > COPIES_MAX => {
+                return refuse(format!("{copies} copies are asked for, of {COPIES_MAX} at most"));
+            }
+            Resilience::Copies(copies) => copies,
+            Resilience::Fragments(erasure) if erasure.count() > takers => {
+                let count = erasure.count();
+                return refuse(format!(
+                    "{erasure} fragments are asked for, each on a disk of its own: {count} disks are needed"
+                ));
+            }
+            Resilience::Fragments(erasure) => erasure.copies(),
+        };
         // Who comes second finds it noted.
         let _work = self.disk_work.lock().await;
-        if copies <= self.packs.floor() {
+        let before = self.packs.floor();
+        if copies <= before {
             return Ok(false);
         }
-        let before = self.packs.floor();
         self.packs.set_floor(copies);
         self.journal.set_copies(copies);
         let noted = self.renew_root().await;
@@ -692,9 +704,15 @@ impl Store {
     /// Room for chunks, each as often as it is stored, on all good disks together, without the reserves.
     #[must_use]
     pub fn space(&self) -> Space {
-        let copies = self.packs.copies_now(self.packs.level(Class::Data, Resilience::OfNode)) as u64;
+        let level = self.packs.level(Class::Data, Resilience::OfNode);
         let space = self.pool.space();
-        Space { total: space.total / copies, free: space.free / copies, ..space }
+        let erasure = level.erasure().filter(|erasure| self.pool.takers().count() >= erasure.count());
+        let (of, from) = match erasure {
+            Some(erasure) => (u64::from(erasure.data()), erasure.count() as u64),
+            None => (1, self.packs.copies_now(level) as u64),
+        };
+        let part = |bytes: u64| bytes / from * of + bytes % from * of / from;
+        Space { total: part(space.total), free: part(space.free), ..space }
     }
 
     /// What data leaves free on the disk that has the index, for journal, index and trees.

@@ -5,6 +5,7 @@
 //! - `crash`: random operations, a power cut at a random one, and what must be there afterwards
 //! - `degraded`: a disk is missing, and comes back
 //! - `faults`: disks that err, flip and lose
+//! - `fragments`: packs in fragments, any of which may fail, lie or go
 //! - `full`: disks that fill up
 //! - `check`: damage is found and named
 //! - `levels`: what asks for more or fewer copies than the rest
@@ -21,6 +22,7 @@ mod copies;
 mod crash;
 mod degraded;
 mod faults;
+mod fragments;
 mod full;
 mod hostile;
 mod levels;
@@ -56,6 +58,7 @@ pub(crate) fn options() -> Options {
         run_bytes: 1 << 20,
         segment_bytes: 0,
         copies: 1,
+        fragments: None,
         compression: Compression::Zstd(1),
         reserve_bytes: 8 << 20,
         gives_up_frames: false,

@@ -34,12 +34,22 @@ pub(super) fn attributes(file: FileId) -> Attributes {
     }
 }
 
+fn fragments(data: u8, parity: u8) -> store::Resilience {
+    store::Resilience::Fragments(store::Erasure::new(data, parity).unwrap())
+}
+
 pub(super) fn changes() -> Vec<Change> {
     let chunk = Extent::Chunk { address: ChunkAddress([9; 32]), skip: 5, chunk_bytes: 100 };
     let now = Timestamp::new(1, 2);
     vec![
         Change::Create { attributes: attributes(FileId::main(77)), target: Bytes::from_static(b"../target") },
         Change::Attributes(attributes(FileId::main(77))),
+        Change::Attributes(Attributes { resilience: fragments(16, 4), ..attributes(FileId::main(77)) }),
+        Change::Attributes(Attributes {
+            resilience: fragments(2, 1),
+            is_preallocated: false,
+            ..attributes(FileId::main(77))
+        }),
         Change::Write {
             size: 9,
             mode: 0o600,

@@ -17,11 +17,14 @@ use crate::failure::Failure;
 #[command(after_help = "Examples:\n  \
     hydrafs policy get /mnt/photos\n  \
     hydrafs policy set --copies 3 --recursive /mnt/photos   what is there, and what will be\n  \
+    hydrafs policy set --fragments 4+2 --recursive /mnt/videos   two of six disks may fail, for half as much room again\n  \
     hydrafs policy set --copies 1 /mnt/scratch              what will be made there\n  \
-    hydrafs policy set --copies node /mnt/scratch           as `storage.copies` in the settings says, again\n\n\
+    hydrafs policy set --copies node /mnt/scratch           as `storage` in the settings says, again\n\n\
     More copies: content that is there is stored anew where it lies on too few disks; names, trees and the journal follow in the\n\
     background. Fewer copies: what was written before stays as it is. Content that several files share has the copies of the one that\n\
-    asks for most.")]
+    asks for most.\n\n\
+    k+m fragments survive the loss of any m of their disks, as m+1 copies do. Content lies in so many copies first, and is cut into\n\
+    fragments in the background. Names and trees stay in copies.")]
 pub(super) struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -37,13 +40,17 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Ask for so many copies.
+    /// Ask for so many copies, or for fragments.
+    #[command(group(clap::ArgGroup::new("what").required(true).args(["copies", "fragments"])))]
     Set {
         /// A file or directory in a mount.
         path: PathBuf,
         /// 1 to 8, each on a disk of its own; `node`: as the settings say.
         #[arg(long, value_parser = parse_copies)]
-        copies: Copies,
+        copies: Option<Copies>,
+        /// k+m: in k fragments and m of parity, each on a disk of its own, any k of which are enough.
+        #[arg(long, value_name = "K+M")]
+        fragments: Option<file::Erasure>,
         /// Everything below it too.
         #[arg(long)]
         recursive: bool,
@@ -66,11 +73,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         Verb::Get { path, json } => {
             let held = Held::open(path, "cannot show the policy")?;
             let info = held.daemon.ask(&Request::Info { inode: held.inode }, super::remark)?;
-            if *json { super::say_json(&json!({ "copies": info["copies"] })) } else { super::say(words(&info)) }
+            if *json {
+                super::say_json(&json!({ "copies": info["copies"], "fragments": info["fragments"] }))
+            } else {
+                super::say(words(&info))
+            }
         }
-        Verb::Set { path, copies, recursive } => {
+        Verb::Set { path, copies, fragments, recursive } => {
             let held = Held::open(path, "cannot set the policy")?;
-            let request = Request::PolicySet { inode: held.inode, copies: *copies, recursive: *recursive };
+            let fragments = fragments.map(|erasure| erasure.to_string());
+            let (inode, copies, recursive) = (held.inode, copies.flatten(), *recursive);
+            let request = Request::PolicySet { inode, copies, fragments, recursive };
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             let answer = held.daemon.ask(&request, |progress| bar.set_message(progress.to_owned()));
             bar.finish_and_clear();
@@ -84,6 +97,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// What is asked for a file that was described.
 pub(super) fn words(info: &Value) -> String {
+    if let Some(fragments) = info["fragments"].as_str() {
+        return format!("{fragments} fragments");
+    }
     match info["copies"].as_u64() {
         None => "as many copies as the settings say".to_owned(),
         Some(1) => "one copy".to_owned(),

@@ -85,6 +85,7 @@ fn lines(status: &Value) -> Vec<String> {
             mount => format!("mount     {} ({})", text(mount, "/point"), text(mount, "/transport")),
         });
         lines.extend(stored(status));
+        lines.extend(fragments(&status["fragments"]));
     } else {
         lines.push("daemon    none runs: `hydrafs mount` or `hydrafs serve` starts one".to_owned());
     }
@@ -99,11 +100,15 @@ fn lines(status: &Value) -> Vec<String> {
             0 => String::new(),
             packs => format!(", {packs} packs with {}", bytes(disk, "/pack_bytes")),
         };
+        let fragments = match number(disk, "/fragments") {
+            0 => String::new(),
+            fragments => format!(", {fragments} fragments with {}", bytes(disk, "/fragment_bytes")),
+        };
         let free = match number(disk, "/total_bytes") {
             0 => String::new(),
             _ => format!(", {} of {} free", bytes(disk, "/free_bytes"), bytes(disk, "/total_bytes")),
         };
-        lines.push(format!("disk      {}: {}{free}{packs}", text(disk, "/path"), text(disk, "/health")));
+        lines.push(format!("disk      {}: {}{free}{packs}{fragments}", text(disk, "/path"), text(disk, "/health")));
         lines.extend(at_risk(&disk["at_risk"]));
     }
     let lacking = &status["lacking"];
@@ -147,6 +152,20 @@ fn at_risk(risk: &Value) -> Vec<String> {
         format!("  works   {}", text(risk, "/works")),
         format!("  to do   {}", text(risk, "/advice")),
     ]
+}
+
+/// What is in fragments, if anything is or should be.
+fn fragments(fragments: &Value) -> Option<String> {
+    let asked = fragments["asked"].as_str().unwrap_or_default();
+    let lacking = match number(fragments, "/disks_lacking") {
+        0 => String::new(),
+        more => format!("; {asked} takes {more} disks more, until then content lies in copies that survive as much"),
+    };
+    let (packs, stored) = (number(fragments, "/packs"), number(fragments, "/fragment_bytes"));
+    (packs > 0 || !asked.is_empty()).then(|| {
+        let whole = bytes(fragments, "/stored_bytes");
+        format!("fragments {packs} packs with {whole}, in {}{lacking}", Bytes(stored))
+    })
 }
 
 /// What is stored, and what waits to be.

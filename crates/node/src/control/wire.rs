@@ -120,8 +120,11 @@ pub enum Request {
     PolicySet {
         /// `st_ino`.
         inode: u64,
-        /// On so many disks; none: as the settings say.
+        /// On so many disks; none: as the settings say, or as `fragments`.
         copies: Option<u8>,
+        /// In so many fragments, such as 4+2.
+        #[serde(default)]
+        fragments: Option<String>,
         /// And for everything below it.
         recursive: bool,
     },
@@ -241,7 +244,7 @@ mod tests {
             Request::Receive { name: None },
             Request::Gc { dry_run: true, thorough: true, share: Some(1) },
             Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
-            Request::PolicySet { inode: 2, copies: None, recursive: true },
+            Request::PolicySet { inode: 2, copies: None, fragments: Some("4+2".into()), recursive: true },
             Request::DiskAdd { path: "/a \"b\"".into() },
             Request::DiskDrain { disk: 3, dry_run: true, stop: false, share: None },
             Request::DiskRemove { disk: 63, accept_loss: true },

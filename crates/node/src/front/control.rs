@@ -321,7 +321,9 @@ impl Handler for Control {
             Request::Scrub { dry_run, older_than_seconds, share } => {
                 self.scrub(Duration::from_secs(older_than_seconds), share, dry_run, progress)
             }
-            Request::PolicySet { inode, copies, recursive } => self.set_policy(inode, copies, recursive, progress),
+            Request::PolicySet { inode, copies, fragments, recursive } => {
+                self.set_policy(inode, (copies, fragments.as_deref()), recursive, progress)
+            }
             Request::DiskAdd { path } => self.add_disk(&path),
             Request::DiskDrain { disk, dry_run: true, .. } => self.drain_plan(disk),
             Request::DiskDrain { disk, stop: true, .. } => self.take_part_again(disk),

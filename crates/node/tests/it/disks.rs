@@ -32,7 +32,11 @@ struct Writer {
 
 impl Writer {
     fn start(point: &Path) -> Writer {
-        let (is_over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        Writer::start_at(point, 0)
+    }
+
+    fn start_at(point: &Path, first: u64) -> Writer {
+        let (is_over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(first)));
         let (point, ends, counts) = (point.to_owned(), is_over.clone(), count.clone());
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::SeqCst) {
@@ -261,5 +265,115 @@ fn with_two_copies_a_disk_that_is_wiped_under_programs_costs_nothing() {
     succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), path, point.as_os_str()]);
     let mounted = Mounted::running(&node, &point);
     expect_files(&point, count);
+    mounted.umount();
+}
+
+/// Everything in the folder of a disk goes, also what comes while it goes.
+fn wipe(disk: &Path) {
+    loop {
+        let entries: Vec<PathBuf> = fs::read_dir(disk).expect("a disk").flatten().map(|entry| entry.path()).collect();
+        if entries.is_empty() {
+            return;
+        }
+        for entry in entries {
+            let _ = if entry.is_dir() { fs::remove_dir_all(entry) } else { fs::remove_file(entry) };
+        }
+    }
+}
+
+/// When the mender has cut what is sealed, or begun to.
+fn wait_for_fragments(node: &Path) {
+    let node = node.to_owned();
+    within("fragments are made", move || {
+        loop {
+            let status = succeed(&[OsStr::new("status"), OsStr::new("--json"), node.as_os_str()]);
+            let status: Value = serde_json::from_str(&status).expect("JSON");
+            if status["fragments"]["packs"].as_u64().expect("a number") > 0 {
+                return;
+            }
+        }
+    });
+}
+
+/// Two of six disks are wiped under a writer; the node goes on, is opened without them, gets others, and has all.
+#[test]
+fn with_fragments_two_of_six_disks_that_are_wiped_cost_nothing() {
+    for wiped in [[0, 1], [2, 5]] {
+        let folder = Folder::new("fragments");
+        let disks = ["a", "b", "c", "d", "e", "f"].map(|name| folder.join(name));
+        let named: Vec<&PathBuf> = disks.iter().collect();
+        let (node, point) = (init(&folder, &named), folder.make("m"));
+        fs::write(node.join("hydrafs.toml"), "[storage]\nfragments = \"4+2\"\n").expect("room");
+        let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+        let path = node.as_os_str();
+        let writer = Writer::start(&point);
+        writer.go_on(60);
+        let old = writer.end();
+        // What is closed is sealed, and what is sealed is cut.
+        mounted.restart();
+        wait_for_fragments(&node);
+        let writer = Writer::start_at(&point, old);
+        writer.go_on(20);
+        wiped.iter().for_each(|number| wipe(&disks[*number]));
+        writer.go_on(20);
+        let count = writer.end();
+        expect_files(&point, count);
+        mounted.kill();
+        succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), path, point.as_os_str()]);
+        let mounted = Mounted::running(&node, &point);
+        expect_files(&point, count);
+        for number in wiped.map(|disk| disk.to_string()) {
+            // The index was on the first.
+            let said = disk(&[OsStr::new("remove"), OsStr::new("--accept-loss"), path, OsStr::new(&number)]);
+            assert!(said.contains(&format!("removed disk {number}")), "{said}");
+        }
+        for new in ["g", "h"] {
+            assert!(disk(&[OsStr::new("add"), path, folder.join(new).as_os_str()]).contains("added disk "));
+        }
+        let repaired = hydrafs(&[OsStr::new("fsck"), OsStr::new("--deep"), OsStr::new("--repair"), path]);
+        let report = String::from_utf8_lossy(&repaired.stdout).into_owned();
+        assert!(repaired.status.success() && report.contains("all is well"), "{report}");
+        expect_files(&point, count);
+        mounted.umount();
+        // Any two others may go now.
+        for gone in [&disks[3], &disks[4]] {
+            fs::rename(gone, folder.join(format!("lost-{}", gone.file_name().expect("a name").display())))
+                .expect("ours");
+        }
+        succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), path, point.as_os_str()]);
+        let mounted = Mounted::running(&node, &point);
+        expect_files(&point, count);
+        mounted.umount();
+    }
+}
+
+#[test]
+fn fragments_are_asked_for_by_directory_and_refused_where_disks_are_too_few() {
+    let folder = Folder::new("fragment-policy");
+    let disks = ["a", "b", "c"].map(|name| folder.join(name));
+    let (node, point) = (init(&folder, &[&disks[0], &disks[1], &disks[2]]), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let safe = point.join("safe");
+    fs::create_dir(&safe).expect("room");
+    let policy = |arguments: &[&str]| {
+        let arguments = arguments.iter().map(OsStr::new).chain([safe.as_os_str()]);
+        hydrafs(&[OsStr::new("policy")].into_iter().chain(arguments).collect::<Vec<_>>())
+    };
+    let told = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let few = policy(&["set", "--fragments", "4+2"]);
+    assert!(
+        !few.status.success() && told(&few).contains("6 disks are needed, and 3 disks take something"),
+        "{}",
+        told(&few)
+    );
+    let both = policy(&["set", "--fragments", "2+1", "--copies", "2"]);
+    assert!(!both.status.success() && told(&both).contains("cannot be used with"), "{}", told(&both));
+    let wrong = policy(&["set", "--fragments", "2"]);
+    assert!(!wrong.status.success() && told(&wrong).contains("expected k+m such as 4+2"), "{}", told(&wrong));
+    assert!(policy(&["set", "--fragments", "2+1"]).status.success());
+    fs::write(safe.join("f"), bytes(1)).expect("room");
+    for of in [safe.clone(), safe.join("f")] {
+        assert!(succeed(&[OsStr::new("policy"), OsStr::new("get"), of.as_os_str()]).contains("2+1 fragments"));
+    }
     mounted.umount();
 }

@@ -82,7 +82,7 @@ impl Check<'_> {
             return self.problem("HF0012", "the index", at, words, REMEDY);
         };
         // Without its directory there is nothing to compare with, and that was told already.
-        let Some(named) = self.directory(pack, known.disks()).await else { return };
+        let Some(named) = self.directory(pack, &known).await else { return };
         let strange = indexed.iter().find(|(address, place)| !named.contains(&(*address, place.offset)));
         if let Some((address, place)) = strange {
             let expected = format!("the directory of pack {pack:016x}");

@@ -13,8 +13,10 @@ use crate::chunk::verify;
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
-    ChunkHeader, DAMAGED_SUFFIX, Entry, PACK_SUFFIX, PACKS, PackHeader, Place, Unfit, number_of, pack_path,
+    ChunkHeader, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place,
+    Unfit, number_of, pack_path,
 };
+use crate::pack::fragments::{Fragments, Joined, read_blocks, read_header};
 use crate::pack::scan::{read_directory, read_footer};
 use crate::pack::{Member, OpenPack, PackKnown, PackState};
 use crate::remedy::Remedy;
@@ -61,17 +63,39 @@ impl Check<'_> {
             Depth::Deep => u64::from(known.summary.data_bytes),
             Depth::Shallow => u64::from(known.summary.count) * Entry::BYTES as u64,
         };
-        of_one * known.disks().count() as u64
+        let fragments = known.fragments().map_or(0, |fragments| match self.depth {
+            // Each by itself, and what they make.
+            Depth::Deep => fragments.cut.all_bytes() + of_one,
+            Depth::Shallow => of_one,
+        });
+        of_one * known.disks().count() as u64 + fragments
     }
 
     pub(crate) async fn sealed(&mut self, pack: u64, known: &PackKnown) {
+        let (mut known, before) = (known.clone(), self.report.problems.len());
+        loop {
+            self.sealed_at(pack, &known).await;
+            let now = self.store.packs.known_pack(pack);
+            match now.filter(|now| self.report.problems.len() > before && !now.is_where(&known)) {
+                // It was cut into fragments meanwhile, or left a disk.
+                Some(now) => known = now,
+                None => return,
+            }
+            self.report.problems.truncate(before);
+        }
+    }
+
+    async fn sealed_at(&mut self, pack: u64, known: &PackKnown) {
         let disks = known.disks();
         let mut is_compared = false;
+        if let Some(fragments) = known.fragments() {
+            is_compared = self.fragments(pack, known, fragments).await.is_some();
+        }
         for disk in disks.iter() {
             is_compared |= self.sealed_on(disk, pack, known, !is_compared).await.is_some();
         }
         // The mender sees it without reading anything.
-        if self.pace.is_none() && disks.count() < usize::from(known.summary.level.copies()) {
+        if self.pace.is_none() && !known.is_cut() && disks.count() < usize::from(known.summary.level.copies()) {
             let words =
                 (format!("a pack on {} disks", known.summary.level.copies()), format!("one on {}", disks.count()));
             let remedy = Some(Remedy::Copies { pack });
@@ -129,6 +153,102 @@ impl Check<'_> {
             self.contents(&file, pack, &entries, remedy).await;
         }
         Some(())
+    }
+
+    /// A pack in fragments: each by itself, and what they make. `Some` if that has a directory, which was compared with the index.
+    async fn fragments(&mut self, pack: u64, known: &PackKnown, fragments: &Arc<Fragments>) -> Option<()> {
+        for (index, disk) in fragments.each() {
+            let is_good = self.store.pool.disks[disk].is_good();
+            let remedy = is_good.then_some(Remedy::Copy { disk, pack });
+            let name = fragments.name(pack, index);
+            let path = format!("{}/{}", self.store.pool.disks[disk].disk.path(), name.path());
+            match self.fragment(&name, fragments, disk).await {
+                Ok(bytes) => self.report.bytes += bytes,
+                Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Absent => {
+                    self.problem("HF0021", "a fragment", (path, 0), ("a fragment of a pack", "no such file"), remedy);
+                }
+                Err(error) => match error {
+                    StoreError::Corrupt { what, offset, expected, found, .. } => {
+                        self.problem("HF0021", what, (path, offset), (expected, found), remedy);
+                    }
+                    error => self.problem("HF0021", "a fragment", (path, 0), ("to read it", error), remedy),
+                },
+            }
+        }
+        let lacking = fragments.lacking_on(fragments.disks()).count();
+        if self.pace.is_none() && known.is_cut() && lacking > 0 {
+            let count = fragments.cut.erasure.count();
+            let words = (format!("a pack in {count} fragments"), format!("{} of them", count - lacking));
+            let remedy = Some(Remedy::Copies { pack });
+            self.problem("HF0020", "a pack", (self.store.packs.path_of(pack), 0), words, remedy);
+        }
+        let joined = Joined::open(&self.store.pool, pack, fragments, self.store.packs.suspect_on(pack)).into_file();
+        let remedy = Some(Remedy::Pack { pack });
+        let path = joined.path().to_owned();
+        let directory = match read_footer(&joined, pack).await {
+            Ok(Ok(footer)) => read_directory(&joined, &footer).await,
+            Ok(Err(unfit)) => Err(corrupt("the footer of a pack", &path, 0, unfit.expected, unfit.found)),
+            Err(error) => Err(error),
+        };
+        let entries = match directory {
+            Ok(entries) => entries,
+            Err(StoreError::Disk(error)) => {
+                self.problem("HF0009", "a pack", (path, 0), ("enough fragments of it", error), remedy);
+                return None;
+            }
+            Err(error) => {
+                self.failed("HF0006", path, error, remedy);
+                return None;
+            }
+        };
+        self.report.chunks += entries.len() as u64;
+        self.compare(pack, &path, &entries);
+        if self.depth == Depth::Deep {
+            self.contents(&joined, pack, &entries, remedy).await;
+        }
+        Some(())
+    }
+
+    /// The file of one fragment; the bytes that were read.
+    async fn fragment(&self, name: &FragmentName, fragments: &Fragments, disk: usize) -> Result<u64, StoreError> {
+        let file = self.store.pool.disks[disk].disk.open(&name.path(), Open::Read)?;
+        let (cut, index) = (fragments.cut, usize::from(name.index));
+        file.forget(0, cut.file_bytes());
+        let header = read_header(&file, name).await?;
+        let expected = FragmentHeader { node_identity: self.store.pool.node_identity, cut, ..header.clone() };
+        if header != expected {
+            return Err(corrupt(
+                "the header of a fragment",
+                file.path(),
+                0,
+                format!("{expected:?}"),
+                format!("{header:?}"),
+            ));
+        }
+        let sums_at = cut.sums_at(&(0..cut.blocks()));
+        let mut sums = vec![0; usize::try_from(sums_at.end - sums_at.start).expect("few bytes for each block")];
+        file.read_exact_at(sums_at.start, &mut sums).await?;
+        let found = FragmentHeader::sum_of_sums(name.pack, name.index, &sums);
+        if found != header.sums {
+            let (expected, found) = (format!("checksum {:016x}", header.sums), format!("{found:016x}"));
+            return Err(corrupt("the checksums of a fragment", file.path(), sums_at.start, expected, found));
+        }
+        if self.depth == Depth::Shallow {
+            return Ok(sums_at.end);
+        }
+        let step = PACED_STEP_BYTES / Cut::BLOCK_BYTES;
+        for start in (0..cut.blocks()).step_by(usize::try_from(step).expect("some blocks")) {
+            if let Some(pace) = self.pace {
+                pace.step().await;
+            }
+            let blocks = start..(start + step).min(cut.blocks());
+            if read_blocks(&file, &cut, (name.pack, index), &blocks).await.is_err() {
+                // A bit that flipped on its way here may be right the next time.
+                file.forget(0, cut.file_bytes());
+                read_blocks(&file, &cut, (name.pack, index), &blocks).await?;
+            }
+        }
+        Ok(cut.file_bytes())
     }
 
     /// A pack of which the disk does not give everything: what it gives can be copied.
@@ -281,7 +401,12 @@ impl Check<'_> {
             };
             for name in names {
                 let pack = number_of(&name, PACK_SUFFIX);
-                if number_of(&name, DAMAGED_SUFFIX).is_some()
+                if let Some(fragment) = FragmentName::of(&name) {
+                    if !self.has_fragment(&fragment, number) {
+                        strangers.push((number, name, Some(fragment.pack)));
+                    }
+                } else if number_of(&name, DAMAGED_SUFFIX).is_some()
+                    || FragmentName::of_damaged(&name).is_some()
                     || pack.is_some_and(|pack| !store.packs.is_on(pack, number))
                 {
                     strangers.push((number, name, pack));
@@ -306,6 +431,15 @@ impl Check<'_> {
                         ("no such file", "what could not be saved of a pack; remove it when you have looked at it");
                     self.problem("HF0017", "a pack that was set aside", (path, 0), words, None);
                 }
+                Some(_) if let Some(fragment) = FragmentName::of(&name) => {
+                    if !self.has_fragment(&fragment, number) && disk.open(&fragment.path(), Open::Read).is_ok() {
+                        let words = (
+                            "a fragment that the store knows",
+                            "one that belongs to no pack it has, or is elsewhere too",
+                        );
+                        self.problem("HF0008", "a fragment", (path, 0), words, None);
+                    }
+                }
                 Some(pack) if !store.packs.is_on(pack, number) && disk.open(&pack_path(pack), Open::Read).is_ok() => {
                     let words = ("a pack that the store knows", "one that was left alone when the store was opened");
                     // Two of one number: only a person knows which is the copy. P-1 for the disk.
@@ -318,20 +452,17 @@ impl Check<'_> {
         }
     }
 
-    /// The entries of a sealed pack, for a second look.
-    pub(super) async fn directory(&self, pack: u64, disks: DiskSet) -> Option<BTreeSet<(ChunkAddress, u32)>> {
-        for disk in disks.iter() {
-            if let Some(found) = self.directory_on(pack, disk).await {
-                return Some(found);
-            }
-        }
-        None
+    fn has_fragment(&self, name: &FragmentName, disk: usize) -> bool {
+        let known = self.store.packs.known_pack(name.pack);
+        let is_here = |fragments: &Arc<Fragments>| {
+            fragments.cut.erasure == name.erasure && fragments.at(usize::from(name.index)).has(disk)
+        };
+        known.is_some_and(|known| known.fragments().is_some_and(is_here))
     }
 
-    async fn directory_on(&self, pack: u64, disk: usize) -> Option<BTreeSet<(ChunkAddress, u32)>> {
-        let file = self.store.pool.disks[disk].disk.open(&pack_path(pack), Open::Read).ok()?;
-        let footer = read_footer(&file, pack).await.ok()?.ok()?;
-        let entries = read_directory(&file, &footer).await.ok()?;
+    /// The entries of a sealed pack, for a second look.
+    pub(super) async fn directory(&self, pack: u64, known: &PackKnown) -> Option<BTreeSet<(ChunkAddress, u32)>> {
+        let (entries, _) = self.store.directory(pack, known).await.ok()?;
         Some(entries.iter().map(|entry| (entry.header.address, entry.offset)).collect())
     }
 }

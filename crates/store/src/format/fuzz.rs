@@ -6,12 +6,13 @@ use base::time::Timestamp;
 use fuzz::{CASES, Target, expect_canonical, repair_tail};
 
 use super::{
-    ChunkHeader, Class, Codec, Entry, FrameHeader, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
-    ROOTS_BYTES_MAX, SegmentHeader, Superblock, Unfit, decode_directory, encode_directory,
+    ChunkHeader, Class, Codec, Cut, Entry, FragmentHeader, FragmentName, FrameHeader, Identity, PACK_VERSION,
+    PackFooter, PackHeader, Place, ROOTS_BYTES_MAX, SegmentHeader, Superblock, Unfit, decode_directory,
+    encode_directory,
 };
 use crate::disks::DISKS_MAX;
 use crate::disks::DiskSet;
-use crate::level::{Level, Resilience};
+use crate::level::{Erasure, Level, Resilience};
 
 const PACK: u64 = 5;
 const CHUNK_AT: u32 = 72;
@@ -19,6 +20,10 @@ const SEGMENT: u64 = 4;
 const NODE: [u8; 16] = [1; 16];
 const DISK: [u8; 16] = [2; 16];
 const ADDRESS: ChunkAddress = ChunkAddress([9; 32]);
+
+fn fragment() -> FragmentName {
+    FragmentName::new(PACK, Erasure::new(4, 2).expect("one that there is"), 5)
+}
 
 const TARGETS: &[Target] = &[
     Target {
@@ -78,6 +83,26 @@ const TARGETS: &[Target] = &[
         },
     },
     Target {
+        name: "fragment-header",
+        cases: CASES,
+        samples: || {
+            let header = |name: FragmentName, whole_bytes| {
+                let cut = Cut { erasure: name.erasure, whole_bytes };
+                let header = FragmentHeader { pack: name.pack, node_identity: NODE, cut, index: name.index, sums: 77 };
+                header.encode()
+            };
+            vec![header(fragment(), 1 << 20), header(fragment(), u64::from(u32::MAX))]
+        },
+        repair: |bytes| repair_tail(bytes, ChunkHeader::seed(PACK, 5)),
+        check: |bytes| {
+            let header = FragmentHeader::decode(bytes, &fragment()).map_err(words)?;
+            expect_canonical(bytes, &header.encode());
+            // Nothing of a length that it says overflows.
+            assert!(header.cut.file_bytes() >= header.cut.whole_bytes / u64::from(header.cut.erasure.data()));
+            Ok(())
+        },
+    },
+    Target {
         name: "pack-header",
         cases: CASES,
         samples: || {
@@ -87,8 +112,9 @@ const TARGETS: &[Target] = &[
                 header.encode()
             };
             vec![
-                header(Class::Metadata, Level::of(Resilience::OfNode, 3)),
-                header(Class::Data, Level::of(Resilience::Copies(8), 1)),
+                header(Class::Metadata, Level::of_node(3)),
+                header(Class::Data, Level::of(Resilience::Copies(8), Level::of_node(1))),
+                header(Class::Data, Level::of_settings(1, Erasure::new(16, 4))),
             ]
         },
         repair: |bytes| repair_tail(bytes, PACK),

@@ -46,7 +46,8 @@ impl Class {
 /// | 1 | 2025-11 | first |
 /// | 2 | 2026-11 | chunks with the hashes of their groups |
 /// | 3 | 2026-11 | packs on several disks |
-pub(crate) const PACK_VERSION: u32 = 3;
+/// | 4 | 2026-11 | packs that are to be in fragments |
+pub(crate) const PACK_VERSION: u32 = 4;
 
 fn expect_pack_version(found: u32) -> Result<u32, Unfit> {
     if !(1..PACK_VERSION).contains(&found) {
@@ -137,7 +138,8 @@ impl PackHeader {
         let level = match (version, reader.u8("level")?) {
             (1 | 2, 0) => Some(Level::default()),
             (1 | 2, _) => None,
-            (3.., level) => Level::from_code(level),
+            (3, level) => Level::from_code(level).filter(|level| level.erasure().is_none()),
+            (4.., level) => Level::from_code(level),
             (0, _) => None,
         };
         let level = level.ok_or_else(|| reader.refuse("level"))?;

@@ -59,7 +59,7 @@ fn structures() -> Vec<(&'static str, Vec<u8>, Accepts<'static>)> {
         node_identity: [1; 16],
         disk_uuid: [2; 16],
         class: Class::Metadata,
-        level: Level::of(Resilience::Copies(2), 1),
+        level: Level::of(Resilience::Copies(2), Level::of_node(1)),
     };
     let entries: Vec<Entry> =
         (0..3).map(|number| Entry { offset: 72 + number * 30_056, header: chunk_header() }).collect();
@@ -125,7 +125,7 @@ fn what_was_encoded_is_decoded() {
         count: 3,
         data_bytes: 4,
         raw_bytes: 1 << 40,
-        level: Level::of(Resilience::Copies(2), 1),
+        level: Level::of(Resilience::Copies(2), Level::of_node(1)),
     };
     assert_eq!(Summary::decode(&summary.encode()), summary);
 }

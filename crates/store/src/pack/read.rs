@@ -1,4 +1,4 @@
-//! Reading chunks back, from the buffer of an open pack or from a file on one of its disks.
+//! Reading chunks back, from the buffer of an open pack, from a file on one of its disks, or from fragments.
 //!
 //! K-8   What fails on one disk of a pack, or does not verify, is read there once more, and then on the others: only what fails on all of them
 //!       fails. The disk is noted (P-4), and what lies there is suspect until it was written again.
@@ -7,22 +7,36 @@ use std::ops::Range;
 
 use base::id::ChunkAddress;
 use bytes::Bytes;
-use platform::disk::{DiskErrorKind, File};
+use platform::disk::{DiskError, DiskErrorKind, File};
+use platform::task::all;
 
-use super::{PackState, Packs};
+use super::fragments::{Fragment, Fragments, Joined, PackFile, absent, best};
+use super::{OF_FRAGMENT, PackKnown, PackState, Packs};
 use crate::chunk::{Packed, groups_of, mended, place_of_group, unpack, unpack_group};
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec, Place, pack_path};
 
+/// From where bytes of a pack are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The file on one disk that has all of it.
+    Whole(usize),
+    /// The fragments that they lie in, as they are.
+    Lying,
+    /// The same block by block, verified, or made of other fragments: K-10.
+    Made,
+}
+
 /// Where a chunk is being read.
 struct Tries {
     place: Place,
     range: Range<usize>,
-    disks: DiskSet,
-    /// The disk whose turn it is.
-    disk: usize,
-    /// Those that come after it.
+    /// As the pack lay when this began.
+    known: PackKnown,
+    /// Whose turn it is.
+    source: Source,
+    /// Disks that come after it.
     left: DiskSet,
     is_second: bool,
 }
@@ -32,7 +46,7 @@ impl Packs {
     pub(crate) async fn read(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
         let mut tries = self.tries(place, 0..ChunkHeader::BYTES + place.stored as usize)?;
         loop {
-            let payload = self.read_payload(tries.disk, address, place).await;
+            let payload = self.read_payload(tries.source, address, place).await;
             let content = payload.and_then(|payload| self.unpack(&place.header(*address), place, payload));
             if let Some(content) = self.judge(&mut tries, content).await {
                 return content;
@@ -42,43 +56,110 @@ impl Packs {
 
     /// K-8. `range` is what is read of the chunk.
     fn tries(&self, place: &Place, range: Range<usize>) -> Result<Tries, StoreError> {
-        let disks = self.disks_of(place.pack)?;
-        let disk = self.next_to_read(disks, place.pack);
-        Ok(Tries { place: *place, range, disks, disk, left: disks.without(disk), is_second: false })
+        let known = self.place_of(place.pack)?;
+        let (source, left) = self.first_source(&known, place, &range);
+        Ok(Tries { place: *place, range, known, source, left, is_second: false })
+    }
+
+    fn first_source(&self, known: &PackKnown, place: &Place, range: &Range<usize>) -> (Source, DiskSet) {
+        let disks = known.disks();
+        let Some(fragments) = known.fragments().filter(|_| disks.is_empty()) else {
+            let disk = self.next_to_read(disks, place.pack);
+            return (Source::Whole(disk), disks.without(disk));
+        };
+        let start = u64::from(place.offset) + range.start as u64;
+        let mut pieces = fragments.cut.pieces(start..start + range.len() as u64);
+        let is_there = |(index, _)| self.lies_well(place.pack, fragments, index).is_some();
+        (if pieces.all(is_there) { Source::Lying } else { Source::Made }, DiskSet::NONE)
+    }
+
+    /// A disk that has a fragment, as far as anybody knows a good one.
+    fn lies_well(&self, pack: u64, fragments: &Fragments, index: usize) -> Option<usize> {
+        let suspect = self.suspect_on(pack);
+        fragments.at(index).iter().find(|disk| !suspect.has(*disk) && self.pool.disks[*disk].is_good())
+    }
+
+    /// What comes after a source that failed.
+    fn next_source(&self, tries: &mut Tries) -> Option<Source> {
+        match tries.source {
+            Source::Whole(_) if !tries.left.is_empty() => {
+                let disk = self.next_to_read(tries.left, tries.place.pack);
+                tries.left = tries.left.without(disk);
+                Some(Source::Whole(disk))
+            }
+            Source::Whole(_) => tries.known.fragments().map(|_| Source::Made),
+            Source::Lying => Some(Source::Made),
+            Source::Made => None,
+        }
+    }
+
+    /// Begins again where the pack lies elsewhere by now: it was cut into fragments, or left a disk.
+    fn follow(&self, tries: &mut Tries) -> bool {
+        let now = self.catalog.read().get(&tries.place.pack).cloned();
+        let Some(now) = now.filter(|now| !now.is_where(&tries.known) && !now.places().is_empty()) else { return false };
+        (tries.source, tries.left) = self.first_source(&now, &tries.place, &tries.range);
+        (tries.known, tries.is_second) = (now, false);
+        true
     }
 
     /// What came of a try; `None`: it is to be tried again.
     async fn judge<T>(&self, tries: &mut Tries, result: Result<T, StoreError>) -> Option<Result<T, StoreError>> {
         let Err(error) = &result else { return Some(result) };
-        let Tries { place, range, disks, disk, left, is_second } = tries;
-        if disks.count() == 1 {
-            return Some(result);
+        let is_alone = tries.known.fragments().is_none() && tries.known.disks().count() == 1;
+        if is_alone {
+            return if self.follow(tries) { None } else { Some(result) };
         }
-        if !*is_second && let Ok(file) = self.file_of(place.pack, *disk).await {
+        if !tries.is_second && tries.source != Source::Made {
+            let (place, range) = (tries.place, tries.range.clone());
             // A bit that flipped on its way here may be right the next time.
-            file.forget(u64::from(place.offset) + range.start as u64, range.len() as u64);
-            *is_second = true;
-            return None;
+            let is_open = self.tell(tries.source, &place, range, |file, at, bytes| file.forget(at, bytes)).await;
+            if is_open {
+                tries.is_second = true;
+                return None;
+            }
         }
-        if is_the_disks(error) {
-            self.counters.disk_reads_failed.add(1);
-            self.pool.disks[*disk].note_failed_read();
+        let pack = tries.place.pack;
+        if let Source::Whole(disk) = tries.source
+            && self.is_on(pack, disk)
+        {
+            if is_the_disks(error) {
+                self.counters.disk_reads_failed.add(1);
+                self.pool.disks[disk].note_failed_read();
+            }
+            self.suspects.lock().insert((pack, disk));
         }
-        self.suspects.lock().insert((place.pack, *disk));
-        if left.is_empty() {
-            return Some(result);
+        match self.next_source(tries) {
+            Some(source) => {
+                self.counters.reads_of_copies.add(1);
+                (tries.source, tries.is_second) = (source, false);
+                None
+            }
+            None if self.follow(tries) => None,
+            None => Some(result),
         }
-        self.counters.reads_of_copies.add(1);
-        *disk = self.next_to_read(*left, place.pack);
-        *left = left.without(*disk);
-        *is_second = false;
-        None
     }
 
-    /// The disks that a pack is on.
-    pub(crate) fn disks_of(&self, pack: u64) -> Result<DiskSet, StoreError> {
+    /// Says something to the files that a part of a chunk is read from; whether they could be opened.
+    async fn tell(&self, source: Source, place: &Place, range: Range<usize>, say: impl Fn(&File, u64, u64)) -> bool {
+        let (start, length) = (u64::from(place.offset) + range.start as u64, range.len() as u64);
+        match source {
+            Source::Whole(disk) => match self.file_of(place.pack, disk).await {
+                Ok(file) => say(&file, start, length),
+                Err(_) => return false,
+            },
+            Source::Lying => match self.pieces(place.pack, start, length).await {
+                Ok(pieces) => pieces.iter().for_each(|(file, at, bytes)| say(file, *at, *bytes as u64)),
+                Err(_) => return false,
+            },
+            Source::Made => {}
+        }
+        true
+    }
+
+    /// Where a pack is.
+    fn place_of(&self, pack: u64) -> Result<PackKnown, StoreError> {
         match self.catalog.read().get(&pack) {
-            Some(known) => Ok(known.disks()),
+            Some(known) => Ok(known.clone()),
             None => {
                 let found = "no such pack on any disk";
                 Err(corrupt("the index's entry of a chunk", &pack_path(pack), 0, "a pack", found))
@@ -113,7 +194,7 @@ impl Packs {
         let header = place.header(*address);
         let mut tries = self.tries(place, 0..ChunkHeader::BYTES + place.stored as usize)?;
         let payload = loop {
-            let read = self.read_payload(tries.disk, address, place).await;
+            let read = self.read_payload(tries.source, address, place).await;
             let read = read.and_then(|payload| self.unpack(&header, place, payload.clone()).map(|_| payload));
             if let Some(payload) = self.judge(&mut tries, read).await {
                 break payload?;
@@ -131,14 +212,12 @@ impl Packs {
     ) -> Result<Bytes, StoreError> {
         let header = place.header(*address);
         let within = place_of_group(&header, next);
-        let start = u64::from(place.offset) + (ChunkHeader::BYTES + within.start) as u64;
+        let next = ChunkHeader::BYTES + within.start..ChunkHeader::BYTES + within.end;
         let length = ChunkHeader::BYTES + header.codec.table_bytes(header.raw) as usize;
         let mut tries = self.tries(place, 0..length)?;
         loop {
-            if let Ok(file) = self.file_of(place.pack, tries.disk).await {
-                file.will_read(start, within.len() as u64);
-            }
-            let bytes = self.read_stored(tries.disk, place, 0..length).await;
+            self.tell(tries.source, place, next.clone(), |file, at, bytes| file.will_read(at, bytes)).await;
+            let bytes = self.read_stored(tries.source, place, 0..length).await;
             let payload = bytes.and_then(|bytes| self.payload(address, place, &bytes));
             let payload = payload.and_then(|payload| match groups_of(&self.key, &header, &payload) {
                 Ok(_) => Ok(payload),
@@ -163,7 +242,7 @@ impl Packs {
         let (groups, _) = groups.as_chunks();
         let mut tries = self.tries(place, range.clone())?;
         loop {
-            let bytes = self.read_stored(tries.disk, place, range.clone()).await;
+            let bytes = self.read_stored(tries.source, place, range.clone()).await;
             let group = bytes.and_then(|bytes| {
                 unpack_group(&self.key, groups, number, bytes)
                     .map_err(|found| self.corrupt_chunk(address, place, found))
@@ -175,11 +254,13 @@ impl Packs {
     }
 
     /// Bytes of a stored chunk, header and all.
-    async fn read_stored(&self, disk: usize, place: &Place, range: Range<usize>) -> Result<Bytes, StoreError> {
+    async fn read_stored(&self, source: Source, place: &Place, range: Range<usize>) -> Result<Bytes, StoreError> {
         let from = Place { offset: place.offset + range.start as u32, ..*place };
         match self.buffered(&from, range.len()) {
             Some(bytes) => Ok(bytes),
-            None => self.read_bytes(disk, place.pack, u64::from(place.offset) + range.start as u64, range.len()).await,
+            None => {
+                self.read_bytes(source, place.pack, u64::from(place.offset) + range.start as u64, range.len()).await
+            }
         }
     }
 
@@ -195,8 +276,8 @@ impl Packs {
         match self.buffered(first, length) {
             Some(bytes) => Some(bytes),
             None => {
-                let disk = self.next_to_read(self.disks_of(first.pack).ok()?, first.pack);
-                self.read_bytes(disk, first.pack, u64::from(first.offset), length).await.ok()
+                let (source, _) = self.first_source(&self.place_of(first.pack).ok()?, first, &(0..length));
+                self.read_bytes(source, first.pack, u64::from(first.offset), length).await.ok()
             }
         }
     }
@@ -219,12 +300,92 @@ impl Packs {
         Some(if place.codec == Codec::Zstd { content } else { Bytes::copy_from_slice(&content) })
     }
 
-    async fn read_bytes(&self, disk: usize, pack: u64, offset: u64, length: usize) -> Result<Bytes, StoreError> {
-        let file = self.file_of(pack, disk).await?;
-        let mut bytes = vec![0; length];
+    async fn read_bytes(&self, source: Source, pack: u64, offset: u64, length: usize) -> Result<Bytes, StoreError> {
         self.counters.read_bytes.add(length as u64);
-        file.read_exact_at(offset, &mut bytes).await?;
+        let mut bytes = vec![0; length];
+        match source {
+            Source::Whole(disk) => self.file_of(pack, disk).await?.read_exact_at(offset, &mut bytes).await?,
+            Source::Lying => {
+                let mut rest = &mut bytes[..];
+                for (file, at, length) in self.pieces(pack, offset, length as u64).await? {
+                    let (piece, behind) = rest.split_at_mut(length);
+                    file.read_exact_at(at, piece).await?;
+                    rest = behind;
+                }
+                if !rest.is_empty() {
+                    return Err(corrupt("a pack", &self.path_of(pack), offset, "what the index says", "its end"));
+                }
+            }
+            Source::Made => return self.make_bytes(pack, offset, length).await,
+        }
         Ok(Bytes::from(bytes))
+    }
+
+    /// Where bytes lie in fragments: files, and where in them.
+    async fn pieces(&self, pack: u64, offset: u64, length: u64) -> Result<Vec<(File, u64, usize)>, StoreError> {
+        let known = self.place_of(pack)?;
+        let Some(fragments) = known.fragments() else {
+            return Err(corrupt("a pack", &pack_path(pack), offset, "fragments of it", "none"));
+        };
+        let mut pieces = Vec::with_capacity(2);
+        for (index, range) in fragments.cut.pieces(offset..offset + length) {
+            let fragment = self.fragment(pack, fragments, index).await?;
+            let length = usize::try_from(range.end - range.start).expect("a part of a chunk");
+            pieces.push((fragment.file, fragments.cut.content_at() + range.start, length));
+        }
+        Ok(pieces)
+    }
+
+    /// An open fragment, kept for the next reader.
+    async fn fragment(&self, pack: u64, fragments: &Fragments, index: usize) -> Result<Fragment, DiskError> {
+        let name = fragments.name(pack, index);
+        let disk = self.lies_well(pack, fragments, index);
+        let disk = disk.or_else(|| best(fragments.at(index), DiskSet::NONE)).ok_or_else(|| absent(&name))?;
+        let (files, key) = (self.files(disk), pack | OF_FRAGMENT);
+        if let Some(file) = files.get(&key) {
+            return Ok(Fragment { disk, file });
+        }
+        let file = self.pool.disks[disk].disk.open_to_read(&name.path()).await?;
+        files.insert(key, file.clone());
+        // As for whole packs.
+        if self.known_pack(pack).is_none_or(|now| now.fragments().is_none_or(|now| !now.at(index).has(disk))) {
+            files.remove(&key);
+        }
+        Ok(Fragment { disk, file })
+    }
+
+    /// K-10: what is bad or gone is made of others. Disks with something bad are noted.
+    async fn make_bytes(&self, pack: u64, offset: u64, length: usize) -> Result<Bytes, StoreError> {
+        let known = self.place_of(pack)?;
+        let Some(fragments) = known.fragments() else {
+            return Err(corrupt("a pack", &pack_path(pack), offset, "fragments of it", "none"));
+        };
+        let open = (0..fragments.cut.erasure.count()).map(|index| self.fragment(pack, fragments, index));
+        let members = all(open).await;
+        let unopened: Vec<bool> = members.iter().map(Result::is_err).collect();
+        let joined = Joined::new(pack, fragments.cut, members);
+        let read = joined.read(offset, length as u64).await;
+        let bad = joined.bad();
+        for disk in bad.iter() {
+            self.counters.disk_reads_failed.add(1);
+            self.pool.disks[disk].note_failed_read();
+        }
+        let gone =
+            (0..).zip(unopened).filter(|(_, is_gone)| *is_gone).flat_map(|(index, _)| fragments.at(index).iter());
+        let still = self.known_pack(pack).and_then(|known| known.fragments().cloned());
+        let is_there = |disk: &usize| still.as_ref().is_some_and(|still| still.index_on(*disk).is_some());
+        self.suspects.lock().extend(bad.iter().chain(gone).filter(is_there).map(|disk| (pack, disk)));
+        match read {
+            Ok(bytes) if bytes.len() == length => {
+                self.counters.reads_made.add(1);
+                Ok(Bytes::from(bytes))
+            }
+            Ok(_) => Err(corrupt("a pack", &self.path_of(pack), offset, "what the index says", "its end")),
+            Err(error) if error.kind == DiskErrorKind::Absent => {
+                Err(corrupt("a pack", &self.path_of(pack), offset, "enough fragments of it", error.detail))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn unpack(&self, header: &ChunkHeader, place: &Place, payload: Bytes) -> Result<Bytes, StoreError> {
@@ -232,32 +393,28 @@ impl Packs {
     }
 
     /// The stored bytes at `place`; the header is checked, the content is not.
-    async fn read_payload(&self, disk: usize, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
+    async fn read_payload(&self, source: Source, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
         let length = ChunkHeader::BYTES + place.stored as usize;
         let offset = u64::from(place.offset);
-        let bytes = match self.buffered(place, length) {
-            Some(bytes) => bytes,
-            None => {
-                let file = self.file_of(place.pack, disk).await?;
-                let mut bytes = vec![0; length];
-                self.counters.read_bytes.add(length as u64);
-                if place.header(*address).class == Class::Metadata
-                    && let Some(range) = self.neighbours.note(place.pack, offset)
-                {
-                    self.counters.prefetched_bytes.add(range.end - range.start);
-                    file.will_read(range.start, range.end - range.start);
-                }
-                match file.read_exact_at(offset, &mut bytes).await {
-                    Ok(()) => Bytes::from(bytes),
-                    Err(error) if error.kind == DiskErrorKind::Short => {
-                        let found = error.detail;
-                        return Err(corrupt("a chunk", file.path(), offset, format_args!("{address}"), found));
-                    }
-                    Err(error) => return Err(error.into()),
-                }
+        if let Some(bytes) = self.buffered(place, length) {
+            return self.payload(address, place, &bytes);
+        }
+        if let Source::Whole(disk) = source
+            && place.header(*address).class == Class::Metadata
+        {
+            let file = self.file_of(place.pack, disk).await?;
+            if let Some(range) = self.neighbours.note(place.pack, offset) {
+                self.counters.prefetched_bytes.add(range.end - range.start);
+                file.will_read(range.start, range.end - range.start);
             }
-        };
-        self.payload(address, place, &bytes)
+        }
+        match self.read_bytes(source, place.pack, offset, length).await {
+            Ok(bytes) => self.payload(address, place, &bytes),
+            Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Short => {
+                Err(corrupt("a chunk", &error.path, offset, format_args!("{address}"), error.detail))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// What is behind the header of a stored chunk, which is checked; the content is not.
@@ -278,11 +435,17 @@ impl Packs {
 
     /// Has the next reading of a place ask the disk.
     pub(crate) async fn forget_read(&self, place: &Place) {
-        for disk in self.disks_of(place.pack).unwrap_or_default().iter() {
-            if let Ok(file) = self.file_of(place.pack, disk).await {
-                file.forget(u64::from(place.offset), (ChunkHeader::BYTES + place.stored as usize) as u64);
-            }
+        for source in self.sources(place.pack) {
+            let range = 0..ChunkHeader::BYTES + place.stored as usize;
+            self.tell(source, place, range, |file, at, bytes| file.forget(at, bytes)).await;
         }
+    }
+
+    /// All from which a pack can be read.
+    fn sources(&self, pack: u64) -> Vec<Source> {
+        let Ok(known) = self.place_of(pack) else { return Vec::new() };
+        let fragments = known.fragments().map(|_| [Source::Lying, Source::Made]);
+        known.disks().iter().map(Source::Whole).chain(fragments.into_iter().flatten()).collect()
     }
 
     /// Whether the header at `place` names the chunk. Says nothing of its content.
@@ -296,11 +459,13 @@ impl Packs {
         }
         // Of a pack that is nowhere, on none.
         let mut failure = None;
-        for disk in self.disks_of(place.pack).unwrap_or_default().iter() {
-            let mut header = [0; ChunkHeader::BYTES];
-            match self.file_of(place.pack, disk).await?.read_exact_at(u64::from(place.offset), &mut header).await {
-                Ok(()) if is_named(&header) => return Ok(true),
-                Err(error) if error.kind != DiskErrorKind::Short => failure = Some(error),
+        for source in self.sources(place.pack) {
+            match self.read_bytes(source, place.pack, u64::from(place.offset), ChunkHeader::BYTES).await {
+                Ok(header) if is_named(&header) => return Ok(true),
+                // Where a fragment is gone it is made, or cannot be.
+                Err(StoreError::Disk(error)) if source != Source::Lying && error.kind != DiskErrorKind::Short => {
+                    failure = Some(error);
+                }
                 _ => {}
             }
         }
@@ -344,8 +509,15 @@ impl Packs {
     pub(crate) fn path_of(&self, pack: u64) -> String {
         match self.catalog.read().get(&pack) {
             Some(known) => {
-                let disk = known.disks().first().expect("a pack is somewhere");
-                format!("{}/{}", self.pool.disks[disk].disk.path(), pack_path(pack))
+                let fragment = known.fragments().and_then(|fragments| {
+                    let (index, disk) = fragments.each().next()?;
+                    Some((disk, fragments.name(pack, index).path()))
+                });
+                let whole = known.disks().first().map(|disk| (disk, pack_path(pack)));
+                match whole.or(fragment) {
+                    Some((disk, path)) => format!("{}/{path}", self.pool.disks[disk].disk.path()),
+                    None => pack_path(pack),
+                }
             }
             None => pack_path(pack),
         }
@@ -371,15 +543,17 @@ impl Packs {
         self.making.lock().contains(&pack) || self.condemned.read().contains(&pack)
     }
 
-    /// Takes a pack out of the catalog, so that its file can be removed.
-    /// Gives the disks that it is on.
-    pub(crate) fn drop_pack(&self, pack: u64) -> DiskSet {
+    /// Takes a pack out of the catalog, so that its files can be removed.
+    pub(crate) fn drop_pack(&self, pack: u64) -> Vec<PackFile> {
         let known = self.catalog.write().remove(&pack);
-        self.files.iter().filter_map(std::sync::OnceLock::get).for_each(|files| drop(files.remove(&pack)));
+        for files in self.files.iter().filter_map(std::sync::OnceLock::get) {
+            files.remove(&pack);
+            files.remove(&(pack | OF_FRAGMENT));
+        }
         self.ages.forget(pack);
         self.suspects.lock().retain(|(suspect, _)| *suspect != pack);
         self.rotten.lock().remove(&pack);
-        known.map(|known| known.disks()).unwrap_or_default()
+        known.map(|known| known.files(pack)).unwrap_or_default()
     }
 }
 

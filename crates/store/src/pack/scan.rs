@@ -260,11 +260,15 @@ fn with_chunks(pack: u64, bytes: &Bytes, from: &Bytes, chunks: &[Entry]) -> Byte
 
 /// Reads a pack that the index does not cover. Changes nothing.
 pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Found, StoreError> {
-    let file = on.disk.open(&pack_path(pack), Open::Read)?;
-    if let Ok(footer) = read_footer(&file, pack).await? {
-        match read_directory(&file, &footer).await {
+    read_file(&on.disk.open(&pack_path(pack), Open::Read)?, key, pack).await
+}
+
+/// The same from what reads like its file.
+pub(crate) async fn read_file(file: &File, key: &DomainKey, pack: u64) -> Result<Found, StoreError> {
+    if let Ok(footer) = read_footer(file, pack).await? {
+        match read_directory(file, &footer).await {
             Ok(entries) => {
-                let summary = Summary::of(footer.data_bytes, &entries, read_level(&file, pack).await);
+                let summary = Summary::of(footer.data_bytes, &entries, read_level(file, pack).await);
                 return Ok(Found::Sealed(SealedPack::new(pack, summary, entries)));
             }
             // Where a footer vouches for a directory that has rotted the chunks tell themselves.
@@ -272,7 +276,7 @@ pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Fo
             Err(error) => return Err(error),
         }
     }
-    let bytes = read_whole(&file, FILE_BYTES_MAX).await?;
+    let bytes = read_whole(file, FILE_BYTES_MAX).await?;
     Ok(open_pack(key, pack, bytes))
 }
 

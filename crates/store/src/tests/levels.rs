@@ -98,7 +98,7 @@ fn what_lies_on_one_disk_is_raised_and_survives_its_loss() {
         let addresses: Vec<_> = kept.iter().map(|content| store.key().address(content)).collect();
         assert_eq!(store.raise(TWO, &addresses).await.unwrap(), 100);
         assert_eq!(store.raise(TWO, &addresses).await.unwrap(), 0);
-        store.raise_floor(2).await.unwrap();
+        store.raise_floor(Resilience::Copies(2)).await.unwrap();
         let last = store.log(b"frame");
         store.commit(b"second", last).await.unwrap();
         store.restore_copies(&hurried(&store), &|_, _| {}).await;
@@ -173,12 +173,12 @@ fn what_asks_for_fewer_copies_than_the_node_keeps_them_few() {
 fn more_copies_than_disks_are_refused() {
     let machine = Machine::new(4, 2, 64 << 20);
     let store = open(&machine, &options());
-    let told = machine.run(store.raise_floor(3));
+    let told = machine.run(store.raise_floor(Resilience::Copies(3)));
     assert!(
         matches!(&told, Err(StoreError::Refused { why, .. }) if why.contains("2 disks take something")),
         "{told:?}"
     );
-    machine.run(store.raise_floor(2)).unwrap();
+    machine.run(store.raise_floor(Resilience::Copies(2))).unwrap();
 }
 
 /// K-9 with crashes: what was settled on two disks is on two disks.

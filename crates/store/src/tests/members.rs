@@ -9,7 +9,7 @@ use platform::disk::Disk;
 use platform::sim::{Faults, SimDisk};
 
 use super::{Machine, content, hurried, options};
-use crate::{Class, CopiesReport, Depth, Options, Recovered, Store, StoreError};
+use crate::{Class, CopiesReport, Depth, Options, Recovered, Resilience, Store, StoreError};
 
 fn contents(numbers: std::ops::Range<u64>) -> Vec<Bytes> {
     numbers.map(|number| content(number * 2, 30_000)).collect()
@@ -340,7 +340,7 @@ fn what_lies_on_one_missing_disk_alone_is_not_given_up_unasked() {
         store.restore_copies(&hurried(&store), &|_, _| {}).await;
         commit_twice(&store).await.unwrap();
         store.drain_disk(0, false).await.unwrap();
-        store.raise_floor(2).await.unwrap();
+        store.raise_floor(Resilience::Copies(2)).await.unwrap();
         store.restore_copies(&hurried(&store), &|_, _| {}).await;
         commit_twice(&store).await.unwrap();
     });

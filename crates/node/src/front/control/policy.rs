@@ -14,16 +14,18 @@ impl Control {
     pub(super) fn set_policy(
         &self,
         inode: u64,
-        copies: Option<u8>,
+        (copies, fragments): (Option<u8>, Option<&str>),
         recursive: bool,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Value, Failure> {
         let what = "cannot set the policy";
         let refuse = |why: &str| Failure::new(what, why).place(inode.to_string()).mend("nothing was changed");
-        let resilience = match copies {
-            None => Resilience::OfNode,
-            Some(copies @ 1..=COPIES_MAX) => Resilience::Copies(copies),
-            Some(_) => return Err(refuse(&format!("there are 1 to {COPIES_MAX} copies"))),
+        let resilience = match (copies, fragments) {
+            (None, None) => Resilience::OfNode,
+            (None, Some(text)) => Resilience::Fragments(text.parse().map_err(|why: String| refuse(&why))?),
+            (Some(_), Some(_)) => return Err(refuse("it cannot be in copies and in fragments")),
+            (Some(copies @ 1..=COPIES_MAX), None) => Resilience::Copies(copies),
+            (Some(_), None) => return Err(refuse(&format!("there are 1 to {COPIES_MAX} copies"))),
         };
         let node = self.find(inode).ok_or_else(|| refuse("no file has this inode number"))?;
         if node.view != View::LIVE {
@@ -39,10 +41,18 @@ impl Control {
     }
 }
 
-/// Copies that are asked for; null where the settings say how many.
+/// Copies that are asked for; null where the settings say how many, or fragments are.
 pub(super) fn copies(resilience: Resilience) -> Value {
     match resilience {
-        Resilience::OfNode => Value::Null,
+        Resilience::OfNode | Resilience::Fragments(_) => Value::Null,
         Resilience::Copies(copies) => json!(copies),
+    }
+}
+
+/// Fragments that are asked for, if any are.
+pub(super) fn fragments(resilience: Resilience) -> Value {
+    match resilience {
+        Resilience::OfNode | Resilience::Copies(_) => Value::Null,
+        Resilience::Fragments(erasure) => json!(erasure.to_string()),
     }
 }
