@@ -27,7 +27,9 @@ use crate::check::{LOST_BYTES_MAX, Namesakes, PROBLEMS_MAX, lost_xattrs, unreach
 use crate::directory::encode_entry;
 use crate::extent::Extent;
 use crate::failure::{FileError, is_loss};
-use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent};
+use crate::format::{
+    Base, BranchValue, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent,
+};
 use crate::inode::Inode;
 use crate::system::{FileSystem, untrue};
 use crate::tree::Edits;
@@ -53,6 +55,7 @@ struct Known {
 /// What the next commit rests on no more, and the roots in whose place it is.
 struct Replaced {
     bases: Vec<(Arc<Inode>, Base)>,
+    branches: BTreeMap<u32, BranchValue>,
     roots: Arc<Roots>,
     by: Arc<Roots>,
 }
@@ -151,11 +154,12 @@ impl FileSystem {
         let judges_names = is_whole || accepts_loss;
         self.set_right(&old.catalog, judges_names, accepts_loss, &mut survey, &mut inodes).await?;
         let (list, snapshots) = self.repaired_list(&old.snapshots, accepts_loss, &mut survey).await?;
-        let branches = self.repaired_branches(&old.branches, accepts_loss, &mut survey).await?;
+        let (branches, moved) = self.repaired_branches(&old.branches, accepts_loss, &mut survey).await?;
         let roots = self.write_repaired(&old, accepts_loss, judges_names, &survey, inodes).await?;
         let roots = Roots { snapshots: list, branches, ..roots };
         if roots != *old {
             self.store.commit(&roots.encode(), self.store.last_logged()).await?;
+            self.branches.lock().extend(moved);
             *self.roots.lock() = Arc::new(roots);
             *self.snapshots.lock() = snapshots;
             self.table.remove_branches(&BTreeSet::from([0]));
@@ -207,8 +211,16 @@ impl FileSystem {
         }
         let old = self.roots.lock().clone();
         let (catalog, orphans) = (self.without_gaps(&old.catalog).await?, self.without_gaps(&old.orphans).await?);
-        let new = Arc::new(Roots { catalog, orphans, ..(*old).clone() });
-        let mut replaced = Replaced { bases: Vec::new(), roots: old, by: new.clone() };
+        let list = self.without_gaps(&old.branches).await?;
+        let new = Arc::new(Roots { catalog, orphans, branches: list, ..(*old).clone() });
+        let changed: BTreeSet<u32> = touched.keys().map(|file| file.branch).collect();
+        let branches = self.branches.lock().clone();
+        let mut readable = branches.clone();
+        for (_, value) in readable.iter_mut().filter(|(branch, _)| changed.contains(branch)) {
+            value.catalog = self.without_gaps(&value.catalog).await?;
+            value.orphans = self.without_gaps(&value.orphans).await?;
+        }
+        let mut replaced = Replaced { bases: Vec::new(), branches, roots: old, by: new.clone() };
         for (inode, new) in bases {
             let mut state = inode.state.lock();
             let old = std::mem::replace(&mut state.base, new);
@@ -216,6 +228,7 @@ impl FileSystem {
             drop(state);
             replaced.bases.push((inode, old));
         }
+        *self.branches.lock() = readable;
         *self.roots.lock() = new;
         Ok(replaced)
     }
@@ -226,6 +239,7 @@ impl FileSystem {
         if !Arc::ptr_eq(&self.roots.lock(), &replaced.by) {
             return;
         }
+        *self.branches.lock() = replaced.branches;
         *self.roots.lock() = replaced.roots;
         for (inode, base) in replaced.bases {
             let mut state = inode.state.lock();
@@ -664,20 +678,44 @@ impl FileSystem {
         Ok((self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?, listed))
     }
 
-    /// The list of clones; without what cannot be read if that is accepted.
-    async fn repaired_branches(&self, list: &Root, accepts_loss: bool, survey: &mut Survey) -> Result<Root, FileError> {
+    /// The list of clones; without what cannot be read if that is accepted. And those that have a name in another directory now.
+    async fn repaired_branches(
+        &self,
+        list: &Root,
+        accepts_loss: bool,
+        survey: &mut Survey,
+    ) -> Result<(Root, BTreeMap<u32, BranchValue>), FileError> {
         let (listed, gone) = self.scan_branches(list).await;
-        if gone.is_empty() || !accepts_loss {
-            return Ok(list.clone());
+        let mut list = list.clone();
+        if !gone.is_empty() && accepts_loss {
+            let count = gone.len();
+            gone.into_iter().try_for_each(|(_, error)| lost(error))?;
+            let edits = listed.iter().map(|(branch, value)| (u64::from(*branch), Some(value.encode()))).collect();
+            survey.done.push(format!(
+                "the list of clones is written again with the {} that can be read; {count} parts of it are lost",
+                listed.len()
+            ));
+            list = self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?;
         }
-        let count = gone.len();
-        gone.into_iter().try_for_each(|(_, error)| lost(error))?;
-        let edits = listed.iter().map(|(branch, value)| (u64::from(*branch), Some(value.encode()))).collect();
-        survey.done.push(format!(
-            "the list of clones is written again with the {} that can be read; {count} parts of it are lost",
-            listed.len()
-        ));
-        Ok(self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?)
+        let mut moved = BTreeMap::new();
+        for (branch, value) in listed {
+            let top = FileId { branch, number: value.top };
+            let named_in = survey.places.get(&top).and_then(|places| places.first()).map(|place| place.directory);
+            if let Some(above) = named_in.filter(|above| *above != value.above) {
+                moved.insert(branch, self.moved(top, value, above).await?);
+            }
+        }
+        let edits = moved.iter().map(|(branch, value)| (u64::from(*branch), Some(value.encode()))).collect();
+        Ok((self.trees.update(&list, edits, INLINE_BYTES_MAX).await?, moved))
+    }
+
+    /// A branch whose top has its name in another directory.
+    async fn moved(&self, top: FileId, value: BranchValue, above: FileId) -> Result<BranchValue, FileError> {
+        let Some(mut inode) = self.load(&value.catalog, top).await? else { return Ok(value) };
+        inode.attributes.parent = above;
+        let edits = Edits::from([(top.number, Some(inode.encode()))]);
+        let catalog = self.trees.update(&value.catalog, edits, INLINE_BYTES_MAX).await?;
+        Ok(BranchValue { catalog, above, ..value })
     }
 
     /// The same tree of what can be read.

@@ -313,7 +313,8 @@ mod tests {
         assert!(refusal(b"").contains("nothing was handed over"));
         assert!(refusal(&[7; HEAD_BYTES]).contains("no hand-over"));
         let newer = [&MARK[..], &9_u32.to_le_bytes(), &[0; 12]].concat();
-        assert!(refusal(&newer).contains("in version 9, this program knows version 2"), "{}", refusal(&newer));
+        let words = format!("in version 9, this program knows version {VERSION}");
+        assert!(refusal(&newer).contains(&words), "{}", refusal(&newer));
         let without = [&MARK[..], &VERSION.to_le_bytes(), &1_u32.to_le_bytes(), &[0; 8]].concat();
         assert!(refusal(&without).contains("descriptors are missing"));
         let body = handover().encode();

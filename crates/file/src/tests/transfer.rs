@@ -91,6 +91,61 @@ fn expect_same(here: (&Machine, &FileSystem), there: (&Machine, &FileSystem), na
     assert!(shown(here) == shown(there), "{name} is not the same");
 }
 
+/// Clones go with the snapshot that shows them; and what came is cloned to go on from there, with numbers that nothing there has.
+#[test]
+fn clones_go_along_and_what_came_goes_on_as_a_clone() {
+    let machine = Machine::new(80);
+    let system = machine.open();
+    machine.run(async {
+        let top = create(&system, FileId::ROOT, "top", Kind::Directory).await.file;
+        for number in 0..300 {
+            let file = create(&system, top, &format!("f{number}"), Kind::Regular).await.file;
+            system.write(file, 0, &pattern(2000, number), false).await.unwrap();
+        }
+        system.snapshot("one").await.unwrap();
+        let made = system.clone_tree(Node::live(top), FileId::ROOT, b"clone").await.unwrap();
+        let new = create(&system, made.file, "new", Kind::Regular).await.file;
+        system.write(new, 0, &pattern(2000, 500), false).await.unwrap();
+        system.snapshot("two").await.unwrap();
+    });
+    let there = beside(81, &machine);
+    let other = there.open();
+    let (whole, _) = send(&machine, &system, "one", None);
+    receive(&there, &other, &whole).unwrap();
+    let (rest, sent) = send(&machine, &system, "two", Some("one"));
+    assert!(sent.chunks < 12, "a clone and a file: {sent:?}");
+    receive(&there, &other, &rest).unwrap();
+    for name in ["one", "two"] {
+        expect_same((&machine, &system), (&there, &other), name);
+    }
+    let other = there.power_cycle(other);
+    there.run(async {
+        for (from, name) in [(".snapshots/two/clone", "back"), (".snapshots/one/top", "top")] {
+            let source = find(&other, from).await.unwrap();
+            let made = other.clone_tree(source, FileId::ROOT, name.as_bytes()).await.unwrap();
+            for number in 0..100 {
+                // A number that something below has would change that.
+                create(&other, made.file, &format!("more {number}"), Kind::Regular).await;
+            }
+            for number in 0..300 {
+                let node = find(&other, &format!("{name}/f{number}")).await.unwrap();
+                assert!(read_all(&other, node).await == pattern(2000, number), "{name}: f{number}");
+            }
+        }
+        other.delete_snapshot("one").await.unwrap();
+        other.delete_snapshot("two").await.unwrap();
+        other.sync_all().await.unwrap();
+    });
+    let other = there.power_cycle(other);
+    (0..3).for_each(|_| drop(there.run(other.reclaim(&crate::Reclaim::default())).unwrap()));
+    there.run(async {
+        let node = find(&other, "back/new").await.unwrap();
+        assert!(read_all(&other, node).await == pattern(2000, 500));
+        assert!(find(&other, "top/more 99").await.is_ok());
+    });
+    there.check(&other);
+}
+
 /// A history of changes of everything that a file system has.
 struct History {
     state: u64,
