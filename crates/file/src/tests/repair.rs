@@ -168,6 +168,61 @@ fn what_cannot_be_committed_keeps_nobody_from_a_repair() {
     assert!(stuck > 0, "of {number} chunks");
 }
 
+/// Whatever is lost of the trees of a clone, or of the list of clones: after a repair every change is committed again, and what does not
+/// need it is as it was.
+#[test]
+fn a_damaged_clone_stops_nobody_for_ever() {
+    let (mut number, mut stuck, mut homes) = (0, 0, 0);
+    loop {
+        let (machine, files) = node(2);
+        let system = machine.open();
+        machine.run(async {
+            for directory in 0..DIRECTORIES {
+                let source = find(&system, &format!("d{directory}")).await.unwrap();
+                let name = format!("clone {directory}");
+                let top = system.clone_tree(source, FileId::ROOT, name.as_bytes()).await.unwrap().file;
+                // Every leaf of its catalog is its own.
+                for entry in system.read_directory(Node::live(top), 0, 100).await.unwrap() {
+                    let change = AttributeChange { mode: Some(0o600), ..AttributeChange::default() };
+                    system.set_attributes(entry.node.file, &change).await.unwrap();
+                }
+            }
+            system.close().await.unwrap();
+        });
+        drop(system);
+        machine.world.restart();
+        let Some((path, at)) = tree_chunks(&machine).get(number).cloned() else { break };
+        machine.disk.flip_bit(&path, at + 60, 1);
+        let system = machine.open();
+        let before = readable(&machine, &system, &files);
+        machine.run(async {
+            for directory in 0..DIRECTORIES {
+                if let Ok(top) = find(&system, &format!("clone {directory}")).await {
+                    let _ = system.create_file(top.file, b"new", &super::new(Kind::Regular)).await;
+                }
+            }
+            stuck += usize::from(system.commit().await.is_err());
+        });
+        repair_store(&machine, &system);
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
+        for life in 0..2 {
+            let system = if life == 0 { system.clone() } else { machine.power_cycle(system.clone()) };
+            let after = readable(&machine, &system, &files);
+            assert!(
+                before.iter().all(|(file, content)| after.get(file) == Some(content)),
+                "chunk {number}, life {life}"
+            );
+            homes += usize::from(machine.run(find(&system, "lost+found")).is_ok());
+            machine.run(async {
+                create(&system, FileId::ROOT, &format!("after {life}"), Kind::Regular).await;
+                system.commit().await.unwrap();
+            });
+        }
+        number += 1;
+    }
+    assert!(number > 20 && stuck > 0 && homes > 0, "{number} {stuck} {homes}");
+}
+
 const BLOCK: usize = 64 << 10;
 /// Islands, each an extent of its own.
 const ISLAND: usize = 8 << 10;
