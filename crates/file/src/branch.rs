@@ -13,7 +13,7 @@
 //!
 //! Not here: what a commit makes of a branch (`commit`), which of its chunks are needed (`reclaim`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,11 +28,11 @@ use crate::format::{BranchValue, Change, Entry, FILES_MAX, InodeValue, Root, Roo
 use crate::inode::Inode;
 use crate::namespace::change_directory;
 use crate::system::{FileSystem, SNAPSHOTS, Transaction, decode_branch, untrue};
-use crate::tree::Gap;
 
 impl FileSystem {
     /// Clones a directory of the present or of a snapshot, as it is when this is called: `name` in `parent` is a directory with
-    /// everything that the source has, and what changes in one of them does not in the other. In constant time; local when it returns.
+    /// everything that the source has, and what changes in one of them does not in the other. The time is that of committing what no commit
+    /// has yet, whatever the size of the source; local when it returns.
     ///
     /// # Errors
     /// `NotDirectory` for a source that is none, `NotSupported` for one that has a clone below it, `Exists` and what else a new name can
@@ -50,11 +50,7 @@ impl FileSystem {
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
         let _operation = directory.operation.lock().await;
-        let slots = self.slots(&directory, name).await?;
-        if slots.find(name).is_some() {
-            return Err(FileError::Exists);
-        }
-        let cookie = slots.free()?;
+        let cookie = self.free_cookie(&directory, name).await?;
         // I-111.
         let _commit = self.commit.lock().await;
         if let Some(left_out) = self.left_out.lock().values().next() {
@@ -128,7 +124,7 @@ impl FileSystem {
                 if let Some((_, error)) = lost.into_iter().next() {
                     return Err(error.into());
                 }
-                listed.iter().map(|(_, value)| value.above).collect()
+                listed.values().map(|value| value.above).collect()
             }
         };
         // The root lies in itself.
@@ -163,26 +159,8 @@ impl FileSystem {
     }
 
     /// What can be read of a list of branches, and where the rest would be and why it cannot be read.
-    pub(crate) async fn scan_branches(&self, list: &Root) -> (Vec<(u32, BranchValue)>, Vec<(u64, StoreError)>) {
-        let (mut listed, mut lost, mut from) = (Vec::new(), Vec::new(), Some(0));
-        while let Some(at) = from {
-            from = match self.trees.scan_past(list, at, 1000).await {
-                Ok((entries, next)) => {
-                    for (branch, bytes) in entries {
-                        match decode_branch(branch, &bytes) {
-                            Ok(found) => listed.push(found),
-                            Err(error) => lost.push((branch, error)),
-                        }
-                    }
-                    next
-                }
-                Err(Gap { error, next }) => {
-                    lost.push((at, error));
-                    next
-                }
-            };
-        }
-        (listed, lost)
+    pub(crate) async fn scan_branches(&self, list: &Root) -> (BTreeMap<u32, BranchValue>, Vec<(u64, StoreError)>) {
+        self.scan_list(list, decode_branch).await
     }
 
     /// Takes the list of branches into memory. Tells in words what is lost of it: those clones cannot be entered.
@@ -199,7 +177,7 @@ impl FileSystem {
             problems.push(format!("the list of clones: {error}"));
         }
         // Whatever the roots say: no number is given twice.
-        let last = listed.last().map(|(branch, _)| *branch).max(self.snapshots.lock().keys().next_back().copied());
+        let last = listed.keys().next_back().copied().max(self.snapshots.lock().keys().next_back().copied());
         self.next_view.fetch_max(last.map_or(1, |last| last + 1), Ordering::SeqCst);
         self.branches.lock().extend(listed);
         Ok(problems)

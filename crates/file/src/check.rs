@@ -257,7 +257,7 @@ impl FileSystem {
     }
 
     /// The branches of the present or of a snapshot, as far as they can be read; names may lead to them from now on.
-    async fn listed_branches(&self, view: &str, list: &Root, found: &mut Findings) -> Vec<(u32, BranchValue)> {
+    async fn listed_branches(&self, view: &str, list: &Root, found: &mut Findings) -> BTreeMap<u32, BranchValue> {
         let (listed, lost) = self.scan_branches(list).await;
         for (branch, error) in lost {
             found.note_at("HF1025", "list of clones", format!("{view}/"), branch, "a list that can be read", &error);
@@ -271,7 +271,7 @@ impl FileSystem {
     async fn check_branches(
         &self,
         view: &str,
-        branches: Vec<(u32, BranchValue)>,
+        branches: BTreeMap<u32, BranchValue>,
         found: &mut Findings,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {

@@ -139,6 +139,12 @@ impl FileSystem {
         Ok(Slots { first, entries })
     }
 
+    /// Where an entry of a name that is not there yet goes. The caller holds the operation lock.
+    pub(crate) async fn free_cookie(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<u64, FileError> {
+        let slots = self.slots(directory, name).await?;
+        if slots.find(name).is_some() { Err(FileError::Exists) } else { slots.free() }
+    }
+
     /// The cookies that an entry of this name may have.
     pub(crate) fn cookies(&self, name: &[u8]) -> std::ops::RangeInclusive<u64> {
         let hash = self.store.key().name_hash(name) >> 9 << 8;

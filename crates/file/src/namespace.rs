@@ -52,11 +52,7 @@ impl FileSystem {
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
         let _operation = directory.operation.lock().await;
-        let slots = self.slots(&directory, name).await?;
-        if slots.find(name).is_some() {
-            return Err(FileError::Exists);
-        }
-        let cookie = slots.free()?;
+        let cookie = self.free_cookie(&directory, name).await?;
         let default_acl = self.default_acl(&directory).await?;
 
         let mut transaction = Transaction::begin(self);
@@ -189,11 +185,7 @@ impl FileSystem {
             return Err(FileError::NotPermitted("a directory has one name"));
         }
         let _operation = directory.operation.lock().await;
-        let slots = self.slots(&directory, name).await?;
-        if slots.find(name).is_some() {
-            return Err(FileError::Exists);
-        }
-        let cookie = slots.free()?;
+        let cookie = self.free_cookie(&directory, name).await?;
 
         let mut transaction = Transaction::begin(self);
         let _namespace = self.namespace.lock();

@@ -11,6 +11,8 @@
 //!
 //! Not here: what is wrong (`check`), packs, index and journal (`store`).
 
+mod clones;
+
 use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -386,11 +388,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Whether there is a clone of this branch and top.
-    fn has_top(&self, branch: u32, top: u64) -> bool {
-        self.branches.lock().get(&branch).is_some_and(|branch| branch.top == top)
-    }
-
     /// A place for a name in a directory. Where an entry has the name already, it gets a number (I-50).
     async fn free_place(
         &self,
@@ -493,24 +490,6 @@ impl FileSystem {
             survey.done.push(format!("file {file} had lost its name: /{home_name}/{name}"));
         }
         Ok(())
-    }
-
-    /// Clones that no name leads to. Those in clones are not looked for: the names of another branch are not looked at.
-    async fn nameless_clones(&self, survey: &Survey) -> Result<Vec<FileId>, FileError> {
-        let branches = self.branches.lock().clone();
-        let mut nameless = Vec::new();
-        for (branch, value) in branches.into_iter().filter(|(_, value)| value.top != 0) {
-            let top = FileId { branch, number: value.top };
-            if survey.places.contains_key(&top) {
-                continue;
-            }
-            match self.load(&value.catalog, top).await {
-                Ok(found) => nameless.extend(found.filter(|found| found.attributes.parent.branch == 0).map(|_| top)),
-                Err(FileError::Store(error)) => lost(error)?,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(nameless)
     }
 
     /// Gives a file a name: this one, or this with a number.
@@ -676,46 +655,6 @@ impl FileSystem {
             listed.len()
         ));
         Ok((self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?, listed))
-    }
-
-    /// The list of clones; without what cannot be read if that is accepted. And those that have a name in another directory now.
-    async fn repaired_branches(
-        &self,
-        list: &Root,
-        accepts_loss: bool,
-        survey: &mut Survey,
-    ) -> Result<(Root, BTreeMap<u32, BranchValue>), FileError> {
-        let (listed, gone) = self.scan_branches(list).await;
-        let mut list = list.clone();
-        if !gone.is_empty() && accepts_loss {
-            let count = gone.len();
-            gone.into_iter().try_for_each(|(_, error)| lost(error))?;
-            let edits = listed.iter().map(|(branch, value)| (u64::from(*branch), Some(value.encode()))).collect();
-            survey.done.push(format!(
-                "the list of clones is written again with the {} that can be read; {count} parts of it are lost",
-                listed.len()
-            ));
-            list = self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?;
-        }
-        let mut moved = BTreeMap::new();
-        for (branch, value) in listed {
-            let top = FileId { branch, number: value.top };
-            let named_in = survey.places.get(&top).and_then(|places| places.first()).map(|place| place.directory);
-            if let Some(above) = named_in.filter(|above| *above != value.above) {
-                moved.insert(branch, self.moved(top, value, above).await?);
-            }
-        }
-        let edits = moved.iter().map(|(branch, value)| (u64::from(*branch), Some(value.encode()))).collect();
-        Ok((self.trees.update(&list, edits, INLINE_BYTES_MAX).await?, moved))
-    }
-
-    /// A branch whose top has its name in another directory.
-    async fn moved(&self, top: FileId, value: BranchValue, above: FileId) -> Result<BranchValue, FileError> {
-        let Some(mut inode) = self.load(&value.catalog, top).await? else { return Ok(value) };
-        inode.attributes.parent = above;
-        let edits = Edits::from([(top.number, Some(inode.encode()))]);
-        let catalog = self.trees.update(&value.catalog, edits, INLINE_BYTES_MAX).await?;
-        Ok(BranchValue { catalog, above, ..value })
     }
 
     /// The same tree of what can be read.

@@ -27,8 +27,7 @@ use crate::directory::expect_directory;
 use crate::failure::{FileError, is_loss};
 use crate::format::{Root, SnapshotValue};
 use crate::left_out::Whole;
-use crate::system::{FileSystem, SNAPSHOTS, undecodable, untrue};
-use crate::tree::Gap;
+use crate::system::{FileSystem, Listed, SNAPSHOTS, undecodable, untrue};
 
 /// Directories above each other at most, as a path that the kernel takes can have.
 const PATH_DEPTH_MAX: usize = 2048;
@@ -117,25 +116,7 @@ impl FileSystem {
 
     /// What can be read of the list of snapshots, and where the rest would be and why it cannot be read.
     pub(crate) async fn scan_snapshots(&self, list: &Root) -> (BTreeMap<u32, SnapshotValue>, Vec<(u64, StoreError)>) {
-        let (mut listed, mut lost, mut from) = (BTreeMap::new(), Vec::new(), Some(0));
-        while let Some(at) = from {
-            from = match self.trees.scan_past(list, at, 1000).await {
-                Ok((entries, next)) => {
-                    for (view, bytes) in entries {
-                        match decode_listed(view, &bytes) {
-                            Ok((view, value)) => drop(listed.insert(view, value)),
-                            Err(error) => lost.push((view, error)),
-                        }
-                    }
-                    next
-                }
-                Err(Gap { error, next }) => {
-                    lost.push((at, error));
-                    next
-                }
-            };
-        }
-        (listed, lost)
+        self.scan_list(list, decode_listed).await
     }
 
     /// Takes the list of snapshots into memory. Tells in words what is lost of it.
@@ -221,7 +202,7 @@ impl FileSystem {
 }
 
 /// An entry of the list: its view, which is never the present's, and what it shows.
-pub(crate) fn decode_listed(view: u64, bytes: &[u8]) -> Result<(u32, SnapshotValue), StoreError> {
+pub(crate) fn decode_listed(view: u64, bytes: &[u8]) -> Listed<SnapshotValue> {
     let place = || format!("view {view}");
     let value = SnapshotValue::decode(bytes).map_err(|error| undecodable("snapshot", place(), error))?;
     match u32::try_from(view) {

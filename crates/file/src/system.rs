@@ -32,7 +32,7 @@ use crate::receipts::Receipts;
 use crate::references::References;
 use crate::room::{self, Buffer, CHANGED, FILES, LOGGED, Records};
 use crate::table::Table;
-use crate::tree::Trees;
+use crate::tree::{Gap, Trees};
 
 /// The virtual directory `.snapshots` of the root. No file gets this id: counters begin behind it.
 pub const SNAPSHOTS: FileId = FileId::main(2);
@@ -371,6 +371,33 @@ impl FileSystem {
         if inode.state.lock().is_gone { Err(FileError::NoEntry) } else { Ok(inode) }
     }
 
+    /// What can be read of a list by numbers, and where the rest would be and why it cannot be read.
+    pub(crate) async fn scan_list<T: Send>(
+        &self,
+        list: &Root,
+        decode: fn(u64, &[u8]) -> Listed<T>,
+    ) -> (BTreeMap<u32, T>, Vec<(u64, StoreError)>) {
+        let (mut listed, mut lost, mut from) = (BTreeMap::new(), Vec::new(), Some(0));
+        while let Some(at) = from {
+            from = match self.trees.scan_past(list, at, 1000).await {
+                Ok((entries, next)) => {
+                    for (number, bytes) in entries {
+                        match decode(number, &bytes) {
+                            Ok((number, value)) => drop(listed.insert(number, value)),
+                            Err(error) => lost.push((number, error)),
+                        }
+                    }
+                    next
+                }
+                Err(Gap { error, next }) => {
+                    lost.push((at, error));
+                    next
+                }
+            };
+        }
+        (listed, lost)
+    }
+
     pub(crate) async fn load(&self, catalog: &Root, file: FileId) -> Result<Option<InodeValue>, FileError> {
         let Some(bytes) = self.trees.get(catalog, file.number).await? else { return Ok(None) };
         let value = InodeValue::decode(file, &bytes)
@@ -476,8 +503,11 @@ pub(crate) fn corrupt(what: &'static str, place: String, error: base::codec::Dec
     FileError::Store(undecodable(what, place, error))
 }
 
+/// An entry of a list by numbers: its number, and what it is.
+pub(crate) type Listed<T> = Result<(u32, T), StoreError>;
+
 /// An entry of a list of branches: its number, which is never the main branch's, and what it is.
-pub(crate) fn decode_branch(branch: u64, bytes: &[u8]) -> Result<(u32, BranchValue), StoreError> {
+pub(crate) fn decode_branch(branch: u64, bytes: &[u8]) -> Listed<BranchValue> {
     let place = || format!("branch {branch}");
     let value = BranchValue::decode(bytes).map_err(|error| undecodable("branch", place(), error))?;
     match u32::try_from(branch) {

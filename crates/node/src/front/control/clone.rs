@@ -23,6 +23,8 @@ impl Control {
         }
         let started = self.platform.clock.elapsed();
         let made = block_on(self.system.clone_tree(source, directory.file, name.as_bytes()));
+        // Also if it failed: what failed last is to make it local, and then it is there.
+        self.name_made(directory, name);
         let made = made.map_err(|error| match error {
             FileError::Exists => refuse("there is a file of this name"),
             FileError::NotDirectory => refuse(
@@ -32,7 +34,6 @@ impl Control {
             error => self.explain(what)(error),
         })?;
         let seconds = self.platform.clock.elapsed().saturating_sub(started).as_secs_f64();
-        self.name_made(directory, name);
         Ok(json!({ "inode": inode_number(file::Node::live(made.file)), "clone": made.file.branch, "seconds": seconds }))
     }
 
