@@ -83,13 +83,19 @@ impl FileSystem {
         // I-103. That it cannot be written once more is the disk's failure, which is noted, and not the snapshot's.
         let _ = self.store.renew_root().await;
         let snapshot = self.snapshots().into_iter().find(|snapshot| snapshot.name == name).ok_or(FileError::Stale)?;
-        // It may have been removed while others were made durable.
-        let found = self.attributes(Node { view: snapshot.view, file: root }).await;
-        if !found.is_ok_and(|attributes| attributes.links > 0) {
+        if root != FileId::ROOT
+            && let Err(error) = self.expect_shown(&snapshot).await
+        {
             self.drop_view(snapshot.view).await?;
-            return Err(FileError::NoEntry);
+            return Err(error);
         }
         Ok(snapshot)
+    }
+
+    /// The directory that a snapshot shows may have been removed while others were made durable.
+    async fn expect_shown(&self, snapshot: &Snapshot) -> Result<(), FileError> {
+        let attributes = self.attributes(Node { view: snapshot.view, file: snapshot.root }).await?;
+        if attributes.links > 0 { Ok(()) } else { Err(FileError::NoEntry) }
     }
 
     /// Deletes a snapshot. Durable when it returns.

@@ -52,6 +52,8 @@ const FOUND: &[(&str, u64)] = &[
     ("fragments", 325),
     // `Check::sealed`: a pack that was cut into fragments while it was checked passed for one whose files are gone.
     ("fragments", 607),
+    // `snapshot_of`: a root directory that could not be read passed for one that had been removed.
+    ("rot", 4637),
     // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
 ];

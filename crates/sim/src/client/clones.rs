@@ -56,7 +56,7 @@ impl Client {
         };
         let of_clone = |key: Key| FileId { branch: made.file.branch, number: self.file(source, key).number };
         self.shared.name_files(self.number, keys.iter().map(|(key, new)| (*new, of_clone(*key))));
-        self.expect_attributes(keys[&top], &made)?;
+        self.expect_attributes(keys[&top], &made).await?;
         // What was there before was made local for it, and so are its name and the content of its files.
         self.shared.synced(&before, None, view == View::LIVE);
         let mut with_clone = before;

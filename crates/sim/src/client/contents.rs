@@ -83,7 +83,7 @@ impl Client {
         let change = AttributeChange { size: Some(size), ..AttributeChange::default() };
         let call = system.set_attributes(file, &change);
         if let Some(attributes) = self.change(what, Ok(changed), None, call).await? {
-            self.expect_attributes(key, &attributes)?;
+            self.expect_attributes(key, &attributes).await?;
         }
         Ok(())
     }

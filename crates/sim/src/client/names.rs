@@ -27,7 +27,7 @@ impl Client {
         let made = self.change(what, change, None, system.create_file(directory, name, &new)).await?;
         if let Some(attributes) = made {
             self.shared.name_file(self.number, key, attributes.file);
-            self.expect_attributes(key, &attributes)?;
+            self.expect_attributes(key, &attributes).await?;
         }
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Client {
         let what = format!("create an unnamed file in {}/", model.path(parent));
         if let Some(attributes) = self.change(what, change, None, call).await? {
             self.shared.name_file(self.number, key, attributes.file);
-            self.expect_attributes(key, &attributes)?;
+            self.expect_attributes(key, &attributes).await?;
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ impl Client {
         let (system, file) = (self.system.clone(), self.file(&model, key));
         let change = AttributeChange { mode: Some(mode), gid: Some(gid), ..AttributeChange::default() };
         if let Some(attributes) = self.change(what, Ok(changed), None, system.set_attributes(file, &change)).await? {
-            self.expect_attributes(key, &attributes)?;
+            self.expect_attributes(key, &attributes).await?;
         }
         Ok(())
     }
