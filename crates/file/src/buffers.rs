@@ -1,7 +1,7 @@
 //! Buffers of streams: memory that goes from the write buffer to the store and comes back.
 //!
 //! A stream takes a MiB each millisecond. Fresh pages from the system for it, faulted in one by one, cost as much as copying
-//! the data (measured: a quarter of the daemon's time), so a few buffers are kept.
+//! the data (measured: a quarter of the daemon's time), so buffers are kept: while data streams as many as a flush takes at a time, then a few.
 //!
 //! Not here: how much may wait (`write`), small files, whose buffers are as small.
 
@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 
 /// Runs of accepted data grow by appending up to this, so that small appends share an allocation and none is copied often.
 pub(crate) const RUN_BYTES_MAX: usize = 1 << 20;
-/// Buffers that are kept at most.
-const KEPT_MAX: u64 = 64;
+/// Buffers that are kept at most, and when nothing waits in the write buffer.
+const KEPT_MAX: u64 = 128;
+const KEPT_IDLE_MAX: usize = 64;
 /// A run of this many bytes at once is part of a stream, and fills its buffer, about.
 const STREAM_BYTES_MIN: usize = RUN_BYTES_MAX / 8 * 7;
 
@@ -30,9 +31,9 @@ struct Lent {
 }
 
 impl Buffers {
-    /// For a write buffer of `dirty_bytes_max`: no more than a quarter of it is kept.
+    /// For a write buffer of `dirty_bytes_max`: no more than half of it is kept.
     pub(crate) fn new(dirty_bytes_max: u64) -> Arc<Buffers> {
-        let kept_max = (dirty_bytes_max / 4 / RUN_BYTES_MAX as u64).min(KEPT_MAX);
+        let kept_max = (dirty_bytes_max / 2 / RUN_BYTES_MAX as u64).min(KEPT_MAX);
         Arc::new(Buffers { free: Mutex::default(), kept_max: usize::try_from(kept_max).unwrap_or(0) })
     }
 
@@ -45,6 +46,16 @@ impl Buffers {
         let mut run = kept.unwrap_or_else(|| Vec::with_capacity(RUN_BYTES_MAX));
         run.extend_from_slice(data);
         run
+    }
+
+    /// Nothing waits in the write buffer: keeps a few for the next stream.
+    pub(crate) fn rest(&self) {
+        let mut free = self.free.lock();
+        let kept = free.len().min(KEPT_IDLE_MAX).min(self.kept_max / 2);
+        let rest = free.split_off(kept);
+        // Not under the lock: that takes the system a while.
+        drop(free);
+        drop(rest);
     }
 
     /// The bytes of a run; its buffer comes back when the last slice of them is dropped.
@@ -95,13 +106,16 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_kept_than_a_quarter_of_the_write_buffer() {
+    fn no_more_are_kept_than_half_of_the_write_buffer_and_fewer_at_rest() {
         let buffers = Buffers::new(8 << 20);
         let lent: Vec<_> = (0..5).map(|_| buffers.lend(buffers.begin(&[0; RUN_BYTES_MAX], false))).collect();
         drop(lent);
-        assert_eq!(buffers.free.lock().len(), 2);
+        assert_eq!(buffers.free.lock().len(), 4);
         drop(buffers.lend(buffers.begin(&[0; 100], false)));
         drop(buffers.lend(vec![0; RUN_BYTES_MAX * 3 / 2]));
-        assert_eq!(buffers.free.lock().len(), 2, "others are none of ours");
+        assert_eq!(buffers.free.lock().len(), 4, "others are none of ours");
+        buffers.rest();
+        buffers.rest();
+        assert_eq!(buffers.free.lock().len(), 2);
     }
 }

@@ -256,6 +256,7 @@ impl FileSystem {
         if self.dirty_bytes() == 0 {
             // What could not be stored is gone.
             *self.flush_failure.lock() = None;
+            self.buffers.rest();
         }
         result.and(last)
     }

@@ -32,6 +32,9 @@ enum Experiment {
         /// Percent of duplicates.
         #[arg(long, value_delimiter = ',', default_value = "0,25,50,75,100")]
         duplicates: Vec<u64>,
+        /// What is measured, in this order and back. One alone is for a profile.
+        #[arg(long, value_enum, value_delimiter = ',', default_value = "raw,raw-cut,file")]
+        sides: Vec<stream::Side>,
     },
     /// One cold stream read from a simulated disk of 5 ms, with and without each of the two measures of the read path.
     Far,
@@ -39,7 +42,9 @@ enum Experiment {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().experiment {
-        Experiment::Stream { folder, mebibytes, duplicates } => stream::run(&folder, mebibytes << 20, &duplicates),
+        Experiment::Stream { folder, mebibytes, duplicates, sides } => {
+            stream::run(&folder, mebibytes << 20, &duplicates, &sides)
+        }
         Experiment::Far => far::run(),
     };
     match done {

@@ -31,13 +31,13 @@ const GROUP_BYTES: usize = MIB;
 const GROUP_CHUNKS: usize = 16;
 const READS_AHEAD: usize = 8;
 
-pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64]) -> Outcome<()> {
+pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64], sides: &[Side]) -> Outcome<()> {
     let platform = platform::real::platform();
     let stream_bytes = usize::try_from(stream_bytes)?;
     for (number, share) in duplicates.iter().enumerate() {
         let content = Content::with(&platform, stream_bytes, *share);
         // A B, B A: a disk that gets slower with time is no side's.
-        let mut sides = [Side::Raw, Side::RawCut, Side::File];
+        let mut sides = sides.to_vec();
         if number % 2 == 1 {
             sides.reverse();
         }
@@ -59,8 +59,8 @@ pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64]) -> Outco
     Ok(())
 }
 
-#[derive(Clone, Copy)]
-enum Side {
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Side {
     /// Chunks that were cut before the clock runs.
     Raw,
     /// As `Raw`, and every MiB is cut by the task that submits it: one pass of cutting, hashing and compressing on all cores.
