@@ -1,10 +1,11 @@
 //! `lab`: experiments on the layers below the kernel. How near streams through the file layer come to what the store alone can do, and what
-//! reading ahead and the weighted cache are worth where a disk is far away.
+//! reading ahead and the weighted cache are worth where a disk is far away; and what memory many chunks take.
 //!
 //! Each result is a line of JSON; `cargo xtask bench` makes tables and plots of them.
 //!
 //! Not here: what users see, through the kernel (`cargo xtask bench`).
 
+mod chunks;
 mod far;
 mod stream;
 
@@ -36,6 +37,14 @@ enum Experiment {
         #[arg(long, value_enum, value_delimiter = ',', default_value = "raw,raw-cut,file")]
         sides: Vec<stream::Side>,
     },
+    /// The memory of a store with few chunks, and with a hundred times as many: 10 GiB and 1 TiB of 64 KiB each.
+    Chunks {
+        /// A folder for nodes; what the experiment makes there it removes.
+        folder: PathBuf,
+        /// How many chunks.
+        #[arg(long, value_delimiter = ',', default_value = "163840,16384000")]
+        counts: Vec<u64>,
+    },
     /// One cold stream read from a simulated disk of 5 ms, with and without each of the two measures of the read path.
     Far,
 }
@@ -45,6 +54,7 @@ fn main() -> ExitCode {
         Experiment::Stream { folder, mebibytes, duplicates, sides } => {
             stream::run(&folder, mebibytes << 20, &duplicates, &sides)
         }
+        Experiment::Chunks { folder, counts } => chunks::run(&folder, &counts),
         Experiment::Far => far::run(),
     };
     match done {
