@@ -19,6 +19,8 @@ pub const LINKS_MAX: u32 = 1 << 30;
 pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 /// Largest journal frame. One frame holds all records of one operation; inline data is bounded well below.
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Content of one unit of a batch: it is in memory until all of it is stored, and half a second of a fast disk.
+pub const BATCH_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Deepest tree that is followed. With nodes of ~100 entries 12 levels hold more keys than 64 bits have;
 /// a deeper one is a hostile or broken image.
 pub const TREE_LEVELS_MAX: u8 = 12;

@@ -37,6 +37,13 @@ pub(crate) struct WriteAdmitted {
     _records: Admitted,
 }
 
+/// The right to write a unit.
+#[must_use]
+pub(crate) struct UnitAdmitted {
+    _buffer: Option<Reservation<2, 2>>,
+    _records: Admitted,
+}
+
 impl WriteAdmitted {
     /// So many bytes were accepted. Gives how many there are in all.
     pub(crate) fn accept(&mut self, bytes: u64) -> u64 {
@@ -51,23 +58,43 @@ impl FileSystem {
         let buffer = self.admit_to_buffer(bytes).await?;
         let records = self.admit_records(CHANGE_BYTES).await?;
         let admitted = WriteAdmitted { buffer, _records: records };
+        self.ask_for_space(bytes).await?;
+        Ok(admitted)
+    }
+
+    /// The same for a unit of so many files, whose content goes to the store at once and waits in no buffer: it is in memory all the same.
+    pub(crate) async fn admit_unit(
+        &self,
+        (bytes, chunks): (u64, u64),
+        (log_bytes, files): (u64, u64),
+    ) -> Result<UnitAdmitted, FileError> {
+        let part = bytes.min(self.options.dirty_bytes_max / 2);
+        let buffer = if part > 0 { Some(self.admit_to_buffer(part).await?) } else { None };
+        self.journal_failure.lock().clone().map_or(Ok(()), Err)?;
+        let records = self.admit_to_records(ASKING, log_bytes, files).await?;
+        self.ask_for_space(bytes + chunks * CHUNK_OVERHEAD_BYTES + log_bytes).await?;
+        Ok(UnitAdmitted { _buffer: buffer, _records: records })
+    }
+
+    /// Checks that the disks could take so many bytes beside what the buffer holds.
+    async fn ask_for_space(&self, bytes: u64) -> Result<(), FileError> {
         let needed = || {
             let dirty = self.dirty_bytes() + bytes;
             dirty + dirty / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
         };
         if self.free_bytes.load(Ordering::Relaxed) > needed() + SPACE_MARGIN_BYTES {
-            return Ok(admitted);
+            return Ok(());
         }
         if self.measure_space() > needed() {
-            return Ok(admitted);
+            return Ok(());
         }
         // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
         Box::pin(self.sync_all()).await?;
         if self.measure_space() > needed() {
-            return Ok(admitted);
+            return Ok(());
         }
         Box::pin(self.make_room()).await?;
-        if self.measure_space() > needed() { Ok(admitted) } else { Err(FileError::NoSpace) }
+        if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
     async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2, 2>, FileError> {
@@ -114,7 +141,7 @@ impl FileSystem {
     /// Waits for room for so many bytes of records.
     pub(crate) async fn admit_records(&self, bytes: u64) -> Result<Admitted, FileError> {
         self.journal_failure.lock().clone().map_or(Ok(()), Err)?;
-        self.admit_to_records(ASKING, bytes).await
+        self.admit_to_records(ASKING, bytes, CHANGE_FILES).await
     }
 
     /// New names need journal and tree space. Removing never asks.
@@ -130,7 +157,7 @@ impl FileSystem {
     /// Changes that ask for no room wait longer, and go on for a while when commits fail. `gives_room`: they are removals, and want of room
     /// keeps nobody from those (seed 219 of plan `full`); what they leave to do is bounded by what is there.
     pub(crate) async fn admit_change(&self, gives_room: bool, bytes: u64) -> Result<Admitted, FileError> {
-        match self.admit_to_records(MODEST, bytes).await {
+        match self.admit_to_records(MODEST, bytes, CHANGE_FILES).await {
             Err(FileError::NoSpace) if gives_room => Ok(self.let_in(bytes)),
             Err(failure) if self.is_commit_late(FAILING_COMMITS_AHEAD) => Err(failure),
             Err(_) => Ok(self.let_in(bytes)),
@@ -139,25 +166,27 @@ impl FileSystem {
     }
 
     fn let_in(&self, bytes: u64) -> Admitted {
-        Admitted { _records: self.records.force(self.wanted_records(bytes)) }
+        Admitted { _records: self.records.force(self.wanted_records(bytes, CHANGE_FILES)) }
     }
 
-    fn wanted_records(&self, bytes: u64) -> [u64; 2] {
+    fn wanted_records(&self, bytes: u64, files: u64) -> [u64; 2] {
         // More than a commit leaves over would wait for a moment in which nothing is logged at all.
-        [bytes.min(self.options.commit_journal_bytes), CHANGE_FILES]
+        let files_max = (self.options.uncommitted_files_max as u64).max(CHANGE_FILES);
+        [bytes.min(self.options.commit_journal_bytes), files.min(files_max)]
     }
 
     /// Waits while so many commits are due: what they have not done takes memory, and room in the reserve.
-    async fn admit_to_records(&self, line: usize, bytes: u64) -> Result<Admitted, FileError> {
-        match self.records.try_reserve(line, self.wanted_records(bytes)) {
+    async fn admit_to_records(&self, line: usize, bytes: u64, files: u64) -> Result<Admitted, FileError> {
+        let wants = self.wanted_records(bytes, files);
+        match self.records.try_reserve(line, wants) {
             Some(records) => Ok(Admitted { _records: records }),
-            None => Box::pin(self.wait_for_records(line, bytes)).await,
+            None => Box::pin(self.wait_for_records(line, wants)).await,
         }
     }
 
-    async fn wait_for_records(&self, line: usize, bytes: u64) -> Result<Admitted, FileError> {
+    async fn wait_for_records(&self, line: usize, wants: [u64; 2]) -> Result<Admitted, FileError> {
         let _time = self.platform.clock.timer(&self.counters.record_wait);
-        let mut turn = std::pin::pin!(self.records.reserve(line, self.wanted_records(bytes)));
+        let mut turn = std::pin::pin!(self.records.reserve(line, wants));
         loop {
             let failed = self.commit_ended.notified();
             let mut failed = std::pin::pin!(failed);
@@ -166,7 +195,7 @@ impl FileSystem {
                 return Err(failure);
             }
             if self.is_stopping.load(Ordering::SeqCst) {
-                return Ok(self.let_in(bytes));
+                return Ok(Admitted { _records: self.records.force(wants) });
             }
             self.wants_commit.notify_one();
             if let First::Left(records) = first(turn.as_mut(), failed).await {
@@ -183,6 +212,14 @@ impl FileSystem {
         }
         self.reclaim_at_once().await?;
         Ok(true)
+    }
+
+    /// So many bytes in the store have no name any more, or never had one.
+    pub(crate) fn note_dropped(&self, bytes: u64) {
+        if bytes > 0 {
+            self.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.dropped_since_pass.store(true, Ordering::SeqCst);
+        }
     }
 
     pub(crate) fn measure_space(&self) -> u64 {

@@ -358,7 +358,7 @@ impl FileSystem {
     }
 }
 
-fn check_xattr_name(name: &[u8]) -> Result<(), FileError> {
+pub(crate) fn check_xattr_name(name: &[u8]) -> Result<(), FileError> {
     let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     if name.len() > XATTR_NAME_BYTES_MAX {
         return Err(FileError::Invalid("an attribute name over 255 bytes"));

@@ -19,6 +19,9 @@ base::metrics! {
     flush_failures: Counter, Count, "flushes that failed; their data stays in memory";
     sync: Histogram, Seconds, "an fsync of a file: its data is flushed and the journal synced";
     namespace_changes: Counter, Count, "creates, links, removes and renames";
+    batch_write: Histogram, Seconds, "a unit of a batch is written: admitted, stored, settled, recorded";
+    batch_entries: Counter, Count, "entries that units of batches wrote";
+    batch_bytes: Counter, Bytes, "bytes of content that units of batches wrote";
     clones_made: Counter, Count, "directories cloned";
     branches_pruned: Counter, Count, "clones that let go of what lay beside what was cloned";
     chunks_sent: Counter, Count, "chunks that went to other nodes in streams";

@@ -50,11 +50,21 @@ impl Slots {
         self.entries.iter().find(|(_, entry)| *entry.name == *name).map(|(cookie, entry)| (*cookie, entry))
     }
 
+    /// No entry, in a directory that has none.
+    pub(crate) fn none(first: u64) -> Slots {
+        Slots { first, entries: BTreeMap::new() }
+    }
+
     /// A cookie that no entry has.
     pub(crate) fn free(&self) -> Result<u64, FileError> {
-        (self.first..self.first + COLLISIONS_MAX)
-            .find(|cookie| !self.entries.contains_key(cookie))
-            .ok_or(FileError::NoSpace)
+        self.free_beside(|_| false)
+    }
+
+    /// The same, where some are taken by entries that are not there yet.
+    pub(crate) fn free_beside(&self, is_taken: impl Fn(u64) -> bool) -> Result<u64, FileError> {
+        let mut cookies = self.first..self.first + COLLISIONS_MAX;
+        let free = cookies.find(|cookie| !self.entries.contains_key(cookie) && !is_taken(*cookie));
+        free.ok_or(FileError::NoSpace)
     }
 }
 
@@ -115,7 +125,7 @@ impl FileSystem {
             let state = directory.state.lock();
             expect_directory(&state)?;
             if state.vacant == Some((first, state.version)) {
-                return Ok(Slots { first, entries: BTreeMap::new() });
+                return Ok(Slots::none(first));
             }
             (state.base.tree.clone(), state.decided_entries(first..=last), state.version)
         };

@@ -15,6 +15,7 @@
 //! admission                     who may change something now, and who waits
 //! acl, directory, attribute, read, write, namespace      the operations
 //! cut, flush, commit            accepted → local → trees, in the background
+//! batch                         many files in one go
 //! snapshot, branch, prune, open, status, check, repair, reclaim, scrub, transfer         the whole file system
 //! ```
 //!
@@ -71,6 +72,9 @@ mod members;
 mod names;
 mod reclaim;
 mod scrub;
+
+mod batch;
+
 mod transfer;
 
 mod mender;
@@ -85,6 +89,7 @@ mod tests;
 
 pub use attribute::XattrMode;
 pub use attributes::{AttributeChange, Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, SET_UID, TimeChange, View};
+pub use batch::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
 pub use check::FilesReport;
 pub use directory::DirectoryEntry;
 pub use failure::FileError;

@@ -98,7 +98,7 @@ impl FileSystem {
         Ok(state.xattrs.as_ref().and_then(|xattrs| xattrs.get(acl::DEFAULT)).cloned())
     }
 
-    /// What a new file will be: set-group-id directories give their group, default ACLs their rights.
+    /// What a new file will be.
     fn birth(
         &self,
         directory: &mut State,
@@ -106,30 +106,7 @@ impl FileSystem {
         default_acl: Option<&[u8]>,
         now: Timestamp,
     ) -> Result<Birth, FileError> {
-        if new.target.len() > LINK_TARGET_BYTES_MAX {
-            return Err(FileError::NameTooLong);
-        }
-        let mut mode = new.mode & MODE_MASK;
-        let mut gid = new.gid;
-        if directory.attributes.mode & SET_GID != 0 {
-            gid = directory.attributes.gid;
-            if new.kind == Kind::Directory {
-                mode |= SET_GID;
-            }
-        }
-        let mut xattrs = Vec::new();
-        match default_acl.filter(|_| new.kind != Kind::Symlink) {
-            Some(default_acl) => {
-                let inherited = acl::inherit(default_acl, mode)?;
-                mode = inherited.mode;
-                xattrs.extend(inherited.access.map(|value| (acl::ACCESS, value)));
-                if new.kind == Kind::Directory {
-                    xattrs.push((acl::DEFAULT, default_acl.to_vec()));
-                }
-            }
-            None if new.kind != Kind::Symlink => mode &= !(new.umask & 0o777),
-            None => {}
-        }
+        let Inherited { mode, gid, xattrs } = inherited(&directory.attributes, new, default_acl)?;
         let is_directory = new.kind == Kind::Directory;
         let attributes = Attributes {
             file: self.new_file(directory),
@@ -511,6 +488,46 @@ fn refuse_between_branches(from: FileId, to: FileId) -> Result<(), FileError> {
     if from.branch == to.branch { Ok(()) } else { Err(FileError::CrossView) }
 }
 
+/// What a new file has of its directory.
+pub(crate) struct Inherited {
+    pub(crate) mode: u32,
+    pub(crate) gid: u32,
+    pub(crate) xattrs: Vec<(&'static [u8], Vec<u8>)>,
+}
+
+/// Set-group-id directories give their group, default ACLs their rights.
+pub(crate) fn inherited(
+    directory: &Attributes,
+    new: &NewFile<'_>,
+    default_acl: Option<&[u8]>,
+) -> Result<Inherited, FileError> {
+    if new.target.len() > LINK_TARGET_BYTES_MAX {
+        return Err(FileError::NameTooLong);
+    }
+    let mut mode = new.mode & MODE_MASK;
+    let mut gid = new.gid;
+    if directory.mode & SET_GID != 0 {
+        gid = directory.gid;
+        if new.kind == Kind::Directory {
+            mode |= SET_GID;
+        }
+    }
+    let mut xattrs = Vec::new();
+    match default_acl.filter(|_| new.kind != Kind::Symlink) {
+        Some(default_acl) => {
+            let inherited = acl::inherit(default_acl, mode)?;
+            mode = inherited.mode;
+            xattrs.extend(inherited.access.map(|value| (acl::ACCESS, value)));
+            if new.kind == Kind::Directory {
+                xattrs.push((acl::DEFAULT, default_acl.to_vec()));
+            }
+        }
+        None if new.kind != Kind::Symlink => mode &= !(new.umask & 0o777),
+        None => {}
+    }
+    Ok(Inherited { mode, gid, xattrs })
+}
+
 /// Entry count, subdirectory count and times of a directory whose entries changed.
 pub(crate) fn change_directory(
     transaction: &mut Transaction<'_>,
@@ -527,7 +544,7 @@ pub(crate) fn change_directory(
 }
 
 /// Links after a change. What a damaged tree counts wrong (I-51) stays wrong, and the check tells of it.
-fn counted(links: u32, change: i64) -> u32 {
+pub(crate) fn counted(links: u32, change: i64) -> u32 {
     u32::try_from(i64::from(links).saturating_add(change).max(0)).unwrap_or(u32::MAX)
 }
 

@@ -452,6 +452,12 @@ impl FileSystem {
         directory.attributes.file.beside(number)
     }
 
+    /// The first of so many ids for new files, of the main branch, that follow each other.
+    pub(crate) fn new_files(&self, count: u64) -> FileId {
+        let start = self.next_counter.fetch_add(count, Ordering::Relaxed);
+        FileId::new(self.node(), start).expect("2^48 files need centuries")
+    }
+
     fn node(&self) -> NodeNumber {
         self.store.node()
     }
@@ -553,6 +559,20 @@ impl<'a> Transaction<'a> {
         Transaction { system, generation, now: system.now(), frame: Writer::with_capacity(512 + bytes) }
     }
 
+    /// Files that nobody knew become known to who looks for their ids, and to the committer. The frame begins with their records.
+    pub(crate) fn adopt(&mut self, unborn: Unborn) {
+        assert!(self.frame.bytes().is_empty(), "what nobody knew comes first");
+        self.frame = unborn.frame;
+        let mut touched = self.system.touched.lock();
+        for inode in unborn.inodes {
+            inode.state.lock().generation = *self.generation;
+            touched.insert(inode.file, inode.clone());
+            let node = Node::live(inode.file);
+            self.system.table.insert(node, inode, || true).expect("a new id is in no table, and nothing can be newer");
+        }
+        self.system.touched_count.store(touched.len(), Ordering::Relaxed);
+    }
+
     /// Applies a change to a file and puts its record into the frame.
     pub(crate) fn record(&mut self, inode: &Arc<Inode>, state: &mut State, change: Change) {
         let version = encode_record(inode.file, &state.version, self.now, &change, &mut self.frame);
@@ -578,6 +598,37 @@ impl<'a> Transaction<'a> {
             system.wants_commit.notify_one();
         }
         position
+    }
+}
+
+/// Files that nobody knows yet, with the records that make them: what a large transaction can do before it holds the gate.
+pub(crate) struct Unborn {
+    now: Timestamp,
+    frame: Writer,
+    inodes: Vec<Arc<Inode>>,
+}
+
+impl Unborn {
+    pub(crate) fn new(now: Timestamp, bytes: usize) -> Unborn {
+        Unborn { now, frame: Writer::with_capacity(bytes), inodes: Vec::new() }
+    }
+
+    /// Bytes of their records.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        self.frame.bytes().len()
+    }
+
+    /// A new file comes into being by these changes.
+    pub(crate) fn bear(&mut self, file: FileId, changes: impl IntoIterator<Item = Change>) -> Arc<Inode> {
+        let inode = Arc::new(Inode::unborn(file));
+        let mut state = inode.state.lock();
+        for change in changes {
+            let version = encode_record(file, &state.version, self.now, &change, &mut self.frame);
+            state.apply(Record { file, version, time: self.now, change });
+        }
+        drop(state);
+        self.inodes.push(inode.clone());
+        inode
     }
 }
 

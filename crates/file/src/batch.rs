@@ -1,0 +1,17 @@
+//! Batches: many files in one go (BFO, MSST'19), for who copies, unpacks, or removes trees.
+//!
+//! - `unit`: what is to be written, and how much goes at a time
+//! - `plan`: what a unit comes to in the directories that are there
+//! - `put`: its content becomes chunks, as one run
+//! - `write`: one frame makes all of it
+//!
+//! Not here: who asks for it (`node`).
+
+mod unit;
+
+mod plan;
+mod put;
+
+mod write;
+
+pub use unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
