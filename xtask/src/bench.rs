@@ -11,13 +11,16 @@
 //!
 //! Not here: goals. This only measures.
 
+mod batches;
 mod changed;
 mod clones;
 mod courtesy;
 mod dedup;
+mod device;
 mod ground;
 mod inputs;
 mod io;
+mod loops;
 mod node;
 mod plot;
 mod programs;
@@ -31,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use self::device::Limit;
 use self::ground::Sides;
 use self::inputs::Inputs;
 use self::report::Report;
@@ -127,7 +131,15 @@ struct Run<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Side {
     Hydrafs,
+    /// By `hydrafs tar`.
+    HydrafsTar,
+    /// Ours through the mount, file by file.
+    HydrafsOneByOne,
     Ext4,
+    /// On ext4.
+    Copy,
+    Tar,
+    Rsync,
     PassThrough,
     /// What any store of this kind must do with a stream, without a file system.
     Cutting,
@@ -151,6 +163,11 @@ impl Side {
     fn words(self) -> &'static str {
         match self {
             Side::Hydrafs => "HydraFS",
+            Side::HydrafsTar => "hydrafs tar",
+            Side::HydrafsOneByOne => "HydraFS one by one",
+            Side::Copy => "cp -r on ext4",
+            Side::Tar => "tar on ext4",
+            Side::Rsync => "rsync on ext4",
             Side::Ext4 => "ext4",
             Side::PassThrough => "pass-through",
             Side::Cutting => "cutting and hashing alone",
@@ -166,11 +183,17 @@ impl Side {
         }
     }
 
+    /// Whether it works on our mount.
+    fn is_ours(self) -> bool {
+        matches!(self, Side::Hydrafs | Side::HydrafsTar | Side::HydrafsOneByOne)
+    }
+
     /// The program that is needed for it.
     fn program(self) -> Option<&'static str> {
         match self {
             Side::Restic => Some("restic"),
             Side::Borg => Some("borg"),
+            Side::Rsync => Some("rsync"),
             _ => None,
         }
     }
@@ -209,24 +232,34 @@ impl Run<'_> {
 struct Workload {
     name: &'static str,
     sides: &'static [Side],
+    /// The device it is done on, if not on the project's disk.
+    limit: Option<Limit>,
     /// It repeats by itself what is to be repeated.
     is_once: bool,
     work: fn(&mut Run<'_>) -> Result<()>,
 }
 
 const fn beside_ext4(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
-    Workload { name, sides: &[Side::Hydrafs, Side::Ext4], is_once: false, work }
+    Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: None, is_once: false, work }
 }
 
 const fn beside_backups(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
-    Workload { name, sides: &[Side::Hydrafs, Side::Restic, Side::Borg], is_once: false, work }
+    Workload { name, sides: &[Side::Hydrafs, Side::Restic, Side::Borg], limit: None, is_once: false, work }
 }
 
 const fn alone(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
-    Workload { name, sides: &[Side::Hydrafs], is_once: true, work }
+    Workload { name, sides: &[Side::Hydrafs], limit: None, is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 22] = [
+/// File by file, by the usual tools, and as batches.
+const MASS: [Side; 7] =
+    [Side::Hydrafs, Side::HydrafsTar, Side::HydrafsOneByOne, Side::Ext4, Side::Copy, Side::Tar, Side::Rsync];
+
+const fn masses(name: &'static str, limit: Option<Limit>, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
+    Workload { name, sides: &MASS, limit, is_once: false, work }
+}
+
+const WORKLOADS: [Workload; 25] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -235,6 +268,7 @@ const WORKLOADS: [Workload; 22] = [
     Workload {
         name: "sequential",
         sides: &[Side::Hydrafs, Side::Ext4, Side::PassThrough, Side::Cutting],
+        limit: None,
         is_once: false,
         work: io::sequential,
     },
@@ -245,6 +279,7 @@ const WORKLOADS: [Workload; 22] = [
     Workload {
         name: "pass-through",
         sides: &[Side::Hydrafs, Side::Ext4, Side::PassThrough],
+        limit: None,
         is_once: false,
         work: programs::names,
     },
@@ -254,12 +289,16 @@ const WORKLOADS: [Workload; 22] = [
     Workload {
         name: "changed file",
         sides: &[Side::Hydrafs, Side::Restic, Side::Borg, Side::FixedBlocks],
+        limit: None,
         is_once: false,
         work: changed::changes,
     },
-    Workload { name: "raw store", sides: &[Side::Store], is_once: false, work: store::streams },
-    Workload { name: "far disk", sides: &[Side::Store], is_once: true, work: store::far },
-    Workload { name: "clones", sides: &[Side::Hydrafs, Side::Ext4], is_once: true, work: clones::clones },
+    Workload { name: "raw store", sides: &[Side::Store], limit: None, is_once: false, work: store::streams },
+    Workload { name: "far disk", sides: &[Side::Store], limit: None, is_once: true, work: store::far },
+    Workload { name: "clones", sides: &[Side::Hydrafs, Side::Ext4], limit: None, is_once: true, work: clones::clones },
+    masses("batches", None, batches::here),
+    masses("batches, seek-limited", Some(device::SEEK), batches::on_seeks),
+    masses("batches, SSD-limited", Some(device::SSD), batches::on_ssd),
     alone("recovery", node::recovery),
     alone("journal suffix", suffix::recovery),
     alone("beside gc and scrub", courtesy::courtesy),
@@ -301,32 +340,55 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     println!("{}", report.heading());
     for workload in workloads {
-        print!("── {}:", workload.name);
-        let started = Instant::now();
-        for number in 0..if workload.is_once { 1 } else { arguments.runs } {
-            // A B, B A: a disk that gets slower with time is no side's.
-            let mut order = workload.sides.to_vec();
-            if number % 2 == 1 {
-                order.reverse();
+        if let Some(limit) = workload.limit {
+            if let Some(why) = device::why_not()? {
+                report.did_not_run(workload.name, why);
+                continue;
             }
-            for side in order {
-                interrupt::check()?;
-                once(workload, side, number, &mut sides, &inputs, arguments, &mut report)
-                    .with_context(|| format!("{} on {}", workload.name, side.words()))?;
-            }
-            print!(" {}", number + 1);
-            std::io::Write::flush(&mut std::io::stdout())?;
+            let place = root.join("limited");
+            let mut limited = Sides::limited(&binary, &place, limit)?;
+            all_sides(workload, &mut limited, &inputs, arguments, &mut report)?;
+            drop(limited);
+            ground::take_away(&place)?;
+        } else {
+            all_sides(workload, &mut sides, &inputs, arguments, &mut report)?;
         }
-        println!(" ({})", text::span(started.elapsed()));
     }
     drop(sides);
-    volume::clear(&root.join("sides"))?;
+    ground::take_away(&root.join("sides"))?;
     println!("\n{}", report.text());
     report.save(&tools::project().join("bench/results"))?;
     if arguments.write_doc {
         report.write_document(&tools::project())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// All runs of a workload, by turns.
+fn all_sides(
+    workload: &Workload,
+    sides: &mut Sides,
+    inputs: &Inputs,
+    arguments: &Arguments,
+    report: &mut Report,
+) -> Result<()> {
+    print!("── {}:", workload.name);
+    let started = Instant::now();
+    let mut order = workload.sides.to_vec();
+    order.retain(|side| *side != Side::HydrafsTar || batches::has_verb(sides.binary(), "tar"));
+    for number in 0..if workload.is_once { 1 } else { arguments.runs } {
+        for side in &order {
+            interrupt::check()?;
+            once(workload, *side, number, sides, inputs, arguments, report)
+                .with_context(|| format!("{} on {}", workload.name, side.words()))?;
+        }
+        // A B, B A: a disk that gets slower with time is no side's.
+        order.reverse();
+        print!(" {}", number + 1);
+        std::io::Write::flush(&mut std::io::stdout())?;
+    }
+    println!(" ({})", text::span(started.elapsed()));
+    Ok(())
 }
 
 fn once(
@@ -338,7 +400,7 @@ fn once(
     arguments: &Arguments,
     report: &mut Report,
 ) -> Result<()> {
-    if side == Side::Hydrafs {
+    if side.is_ours() {
         sides.renew()?;
     }
     let dir = sides.dir(side).join(format!("{}-{number}", workload.name.replace(' ', "-")));

@@ -297,8 +297,8 @@ pub(crate) fn take_away(point: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a folder of ours with all that is in it. Mounts below it are taken away first, and their daemons with them.
-pub(crate) fn clear(root: &Path) -> Result<()> {
+/// Takes away what is mounted below a folder of ours, the last mounted first, and with that the daemons.
+pub(crate) fn take_away_below(root: &Path) -> Result<()> {
     let Ok(root) = root.canonicalize() else { return Ok(()) };
     // By point or by node: the point may be a short one elsewhere.
     let is_ours = |mount: &&machine::Mounted| mount.point.starts_with(&root) || mount.source.starts_with(&root);
@@ -306,6 +306,13 @@ pub(crate) fn clear(root: &Path) -> Result<()> {
         println!("   taking away what an earlier run left at {}", mount.point.display());
         take_away(&mount.point)?;
     }
+    Ok(())
+}
+
+/// Removes a folder of ours with all that is in it. Mounts below it are taken away first, and their daemons with them.
+pub(crate) fn clear(root: &Path) -> Result<()> {
+    let Ok(root) = root.canonicalize() else { return Ok(()) };
+    take_away_below(&root)?;
     // A daemon whose mount was taken away writes its last things and ends.
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::Side;
+use super::device::{self, Count, Device, Limit};
+use super::loops::{self, LoopDevice, Mount};
 use crate::program::{Child, Program};
 use crate::volume::{self, Volume};
 use crate::{machine, text, tree};
@@ -26,46 +28,90 @@ pub(super) struct Sides {
     words: String,
     binary: PathBuf,
     home: PathBuf,
-    disks: [PathBuf; 2],
-    _ground: Option<Loop>,
+    disks: Vec<PathBuf>,
+    ground: Ground,
+}
+
+/// What the sides stand on.
+#[derive(Debug)]
+enum Ground {
+    /// The disk that the project lies on.
+    Here,
+    Loop(#[expect(dead_code, reason = "held until the sides are dropped")] Loop),
+    Limited(Box<Device>),
 }
 
 impl Sides {
+    /// On the project's disk if that is an ext4, or on one in a file of it.
     pub(super) fn make(binary: &Path, root: &Path) -> Result<Sides> {
-        let home = root.join("sides");
-        volume::clear(&home)?;
-        fs::create_dir_all(&home)?;
+        let home = fresh_home(root)?;
         let below = machine::mount_of(&home)?;
         let (base, ground) = if below.kind == "ext4" {
-            (home.clone(), None)
+            (home.clone(), Ground::Here)
         } else {
             let ground = Loop::make(&home)?;
-            (ground.point.clone(), Some(ground))
+            (ground.ext4.point().to_owned(), Ground::Loop(ground))
         };
         let words = match &ground {
-            None => format!("directories of the ext4 at {}", below.point.display()),
-            Some(_) => format!("directories of an ext4 on a loop device, its file on {}", below.kind),
+            Ground::Here => format!("directories of the ext4 at {}", below.point.display()),
+            _ => format!("directories of an ext4 on a loop device, its file on {}", below.kind),
         };
-        let ext4 = base.join("ext4");
-        fs::create_dir(&ext4)?;
-        let (home, disks) = (home.join("hydrafs"), [base.join("disk-0"), base.join("disk-1")]);
-        let mut volume = Volume::over(binary, &home, &disks)?;
-        volume.mount()?;
-        let words =
-            format!("all are {words}; HydraFS on two of them, over {}, a new node for each run", volume.transport()?);
         let free = machine::free_bytes(&base)?;
         if free < 20 << 30 {
             println!("only {} are free: a whole run needs about 20 GiB", text::bytes(free));
         }
-        let (binary, pass_through) = (binary.to_owned(), None);
-        Ok(Sides { volume, ext4, pass_through, words, binary, home, disks, _ground: ground })
+        let mut sides = Sides::over(binary, &home, &base, &["disk-0", "disk-1"], ground)?;
+        let transport = sides.volume.transport()?;
+        sides.words = format!("all are {words}; HydraFS on two of them, over {transport}, a new node for each run");
+        Ok(sides)
+    }
+
+    /// On a device of their own that does so many requests a second; HydraFS on one disk there.
+    pub(super) fn limited(binary: &Path, root: &Path, limit: Limit) -> Result<Sides> {
+        let home = fresh_home(root)?;
+        let device = Device::make(&home, limit)?;
+        let base = device.point().to_owned();
+        Sides::over(binary, &home, &base, &["disk-0"], Ground::Limited(Box::new(device)))
+    }
+
+    fn over(binary: &Path, home: &Path, base: &Path, disks: &[&str], ground: Ground) -> Result<Sides> {
+        let ext4 = base.join("ext4-side");
+        fs::create_dir(&ext4)?;
+        let (home, disks) = (home.join("hydrafs"), disks.iter().map(|disk| base.join(disk)).collect::<Vec<_>>());
+        let mut volume = Volume::over(binary, &home, &disks)?;
+        volume.mount()?;
+        let (binary, pass_through, words) = (binary.to_owned(), None, String::new());
+        Ok(Sides { volume, pass_through, ext4, words, binary, home, disks, ground })
+    }
+
+    /// The limited device, if they stand on one.
+    pub(super) fn device(&self) -> Option<&Device> {
+        match &self.ground {
+            Ground::Limited(device) => Some(device),
+            Ground::Here | Ground::Loop(_) => None,
+        }
+    }
+
+    /// What the device below did so far.
+    pub(super) fn count(&self) -> Result<Count> {
+        match self.device() {
+            Some(device) => device.count(),
+            None => {
+                let number = fs::metadata(&self.ext4)?.dev();
+                Count::of(&format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))
+            }
+        }
+    }
+
+    pub(super) fn binary(&self) -> &Path {
+        &self.binary
     }
 
     /// Whether this side's directory is of the file system that is to be measured, and not of what would show if that were gone.
     pub(super) fn is_in_place(&self, side: Side) -> Result<bool> {
         let kind = machine::mount_of(&self.dir(side))?.kind;
         Ok(match side {
-            Side::Hydrafs => kind == "fuse.hydrafs",
+            side if side.is_ours() => kind == "fuse.hydrafs",
             Side::PassThrough => kind == "fuse.passthrough_ll",
             _ => kind == "ext4",
         })
@@ -113,7 +159,7 @@ impl Sides {
 
     pub(super) fn dir(&self, side: Side) -> PathBuf {
         match side {
-            Side::Hydrafs => self.volume.point.clone(),
+            side if side.is_ours() => self.volume.point.clone(),
             Side::PassThrough => self.ext4.with_file_name("pass-through"),
             _ => self.ext4.clone(),
         }
@@ -122,7 +168,7 @@ impl Sides {
     /// Everything written on this side is on the disk.
     pub(super) fn sync(&self, side: Side) -> Result<()> {
         match side {
-            Side::Hydrafs => self.volume.sync(),
+            side if side.is_ours() => self.volume.sync(),
             // syncfs does not reach a FUSE server; the pass-through keeps nothing back.
             _ => sync_ext4(&self.ext4),
         }
@@ -137,7 +183,7 @@ impl Sides {
     /// Nothing of this side is cached.
     pub(super) fn cool(&mut self, side: Side) -> Result<()> {
         self.sync(side)?;
-        if side == Side::Hydrafs {
+        if side.is_ours() {
             self.volume.unmount()?;
             self.volume.mount()?;
         }
@@ -158,6 +204,21 @@ impl Sides {
         }
         Ok(())
     }
+}
+
+/// The folder for sides below `root`, empty. What an earlier run left there is taken away.
+fn fresh_home(root: &Path) -> Result<PathBuf> {
+    let home = root.join("sides");
+    take_away(&home)?;
+    fs::create_dir_all(&home)?;
+    Ok(home.canonicalize()?)
+}
+
+/// Removes a folder of sides, with mounts and devices that stand in it.
+pub(super) fn take_away(home: &Path) -> Result<()> {
+    volume::take_away_below(home)?;
+    device::clear(home)?;
+    volume::clear(home)
 }
 
 fn sync_ext4(dir: &Path) -> Result<()> {
@@ -213,44 +274,21 @@ impl Drop for PassThrough {
     }
 }
 
-/// An ext4 in a file. Unmounted and detached when dropped.
+/// An ext4 in a file.
 #[derive(Debug)]
 struct Loop {
-    point: PathBuf,
-    device: String,
+    // In this order: the mount goes before the device.
+    ext4: Mount,
+    _device: LoopDevice,
 }
 
 impl Loop {
     fn make(home: &Path) -> Result<Loop> {
-        if !machine::is_root() {
-            bail!("the project does not lie on an ext4, and only root may make one on a loop device: measure as root");
-        }
-        let (file, point) = (home.join("ext4.image"), home.join("ground"));
-        fs::create_dir_all(&point)?;
-        File::create(&file)?.set_len(LOOP_BYTES)?;
-        Program::new("mkfs.ext4").args(["-q", "-F"]).arg(&file).output()?;
+        let file = home.join("ext4.image");
+        loops::image(&file, LOOP_BYTES)?;
         let device =
-            Program::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&file).output()?.trim().to_owned();
-        let made = Loop { point, device };
-        Program::new("mount").args(["-t", "ext4"]).arg(&made.device).arg(&made.point).output()?;
-        Ok(made)
+            LoopDevice::attach(&file).context("the project does not lie on an ext4, so one is made in a file")?;
+        let ext4 = Mount::fresh_ext4(device.path(), &home.join("ground"))?;
+        Ok(Loop { ext4, _device: device })
     }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let ended = volume::take_away(&self.point).and_then(|()| detach(&self.device));
-        if let Err(error) = ended {
-            eprintln!("xtask: {error:#}; `losetup -d {}` when it is not in use any more", self.device);
-        }
-    }
-}
-
-/// Not through [`Program`], which does nothing after Ctrl-C.
-fn detach(device: &str) -> Result<()> {
-    let status = std::process::Command::new("losetup").args(["--detach", device]).status()?;
-    if !status.success() {
-        bail!("losetup --detach {device} ended with {status}");
-    }
-    Ok(())
 }

@@ -1,5 +1,5 @@
 //! Plots as SVG text: bars that are faster than ext4 to the right of a line, and slower to the left, by powers of two; points of
-//! several series over two axes from 0.
+//! several series over two axes from 0, or in panels of their own.
 
 /// Pixels for the names, for a factor of two, and for a line.
 const NAMES: f64 = 470.0;
@@ -49,55 +49,105 @@ pub(super) fn bars(title: &str, bars: &[(String, f64)]) -> String {
 /// Pixels of an axis, and beside it.
 const AXIS: f64 = 400.0;
 const BESIDE: f64 = 60.0;
+/// For the names of series, to the right of the axes.
+const LEGEND: f64 = 160.0;
 /// Of the series, by turns.
 const COLOURS: [&str; 4] = ["#2f7d5b", "#c0603a", "#3a6ac0", "#8a5bb0"];
 /// Labels on an axis beyond 0.
 const TICKS: u32 = 4;
 
 /// Points of named series, both axes linear and from 0.
-pub(super) fn points(title: &str, (across, up): (&str, &str), series: &[(String, Vec<(f64, f64)>)]) -> String {
-    let all = || series.iter().flat_map(|(_, points)| points);
-    let (most_x, most_y) = all().fold((1e-9_f64, 1e-9_f64), |(x, y), point| (x.max(point.0), y.max(point.1)));
-    let x = |value: f64| BESIDE + value / most_x * AXIS;
-    let y = |value: f64| BESIDE + AXIS - value / most_y * AXIS;
+pub(super) fn points(title: &str, axes: (&str, &str), series: &[(String, Vec<(f64, f64)>)]) -> String {
     let side = AXIS + 2.0 * BESIDE;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {side}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"10\" y=\"20\" font-size=\"15\">{}</text>\n\
-         <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n<text x=\"10\" y=\"{}\">{}</text>\n",
-        side + 160.0,
-        escape(title),
-        BESIDE + AXIS,
-        side - 8.0,
-        escape(across),
-        BESIDE - 14.0,
-        escape(up)
-    );
-    for tick in 0..=TICKS {
-        let part = f64::from(tick) / f64::from(TICKS);
-        let (at_x, at_y) = (x(most_x * part), y(most_y * part));
-        let (left, bottom) = (x(0.0), y(0.0));
-        svg += &format!(
-            "<line x1=\"{left}\" x2=\"{}\" y1=\"{at_y:.1}\" y2=\"{at_y:.1}\" stroke=\"#ddd\"/>\n",
-            left + AXIS
-        );
-        svg += &format!(
-            "<text x=\"{}\" y=\"{at_y:.1}\" text-anchor=\"end\" fill=\"#666\">{}</text>\n\
-             <text x=\"{at_x:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#666\">{}</text>\n",
-            left - 6.0,
-            crate::text::short(most_y * part),
-            bottom + 18.0,
-            crate::text::short(most_x * part)
-        );
-    }
+    let all: Vec<(f64, f64)> = series.iter().flat_map(|(_, points)| points).copied().collect();
+    let frame = Frame::around(&all, 0.0, BESIDE);
+    let mut svg = begin(side + LEGEND, side, title) + &frame.axes(axes);
     for (number, ((name, points), colour)) in series.iter().zip(COLOURS.iter().cycle()).enumerate() {
-        for point in points {
-            svg += &format!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"{colour}\"/>\n", x(point.0), y(point.1));
-        }
+        svg += &frame.circles(points, 4.0, colour);
         let top = BESIDE + 20.0 * number as f64;
         svg += &format!("<text x=\"{side}\" y=\"{top}\" fill=\"{colour}\">{}</text>\n", escape(name));
     }
     svg + "</svg>\n"
+}
+
+/// Panels of points, two in a row, each with axes of its own.
+pub(super) fn panels(title: &str, axes: (&str, &str), panels: &[(String, Vec<(f64, f64)>)]) -> String {
+    let step = AXIS + 2.0 * BESIDE;
+    let mut svg = begin(2.0 * step, panels.len().div_ceil(2) as f64 * step + BESIDE / 2.0, title);
+    for (number, ((name, points), colour)) in panels.iter().zip(COLOURS.iter().cycle()).enumerate() {
+        let (left, top) = ((number % 2) as f64 * step, (number / 2) as f64 * step + BESIDE * 1.5);
+        let frame = Frame::around(points, left, top);
+        svg += &format!("<text x=\"{}\" y=\"{}\">{}</text>\n", left + BESIDE, top - 32.0, escape(name));
+        svg += &frame.axes(axes);
+        svg += &frame.circles(points, 1.5, colour);
+    }
+    svg + "</svg>\n"
+}
+
+fn begin(width: f64, height: f64, title: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"10\" y=\"20\" font-size=\"15\">{}</text>\n",
+        escape(title)
+    )
+}
+
+/// Where points lie between two axes.
+struct Frame {
+    left: f64,
+    top: f64,
+    most: (f64, f64),
+}
+
+impl Frame {
+    /// As large as these points need it, with room for labels to the left.
+    fn around(points: &[(f64, f64)], left: f64, top: f64) -> Frame {
+        let most = points.iter().fold((1e-9_f64, 1e-9_f64), |(x, y), point| (x.max(point.0), y.max(point.1)));
+        Frame { left: left + BESIDE, top, most }
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        self.left + value / self.most.0 * AXIS
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        self.top + AXIS - value / self.most.1 * AXIS
+    }
+
+    fn circles(&self, points: &[(f64, f64)], radius: f64, colour: &str) -> String {
+        let circle = |(x, y): &(f64, f64)| {
+            let (x, y) = (self.x(*x), self.y(*y));
+            format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{colour}\"/>\n")
+        };
+        points.iter().map(circle).collect()
+    }
+
+    fn axes(&self, (across, up): (&str, &str)) -> String {
+        let (left, right, bottom) = (self.left, self.left + AXIS, self.top + AXIS);
+        let mut svg = format!(
+            "<text x=\"{right}\" y=\"{}\" text-anchor=\"end\">{}</text>\n<text x=\"{}\" y=\"{}\">{}</text>\n",
+            bottom + BESIDE - 8.0,
+            escape(across),
+            left - BESIDE + 10.0,
+            self.top - 14.0,
+            escape(up)
+        );
+        for tick in 0..=TICKS {
+            let part = f64::from(tick) / f64::from(TICKS);
+            let value = (self.most.0 * part, self.most.1 * part);
+            let (at_x, at_y) = (self.x(value.0), self.y(value.1));
+            svg += &format!(
+                "<line x1=\"{left}\" x2=\"{right}\" y1=\"{at_y:.1}\" y2=\"{at_y:.1}\" stroke=\"#ddd\"/>\n\
+                 <text x=\"{}\" y=\"{at_y:.1}\" text-anchor=\"end\" fill=\"#666\">{}</text>\n\
+                 <text x=\"{at_x:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#666\">{}</text>\n",
+                left - 6.0,
+                crate::text::short(value.1),
+                bottom + 18.0,
+                crate::text::short(value.0)
+            );
+        }
+        svg
+    }
 }
 
 fn escape(text: &str) -> String {
@@ -106,7 +156,17 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bars, points};
+    use super::{bars, panels, points};
+
+    #[test]
+    fn panels_have_axes_of_their_own() {
+        let one = |most| ("p".to_owned(), vec![(0.0, 0.0), (most, most)]);
+        let svg = panels("t", ("x", "y"), &[one(1.0), one(100.0), one(7.0)]);
+        // The greatest of each is in the corner of its own panel.
+        for place in ["cx=\"460.0\" cy=\"90.0\"", "cx=\"980.0\" cy=\"90.0\"", "cx=\"460.0\" cy=\"610.0\""] {
+            assert!(svg.contains(place), "{place}: {svg}");
+        }
+    }
 
     #[test]
     fn points_lie_between_nothing_and_the_most() {

@@ -6,10 +6,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::device::{Access, Count};
 use super::inputs::Inputs;
 use super::{Line, Side, plot};
 use crate::machine;
-use crate::text::{Table, date, short};
+use crate::text::{self, Table, date, short};
 
 /// Figures of one line, of each side that was measured; ours is the first.
 #[derive(Debug)]
@@ -17,6 +18,19 @@ struct Figures {
     line: Line,
     values: Vec<(Side, Vec<f64>)>,
 }
+
+/// What a device was asked for in the measured time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) count: Count,
+    /// Requests that did not begin where the one before ended, where each was looked at.
+    pub(super) seeks: Option<u64>,
+}
+
+/// Seconds and mebibytes from the beginning of the device, of each request.
+type Places = Vec<(f64, f64)>;
+
+type BySide<T> = Vec<(Side, T)>;
 
 /// Median, least and most.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,6 +49,10 @@ pub(super) struct Report {
     figures: Vec<Figures>,
     /// Recovery times in milliseconds by MiB in the journal, for each amount stored.
     recoveries: Vec<(String, Vec<(f64, f64)>)>,
+    /// What the device was asked for, by line and side, in each run.
+    asked: Vec<(Line, BySide<Vec<Asked>>)>,
+    /// Where the device was asked, by what was done and by side.
+    accesses: Vec<(String, BySide<Places>)>,
     /// Workloads that did not run, and why.
     missing: Vec<(&'static str, String)>,
 }
@@ -51,13 +69,14 @@ impl Report {
             machine,
             figures: Vec::new(),
             recoveries: Vec::new(),
+            asked: Vec::new(),
+            accesses: Vec::new(),
             missing: Vec::new(),
         })
     }
 
     pub(super) fn record(&mut self, line: &Line, side: Side, value: f64) {
-        let is_it = |figures: &&mut Figures| figures.line.name == line.name && figures.line.terms == line.terms;
-        let figures = match self.figures.iter_mut().find(is_it) {
+        let figures = match self.figures.iter_mut().find(|figures| figures.line == *line) {
             Some(figures) => figures,
             None => {
                 self.figures.push(Figures { line: *line, values: Vec::new() });
@@ -77,6 +96,20 @@ impl Report {
             Some((_, points)) => points.push((mebibytes, milliseconds)),
             None => self.recoveries.push((series, vec![(mebibytes, milliseconds)])),
         }
+    }
+
+    /// What the device was asked for in a run.
+    pub(super) fn asked(&mut self, line: &Line, side: Side, asked: Asked) {
+        let sides = entry(&mut self.asked, line);
+        entry(sides, &side).push(asked);
+        sides.sort_by_key(|(side, _)| *side);
+    }
+
+    /// Where the device was asked, one request after the other.
+    pub(super) fn accesses(&mut self, what: String, side: Side, accesses: &[Access]) {
+        let begun = accesses.first().map_or(0.0, |access| access.seconds);
+        let place = |access: &Access| (access.seconds - begun, access.sector as f64 / 2048.0);
+        *entry(entry(&mut self.accesses, &what), &side) = accesses.iter().map(place).collect();
     }
 
     /// One more line about what was measured.
@@ -109,7 +142,8 @@ impl Report {
                 Some((_, table)) => table,
                 None => {
                     let columns = sides.iter().map(|side| format!("{} (min-max)", side.words()));
-                    let beside = sides.iter().skip(1).map(|side| format!("HydraFS beside {}", side.words()));
+                    let beside = sides.iter().skip(1).filter(|side| !side.is_ours());
+                    let beside = beside.map(|side| format!("HydraFS beside {}", side.words()));
                     let headings = ["workload", "terms", "unit"].map(ToOwned::to_owned).into_iter().chain(columns);
                     let headings: Vec<String> = headings.chain(beside).collect();
                     tables.push((sides, Table::new(2, &headings.iter().map(String::as_str).collect::<Vec<_>>())));
@@ -125,9 +159,26 @@ impl Report {
         tables.into_iter().map(|(_, table)| table).collect()
     }
 
+    /// Requests to the device and their size, a table for each set of sides; the last run of each.
+    fn asked_tables(&self) -> Vec<Table> {
+        let mut tables: Vec<(Vec<Side>, Table)> = Vec::new();
+        for (line, sides) in &self.asked {
+            let columns: Vec<Side> = sides.iter().map(|(side, _)| *side).collect();
+            let cells = sides.iter().map(|(_, runs)| runs.last().map(Asked::words).unwrap_or_default());
+            let row = [self.name(line), line.terms.to_owned()].into_iter().chain(cells);
+            if tables.last().is_none_or(|(known, _)| *known != columns) {
+                let headings = columns.iter().map(|side| side.words());
+                let headings: Vec<&str> = ["requests to the device", "terms"].into_iter().chain(headings).collect();
+                tables.push((columns, Table::new(2, &headings)));
+            }
+            tables.last_mut().expect("just pushed").1.row(row);
+        }
+        tables.into_iter().map(|(_, table)| table).collect()
+    }
+
     /// Tables and what is missing from them, for the terminal.
     pub(super) fn text(&self) -> String {
-        let tables: Vec<String> = self.tables().iter().map(Table::text).collect();
+        let tables: Vec<String> = self.tables().iter().chain(&self.asked_tables()).map(Table::text).collect();
         format!("{}\n{}", tables.join("\n"), self.missing_lines())
     }
 
@@ -143,6 +194,10 @@ impl Report {
                 (side.words().to_owned(), words)
             });
             let ratios = figures.ratios().into_iter().map(|(side, ratio)| (side.words().to_owned(), json!(ratio)));
+            let asked = self.asked.iter().find(|(line, _)| *line == figures.line);
+            let asked = asked.into_iter().flat_map(|(_, sides)| sides);
+            let asked =
+                asked.map(|(side, runs)| (side.words().to_owned(), runs.iter().map(|asked| asked.to_json()).collect()));
             json!({
                 "workload": self.name(&figures.line),
                 "terms": figures.line.terms,
@@ -150,11 +205,18 @@ impl Report {
                 "more_is_better": figures.line.unit.is_more_better(),
                 "sides": sides.collect::<serde_json::Map<String, Value>>(),
                 "times_better_than": ratios.collect::<serde_json::Map<String, Value>>(),
+                "device": asked.collect::<serde_json::Map<String, Value>>(),
             })
         });
         let machine: serde_json::Map<String, Value> =
             self.machine.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-        json!({ "date": self.date, "runs": self.runs, "quick": self.is_quick, "machine": machine, "lines": lines.collect::<Vec<_>>(), "recovery_milliseconds_by_journal_mebibytes": self.recoveries, "did_not_run": self.missing })
+        let accesses: Vec<Value> = self
+            .accesses
+            .iter()
+            .flat_map(|(what, sides)| sides.iter().map(move |(side, places)| (what, side, places)))
+            .map(|(what, side, places)| json!({ "what": what, "side": side.words(), "points": places }))
+            .collect();
+        json!({ "date": self.date, "runs": self.runs, "quick": self.is_quick, "machine": machine, "lines": lines.collect::<Vec<_>>(), "recovery_milliseconds_by_journal_mebibytes": self.recoveries, "accesses_seconds_and_mebibytes": accesses, "did_not_run": self.missing })
     }
 
     fn plot(&self) -> String {
@@ -178,6 +240,17 @@ impl Report {
         is_any.then(|| plot::points(title, ("MiB in the journal", "milliseconds"), &self.recoveries))
     }
 
+    /// Where the device was asked, one by one on ext4 and by our batches, if it was looked at.
+    fn plot_accesses(&self) -> Option<String> {
+        let panels = self.accesses.iter().flat_map(|(what, sides)| {
+            let wanted = sides.iter().rev().filter(|(side, _)| matches!(side, Side::Ext4 | Side::Hydrafs));
+            wanted.map(move |(side, places)| (format!("{what}: {}", side.words()), thinned(places)))
+        });
+        let panels: Vec<(String, Places)> = panels.collect();
+        let title = "Requests to the device: files of 4 KiB, before (one by one on ext4) and after (a batch)";
+        (!panels.is_empty()).then(|| plot::panels(title, ("seconds", "MiB of the device"), &panels))
+    }
+
     /// Writes the JSON file and the plots.
     pub(super) fn save(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -187,6 +260,9 @@ impl Report {
         fs::write(file.with_extension("svg"), self.plot())?;
         if let Some(plot) = self.plot_recoveries() {
             fs::write(file.with_extension("recovery.svg"), plot)?;
+        }
+        if let Some(plot) = self.plot_accesses() {
+            fs::write(file.with_extension("accesses.svg"), plot)?;
         }
         println!("wrote bench/results/{}{quick}.json and .svg", self.date);
         Ok(())
@@ -201,19 +277,21 @@ impl Report {
             fs::write(project.join("docs/recovery.svg"), plot)?;
             recovery = "\n![time of a recovery by the length of the journal](recovery.svg)\n";
         }
+        let asked = self.asked_words(project)?;
         let text = format!(
             "# How fast\n\n\
              Written by `cargo xtask bench --write-doc` on {}. Each figure is the median of {} runs, with the least and the most \
              beside it; all sides did the same work, by turns, on the same disk.\n\n{}\n\
              \"Synced at the end\": the time includes syncfs on ext4 and `hydrafs sync` here, so that everything is on the disk. \
              \"Cold\": HydraFS was mounted anew and the kernel's caches were dropped, on all sides.\n\n{}\n\
-             {}\n![times as fast as ext4](bench.svg)\n{}",
+             {}\n![times as fast as ext4](bench.svg)\n{}{}",
             self.date.split('T').next().unwrap_or_default(),
             self.runs,
             machine.markdown(),
             self.tables().iter().map(Table::markdown).collect::<Vec<_>>().join("\n"),
             self.missing_lines(),
             recovery,
+            asked,
         );
         fs::create_dir_all(project.join("docs"))?;
         fs::write(project.join("docs/bench.md"), text)?;
@@ -221,6 +299,75 @@ impl Report {
         println!("wrote docs/bench.md and docs/bench.svg");
         Ok(())
     }
+
+    /// How batches were measured, what the devices were asked for, and where; nothing if no batch was measured.
+    fn asked_words(&self, project: &Path) -> Result<String> {
+        let tables = self.asked_tables();
+        if tables.is_empty() {
+            return Ok(String::new());
+        }
+        let mut plot = "";
+        if let Some(accesses) = self.plot_accesses() {
+            fs::write(project.join("docs/accesses.svg"), accesses)?;
+            plot = "\n![where the device was asked, over time](accesses.svg)\n";
+        }
+        let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
+        Ok(format!("\n{ASKED}\n{}{plot}", tables.join("\n")))
+    }
+}
+
+const ASKED: &str = "## Masses of small files\n\n\
+    Sets of equal total size, of files of one size with random content, 200 to a directory. \"HydraFS\" and \"hydrafs tar\" are batches, \
+    `hydrafs cp` and `hydrafs tar`; \"ext4\" and \"HydraFS one by one\" open, read or write, and close one file after the other, in the order \
+    that the line names. Tools and batches get a set that was created one by one in that order. Overwriting is in place where it is one by \
+    one, and as each tool does it elsewhere. What tools write comes from memory, and what they read goes there.\n\n\
+    The devices: this machine's disk, and two pairs of loop devices on it that do no more than so many reads and as many writes a \
+    second, whoever asks. The upper device of a pair merges what file systems submit, with the scheduler of hard disks, and each request that \
+    comes out of it, of 512 KiB at most, is one for the lower one, which has the limit (cgroup v1, blkio.throttle, of the root group). The pair does \
+    not know that a request which begins where the last one ended needs no seek: `lab batches` has a model of a disk that does.\n\n\
+    The devices' own counters, of the last run: requests, reads and writes together, with their average size; and seeks, where each \
+    request was looked at (tracepoint block_rq_issue): requests that did not begin where the one before ended. This machine's \
+    disk counts what neighbours ask, too.\n";
+
+impl Asked {
+    fn requests(&self) -> u64 {
+        self.count.reads + self.count.writes
+    }
+
+    /// `4,123 of 4.1 KiB, 4,120 seeks`.
+    fn words(&self) -> String {
+        let bytes = (self.count.sectors_read + self.count.sectors_written) * 512;
+        let size = bytes.checked_div(self.requests()).map(text::bytes);
+        let size = size.map(|size| format!(" of {size}")).unwrap_or_default();
+        let seeks = self.seeks.map(|seeks| format!(", {} seeks", text::count(seeks))).unwrap_or_default();
+        format!("{}{size}{seeks}", text::count(self.requests()))
+    }
+
+    fn to_json(self) -> Value {
+        let count = self.count;
+        json!({
+            "reads": count.reads, "reads_merged": count.reads_merged, "bytes_read": count.sectors_read * 512,
+            "writes": count.writes, "writes_merged": count.writes_merged, "bytes_written": count.sectors_written * 512,
+            "flushes": count.flushes, "seeks": self.seeks,
+        })
+    }
+}
+
+/// What is kept under a key; new if there is nothing yet.
+fn entry<'a, K: PartialEq + Clone, V: Default>(entries: &'a mut Vec<(K, V)>, key: &K) -> &'a mut V {
+    let index = entries.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
+        entries.push((key.clone(), V::default()));
+        entries.len() - 1
+    });
+    &mut entries[index].1
+}
+
+/// Points of a panel at most: more cannot be told apart.
+const POINTS_MAX: usize = 800;
+
+/// Every so-manyth point.
+fn thinned(places: &Places) -> Places {
+    places.iter().step_by(places.len().div_ceil(POINTS_MAX).max(1)).copied().collect()
 }
 
 impl Figures {
@@ -233,7 +380,7 @@ impl Figures {
     fn ratios(&self) -> Vec<(Side, f64)> {
         let spreads = self.spreads();
         let Some((Side::Hydrafs, ours, _)) = spreads.first() else { return Vec::new() };
-        let others = spreads.iter().skip(1);
+        let others = spreads.iter().filter(|(side, ..)| !side.is_ours());
         others.map(|(side, other, _)| (*side, self.times_better(*ours, *other))).collect()
     }
 
