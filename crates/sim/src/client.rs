@@ -3,11 +3,13 @@
 //! The operation is drawn, its outcome predicted by the model, then the file system is called. `begin` notes the change before
 //! the call and `acknowledge` after it, so that whoever ends the life knows what was under way.
 //!
+//! - `batches`: many files in one go
 //! - `clones`: cloning directories
 //! - `names`: creating, linking, removing, renaming, attributes
 //! - `contents`: writing, truncating, allocating, copying
 //! - `looks`: reading, listing, `stat`; syncs
 
+mod batches;
 mod clones;
 mod contents;
 mod looks;
@@ -27,12 +29,16 @@ use crate::shared::{Judgement, Shared, Stop, describe};
 /// Nodes that a client makes before it only removes and works with what there is.
 const NODES_MAX: usize = 70;
 
-/// Numbers of operations: what comes often has several.
-pub(crate) const OPERATIONS: u64 = 145;
-/// Of them, those that clone, at the end: a seed of a plan without clones draws from the others.
+/// Numbers of operations that every plan draws from: what comes often has several. Those that clone, and those of batches, come behind.
+const COMMON: u64 = 142;
 const CLONING: u64 = 3;
-/// One operation in so many is one of those.
+const BATCHING: u64 = 4;
+/// Numbers in all.
+#[cfg(test)]
+pub(crate) const OPERATIONS: u64 = COMMON + CLONING + BATCHING;
+/// One operation in so many clones, or is a batch, where the plan has such.
 const CLONES_ONE_IN: u64 = 25;
+const BATCHES_ONE_IN: u64 = 12;
 
 /// See the module's head.
 pub(crate) struct Client {
@@ -79,13 +85,19 @@ impl Client {
     }
 
     async fn operation(&mut self) -> Done {
-        let clones = self.shared.plan.clones && self.random.one_in(CLONES_ONE_IN);
-        let (first, count) = if clones { (OPERATIONS - CLONING, CLONING) } else { (0, OPERATIONS - CLONING) };
+        let plan = self.shared.plan;
+        let clones = plan.clones && self.random.one_in(CLONES_ONE_IN);
+        let batches = !clones && plan.batches && self.random.one_in(BATCHES_ONE_IN);
+        let (first, count) = match (clones, batches) {
+            (true, _) => (COMMON, CLONING),
+            (_, true) => (COMMON + CLONING, BATCHING),
+            _ => (0, COMMON),
+        };
         let number = first + self.random.below(count);
         self.perform(number).await
     }
 
-    /// The operation of a number below [`OPERATIONS`], its details drawn from `random`.
+    /// The operation of a number below `OPERATIONS`, its details drawn from `random`.
     pub(crate) async fn perform(&mut self, number: u64) -> Done {
         let crowded = self.model().nodes.len() >= NODES_MAX;
         match number {
@@ -123,6 +135,7 @@ impl Client {
             140 => self.commit().await,
             142..=143 => self.clone_tree().await,
             144 => self.clone_from_snapshot().await,
+            145..=148 => self.batch_write().await,
             _ => self.look_at_all().await,
         }
     }

@@ -133,9 +133,13 @@ impl Model {
         key
     }
 
-    /// The branch that a node is of.
+    /// The branch that a node is of; one that is not made yet will be of that of its directory.
     fn branch(&self, key: Key) -> u32 {
-        self.node(key).file.map_or(0, |file| file.branch)
+        match (self.node(key).file, self.parent(key)) {
+            (Some(file), _) => file.branch,
+            (None, Some(parent)) => self.branch(parent),
+            (None, None) => 0,
+        }
     }
 
     /// Names that lead to a node.
@@ -254,7 +258,7 @@ impl Model {
     }
 
     /// Everything below a directory of a model, itself first.
-    fn below(&self, top: Key) -> Vec<Key> {
+    pub(crate) fn below(&self, top: Key) -> Vec<Key> {
         let (mut found, mut at) = (vec![top], 0);
         while at < found.len() {
             let children: BTreeSet<Key> = self.node(found[at]).entries.values().copied().collect();
@@ -384,6 +388,76 @@ impl Model {
             at = self.parent(key);
         }
         false
+    }
+
+    /// An entry of a batch; the node that its name leads to then.
+    pub(crate) fn batch_entry(
+        &mut self,
+        (parent, name): (Key, &[u8]),
+        mut node: Node,
+        (replaces, preserves): (bool, bool),
+    ) -> Result<Key, Refusal> {
+        if name.len() > base::limits::NAME_BYTES_MAX {
+            return Err(Refusal::NameTooLong);
+        }
+        let found = self.lookup(parent, name);
+        let is_directory = node.kind == Kind::Directory;
+        if let Some(found) = found.filter(|found| is_directory && self.node(*found).kind == Kind::Directory) {
+            if preserves {
+                let there = self.node_mut(found);
+                (there.mode, there.gid) = (node.mode, node.gid);
+                there.xattrs.extend(node.xattrs);
+            }
+            return Ok(found);
+        }
+        self.batch_replaces(found, is_directory, replaces)?;
+        if !preserves {
+            self.inherit(parent, &mut node);
+        }
+        let key = self.add(node);
+        self.batch_name((parent, name), found, key);
+        Ok(key)
+    }
+
+    /// Another name of a file, by a batch.
+    pub(crate) fn batch_link(
+        &mut self,
+        (parent, name): (Key, &[u8]),
+        key: Key,
+        replaces: bool,
+    ) -> Result<Key, Refusal> {
+        if name.len() > base::limits::NAME_BYTES_MAX {
+            return Err(Refusal::NameTooLong);
+        }
+        if self.node(key).kind == Kind::Directory {
+            return Err(Refusal::NotPermitted);
+        }
+        if self.branch(key) != self.branch(parent) {
+            return Err(Refusal::CrossView);
+        }
+        let found = self.lookup(parent, name);
+        if found != Some(key) {
+            self.batch_replaces(found, false, replaces)?;
+            self.batch_name((parent, name), found, key);
+        }
+        Ok(key)
+    }
+
+    fn batch_replaces(&self, found: Option<Key>, is_directory: bool, replaces: bool) -> Result<(), Refusal> {
+        let Some(found) = found else { return Ok(()) };
+        match (replaces, is_directory, self.node(found).kind == Kind::Directory) {
+            (false, _, _) => Err(Refusal::Exists),
+            (true, true, _) => Err(Refusal::NotDirectory),
+            (true, false, true) => Err(Refusal::IsDirectory),
+            (true, false, false) => Ok(()),
+        }
+    }
+
+    fn batch_name(&mut self, (parent, name): (Key, &[u8]), replaced: Option<Key>, key: Key) {
+        self.node_mut(parent).entries.insert(name.to_vec(), key);
+        if let Some(replaced) = replaced {
+            self.drop_unused(replaced);
+        }
     }
 
     /// The client does not use the file any more.

@@ -56,6 +56,8 @@ pub struct Plan {
     pub loses_disks: bool,
     /// Whether clients clone directories.
     pub clones: bool,
+    /// Whether clients write, copy and remove many files in one go.
+    pub batches: bool,
     /// Whether content is cut into fragments, 2+1.
     pub cuts_packs: bool,
     /// Most operations of a client in one life.
@@ -77,6 +79,7 @@ const BASE: Plan = Plan {
     flushes_in_steps: false,
     loses_disks: false,
     clones: false,
+    batches: false,
     cuts_packs: false,
     operations: 160,
     lives: 3,
@@ -165,6 +168,17 @@ const PLANS: &[Plan] = &[
         cuts_packs: true,
         cuts_power: true,
         lives: 6,
+        ..BASE
+    },
+    Plan {
+        name: "batches",
+        about: "many files are written, copied and removed in one go, among clones, and the power goes",
+        batches: true,
+        clones: true,
+        reclaims_often: true,
+        cuts_power: true,
+        operations: 200,
+        lives: 4,
         ..BASE
     },
 ];

@@ -293,7 +293,10 @@ impl<'a> Plan<'a> {
                     let value = if is_said { None } else { Some(acl::change_mode(&access, mode)?) };
                     xattrs.push((acl::ACCESS.to_vec(), value));
                 }
-                directory.set = Some(Set { attributes, xattrs });
+                // Of several entries the last one counts, attribute by attribute.
+                let mut before = directory.set.take().map_or_else(Vec::new, |set| set.xattrs);
+                before.extend(xattrs);
+                directory.set = Some(Set { attributes, xattrs: before });
             }
         }
         Ok(())

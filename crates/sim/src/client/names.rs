@@ -32,7 +32,7 @@ impl Client {
         Ok(())
     }
 
-    fn new_node(&mut self, kind: Kind, target: &[u8]) -> Node {
+    pub(super) fn new_node(&mut self, kind: Kind, target: &[u8]) -> Node {
         let mode = match kind {
             Kind::Symlink => 0o777,
             Kind::Directory => self.random.pick(&[0o755, 0o700, 0o1777, 0o755 | SET_GID]),

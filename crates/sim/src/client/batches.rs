@@ -1,0 +1,179 @@
+//! Many files in one go.
+
+use std::sync::Arc;
+
+use base::time::Timestamp;
+use bytes::Bytes;
+use file::{BatchContent, BatchEntry, BatchWrite, BatchWriteReport, FileError, Kind};
+
+use super::{Client, Done};
+use crate::content::Content;
+use crate::model::{Key, Model, Name, Node, Refusal, show};
+use crate::shared::Stop;
+
+/// Entries of a unit at most.
+const ENTRIES_MAX: u64 = 14;
+
+/// A unit, and what is to come of it.
+struct Unit {
+    entries: Vec<BatchEntry>,
+    fates: Vec<Result<Key, Refusal>>,
+    model: Model,
+}
+
+impl Client {
+    /// New directories, files of all kinds and other names, below one directory; some of them in the way of each other.
+    pub(super) async fn batch_write(&mut self) -> Done {
+        let model = self.model();
+        let parent = self.any_directory(&model);
+        let how = BatchWrite {
+            replace: self.random.one_in(2),
+            atomic: self.random.one_in(4),
+            preserve: self.random.one_in(2),
+            umask: 0,
+        };
+        let mut unit = Unit { entries: Vec::new(), fates: Vec::new(), model: model.clone() };
+        for _ in 0..1 + self.random.below(ENTRIES_MAX) {
+            if unit.model.nodes.len() < super::NODES_MAX + 10 {
+                self.add_entry(&mut unit, parent, how);
+            }
+        }
+        let Unit { entries, fates, model: after } = unit;
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let is_done = !how.atomic || fates.iter().all(Result::is_ok);
+        let shown: Vec<String> = entries.iter().map(|entry| show(&entry.path)).collect();
+        let what = format!("batch to {}/ ({how:?}): {}", model.path(parent), shown.join(", "));
+        let (system, directory) = (self.system.clone(), self.file(&model, parent));
+        let change = Ok(if is_done { after.clone() } else { model });
+        let call = async {
+            let report = system.batch_write(directory, entries, &how).await?;
+            // A disk that gives no answer keeps an entry from being what it should: a fault like any other.
+            let fault = report.fates.iter().find_map(|fate| fate.as_ref().err().filter(|error| is_fault(error)));
+            fault.cloned().map_or(Ok(report), Err)
+        };
+        let Some(report) = self.change(what.clone(), change, None, call).await? else { return Ok(()) };
+        if report.is_done != is_done {
+            return Err(Stop::Wrong(format!("{what}: done is {}, should be {is_done}", report.is_done)));
+        }
+        compare(&report, &fates).map_err(|error| Stop::Wrong(format!("{what}: {error}")))?;
+        if is_done {
+            let made = fates.iter().zip(&report.fates);
+            let made = made.filter_map(|(key, file)| Some((*key.as_ref().ok()?, *file.as_ref().ok()?)));
+            self.shared.name_files(self.number, made.filter(|(key, _)| after.nodes.contains_key(key)));
+        }
+        Ok(())
+    }
+
+    fn add_entry(&mut self, unit: &mut Unit, parent: Key, how: BatchWrite) {
+        let below = unit.model.below(parent);
+        let directories: Vec<Key> =
+            below.iter().copied().filter(|key| unit.model.node(*key).kind == Kind::Directory).collect();
+        let home = self.random.pick(&directories);
+        let names: Vec<Name> = unit.model.node(home).entries.keys().cloned().collect();
+        let name = match names.is_empty() || self.random.one_in(2) {
+            true => self.new_name(),
+            false => names[self.random.index(names.len())].clone(),
+        };
+        let path = join(path_below(&unit.model, parent, home), &name);
+        let place = (home, &name[..]);
+        let kind = match self.random.below(10) {
+            0..=5 => Kind::Regular,
+            6 => Kind::Symlink,
+            7..=8 => Kind::Directory,
+            _ => {
+                let key = self.random.pick(&below);
+                let first = path_below(&unit.model, parent, key);
+                if first.is_empty() {
+                    return;
+                }
+                unit.fates.push(unit.model.batch_link(place, key, how.replace));
+                unit.entries.push(entry(path, &Node::new(Kind::Regular, 0, 0, b""), BatchContent::Link(first)));
+                return;
+            }
+        };
+        let target = if kind == Kind::Symlink { self.new_name() } else { Vec::new() };
+        let mut node = self.new_node(kind, &target);
+        if self.random.one_in(5) {
+            let value = self.random.content(300);
+            node.xattrs.insert(format!("user.a{}", self.random.below(4)).into_bytes(), Arc::new(value));
+        }
+        let content = match kind {
+            Kind::Regular => self.batch_content(Arc::make_mut(&mut node.content)),
+            Kind::Symlink => BatchContent::Target(Bytes::from(target)),
+            _ => BatchContent::None,
+        };
+        unit.entries.push(entry(path, &node, content));
+        unit.fates.push(unit.model.batch_entry(place, node, (how.replace, how.preserve)));
+    }
+
+    fn batch_content(&mut self, content: &mut Content) -> BatchContent {
+        let (mut runs, mut at) = (Vec::new(), 0);
+        for _ in 0..self.random.below(3) {
+            at += if self.random.one_in(2) { 0 } else { self.random.below(20_000) };
+            let most = self.random.pick(&[300, 5000, 90_000]);
+            let length = self.random.length(most);
+            let data = self.random.content(length);
+            content.write(at, &data);
+            runs.push((at, Bytes::from(data)));
+            at += length;
+        }
+        let size = if self.random.one_in(5) { at + self.random.below(9000) } else { at };
+        content.truncate(size);
+        BatchContent::Data(runs, size)
+    }
+}
+
+fn is_fault(error: &FileError) -> bool {
+    matches!(error, FileError::Store(_) | FileError::ReadOnly)
+}
+
+fn entry(path: Vec<u8>, node: &Node, content: BatchContent) -> BatchEntry {
+    let time = Timestamp::new(1_000_000, 0);
+    let xattrs = node.xattrs.iter().map(|(name, value)| (name.clone(), value.to_vec())).collect();
+    let (kind, mode, gid) = (node.kind, node.mode, node.gid);
+    BatchEntry { path, kind, mode, uid: 0, gid, modified: time, accessed: time, device: 0, xattrs, content }
+}
+
+fn join(mut above: Vec<u8>, name: &[u8]) -> Vec<u8> {
+    if !above.is_empty() {
+        above.push(b'/');
+    }
+    above.extend_from_slice(name);
+    above
+}
+
+/// Where a node is, seen from a directory above it.
+fn path_below(model: &Model, top: Key, key: Key) -> Vec<u8> {
+    let mut names: Vec<Name> = Vec::new();
+    let mut at = key;
+    while at != top {
+        // Of several names one that leads down from the top.
+        let within = model.names_of(at).into_iter().find(|(parent, _)| *parent == top || is_below(model, *parent, top));
+        let (parent, name) = within.expect("below the top");
+        names.push(name);
+        at = parent;
+    }
+    names.reverse();
+    names.join(&b'/')
+}
+
+fn is_below(model: &Model, key: Key, top: Key) -> bool {
+    model.parent(key).is_some_and(|parent| parent == top || is_below(model, parent, top))
+}
+
+fn compare(report: &BatchWriteReport, fates: &[Result<Key, Refusal>]) -> Result<(), String> {
+    for (number, (found, expected)) in report.fates.iter().zip(fates).enumerate() {
+        let agree = match (found, expected) {
+            (Ok(_), Ok(_)) => true,
+            (Err(error), Err(refusal)) => refusal.matches(error),
+            (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+        };
+        if !agree {
+            let found: Result<_, &FileError> = found.as_ref();
+            return Err(format!("entry {number} should be {expected:?}, is {found:?}"));
+        }
+    }
+    Ok(())
+}
