@@ -425,6 +425,12 @@ impl FileSystem {
         self.references.lock().all()
     }
 
+    /// Whether a front end was given this file and has not given it back: then it may know of it what is not true any more.
+    #[must_use]
+    pub fn is_referenced(&self, file: FileId) -> bool {
+        file == FileId::ROOT || self.references.lock().has(file)
+    }
+
     /// Takes `count` back. The last one ends an unlinked file.
     ///
     /// # Errors

@@ -5,6 +5,9 @@ pub mod wire;
 mod descriptor;
 
 pub mod client;
+
+pub mod batch;
+
 pub mod server;
 
 use std::fs::File;

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use base::id::FileId;
+use bytes::Bytes;
 use file::{Node, View};
 use fuzz::{CASES, Target, expect_canonical, no_repair};
 use serde::Serialize;
@@ -11,14 +12,20 @@ use serde::de::DeserializeOwned;
 
 use crate::config::tests::bare_starter;
 use crate::config::{Config, starter};
-use crate::control::wire::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
+use crate::control::batch::wire::tests::samples;
+use crate::control::batch::wire::{Record, Records};
+use crate::control::wire::{
+    Answer, BatchWriting, Emptied, Filled, REQUEST_BYTES_MAX, Request, Turn, read_line, write_line,
+};
 use crate::failure::Failure;
 use crate::handover::Handover;
 
 const TARGETS: &[Target] = &[
     Target { name: "config", cases: CASES, samples: configs, repair: no_repair, check: config },
     Target { name: "control-request", cases: CASES, samples: requests, repair: no_repair, check: line::<Request> },
+    Target { name: "control-turn", cases: CASES, samples: turns, repair: no_repair, check: line::<Turn> },
     Target { name: "control-answer", cases: CASES, samples: answers, repair: no_repair, check: line::<Answer> },
+    Target { name: "batch-window", cases: CASES, samples: windows, repair: no_repair, check: window },
     Target { name: "handover", cases: CASES, samples: handovers, repair: no_repair, check: handover },
 ];
 
@@ -74,12 +81,24 @@ fn requests() -> Vec<Vec<u8>> {
         Request::DiskDrain { disk: 1, dry_run: false, stop: true, share: Some(50) },
         Request::DiskRemove { disk: u64::MAX, accept_loss: false },
         Request::Stop { detach: false },
+        Request::BatchWrite(writing()),
     ])
+}
+
+fn writing() -> BatchWriting {
+    let (windows, window_bytes) = (4, 1 << 24);
+    BatchWriting { parent: 1, windows, window_bytes, replace: true, atomic: false, preserve: true, umask: 0o22 }
+}
+
+fn turns() -> Vec<Vec<u8>> {
+    lines(&[Turn::Filled(Filled { window: 1, bytes: u32::MAX }), Turn::Given { window: 0 }, Turn::End {}])
 }
 
 fn answers() -> Vec<Vec<u8>> {
     lines(&[
         Answer::Progress("flushing".to_owned()),
+        Answer::Ready { window_bytes: 1 },
+        Answer::Emptied(Emptied { window: 3, failed: vec![(7, "file exists".to_owned())], units: 2 }),
         Answer::Done(serde_json::json!({"a": [1, null, {"b": -1.5e300}], "c": "\u{0}"})),
         Answer::Failed(Failure::new("cannot open", "why").place("where").mend("how")),
     ])
@@ -95,6 +114,21 @@ fn line<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[
     let mut again = Vec::new();
     write_line(&mut again, &message).expect("memory");
     assert_eq!(read_line::<T>(&mut again.as_slice(), 1 << 20).expect("what was written"), Some(message));
+    Ok(())
+}
+
+fn windows() -> Vec<Vec<u8>> {
+    let records = samples();
+    vec![Vec::new(), records.iter().flat_map(Record::encode).collect(), records[1].encode()]
+}
+
+/// Records that are written as they were read, and then the end or an error.
+fn window(bytes: &[u8]) -> Result<(), String> {
+    let mut again = Vec::new();
+    for record in Records::new(Bytes::copy_from_slice(bytes)) {
+        again.extend(record.map_err(|error| error.what.to_owned())?.encode());
+    }
+    expect_canonical(bytes, &again);
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::config::{Config, Transport};
 use crate::control::client::Daemon;
-use crate::control::server::Handler;
+use crate::control::server::{Brought, Handler};
 use crate::control::wire::Request;
 use crate::daemon;
 use crate::failure::Failure;
@@ -94,7 +94,7 @@ impl<'a> Access<'a> {
         mut progress: impl FnMut(&str),
     ) -> Result<Value, Failure> {
         match &self.own {
-            Some((control, ..)) => control.handle(request, descriptor, &mut progress),
+            Some((control, ..)) => control.handle(request, Brought::descriptor(descriptor), &mut progress),
             None => Daemon::find(&self.folder.path)?.ask_with(&request, descriptor, progress),
         }
     }

@@ -10,7 +10,7 @@ use super::{Source, Violation};
 use crate::tools;
 
 /// Files that lay out bytes: on disk, and between kernel, daemon and command line.
-const FORMATS: [&str; 10] = [
+const FORMATS: [&str; 11] = [
     "crates/store/src/format.rs",
     "crates/store/src/format/root.rs",
     "crates/store/src/format/pack.rs",
@@ -21,6 +21,7 @@ const FORMATS: [&str; 10] = [
     "crates/file/src/format.rs",
     "crates/file/src/tree/format.rs",
     "crates/file/src/transfer/format.rs",
+    "crates/node/src/control/batch/wire.rs",
 ];
 const FORMAT_DOCUMENT: &str = "docs/format.md";
 const INVARIANTS_DOCUMENT: &str = "docs/invariants.md";

@@ -1,35 +1,36 @@
 //! `hydrafs cp`: copies files and trees into, out of and within a mount.
 //!
-//! One walker makes directories and finds work; several workers copy files, because a small file is mostly waiting. Names that
-//! depend on others' work come last: hard links, then the attributes of directories from the deepest up.
+//! By batches where the target lies in a mount whose daemon answers the user (`into`), else by system calls (`plain`).
 //!
 //! A file that cannot be copied does not stop the rest: it is named on standard error, and the exit code is 1.
 
 mod content;
 mod likeness;
+mod progress;
 
-use std::collections::HashMap;
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+mod plain;
+mod source;
+mod stage;
+
+mod into;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
 
-use base::units::Bytes;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use parking_lot::Mutex;
 
-use self::content::Copier;
+use self::into::{Into, is_name, parent_of};
+use self::plain::{How, Job, Plain};
+use self::progress::Progress;
+use self::stage::Stage;
+use super::info::Held;
 use super::mount::{dead, is_abandoned};
+use super::sync::{mount_of, sync};
+use crate::control::batch::client::{BatchWriter, Writing};
 use crate::failure::Failure;
 use crate::mounts;
-
-/// Files that wait for a worker.
-const QUEUE_COUNT_MAX: usize = 256;
 
 /// Copy files and directories into, out of or within a mount, with progress. Directories are copied with all they hold.
 #[derive(Args, Debug)]
@@ -37,8 +38,13 @@ const QUEUE_COUNT_MAX: usize = 256;
     hydrafs cp -a /usr/share /mnt           copy a tree, with owners, modes, times, links, attributes and holes\n  \
     hydrafs cp big.iso /mnt                 one file\n  \
     hydrafs cp /mnt/data /mnt/data2         within a mount chunks are shared: nothing is read or written\n  \
-    hydrafs cp -a /mnt/.snapshots/monday/x /mnt/x   restore from a snapshot\n\n\
-    Exit code: 0 if all was copied, 1 if something was not; each is named on standard error.")]
+    hydrafs cp -a /mnt/.snapshots/monday/x /mnt/x   restore from a snapshot\n  \
+    hydrafs cp -a --resume /data /mnt       go on where an earlier copy ended\n  \
+    hydrafs cp -a --atomic ./site /mnt/www  all of it appears at once, or nothing does\n\n\
+    Many files go into a mount at a time (batches) where its daemon answers you: that is root, and who runs it. All of it is on the disks\n\
+    when the command ends then. Elsewhere the kernel writes it in its own time: see sync(1) and `hydrafs sync`.\n\
+    With --atomic each source appears as a whole; of several some may be there after a crash.\n\
+    Exit code: 0 if all was copied, 1 if something was not; each is named on standard error, and in the JSON.")]
 pub(super) struct Arguments {
     /// What to copy, and last where to: a new name, or a directory to copy into.
     #[arg(required = true, num_args = 2.., value_names = ["SRC", "DST"])]
@@ -52,9 +58,21 @@ pub(super) struct Arguments {
     /// Files to copy at a time.
     #[arg(long, short, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
+    /// Leave files as they are that are there with the same size and time: what an earlier run has copied.
+    #[arg(long, requires = "archive")]
+    resume: bool,
+    /// All or nothing: if something cannot be copied, nothing is.
+    #[arg(long, conflicts_with = "resume")]
+    atomic: bool,
+    /// Only by system calls, a file at a time.
+    #[arg(long)]
+    no_batch: bool,
     /// No progress bar and no summary.
     #[arg(long, short)]
     quiet: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -66,10 +84,41 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .at(target)
             .mend("make the directory, or copy one thing"));
     }
-    let plan: Vec<Job> = sources.iter().map(|source| plan(source, target, into)).collect::<Result<_, _>>()?;
-    let run = Run::new(arguments);
-    run.all(plan, arguments.jobs);
-    run.finish()
+    let mut plan: Vec<Job> = sources.iter().map(|source| plan(source, target, into)).collect::<Result<_, _>>()?;
+    let stage = if arguments.atomic { Some(Stage::divert(&mut plan)?) } else { None };
+    let progress = Progress::new(arguments.quiet || arguments.json);
+    let copied = copy(arguments, plan, &progress);
+    let Some(stage) = stage else {
+        copied?;
+        return progress.finish(arguments.quiet, arguments.json);
+    };
+    let placed = copied.and_then(|place| {
+        if progress.has_failures() {
+            return Ok(());
+        }
+        stage.take_place()?;
+        place.map_or(Ok(()), |place| sync(&place))
+    });
+    let undone = stage.undo();
+    placed?;
+    undone.map_err(|error| {
+        let failure = Failure::new("cannot undo what was copied", error).at(target);
+        failure.mend("remove what begins with .hydrafs-cp there")
+    })?;
+    progress.finish(arguments.quiet, arguments.json)
+}
+
+/// Copies all of a plan; gives the place that was made durable, if one was.
+fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Option<PathBuf>, Failure> {
+    let how = How { archive: arguments.archive, resume: arguments.resume, jobs: arguments.jobs };
+    let batch = if arguments.no_batch { None } else { batch_into(&plan, how) };
+    let Some((held, writer)) = batch else {
+        Plain::new(how, progress).all(plan);
+        return Ok(None);
+    };
+    Into::new(how, progress, writer).all(plan)?;
+    sync(&held.path)?;
+    Ok(Some(held.path))
 }
 
 /// What lies in a mount whose daemon has died would only say ENOTCONN.
@@ -79,13 +128,6 @@ fn refuse_dead(path: &Path) -> Result<(), Failure> {
         Some(mount) if is_abandoned(&mount) => Err(dead("cannot copy", &mount)),
         _ => Ok(()),
     }
-}
-
-/// Something to copy: from, to, and what `from` is.
-struct Job {
-    from: PathBuf,
-    to: PathBuf,
-    source: Metadata,
 }
 
 /// Checks what can be checked before anything is touched.
@@ -114,202 +156,32 @@ fn plan(source: &Path, target: &Path, into: bool) -> Result<Job, Failure> {
     Ok(Job { from: source.to_owned(), to, source: source_metadata })
 }
 
-/// A copy of everything, under way.
-struct Run {
-    archive: bool,
-    quiet: bool,
-    bar: ProgressBar,
-    files: AtomicU64,
-    failures: AtomicU64,
-    /// Where the first name of a file with several went, by device and inode.
-    linked: Mutex<HashMap<(u64, u64), PathBuf>>,
-    /// Names to make when all files are there: existing, new.
-    links: Mutex<Vec<(PathBuf, PathBuf)>>,
-    /// Directories whose attributes come last, parents first.
-    directories: Mutex<Vec<Job>>,
+/// The directory that a batch goes into, held so that the daemon knows it.
+struct Target {
+    path: PathBuf,
+    _held: Held,
 }
 
-impl Run {
-    fn new(arguments: &Arguments) -> Run {
-        let draw = if arguments.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let bar = ProgressBar::with_draw_target(Some(0), draw);
-        let style = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left, {msg}";
-        bar.set_style(ProgressStyle::with_template(style).expect("a constant template, tested"));
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Run {
-            archive: arguments.archive,
-            quiet: arguments.quiet,
-            bar,
-            files: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            linked: Mutex::new(HashMap::new()),
-            links: Mutex::new(Vec::new()),
-            directories: Mutex::new(Vec::new()),
-        }
+/// A batch into the directory that all of these go to, if it lies in a mount whose daemon answers us.
+fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
+    let directory = parent_of(&plan.first()?.to);
+    let is_plain = |job: &Job| {
+        let leads_elsewhere = fs::symlink_metadata(&job.to).is_ok_and(|found| found.is_symlink());
+        is_name(&job.to) && !(job.source.is_dir() && leads_elsewhere)
+    };
+    if !plan.iter().all(is_plain) {
+        return None;
     }
-
-    fn all(&self, plan: Vec<Job>, jobs: u16) {
-        let (send, receive) = sync_channel(QUEUE_COUNT_MAX);
-        let receive = Mutex::new(receive);
-        std::thread::scope(|scope| {
-            for _ in 0..jobs {
-                scope.spawn(|| self.work(&receive));
-            }
-            for job in plan {
-                self.walk(job, &send);
-            }
-            drop(send);
-        });
-        for (existing, new) in self.links.lock().drain(..) {
-            let made = remove_other(&new).and_then(|()| fs::hard_link(&existing, &new));
-            self.note(&new, made);
-        }
-        // The deepest first: setting a directory's times comes after everything in it.
-        for directory in self.directories.lock().drain(..).rev() {
-            let done = self.finish_directory(&directory);
-            self.note(&directory.to, done);
-        }
+    let mount = mount_of(directory).ok()?;
+    if mount.has("ro") {
+        return None;
     }
-
-    fn work(&self, queue: &Mutex<Receiver<Job>>) {
-        let mut copier = Copier::new();
-        loop {
-            let job = queue.lock().recv();
-            let Ok(job) = job else { return };
-            let copied = self.copy_file(&mut copier, &job);
-            self.note(&job.from, copied);
-        }
-    }
-
-    /// Copies what is cheap at once and hands files to the workers.
-    fn walk(&self, job: Job, workers: &SyncSender<Job>) {
-        let kind = job.source.file_type();
-        if kind.is_dir() {
-            return self.walk_directory(job, workers);
-        }
-        if self.archive && job.source.nlink() > 1 {
-            let key = (job.source.dev(), job.source.ino());
-            let first = self.linked.lock().entry(key).or_insert_with(|| job.to.clone()).clone();
-            if first != job.to {
-                self.links.lock().push((first, job.to));
-                return;
-            }
-        }
-        if kind.is_file() {
-            self.bar.inc_length(job.source.len());
-            workers.send(job).expect("workers live until the sender is dropped");
-        } else {
-            let made = self.make_other(&job);
-            self.note(&job.from, made);
-        }
-    }
-
-    fn walk_directory(&self, job: Job, workers: &SyncSender<Job>) {
-        if let Err(error) = make_directory(&job) {
-            return self.note(&job.to, Err(error));
-        }
-        let entries = match fs::read_dir(&job.from) {
-            Ok(entries) => entries,
-            Err(error) => return self.note(&job.from, Err(error)),
-        };
-        let (from, to) = (job.from.clone(), job.to.clone());
-        self.directories.lock().push(job);
-        for entry in entries {
-            let found = entry.and_then(|entry| Ok((entry.file_name(), fs::symlink_metadata(entry.path())?)));
-            match found {
-                Ok((name, source)) => self.walk(Job { from: from.join(&name), to: to.join(&name), source }, workers),
-                Err(error) => self.note(&from, Err(error)),
-            }
-        }
-    }
-
-    fn copy_file(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
-        let from = File::options().read(true).open(&job.from)?;
-        if fs::symlink_metadata(&job.to).is_ok_and(|found| !found.is_file()) {
-            remove_other(&job.to)?;
-        }
-        // With --archive nobody reads it before its mode is known to be right.
-        let mode = if self.archive { 0o600 } else { job.source.mode() & 0o777 };
-        let to = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&job.to)?;
-        let can_share = to.metadata()?.dev() == job.source.dev();
-        copier.copy(&from, &to, can_share, &|bytes| self.bar.inc(bytes))?;
-        drop(to);
-        if self.archive {
-            likeness::take_over(&job.from, &job.to, &job.source)?;
-        }
-        Ok(())
-    }
-
-    /// A symbolic link, FIFO, socket or device.
-    fn make_other(&self, job: &Job) -> io::Result<()> {
-        remove_other(&job.to)?;
-        if job.source.file_type().is_symlink() {
-            std::os::unix::fs::symlink(fs::read_link(&job.from)?, &job.to)?;
-        } else {
-            likeness::make_special(&job.to, &job.source)?;
-        }
-        if self.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) }
-    }
-
-    fn finish_directory(&self, job: &Job) -> io::Result<()> {
-        if self.archive {
-            return likeness::take_over(&job.from, &job.to, &job.source);
-        }
-        let missing = 0o700 & !job.source.mode();
-        if missing != 0 {
-            let mode = fs::metadata(&job.to)?.mode() & !missing;
-            fs::set_permissions(&job.to, fs::Permissions::from_mode(mode))?;
-        }
-        Ok(())
-    }
-
-    fn note(&self, place: &Path, result: io::Result<()>) {
-        match result {
-            Ok(()) => {
-                let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
-                if files.is_multiple_of(64) {
-                    self.bar.set_message(format!("{files} files"));
-                }
-            }
-            Err(error) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
-                self.bar.suspend(|| super::remark(&format!("cannot copy: {}; {error}", place.display())));
-            }
-        }
-    }
-
-    fn finish(self) -> Result<ExitCode, Failure> {
-        let (files, failures) = (self.files.into_inner(), self.failures.into_inner());
-        let (bytes, elapsed) = (self.bar.position(), self.bar.elapsed());
-        self.bar.finish_and_clear();
-        if !self.quiet {
-            let rate = (bytes as f64 / elapsed.as_secs_f64().max(0.001)) as u64;
-            let seconds = elapsed.as_secs_f64();
-            super::remark(&format!("copied {files} files, {} in {seconds:.1} s ({}/s)", Bytes(bytes), Bytes(rate)));
-        }
-        if failures == 0 {
-            return Ok(ExitCode::SUCCESS);
-        }
-        Err(Failure::new("not everything was copied", format!("{failures} failed and {files} were copied"))
-            .mend("the failed ones are named above; mend what they say and copy them again"))
-    }
-}
-
-/// Makes the directory unless it is there. Its owner may always write while it is filled.
-fn make_directory(job: &Job) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(job.source.mode() & 0o777 | 0o700).create(&job.to) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::metadata(&job.to)?.is_dir() => Ok(()),
-        result => result,
-    }
-}
-
-/// Takes away what is in the way of a new name, unless that is a directory.
-fn remove_other(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
-        Ok(found) if found.file_type().is_block_device() => Err(io::Error::other("a device is in the way")),
-        Ok(_) => fs::remove_file(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    let held = Held::open(directory, "cannot copy").ok()?;
+    let daemon = crate::control::client::Daemon::find(&mount.source).ok()?;
+    let how = Writing { parent: held.inode, replace: true, preserve: how.archive, umask: umask.bits() };
+    // What is wrong with the place system calls will tell better.
+    let writer = BatchWriter::begin(daemon, &how).ok()?;
+    Some((Target { path: directory.to_owned(), _held: held }, writer))
 }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags};
 use serde_json::Value;
 
 use super::descriptor::send_with;
-use super::wire::{ANSWER_BYTES_MAX, Answer, Request, read_line, write_line};
+use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Turn, read_line, write_line};
 use super::{SOCKET_NAME, short_path};
 use crate::failure::Failure;
 
@@ -68,38 +68,34 @@ impl Daemon {
         descriptor: Option<OwnedFd>,
         mut progress: impl FnMut(&str),
     ) -> Result<Value, Failure> {
-        let broken = |why: String| {
-            Failure::new("lost the daemon", why)
-                .at(&self.socket)
-                .mend("it may have ended: see its log (hydrafs.log in the node's folder, or the journal)")
-        };
+        let mut talk = self.begin(request, descriptor)?;
+        loop {
+            match talk.hear()? {
+                Answer::Progress(text) => progress(&text),
+                Answer::Done(value) => return Ok(value),
+                Answer::Failed(failure) => return Err(failure),
+                other => return Err(talk.unexpected(&other)),
+            }
+        }
+    }
+
+    /// Asks, and goes on to talk.
+    pub fn begin(self, request: &Request, descriptor: Option<OwnedFd>) -> Result<Talk, Failure> {
+        let Daemon { stream, socket, patience } = self;
+        let talk = Talk { reader: BufReader::new(stream), socket, patience };
+        let stream = talk.reader.get_ref();
         if request.is_quick() {
-            self.stream.set_read_timeout(Some(self.patience)).map_err(|error| broken(error.to_string()))?;
+            stream.set_read_timeout(Some(patience)).map_err(|error| talk.broken(error))?;
         }
         let asked = match descriptor {
-            None => write_line(&mut &self.stream, request),
+            None => write_line(&mut &*stream, request),
             Some(descriptor) => {
                 let mut line = Vec::new();
-                write_line(&mut line, request).and_then(|()| send_with(&self.stream, &line, descriptor.as_fd()))
+                write_line(&mut line, request).and_then(|()| send_with(stream, &line, descriptor.as_fd()))
             }
         };
-        asked.map_err(|error| broken(error.to_string()))?;
-        let mut reader = BufReader::new(&self.stream);
-        loop {
-            match read_line(&mut reader, ANSWER_BYTES_MAX) {
-                Ok(Some(Answer::Progress(text))) => progress(&text),
-                Ok(Some(Answer::Done(value))) => return Ok(value),
-                Ok(Some(Answer::Failed(failure))) => return Err(failure),
-                Ok(None) => return Err(broken("it hung up without an answer".to_owned())),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let why = format!("it has not answered for {} s", self.patience.as_secs());
-                    return Err(Failure::new("cannot ask the daemon", why)
-                        .at(&self.socket)
-                        .mend("it waits for something, a disk mostly: see dmesg and its log"));
-                }
-                Err(error) => return Err(broken(error.to_string())),
-            }
-        }
+        asked.map_err(|error| talk.broken(error))?;
+        Ok(talk)
     }
 
     /// Asks it to end, and returns when its process has ended, or its mount is kept elsewhere.
@@ -117,6 +113,55 @@ impl Daemon {
             None => pid.into_iter().for_each(wait_gone),
         }
         Ok(Stopped::Ended(answer))
+    }
+}
+
+/// A request that was made, and what is said about it.
+pub struct Talk {
+    reader: BufReader<UnixStream>,
+    socket: std::path::PathBuf,
+    patience: Duration,
+}
+
+impl Talk {
+    /// The next line of the daemon.
+    pub fn hear(&mut self) -> Result<Answer, Failure> {
+        match read_line(&mut self.reader, ANSWER_BYTES_MAX) {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(self.broken("it hung up without an answer")),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let why = format!("it has not answered for {} s", self.patience.as_secs());
+                Err(Failure::new("cannot ask the daemon", why)
+                    .at(&self.socket)
+                    .mend("it waits for something, a disk mostly: see dmesg and its log"))
+            }
+            Err(error) => Err(self.broken(error)),
+        }
+    }
+
+    /// Says something further.
+    pub fn say(&mut self, turn: &Turn) -> Result<(), Failure> {
+        let said = write_line(&mut self.reader.get_ref(), turn);
+        said.map_err(|error| match error.kind() {
+            // It hung up, and mostly has said why.
+            io::ErrorKind::BrokenPipe => match self.hear() {
+                Ok(Answer::Failed(failure)) => failure,
+                _ => self.broken(error),
+            },
+            _ => self.broken(error),
+        })
+    }
+
+    /// The failure that a line is which makes no sense here.
+    #[must_use]
+    pub fn unexpected(&self, answer: &Answer) -> Failure {
+        self.broken(format!("it said what nobody asked for: {answer:?}"))
+    }
+
+    fn broken(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new("lost the daemon", why)
+            .at(&self.socket)
+            .mend("it may have ended: see its log (hydrafs.log in the node's folder, or the journal)")
     }
 }
 

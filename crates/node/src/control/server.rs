@@ -3,7 +3,7 @@
 //! The socket is for its owner alone: mode 0600 in a folder of mode 0700, and the peer's user is checked once more, so that a
 //! careless chmod opens nothing. A conversation is one bounded request; who sends nothing is dropped after a while.
 
-use std::io::{self, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 
 use super::descriptor::Hearing;
-use super::wire::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
+use super::wire::{Answer, REQUEST_BYTES_MAX, Request, Turn, read_line, write_line};
 use super::{SOCKET_NAME, short_path};
 use crate::failure::Failure;
 
@@ -24,15 +24,70 @@ const CONVERSATIONS_MAX: usize = 64;
 /// How long a peer may take to send its request, and to read its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// After so long somebody who waits for a peer looks whether that is over.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
 /// Who answers.
 pub trait Handler: Send + Sync + 'static {
-    /// Does what is asked; may take its time. `stream` came with the request. `progress` tells the peer what goes on.
+    /// Does what is asked; may take its time. `progress` tells the peer what goes on.
     fn handle(
         &self,
         request: Request,
-        stream: Option<OwnedFd>,
+        brought: Brought<'_, '_>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Value, Failure>;
+}
+
+/// What came with a request.
+#[derive(Default)]
+pub struct Brought<'a, 'b> {
+    /// A descriptor.
+    pub descriptor: Option<OwnedFd>,
+    /// Who asked, for what takes more than one line of him.
+    pub line: Option<&'a mut Line<'b>>,
+}
+
+impl Brought<'_, '_> {
+    /// A descriptor alone.
+    #[must_use]
+    pub fn descriptor(descriptor: Option<OwnedFd>) -> Self {
+        Brought { descriptor, line: None }
+    }
+}
+
+/// A connection, after its request.
+pub struct Line<'a> {
+    stream: &'a UnixStream,
+    hearing: BufReader<Hearing<'a>>,
+}
+
+impl<'a> Line<'a> {
+    fn new(stream: &'a UnixStream) -> Line<'a> {
+        Line { stream, hearing: BufReader::new(Hearing::new(stream)) }
+    }
+
+    /// Says a line.
+    pub fn say(&mut self, answer: &Answer) -> io::Result<()> {
+        write_line(&mut self.stream, answer)
+    }
+
+    /// The next line of the peer, who may take as long as he likes; `None`: he hung up. An error when `is_over` says so meanwhile.
+    pub fn hear(&mut self, is_over: &dyn Fn() -> bool) -> io::Result<Option<Turn>> {
+        self.stream.set_read_timeout(Some(LOOK_INTERVAL))?;
+        let mut line = Vec::new();
+        loop {
+            let room = REQUEST_BYTES_MAX.saturating_sub(line.len() as u64) + 1;
+            match self.hearing.by_ref().take(room).read_until(b'\n', &mut line) {
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+                Ok(0) if line.is_empty() => return Ok(None),
+                Ok(_) => return read_line(&mut line.as_slice(), REQUEST_BYTES_MAX),
+            }
+            if is_over() {
+                return Err(io::Error::other("the node is being closed"));
+            }
+        }
+    }
 }
 
 /// The socket, while somebody answers on it.
@@ -161,8 +216,8 @@ fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
     }
     let mut writer = stream;
-    let mut hearing = BufReader::new(Hearing::new(stream));
-    let answer = match read_line::<Request>(&mut hearing, REQUEST_BYTES_MAX) {
+    let mut line = Line::new(stream);
+    let answer = match read_line::<Request>(&mut line.hearing, REQUEST_BYTES_MAX) {
         Ok(None) => return Ok(()),
         Ok(Some(request)) => {
             tracing::debug!(?request, "asked on the control socket");
@@ -170,8 +225,9 @@ fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
                 // A peer that left does not stop the work.
                 let _ = write_line(&mut writer, &Answer::Progress(text.to_owned()));
             };
-            let descriptor = hearing.get_mut().descriptor.take();
-            handler.handle(request, descriptor, &mut progress).map_or_else(Answer::Failed, Answer::Done)
+            let descriptor = line.hearing.get_mut().descriptor.take();
+            let brought = Brought { descriptor, line: Some(&mut line) };
+            handler.handle(request, brought, &mut progress).map_or_else(Answer::Failed, Answer::Done)
         }
         Err(error) => Answer::Failed(
             Failure::new("cannot understand the request", error)
@@ -184,12 +240,11 @@ fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
 
     use serde_json::{Value, json};
 
-    use super::{Handler, Request, converse};
+    use super::{Brought, Handler, Request, converse};
     use crate::failure::Failure;
 
     struct Echo;
@@ -197,7 +252,7 @@ mod tests {
         fn handle(
             &self,
             request: Request,
-            _: Option<OwnedFd>,
+            _: Brought<'_, '_>,
             progress: &mut dyn FnMut(&str),
         ) -> Result<Value, Failure> {
             progress("one moment");

@@ -68,6 +68,8 @@ pub enum Request {
         /// What it is called there.
         name: String,
     },
+    /// Writes files and directories that lie in the memory that comes with the request (`batch`).
+    BatchWrite(BatchWriting),
     /// Writes a snapshot into the descriptor that comes with the request; tells how far it is.
     Send {
         /// Its name.
@@ -179,9 +181,67 @@ impl Request {
             Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Send { .. } | Request::Receive { .. } => false,
+            Request::BatchWrite(_) => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }
+}
+
+/// What a batch is written by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchWriting {
+    /// `st_ino` of the directory that paths begin in.
+    pub parent: u64,
+    /// Windows of the memory.
+    pub windows: u32,
+    /// Bytes of each.
+    pub window_bytes: u32,
+    /// A file that is there is replaced; else it is a failure.
+    pub replace: bool,
+    /// What fails of one entry of a unit fails the unit.
+    pub atomic: bool,
+    /// Modes, owners and times are as the entries say, also of directories that are there.
+    pub preserve: bool,
+    /// Bits to take away from modes where they are not preserved.
+    pub umask: u32,
+}
+
+/// What who asked says further on, while a batch is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Turn {
+    /// A window holds records.
+    Filled(Filled),
+    /// A window that was filled is free again.
+    Given {
+        /// Which.
+        window: u32,
+    },
+    /// Nothing more comes.
+    End {},
+}
+
+/// A window that holds records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filled {
+    /// Which.
+    pub window: u32,
+    /// So many bytes from its begin on.
+    pub bytes: u32,
+}
+
+/// What came of what a window held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Emptied {
+    /// Which.
+    pub window: u32,
+    /// Entries that were not written, by number, and why.
+    pub failed: Vec<(u64, String)>,
+    /// Units that it was written as.
+    pub units: u64,
 }
 
 /// A line of the answer.
@@ -190,6 +250,15 @@ impl Request {
 pub enum Answer {
     /// What goes on meanwhile, for a person.
     Progress(String),
+    /// A batch may begin: of a window so much may be filled at a time.
+    Ready {
+        /// In bytes.
+        window_bytes: u32,
+    },
+    /// A window that the client filled is free again.
+    Emptied(Emptied),
+    /// A window holds records for the client.
+    Filled(Filled),
     /// It is done; this came out.
     Done(Value),
     /// It did not work.

@@ -4,10 +4,12 @@
 //!
 //! Not here: how the daemon ends (`desk`, `life`); how answers are shown (`command`).
 
+mod batch;
 mod clone;
 mod disks;
 mod maintain;
 mod measure;
+mod notices;
 mod policy;
 mod report;
 mod transfer;
@@ -17,7 +19,6 @@ pub(crate) use measure::descriptions;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -35,7 +36,7 @@ use serde_json::{Value, json};
 use self::report::Checked;
 use self::transfer::Wanted;
 use super::kernel::Kernel;
-use crate::control::server::Handler;
+use crate::control::server::{Brought, Handler};
 use crate::control::wire::Request;
 use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
@@ -292,7 +293,7 @@ impl Handler for Control {
     fn handle(
         &self,
         request: Request,
-        stream: Option<OwnedFd>,
+        brought: Brought<'_, '_>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Value, Failure> {
         match request {
@@ -313,9 +314,10 @@ impl Handler for Control {
             Request::SnapshotDelete { name } => self.delete_snapshot(&name),
             Request::Clone { source, parent, name } => self.clone_tree(source, parent, &name),
             Request::Send { snapshot, from, resume, dry_run } => {
-                self.send(&Wanted { snapshot, from, resume, dry_run }, stream, progress)
+                self.send(&Wanted { snapshot, from, resume, dry_run }, brought.descriptor, progress)
             }
-            Request::Receive { name } => self.receive(name.as_deref(), stream, progress),
+            Request::Receive { name } => self.receive(name.as_deref(), brought.descriptor, progress),
+            Request::BatchWrite(how) => self.batch_write(&how, brought),
             Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
             Request::Gc { dry_run, thorough, share } => self.collect((dry_run, thorough), share, progress),
             Request::Scrub { dry_run, older_than_seconds, share } => {

@@ -3,7 +3,6 @@
 //! Ending and restarting concern the daemon as a whole, so they are passed to its main thread; everything else is the
 //! [`Control`]'s of the moment. Between the end of one and the beginning of the next the desk is closed, and says so.
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -13,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 
 use super::control::Control;
-use crate::control::server::Handler;
+use crate::control::server::{Brought, Handler};
 use crate::control::wire::Request;
 use crate::failure::Failure;
 
@@ -121,7 +120,7 @@ impl Handler for Desk {
     fn handle(
         &self,
         request: Request,
-        stream: Option<OwnedFd>,
+        brought: Brought<'_, '_>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Value, Failure> {
         match request {
@@ -139,7 +138,7 @@ impl Handler for Desk {
                     control
                 };
                 let _busy = Busy(self);
-                control.handle(request, stream, progress)
+                control.handle(request, brought, progress)
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The program as a user meets it: real processes, real folders, real mounts.
 //!
+//! - `batch`: many files by one request, into mounts and out of them.
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
 //! - `clones`: a tree twice, under programs and over restarts and crashes.
 //! - `copy`: `hydrafs cp` from folder to folder.
@@ -17,6 +18,7 @@
 //! Mounts need root (or fusermount3) and /dev/fuse: without them those tests say so and pass.
 #![expect(clippy::disallowed_methods, reason = "the outside is what is tested")]
 
+mod batch;
 mod cli;
 mod clones;
 mod copy;

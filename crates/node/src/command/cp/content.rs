@@ -104,7 +104,7 @@ fn share(copy: &mut Copy<'_>, at: u64, wanted: usize) -> io::Result<Option<usize
 }
 
 /// The next stretch of data at or after `at`; `None` when only a hole follows.
-fn next_data(file: &File, at: u64, bytes: u64) -> io::Result<Option<Range<u64>>> {
+pub(super) fn next_data(file: &File, at: u64, bytes: u64) -> io::Result<Option<Range<u64>>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),

@@ -53,24 +53,32 @@ pub(super) fn make_special(to: &Path, source: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-fn copy_xattrs(from: &Path, to: &Path, is_root: bool) -> io::Result<()> {
+/// All extended attributes that can be read.
+pub(super) fn xattrs(from: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let names = match sized(|buffer| rustix::fs::llistxattr(from, buffer)) {
         Ok(names) => names,
-        Err(Errno::OPNOTSUPP) => return Ok(()),
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
+    let mut found = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let value = match sized(|buffer| rustix::fs::lgetxattr(from, name, buffer)) {
-            Ok(value) => value,
+        match sized(|buffer| rustix::fs::lgetxattr(from, name, buffer)) {
+            Ok(value) => found.push((name.to_vec(), value)),
             // It went meanwhile, or is not for us.
-            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => continue,
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
             Err(error) => return Err(error.into()),
-        };
-        match rustix::fs::lsetxattr(to, name, &value, XattrFlags::empty()) {
+        }
+    }
+    Ok(found)
+}
+
+fn copy_xattrs(from: &Path, to: &Path, is_root: bool) -> io::Result<()> {
+    for (name, value) in xattrs(from)? {
+        match rustix::fs::lsetxattr(to, name.as_slice(), &value, XattrFlags::empty()) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::ACCESS) if !is_root && !name.starts_with(b"user.") => {}
             Err(error) => {
-                let why = format!("extended attribute {}: {}", String::from_utf8_lossy(name), io::Error::from(error));
+                let why = format!("extended attribute {}: {}", String::from_utf8_lossy(&name), io::Error::from(error));
                 return Err(io::Error::other(why));
             }
         }

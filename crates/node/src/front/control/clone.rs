@@ -3,7 +3,6 @@
 //! Not here: what a clone is (`file`).
 
 use file::{FileError, View};
-use fuse::Notice;
 use platform::real::block_on;
 use serde_json::{Value, json};
 
@@ -24,7 +23,7 @@ impl Control {
         let started = self.platform.clock.elapsed();
         let made = block_on(self.system.clone_tree(source, directory.file, name.as_bytes()));
         // Also if it failed: what failed last is to make it local, and then it is there.
-        self.name_made(directory, name);
+        self.names_changed(directory, [name.as_bytes()]);
         let made = made.map_err(|error| match error {
             FileError::Exists => refuse("there is a file of this name"),
             FileError::NotDirectory => refuse(
@@ -35,20 +34,5 @@ impl Control {
         })?;
         let seconds = self.platform.clock.elapsed().saturating_sub(started).as_secs_f64();
         Ok(json!({ "inode": inode_number(file::Node::live(made.file)), "clone": made.file.branch, "seconds": seconds }))
-    }
-
-    /// What the kernel keeps of a directory is not true any more: that the name is absent, its listing, its attributes.
-    fn name_made(&self, directory: file::Node, name: &str) {
-        let Some(mount) = &self.mount else { return };
-        let Some(parent) = mount.kernel.number_of(directory) else { return };
-        let name = name.as_bytes().to_vec();
-        let notices =
-            [Notice::InvalidateEntry { parent, name }, Notice::InvalidateInode { node: parent, offset: 0, bytes: 0 }];
-        for notice in notices {
-            // It fails when the mount goes away at this moment, and then nobody looks.
-            if let Err(error) = mount.notifier.send(&notice) {
-                tracing::debug!("the kernel was not told of a clone: {error}");
-            }
-        }
     }
 }

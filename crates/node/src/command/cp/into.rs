@@ -1,0 +1,325 @@
+//! Copies into a mount by batches: sources are walked and read in the order in which their file system has them, and units of many
+//! files go to the daemon through shared memory.
+//!
+//! A sweep at a time: first the names and attributes of many files, then their content in the order of their inodes. Files that fill windows by
+//! themselves go by system calls (`plain`), whose streams are as fast.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fs::{self, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::plain::{How, Job, Plain, is_there};
+use super::progress::Progress;
+use super::source::{Content, Taker};
+use crate::control::batch::client::BatchWriter;
+use crate::control::batch::wire::{Entry, Leads};
+use crate::failure::Failure;
+
+/// Files of one sweep: enough that their inodes lie together, and a few MiB of paths.
+const SWEEP_FILES: usize = 16 << 10;
+/// Larger files go by system calls.
+const BATCHED_BYTES_MAX: u64 = 4 << 20;
+
+/// A copy under way.
+pub(super) struct Into<'a> {
+    how: How,
+    progress: &'a Progress,
+    taker: Taker,
+    shared: Mutex<Shared>,
+    /// Where the first name of a file with several went, by device and inode.
+    linked: HashMap<(u64, u64), (PathBuf, Vec<u8>)>,
+    /// Directories whose attributes come last.
+    directories: Vec<Found>,
+    /// Files of this sweep.
+    files: Vec<Found>,
+    /// Those of them that are too large.
+    large: Mutex<Vec<Job>>,
+    /// Further names of files of this sweep.
+    links: Vec<(Found, Vec<u8>)>,
+}
+
+/// What the threads that read share.
+struct Shared {
+    writer: BatchWriter,
+    /// What is on its way, by number.
+    away: BTreeMap<u64, Away>,
+    /// Names of files whose first name could not be made: these are copied themselves.
+    alone: Vec<Found>,
+    /// From this number on entries only say what is already there.
+    finishing: u64,
+    /// What ended the batch.
+    ended: Option<Failure>,
+}
+
+/// What is on its way.
+enum Away {
+    /// From here, with so many bytes.
+    File(PathBuf, u64),
+    /// One more name.
+    Link(Box<Found>),
+}
+
+/// A source.
+struct Found {
+    from: PathBuf,
+    to: PathBuf,
+    /// Its path in the batch.
+    path: Vec<u8>,
+    source: Metadata,
+}
+
+impl<'a> Into<'a> {
+    pub(super) fn new(how: How, progress: &'a Progress, writer: BatchWriter) -> Into<'a> {
+        let (away, alone) = (BTreeMap::new(), Vec::new());
+        let shared = Shared { writer, away, alone, finishing: u64::MAX, ended: None };
+        Into {
+            how,
+            progress,
+            taker: Taker::new(how.archive),
+            shared: Mutex::new(shared),
+            linked: HashMap::new(),
+            directories: Vec::new(),
+            files: Vec::new(),
+            large: Mutex::default(),
+            links: Vec::new(),
+        }
+    }
+
+    /// Copies these; all of them go into the directory that the batch has.
+    pub(super) fn all(mut self, plan: Vec<Job>) -> Result<(), Failure> {
+        for Job { from, to, source } in plan {
+            let path = to.file_name().unwrap_or_default().as_bytes().to_vec();
+            self.walk(Found { from, to, path, source })?;
+        }
+        self.sweep()?;
+        self.settle()?;
+        for found in std::mem::take(&mut self.shared.get_mut().alone) {
+            match found.source.is_file() {
+                true => self.files.push(found),
+                false => self.put_described(&found)?,
+            }
+        }
+        self.sweep()?;
+        self.finish_directories()?;
+        let shared = self.shared.into_inner();
+        let (_, failed) = shared.writer.finish()?;
+        assert!(failed.is_empty(), "what was settled has been told");
+        Ok(())
+    }
+
+    /// Goes through a tree, a directory before what is in it.
+    fn walk(&mut self, top: Found) -> Result<(), Failure> {
+        let mut todo = vec![top];
+        while let Some(found) = todo.pop() {
+            if found.source.is_dir() {
+                let below = self.list(&found);
+                self.put_described(&found)?;
+                if self.how.archive {
+                    self.directories.push(found);
+                }
+                todo.extend(below.into_iter().rev());
+            } else {
+                self.meet(found)?;
+            }
+            if self.files.len() + self.links.len() >= SWEEP_FILES {
+                self.sweep()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in a directory, in the order of inodes, in which most file systems have them.
+    fn list(&self, directory: &Found) -> Vec<Found> {
+        let entries = match fs::read_dir(&directory.from) {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.progress.note(&directory.from, Err(error));
+                return Vec::new();
+            }
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            match entry {
+                Ok(entry) => names.push((entry.ino(), entry.file_name())),
+                Err(error) => self.progress.note(&directory.from, Err(error)),
+            }
+        }
+        names.sort_unstable();
+        let below = |(_, name): (u64, std::ffi::OsString)| {
+            let from = directory.from.join(&name);
+            match fs::symlink_metadata(&from) {
+                Ok(source) => {
+                    let path = [&directory.path[..], name.as_bytes()].join(&b'/');
+                    Some(Found { from, to: directory.to.join(&name), path, source })
+                }
+                Err(error) => {
+                    self.progress.note(&from, Err(error));
+                    None
+                }
+            }
+        };
+        names.into_iter().filter_map(below).collect()
+    }
+
+    /// Something that is no directory.
+    fn meet(&mut self, found: Found) -> Result<(), Failure> {
+        if self.how.archive && found.source.nlink() > 1 {
+            let key = (found.source.dev(), found.source.ino());
+            if let Some((_, first)) = self.linked.get(&key) {
+                let first = first.clone();
+                self.links.push((found, first));
+                return Ok(());
+            }
+            self.linked.insert(key, (found.to.clone(), found.path.clone()));
+        }
+        if !found.source.is_file() {
+            return self.put_described(&found);
+        }
+        self.progress.expect(found.source.len());
+        if self.how.resume && is_there(&found.to, &found.source) {
+            self.progress.skip(found.source.len());
+        } else {
+            self.files.push(found);
+        }
+        Ok(())
+    }
+
+    /// Puts what has no content.
+    fn put_described(&self, found: &Found) -> Result<(), Failure> {
+        match self.taker.entry(&found.from, found.path.clone(), &found.source) {
+            Ok(entry) => self.put(&found.from, &entry, &[]),
+            Err(error) => {
+                self.progress.note(&found.from, Err(error));
+                Ok(())
+            }
+        }
+    }
+
+    fn put(&self, from: &Path, entry: &Entry, content: &[(u64, &[u8])]) -> Result<(), Failure> {
+        self.put_as(Away::File(from.to_owned(), entry.size), entry, content)
+    }
+
+    fn put_as(&self, away: Away, entry: &Entry, content: &[(u64, &[u8])]) -> Result<(), Failure> {
+        let mut shared = self.shared.lock();
+        if let Some(failure) = &shared.ended {
+            return Err(failure.clone());
+        }
+        let put = shared.writer.put(entry, content);
+        let put = put.map(|number| drop(shared.away.insert(number, away)));
+        self.tell_settled(&mut shared);
+        if let Err(failure) = &put {
+            shared.ended = Some(failure.clone());
+        }
+        put
+    }
+
+    fn tell_settled(&self, shared: &mut Shared) {
+        let failed: HashMap<u64, String> = shared.writer.take_failed().into_iter().collect();
+        let settled = shared.writer.settled();
+        while let Some(entry) = shared.away.first_entry().filter(|entry| *entry.key() < settled) {
+            let (number, away) = entry.remove_entry();
+            let (path, bytes) = match (away, failed.contains_key(&number)) {
+                (Away::Link(found), true) => {
+                    self.progress.expect(found.source.len());
+                    shared.alone.push(*found);
+                    continue;
+                }
+                (Away::Link(found), false) => (found.from, 0),
+                (Away::File(path, bytes), _) => (path, bytes),
+            };
+            match failed.get(&number) {
+                Some(why) => self.progress.note(&path, Err(why)),
+                None if number >= shared.finishing => {}
+                None => {
+                    self.progress.copied(bytes);
+                    self.progress.note(&path, Ok::<(), String>(()));
+                }
+            }
+        }
+    }
+
+    /// Reads and writes the files of a sweep.
+    fn sweep(&mut self) -> Result<(), Failure> {
+        let mut files = std::mem::take(&mut self.files);
+        files.sort_unstable_by_key(|found| (found.source.dev(), found.source.ino()));
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let work = || self.read(&files, &next);
+            let threads: Vec<_> = (0..self.how.jobs).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
+        })?;
+        let large = std::mem::take(self.large.get_mut());
+        if !large.is_empty() {
+            // The directories that they go into must be there.
+            self.settle()?;
+            Plain::new(self.how, self.progress).files(large);
+        }
+        for (found, first) in std::mem::take(&mut self.links) {
+            self.put_link(found, first)?;
+        }
+        Ok(())
+    }
+
+    /// One of several threads that read.
+    fn read(&self, files: &[Found], next: &AtomicUsize) -> Result<(), Failure> {
+        let mut content = Content::default();
+        while let Some(found) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match self.taker.file(&found.from, found.path.clone(), BATCHED_BYTES_MAX, &mut content) {
+                Ok(Some(entry)) => self.put(&found.from, &entry, &content.runs())?,
+                Ok(None) => {
+                    let Found { from, to, source, .. } = found;
+                    self.large.lock().push(Job { from: from.clone(), to: to.clone(), source: source.clone() });
+                }
+                Err(error) => self.progress.note(&found.from, Err(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// One more name of a file that was put before, or went by system calls.
+    fn put_link(&self, found: Found, first: Vec<u8>) -> Result<(), Failure> {
+        match self.taker.entry(&found.from, found.path.clone(), &found.source) {
+            Ok(entry) => {
+                let entry = Entry { leads: Leads::Link(first), size: 0, ..entry };
+                self.put_as(Away::Link(Box::new(found)), &entry, &[])
+            }
+            Err(error) => {
+                self.progress.note(&found.from, Err(error));
+                Ok(())
+            }
+        }
+    }
+
+    fn settle(&self) -> Result<(), Failure> {
+        let mut shared = self.shared.lock();
+        let settled = shared.writer.settle();
+        self.tell_settled(&mut shared);
+        settled
+    }
+
+    /// What was put into directories has changed their times, and a mode may have been in the way.
+    fn finish_directories(&mut self) -> Result<(), Failure> {
+        self.settle()?;
+        self.shared.lock().finishing = 0;
+        for directory in std::mem::take(&mut self.directories) {
+            self.put_described(&directory)?;
+        }
+        self.settle()
+    }
+}
+
+/// The directory that something goes into.
+pub(super) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// Whether a name can be one of a batch: `..` and the like are no names.
+pub(super) fn is_name(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name != OsStr::new(".."))
+}

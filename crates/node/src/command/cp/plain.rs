@@ -1,0 +1,219 @@
+//! Copies by system calls, a file at a time: what works everywhere.
+//!
+//! One walker makes directories and finds work; several workers copy files, because a small file is mostly waiting. Names that
+//! depend on others' work come last: hard links, then the attributes of directories from the deepest up.
+
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use parking_lot::Mutex;
+
+use super::content::Copier;
+use super::likeness;
+use super::progress::Progress;
+
+/// Files that wait for a worker.
+const QUEUE_COUNT_MAX: usize = 256;
+
+/// Something to copy: from, to, and what `from` is.
+pub(super) struct Job {
+    pub(super) from: PathBuf,
+    pub(super) to: PathBuf,
+    pub(super) source: Metadata,
+}
+
+/// How to copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) archive: bool,
+    /// What is there with the same size and time is left as it is.
+    pub(super) resume: bool,
+    /// Files at a time.
+    pub(super) jobs: u16,
+}
+
+/// A copy under way.
+pub(super) struct Plain<'a> {
+    how: How,
+    progress: &'a Progress,
+    /// Where the first name of a file with several went, by device and inode.
+    linked: Mutex<HashMap<(u64, u64), PathBuf>>,
+    /// Names to make when all files are there: existing, new.
+    links: Mutex<Vec<(PathBuf, PathBuf)>>,
+    /// Directories whose attributes come last, parents first.
+    directories: Mutex<Vec<Job>>,
+}
+
+impl<'a> Plain<'a> {
+    pub(super) fn new(how: How, progress: &'a Progress) -> Plain<'a> {
+        let (linked, links, directories) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Plain { how, progress, linked, links, directories }
+    }
+
+    /// Copies these, with all they hold.
+    pub(super) fn all(&self, plan: Vec<Job>) {
+        let (send, receive) = sync_channel(QUEUE_COUNT_MAX);
+        let receive = Mutex::new(receive);
+        std::thread::scope(|scope| {
+            for _ in 0..self.how.jobs {
+                scope.spawn(|| self.work(&receive));
+            }
+            for job in plan {
+                self.walk(job, &send);
+            }
+            drop(send);
+        });
+        for (existing, new) in self.links.lock().drain(..) {
+            let made = remove_other(&new).and_then(|()| fs::hard_link(&existing, &new));
+            self.progress.note(&new, made);
+        }
+        // The deepest first: setting a directory's times comes after everything in it.
+        for directory in self.directories.lock().drain(..).rev() {
+            let done = self.finish_directory(&directory);
+            self.progress.note(&directory.to, done);
+        }
+    }
+
+    /// Copies regular files into directories that are there.
+    pub(super) fn files(&self, plan: Vec<Job>) {
+        let queue = Mutex::new(plan.into_iter());
+        std::thread::scope(|scope| {
+            for _ in 0..self.how.jobs {
+                scope.spawn(|| {
+                    let mut copier = Copier::new();
+                    loop {
+                        let job = queue.lock().next();
+                        let Some(job) = job else { return };
+                        let copied = self.copy_file(&mut copier, &job);
+                        self.progress.note(&job.from, copied);
+                    }
+                });
+            }
+        });
+    }
+
+    fn work(&self, queue: &Mutex<Receiver<Job>>) {
+        let mut copier = Copier::new();
+        loop {
+            let job = queue.lock().recv();
+            let Ok(job) = job else { return };
+            if self.how.resume && is_there(&job.to, &job.source) {
+                self.progress.skip(job.source.len());
+                continue;
+            }
+            let copied = self.copy_file(&mut copier, &job);
+            self.progress.note(&job.from, copied);
+        }
+    }
+
+    /// Copies what is cheap at once and hands files to the workers.
+    fn walk(&self, job: Job, workers: &SyncSender<Job>) {
+        let kind = job.source.file_type();
+        if kind.is_dir() {
+            return self.walk_directory(job, workers);
+        }
+        if self.how.archive && job.source.nlink() > 1 {
+            let key = (job.source.dev(), job.source.ino());
+            let first = self.linked.lock().entry(key).or_insert_with(|| job.to.clone()).clone();
+            if first != job.to {
+                self.links.lock().push((first, job.to));
+                return;
+            }
+        }
+        if kind.is_file() {
+            self.progress.expect(job.source.len());
+            workers.send(job).expect("workers live until the sender is dropped");
+        } else {
+            let made = self.make_other(&job);
+            self.progress.note(&job.from, made);
+        }
+    }
+
+    fn walk_directory(&self, job: Job, workers: &SyncSender<Job>) {
+        if let Err(error) = make_directory(&job) {
+            return self.progress.note(&job.to, Err(error));
+        }
+        let entries = match fs::read_dir(&job.from) {
+            Ok(entries) => entries,
+            Err(error) => return self.progress.note(&job.from, Err(error)),
+        };
+        let (from, to) = (job.from.clone(), job.to.clone());
+        self.directories.lock().push(job);
+        for entry in entries {
+            let found = entry.and_then(|entry| Ok((entry.file_name(), fs::symlink_metadata(entry.path())?)));
+            match found {
+                Ok((name, source)) => self.walk(Job { from: from.join(&name), to: to.join(&name), source }, workers),
+                Err(error) => self.progress.note(&from, Err(error)),
+            }
+        }
+    }
+
+    fn copy_file(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
+        let from = File::options().read(true).open(&job.from)?;
+        if fs::symlink_metadata(&job.to).is_ok_and(|found| !found.is_file()) {
+            remove_other(&job.to)?;
+        }
+        // With --archive nobody reads it before its mode is known to be right.
+        let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
+        let to = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&job.to)?;
+        let can_share = to.metadata()?.dev() == job.source.dev();
+        copier.copy(&from, &to, can_share, &|bytes| self.progress.copied(bytes))?;
+        drop(to);
+        if self.how.archive {
+            likeness::take_over(&job.from, &job.to, &job.source)?;
+        }
+        Ok(())
+    }
+
+    /// A symbolic link, FIFO, socket or device.
+    fn make_other(&self, job: &Job) -> io::Result<()> {
+        remove_other(&job.to)?;
+        if job.source.file_type().is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&job.from)?, &job.to)?;
+        } else {
+            likeness::make_special(&job.to, &job.source)?;
+        }
+        if self.how.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) }
+    }
+
+    fn finish_directory(&self, job: &Job) -> io::Result<()> {
+        if self.how.archive {
+            return likeness::take_over(&job.from, &job.to, &job.source);
+        }
+        let missing = 0o700 & !job.source.mode();
+        if missing != 0 {
+            let mode = fs::metadata(&job.to)?.mode() & !missing;
+            fs::set_permissions(&job.to, fs::Permissions::from_mode(mode))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file is there already, as an earlier run left it: a copy gets its time when all of it is there.
+pub(super) fn is_there(to: &Path, source: &Metadata) -> bool {
+    let like = |found: &Metadata| (found.len(), found.mtime(), found.mtime_nsec());
+    fs::symlink_metadata(to).is_ok_and(|found| found.is_file() && like(&found) == like(source))
+}
+
+/// Makes the directory unless it is there. Its owner may always write while it is filled.
+fn make_directory(job: &Job) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(job.source.mode() & 0o777 | 0o700).create(&job.to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::metadata(&job.to)?.is_dir() => Ok(()),
+        result => result,
+    }
+}
+
+/// Takes away what is in the way of a new name, unless that is a directory.
+pub(super) fn remove_other(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
+        Ok(found) if found.file_type().is_block_device() => Err(io::Error::other("a device is in the way")),
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}

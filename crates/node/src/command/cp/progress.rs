@@ -1,0 +1,106 @@
+//! How far a copy is, for a person who waits; and what came of it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::units::Bytes;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::command::{remark, say_json};
+use crate::failure::Failure;
+
+/// Failures that the answer for programs lists; all of them are counted, and named on standard error.
+const LISTED_MAX: usize = 100_000;
+
+/// How far a copy is.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    files: AtomicU64,
+    skipped: AtomicU64,
+    failures: AtomicU64,
+    failed: Mutex<Vec<(PathBuf, String)>>,
+}
+
+impl Progress {
+    pub(super) fn new(is_quiet: bool) -> Progress {
+        let draw = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(Some(0), draw);
+        let style = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left, {msg}";
+        bar.set_style(ProgressStyle::with_template(style).expect("a constant template, tested"));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        let (files, skipped, failures) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Progress { bar, files, skipped, failures, failed: Mutex::default() }
+    }
+
+    /// So many bytes more are to be copied.
+    pub(super) fn expect(&self, bytes: u64) {
+        self.bar.inc_length(bytes);
+    }
+
+    /// So many bytes more were.
+    pub(super) fn copied(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    /// A file that is there already.
+    pub(super) fn skip(&self, bytes: u64) {
+        self.skipped.fetch_add(1, Ordering::Relaxed);
+        self.bar.inc(bytes);
+    }
+
+    pub(super) fn note<E: std::fmt::Display>(&self, place: &Path, result: Result<(), E>) {
+        match result {
+            Ok(()) => {
+                let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
+                if files.is_multiple_of(64) {
+                    let rate = files as f64 / self.bar.elapsed().as_secs_f64().max(1e-3);
+                    self.bar.set_message(format!("{files} files, {rate:.0}/s"));
+                }
+            }
+            Err(error) => {
+                let count = self.failures.fetch_add(1, Ordering::Relaxed);
+                self.bar.suspend(|| remark(&format!("cannot copy: {}; {error}", place.display())));
+                if count < LISTED_MAX as u64 {
+                    self.failed.lock().push((place.to_owned(), error.to_string()));
+                }
+            }
+        }
+    }
+
+    pub(super) fn has_failures(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) > 0
+    }
+
+    /// Says what came of it.
+    pub(super) fn finish(self, is_quiet: bool, is_json: bool) -> Result<ExitCode, Failure> {
+        let (files, failures, skipped) =
+            (self.files.into_inner(), self.failures.into_inner(), self.skipped.into_inner());
+        let (bytes, elapsed) = (self.bar.position(), self.bar.elapsed().as_secs_f64());
+        self.bar.finish_and_clear();
+        if is_json {
+            let failed = self.failed.into_inner();
+            let failed = failed.iter().map(|(path, why)| json!({ "path": path.display().to_string(), "why": why }));
+            say_json(&json!({
+                "files": files,
+                "skipped": skipped,
+                "bytes": bytes,
+                "seconds": elapsed,
+                "failures": failures,
+                "failed": failed.collect::<Vec<_>>(),
+            }));
+        } else if !is_quiet {
+            let rate = (bytes as f64 / elapsed.max(0.001)) as u64;
+            let there = if skipped == 0 { String::new() } else { format!("; {skipped} were there already") };
+            remark(&format!("copied {files} files, {} in {elapsed:.1} s ({}/s){there}", Bytes(bytes), Bytes(rate)));
+        }
+        if failures == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(Failure::new("not everything was copied", format!("{failures} failed and {files} were copied"))
+            .mend("the failed ones are named above; mend what they say and copy them again"))
+    }
+}

@@ -1,0 +1,192 @@
+//! What lies on another file system, as entries of a batch.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use base::time::Timestamp;
+use file::Kind;
+
+use super::content::next_data;
+use super::likeness::xattrs;
+use crate::control::batch::wire::{Entry, Leads};
+
+/// A file that is written to while it is read is read again so often.
+const TRIES: usize = 3;
+
+/// Whose copies are made, and what of the sources goes with them.
+#[derive(Clone, Debug)]
+pub(super) struct Taker {
+    archive: bool,
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+/// A file's content: runs of bytes in `buffer`, by offset.
+#[derive(Default)]
+pub(super) struct Content {
+    buffer: Vec<u8>,
+    runs: Vec<(u64, Range<usize>)>,
+}
+
+impl Content {
+    pub(super) fn runs(&self) -> Vec<(u64, &[u8])> {
+        self.runs.iter().map(|(offset, range)| (*offset, &self.buffer[range.clone()])).collect()
+    }
+}
+
+impl Taker {
+    pub(super) fn new(archive: bool) -> Taker {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        Taker {
+            archive,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect(),
+        }
+    }
+
+    /// The entry of what is at `from`, without its content. What only root may do, others leave out silently, as cp(1) does.
+    pub(super) fn entry(&self, from: &Path, path: Vec<u8>, source: &Metadata) -> io::Result<Entry> {
+        let time = |seconds, nanos: i64| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
+        let kind = kind_of(source);
+        let mut entry = Entry {
+            mode: source.mode() & if self.archive { 0o7777 } else { 0o777 },
+            uid: self.uid,
+            gid: self.gid,
+            size: if kind == Kind::Regular { source.len() } else { 0 },
+            modified: time(source.mtime(), source.mtime_nsec()),
+            accessed: time(source.atime(), source.atime_nsec()),
+            ..Entry::new(path, kind)
+        };
+        if matches!(kind, Kind::BlockDevice | Kind::CharacterDevice) {
+            entry.device = u32::try_from(source.rdev()).map_err(io::Error::other)?;
+        }
+        if kind == Kind::Symlink {
+            entry.leads = Leads::Target(fs::read_link(from)?.into_os_string().into_vec());
+        }
+        if self.archive {
+            self.take_over(from, &mut entry, source)?;
+        }
+        Ok(entry)
+    }
+
+    fn take_over(&self, from: &Path, entry: &mut Entry, source: &Metadata) -> io::Result<()> {
+        let is_root = self.uid == 0;
+        let may_give = source.uid() == self.uid && (source.gid() == self.gid || self.groups.contains(&source.gid()));
+        if is_root || may_give {
+            (entry.uid, entry.gid) = (source.uid(), source.gid());
+        } else {
+            // Set-id bits belong to an owner: without him they would give away the copier's rights.
+            entry.mode &= !0o6000;
+        }
+        entry.xattrs = xattrs(from)?;
+        if !is_root {
+            entry.xattrs.retain(|(name, _)| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_"));
+        }
+        Ok(())
+    }
+
+    /// The entry of a regular file, and its content; `None`: it has more than `bytes_max`.
+    pub(super) fn file(
+        &self,
+        from: &Path,
+        path: Vec<u8>,
+        bytes_max: u64,
+        content: &mut Content,
+    ) -> io::Result<Option<Entry>> {
+        let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
+        let file = File::options().read(true).custom_flags(flags.cast_signed()).open(from)?;
+        let mut source = file.metadata()?;
+        if !source.is_file() {
+            return Err(io::Error::other("it was another kind of file a moment ago"));
+        }
+        for _ in 0..TRIES {
+            if !read(&file, &source, bytes_max, content)? {
+                return Ok(None);
+            }
+            let then = std::mem::replace(&mut source, file.metadata()?);
+            let state = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
+            if state(&then) == state(&source) {
+                break;
+            }
+        }
+        let mut entry = self.entry(from, path, &source)?;
+        entry.size = content.runs.last().map_or(0, |(offset, range)| offset + range.len() as u64).max(entry.size);
+        Ok(Some(entry))
+    }
+}
+
+/// Reads all of a file; false: it has more than `bytes_max`.
+fn read(file: &File, source: &Metadata, bytes_max: u64, content: &mut Content) -> io::Result<bool> {
+    content.buffer.clear();
+    content.runs.clear();
+    let size = source.len();
+    if size > bytes_max {
+        return Ok(false);
+    }
+    if size == 0 {
+        // Files of /proc have content and no size.
+        return read_run(file, 0..bytes_max, content);
+    }
+    let has_holes = source.blocks() * 512 < size;
+    let mut at = 0;
+    while let Some(data) = if has_holes { next_data(file, at, size)? } else { (at < size).then_some(at..size) } {
+        at = data.end.max(at + 1);
+        read_run(file, data.start..data.end.min(size), content)?;
+    }
+    Ok(true)
+}
+
+/// Reads a range; whether the file ended before its end.
+fn read_run(file: &File, range: Range<u64>, content: &mut Content) -> io::Result<bool> {
+    let begin = content.buffer.len();
+    let mut at = range.start;
+    let is_end = loop {
+        if at == range.end {
+            break false;
+        }
+        let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(1 << 20);
+        let place = content.buffer.len();
+        content.buffer.resize(place + wanted, 0);
+        let count = loop {
+            match file.read_at(&mut content.buffer[place..], at) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result?,
+            }
+        };
+        content.buffer.truncate(place + count);
+        at += count as u64;
+        if count == 0 {
+            break true;
+        }
+    };
+    if content.buffer.len() > begin {
+        content.runs.push((range.start, begin..content.buffer.len()));
+    }
+    Ok(is_end)
+}
+
+/// The kind of a file.
+pub(super) fn kind_of(source: &Metadata) -> Kind {
+    let kind = source.file_type();
+    if kind.is_dir() {
+        Kind::Directory
+    } else if kind.is_symlink() {
+        Kind::Symlink
+    } else if kind.is_fifo() {
+        Kind::Fifo
+    } else if kind.is_socket() {
+        Kind::Socket
+    } else if kind.is_char_device() {
+        Kind::CharacterDevice
+    } else if kind.is_block_device() {
+        Kind::BlockDevice
+    } else {
+        Kind::Regular
+    }
+}

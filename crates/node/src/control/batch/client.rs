@@ -1,0 +1,174 @@
+//! The client's end of a batch: fills windows while the daemon empties others.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use super::memory::Memory;
+use super::wire::{Entry, PIECE_HEAD_BYTES, Record, piece_head};
+use crate::control::client::{Daemon, Talk};
+use crate::control::wire::{Answer, BatchWriting, Emptied, Filled, Request, Turn};
+use crate::failure::Failure;
+
+/// Windows of a batch: one or two are filled while the daemon has the others.
+const WINDOWS: u32 = 4;
+/// Bytes of each.
+const WINDOW_BYTES: u32 = 16 << 20;
+
+/// How a batch is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Writing {
+    /// `st_ino` of the directory that paths begin in. Somebody has it open, so that the daemon knows the number.
+    pub parent: u64,
+    /// A file that is there is replaced.
+    pub replace: bool,
+    /// Modes, owners and times are as entries say.
+    pub preserve: bool,
+    /// Bits to take away from modes otherwise.
+    pub umask: u32,
+}
+
+/// Why an entry was not written, by its number.
+pub type Failed = (u64, String);
+
+/// Writes files and directories below a directory of a mount, many at a time.
+pub struct BatchWriter {
+    talk: Talk,
+    memory: Memory,
+    /// Bytes of a window that may be filled.
+    room: u32,
+    free: VecDeque<u32>,
+    /// The window that is being filled, and how far.
+    filling: Option<(u32, u32)>,
+    /// Windows that the daemon has, and the number behind the last entry of each.
+    away: VecDeque<(u32, u64)>,
+    /// The next entry's number.
+    next: u64,
+    /// Entries below it are settled.
+    settled: u64,
+    failed: Vec<Failed>,
+}
+
+impl BatchWriter {
+    /// Begins.
+    pub fn begin(daemon: Daemon, how: &Writing) -> Result<BatchWriter, Failure> {
+        let cannot = |error: std::io::Error| Failure::new("cannot share memory with the daemon", error);
+        let memory = Memory::make(WINDOWS, WINDOW_BYTES).map_err(cannot)?;
+        let Writing { parent, replace, preserve, umask } = *how;
+        let (windows, window_bytes) = (memory.windows(), memory.window_bytes());
+        let how = BatchWriting { parent, windows, window_bytes, replace, atomic: false, preserve, umask };
+        let mut talk = daemon.begin(&Request::BatchWrite(how), Some(memory.share().map_err(cannot)?))?;
+        let room = match talk.hear()? {
+            Answer::Ready { window_bytes } => window_bytes.min(memory.window_bytes()),
+            Answer::Failed(failure) => return Err(failure),
+            other => return Err(talk.unexpected(&other)),
+        };
+        let free = (0..memory.windows()).collect();
+        let (filling, away, failed) = (None, VecDeque::new(), Vec::new());
+        Ok(BatchWriter { talk, memory, room, free, filling, away, next: 0, settled: 0, failed })
+    }
+
+    /// Whether an entry with so much content fits a window. Otherwise it is none of a batch.
+    #[must_use]
+    pub fn fits(&self, bytes: u64) -> bool {
+        bytes <= u64::from(self.room / 2)
+    }
+
+    /// Writes an entry with its content, runs of bytes by offset; gives its number.
+    ///
+    /// # Errors
+    /// What ends the batch.
+    pub fn put(&mut self, entry: &Entry, content: &[(u64, &[u8])]) -> Result<u64, Failure> {
+        let head = Record::Entry(Box::new(entry.clone())).encode();
+        let content_bytes: usize = content.iter().map(|(_, run)| PIECE_HEAD_BYTES + run.len()).sum();
+        let bytes = u32::try_from(head.len() + content_bytes).ok().filter(|bytes| *bytes <= self.room);
+        let bytes = bytes.ok_or_else(|| Failure::new("cannot write a batch", "an entry is larger than a window"))?;
+        if self.filling.is_some_and(|(_, at)| self.room - at < bytes) {
+            self.hand_over()?;
+        }
+        let (window, mut at) = match self.filling {
+            Some(place) => place,
+            None => (self.free_window()?, 0),
+        };
+        let mut put = |bytes: &[u8]| {
+            let written = self.memory.write(window, at, bytes);
+            at += u32::try_from(bytes.len()).expect("it fits the window");
+            written.map_err(|error| Failure::new("cannot write to the shared memory", error))
+        };
+        put(&head)?;
+        for (offset, run) in content {
+            put(&piece_head(self.next, *offset, run.len()))?;
+            put(run)?;
+        }
+        self.filling = Some((window, at));
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+
+    /// Entries with a lower number are settled: there, or among the failed.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// Entries that failed since the last call.
+    pub fn take_failed(&mut self) -> Vec<Failed> {
+        std::mem::take(&mut self.failed)
+    }
+
+    /// Waits until all that was put is settled.
+    pub fn settle(&mut self) -> Result<(), Failure> {
+        if self.filling.is_some() {
+            self.hand_over()?;
+        }
+        while !self.away.is_empty() {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Ends the batch. All is settled then, and durable.
+    pub fn finish(mut self) -> Result<(Value, Vec<Failed>), Failure> {
+        self.settle()?;
+        self.talk.say(&Turn::End {})?;
+        match self.talk.hear()? {
+            Answer::Done(value) => Ok((value, self.failed)),
+            Answer::Failed(failure) => Err(failure),
+            other => Err(self.talk.unexpected(&other)),
+        }
+    }
+
+    fn hand_over(&mut self) -> Result<(), Failure> {
+        let Some((window, bytes)) = self.filling.take() else { return Ok(()) };
+        self.talk.say(&Turn::Filled(Filled { window, bytes }))?;
+        self.away.push_back((window, self.next));
+        Ok(())
+    }
+
+    fn free_window(&mut self) -> Result<u32, Failure> {
+        loop {
+            if let Some(window) = self.free.pop_front() {
+                return Ok(window);
+            }
+            self.wait()?;
+        }
+    }
+
+    /// Waits until the daemon has emptied a window.
+    fn wait(&mut self) -> Result<(), Failure> {
+        match self.talk.hear()? {
+            Answer::Emptied(Emptied { window, failed, .. })
+                if self.away.front().is_some_and(|(first, _)| *first == window) =>
+            {
+                let (_, settled) = self.away.pop_front().expect("it was looked at");
+                self.free.push_back(window);
+                self.settled = settled;
+                self.failed.extend(failed);
+                Ok(())
+            }
+            Answer::Progress(_) => Ok(()),
+            Answer::Failed(failure) => Err(failure),
+            other => Err(self.talk.unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The shared memory of a batch: a sealed memfd, in windows of equal size.
+//!
+//! Not here: what lies in it (`wire`).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use bytes::Bytes;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+
+/// Windows of one batch.
+pub const WINDOWS_MAX: u32 = 64;
+/// Bytes of one window.
+pub const WINDOW_BYTES_MIN: u32 = 64 << 10;
+/// Bytes of one window at most.
+pub const WINDOW_BYTES_MAX: u32 = 64 << 20;
+
+/// The memory, as either side has it.
+pub struct Memory {
+    file: File,
+    windows: u32,
+    window_bytes: u32,
+}
+
+impl Memory {
+    /// Makes it.
+    pub fn make(windows: u32, window_bytes: u32) -> io::Result<Memory> {
+        let file = File::from(memfd_create("hydrafs-batch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+        file.set_len(u64::from(windows) * u64::from(window_bytes))?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(Memory { file, windows, window_bytes })
+    }
+
+    /// Takes what somebody else made, or says what is wrong with it.
+    pub fn accept(descriptor: OwnedFd, windows: u32, window_bytes: u32) -> Result<Memory, String> {
+        if windows == 0 || windows > WINDOWS_MAX || !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&window_bytes) {
+            return Err(format!(
+                "it has 1 to {WINDOWS_MAX} windows of {WINDOW_BYTES_MIN} to {WINDOW_BYTES_MAX} bytes, not {windows} of {window_bytes}"
+            ));
+        }
+        let seals = fcntl_get_seals(&descriptor).map_err(|_| "it is no memfd that can be sealed".to_owned())?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err("it is not sealed against shrinking and growing".to_owned());
+        }
+        let file = File::from(descriptor);
+        let expected = u64::from(windows) * u64::from(window_bytes);
+        match file.metadata() {
+            Ok(found) if found.len() == expected => Ok(Memory { file, windows, window_bytes }),
+            Ok(found) => Err(format!("it has {} bytes, and {windows} windows take {expected}", found.len())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// One more descriptor of it, for the other side.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
+    }
+
+    /// How many windows.
+    #[must_use]
+    pub fn windows(&self) -> u32 {
+        self.windows
+    }
+
+    /// Bytes of each.
+    #[must_use]
+    pub fn window_bytes(&self) -> u32 {
+        self.window_bytes
+    }
+
+    /// What was filled of a window.
+    pub fn read(&self, window: u32, bytes: u32) -> io::Result<Bytes> {
+        let mut buffer = vec![0; bytes as usize];
+        self.file.read_exact_at(&mut buffer, self.place(window, 0, bytes)?)?;
+        Ok(Bytes::from(buffer))
+    }
+
+    /// Puts bytes into a window.
+    pub fn write(&self, window: u32, at: u32, bytes: &[u8]) -> io::Result<()> {
+        let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        self.file.write_all_at(bytes, self.place(window, at, length)?)
+    }
+
+    fn place(&self, window: u32, at: u32, bytes: u32) -> io::Result<u64> {
+        let is_inside = window < self.windows && at.checked_add(bytes).is_some_and(|end| end <= self.window_bytes);
+        let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{bytes} bytes at {at} of window {window}"));
+        is_inside.then(|| u64::from(window) * u64::from(self.window_bytes) + u64::from(at)).ok_or_else(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::{Memory, WINDOW_BYTES_MIN};
+
+    #[test]
+    fn both_sides_see_the_same_and_nothing_beyond_a_window() {
+        let ours = Memory::make(2, WINDOW_BYTES_MIN).expect("memory");
+        let theirs = Memory::accept(ours.share().expect("a descriptor"), 2, WINDOW_BYTES_MIN).expect("it is sealed");
+        ours.write(1, WINDOW_BYTES_MIN - 4, b"data").expect("room");
+        assert_eq!(&theirs.read(1, WINDOW_BYTES_MIN).expect("there")[WINDOW_BYTES_MIN as usize - 4..], b"data");
+        for (window, at, bytes) in [(2, 0, 1), (0, WINDOW_BYTES_MIN, 1), (0, u32::MAX, 2), (u32::MAX, 0, 0)] {
+            assert!(theirs.write(window, at, &vec![0; bytes]).is_err());
+        }
+        assert!(theirs.read(0, WINDOW_BYTES_MIN + 1).is_err());
+    }
+
+    #[test]
+    fn what_is_no_sealed_memory_of_the_size_is_refused() {
+        let refusal = |descriptor: OwnedFd, windows, bytes| {
+            Memory::accept(descriptor, windows, bytes).err().expect("it is refused")
+        };
+        let pipe = || OwnedFd::from(std::io::pipe().expect("a pipe").0);
+        let open = memfd_create("open", MemfdFlags::ALLOW_SEALING).expect("memory");
+        ftruncate(&open, u64::from(WINDOW_BYTES_MIN)).expect("room");
+        let sealed = || Memory::make(2, WINDOW_BYTES_MIN).and_then(|memory| memory.share()).expect("memory");
+        assert!(refusal(pipe(), 1, WINDOW_BYTES_MIN).contains("no memfd"));
+        assert!(refusal(open, 1, WINDOW_BYTES_MIN).contains("not sealed"));
+        assert!(refusal(sealed(), 3, WINDOW_BYTES_MIN).contains("windows take"));
+        for (windows, bytes) in [(0, WINDOW_BYTES_MIN), (u32::MAX, WINDOW_BYTES_MIN), (1, 1), (1, u32::MAX)] {
+            assert!(refusal(sealed(), windows, bytes).contains("not "));
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! What lies in the windows of a batch: records, one behind the other (docs/format.md, "Batches on the control socket").
+//!
+//! ```text
+//!  0 | kind 1 | 0 3 | bytes behind this head 4 |
+//! ```
+//!
+//! An *entry* says what a file is and how it is called, a *piece* is a run of its content, an *end* says that all of it came, or why
+//! not. Entries are numbered from 0 in the order in which they come, over all windows of a batch; pieces and ends name that number. Who
+//! writes sends each entry with its pieces behind it, and no ends: entries end where the next one begins.
+//!
+//! Little endian, no padding beyond the heads, one form for each value.
+
+use base::codec::{DecodeError, Reader, Writer};
+use base::limits::{LINK_TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use base::time::Timestamp;
+use bytes::Bytes;
+use file::Kind;
+
+/// Longest path of an entry: some deeper than a path that the kernel takes.
+pub const PATH_BYTES_MAX: usize = 16 * 1024;
+/// Longest reason.
+const WHY_BYTES_MAX: usize = 4 * 1024;
+/// Most extended attributes of one entry; together they are bounded by the file layer.
+const XATTRS_MAX: usize = 4096;
+/// Before each record.
+pub const HEAD_BYTES: usize = 8;
+/// What a piece has before its bytes.
+pub const PIECE_HEAD_BYTES: usize = HEAD_BYTES + 16;
+
+const ENTRY: u8 = 1;
+const PIECE: u8 = 2;
+const END: u8 = 3;
+const LOST: u8 = 4;
+
+const NOTHING: u8 = 1;
+const TARGET: u8 = 2;
+const LINK: u8 = 3;
+
+/// What a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where, from the batch's directory on: names with a slash between them. Empty: that directory itself.
+    pub path: Vec<u8>,
+    /// Its kind.
+    pub kind: Kind,
+    /// Permission, set-id and sticky bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Of a device.
+    pub device: u32,
+    /// Hard links; 0 from who writes.
+    pub links: u32,
+    /// `st_ino`; 0 from who writes.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes that are no holes; 0 from who writes.
+    pub allocated: u64,
+    /// Last change of content.
+    pub modified: Timestamp,
+    /// Last read.
+    pub accessed: Timestamp,
+    /// Last change of anything; that of the epoch from who writes.
+    pub changed: Timestamp,
+    /// What it leads to.
+    pub leads: Leads,
+    /// Extended attributes.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What an entry leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Leads {
+    /// Nothing but what it holds.
+    #[default]
+    Nothing,
+    /// Of a symbolic link: its target.
+    Target(Vec<u8>),
+    /// It is one more name of the file with this path, as `Entry::path`.
+    Link(Vec<u8>),
+}
+
+/// What lies in a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The next file.
+    Entry(Box<Entry>),
+    /// Content of a file.
+    Piece {
+        /// The entry's number.
+        number: u64,
+        /// In the file.
+        offset: u64,
+        /// The bytes.
+        content: Bytes,
+    },
+    /// All pieces of a file have come.
+    End {
+        /// The entry's number.
+        number: u64,
+        /// The file's size as it was read.
+        size: u64,
+        /// Why it is not whole; empty: it is.
+        why: String,
+    },
+    /// What cannot even be described.
+    Lost {
+        /// Where.
+        path: Vec<u8>,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Record {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(256);
+        match self {
+            Record::Entry(entry) => {
+                entry.encode(&mut writer);
+                headed(ENTRY, writer)
+            }
+            Record::Piece { number, offset, content } => {
+                let mut bytes = piece_head(*number, *offset, content.len()).to_vec();
+                bytes.extend_from_slice(content);
+                bytes
+            }
+            Record::End { number, size, why } => {
+                writer.u64(*number).u64(*size);
+                put_long(&mut writer, short(why));
+                headed(END, writer)
+            }
+            Record::Lost { path, why } => {
+                put_long(&mut writer, path);
+                put_long(&mut writer, short(why));
+                headed(LOST, writer)
+            }
+        }
+    }
+}
+
+/// What stands before the bytes of a piece.
+#[must_use]
+pub fn piece_head(number: u64, offset: u64, bytes: usize) -> [u8; PIECE_HEAD_BYTES] {
+    let mut writer = Writer::with_capacity(PIECE_HEAD_BYTES);
+    let behind = u32::try_from(bytes + PIECE_HEAD_BYTES - HEAD_BYTES).expect("a window is addressed by 32 bits");
+    writer.u8(PIECE).put(&[0; 3]).u32(behind).u64(number).u64(offset);
+    writer.into_bytes().try_into().expect("the head's size")
+}
+
+fn headed(kind: u8, body: Writer) -> Vec<u8> {
+    let mut writer = Writer::with_capacity(HEAD_BYTES + body.bytes().len());
+    let behind = u32::try_from(body.bytes().len()).expect("its parts are bounded");
+    writer.u8(kind).put(&[0; 3]).u32(behind).put(body.bytes());
+    writer.into_bytes()
+}
+
+fn put_long(writer: &mut Writer, bytes: &[u8]) {
+    writer.u32(u32::try_from(bytes.len()).expect("what a record names is bounded")).put(bytes);
+}
+
+/// As much of a reason as a record has room for.
+fn short(why: &str) -> &[u8] {
+    &why.as_bytes()[..why.floor_char_boundary(WHY_BYTES_MAX)]
+}
+
+impl Entry {
+    /// One that is nothing yet.
+    #[must_use]
+    pub fn new(path: Vec<u8>, kind: Kind) -> Entry {
+        let none = Timestamp::default();
+        Entry {
+            path,
+            kind,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            device: 0,
+            links: 0,
+            inode: 0,
+            size: 0,
+            allocated: 0,
+            modified: none,
+            accessed: none,
+            changed: none,
+            leads: Leads::Nothing,
+            xattrs: Vec::new(),
+        }
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        let (code, leads): (u8, &[u8]) = match &self.leads {
+            Leads::Nothing => (NOTHING, &[]),
+            Leads::Target(target) => (TARGET, target),
+            Leads::Link(path) => (LINK, path),
+        };
+        writer.u8(self.kind as u8).u8(code).u16(0);
+        writer.u32(self.mode).u32(self.uid).u32(self.gid).u32(self.device).u32(self.links);
+        writer.u64(self.inode).u64(self.size).u64(self.allocated);
+        for time in [self.modified, self.accessed, self.changed] {
+            writer.timestamp(time);
+        }
+        put_long(writer, &self.path);
+        put_long(writer, leads);
+        writer.u32(u32::try_from(self.xattrs.len()).expect("they are bounded"));
+        for (name, value) in &self.xattrs {
+            put_long(writer, name);
+            put_long(writer, value);
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Entry, DecodeError> {
+        let kind = reader.u8("kind of file")?;
+        let kind = Kind::from_number(kind).ok_or_else(|| reader.refuse("kind of file"))?;
+        let code = reader.u8("what an entry leads to")?;
+        reader.zeroes("padding of an entry", 2)?;
+        let mut number = || reader.u32("number of an entry");
+        let (mode, uid, gid, device, links) = (number()?, number()?, number()?, number()?, number()?);
+        if mode & !file::MODE_MASK != 0 {
+            return Err(reader.refuse("mode"));
+        }
+        let mut long = || reader.u64("number of an entry");
+        let (inode, size, allocated) = (long()?, long()?, long()?);
+        let mut time = || reader.timestamp("time of an entry");
+        let (modified, accessed, changed) = (time()?, time()?, time()?);
+        let path = reader.long_bytes("path", PATH_BYTES_MAX)?.to_vec();
+        let leads = reader.long_bytes("what an entry leads to", PATH_BYTES_MAX)?;
+        let leads = match code {
+            NOTHING if leads.is_empty() => Leads::Nothing,
+            TARGET if leads.len() <= LINK_TARGET_BYTES_MAX => Leads::Target(leads.to_vec()),
+            LINK => Leads::Link(leads.to_vec()),
+            _ => return Err(reader.refuse("what an entry leads to")),
+        };
+        let count = reader.u32("extended attributes")? as usize;
+        if count > XATTRS_MAX {
+            return Err(reader.refuse("extended attributes"));
+        }
+        let mut xattrs = Vec::new();
+        for _ in 0..count {
+            let name = reader.long_bytes("name of an attribute", base::limits::XATTR_NAME_BYTES_MAX)?.to_vec();
+            xattrs.push((name, reader.long_bytes("attribute", XATTR_VALUE_BYTES_MAX)?.to_vec()));
+        }
+        Ok(Entry {
+            path,
+            kind,
+            mode,
+            uid,
+            gid,
+            device,
+            links,
+            inode,
+            size,
+            allocated,
+            modified,
+            accessed,
+            changed,
+            leads,
+            xattrs,
+        })
+    }
+}
+
+/// The records of what was filled of a window. The first that is none is the last that is told.
+pub struct Records {
+    bytes: Bytes,
+    at: usize,
+}
+
+impl Records {
+    /// Of these bytes. Pieces share them.
+    #[must_use]
+    pub fn new(bytes: Bytes) -> Records {
+        Records { bytes, at: 0 }
+    }
+
+    fn next_record(&mut self) -> Result<Record, DecodeError> {
+        let bytes = self.bytes.slice(self.at..);
+        let mut reader = Reader::new(&bytes);
+        let kind = reader.u8("kind of record")?;
+        reader.zeroes("padding of a record", 3)?;
+        let behind = reader.u32("length of a record")? as usize;
+        let mut body = Reader::new(reader.take("record", behind)?);
+        self.at += HEAD_BYTES + behind;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        let record = match kind {
+            ENTRY => Record::Entry(Box::new(Entry::decode(&mut body)?)),
+            PIECE => {
+                let (number, offset) = (body.u64("number of an entry")?, body.u64("offset")?);
+                let content = bytes.slice(PIECE_HEAD_BYTES..HEAD_BYTES + behind);
+                return Ok(Record::Piece { number, offset, content });
+            }
+            END => {
+                let (number, size) = (body.u64("number of an entry")?, body.u64("size")?);
+                let why = text(body.long_bytes("reason", WHY_BYTES_MAX)?).ok_or_else(|| body.refuse("reason"))?;
+                Record::End { number, size, why }
+            }
+            LOST => {
+                let path = body.long_bytes("path", PATH_BYTES_MAX)?.to_vec();
+                let why = text(body.long_bytes("reason", WHY_BYTES_MAX)?).ok_or_else(|| body.refuse("reason"))?;
+                Record::Lost { path, why }
+            }
+            _ => return Err(reader.refuse("kind of record")),
+        };
+        body.finish("record")?;
+        Ok(record)
+    }
+}
+
+impl Iterator for Records {
+    type Item = Result<Record, DecodeError>;
+
+    fn next(&mut self) -> Option<Result<Record, DecodeError>> {
+        if self.at >= self.bytes.len() {
+            return None;
+        }
+        let start = self.at;
+        let record = self.next_record();
+        if record.is_err() {
+            self.at = self.bytes.len();
+        }
+        Some(record.map_err(|error| DecodeError { offset: start + error.offset, ..error }))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use base::time::Timestamp;
+    use bytes::Bytes;
+    use file::Kind;
+
+    use super::{Entry, Leads, Record, Records};
+
+    /// One of each.
+    pub(crate) fn samples() -> Vec<Record> {
+        let file = Entry {
+            mode: 0o4755,
+            uid: 1000,
+            gid: u32::MAX,
+            links: 2,
+            inode: u64::MAX,
+            size: 10,
+            allocated: 4,
+            modified: Timestamp { seconds: -5, nanos: 999_999_999 },
+            xattrs: vec![(b"user.a".to_vec(), b"value".to_vec()), (b"user.b".to_vec(), Vec::new())],
+            ..Entry::new(b"sub/\xff name".to_vec(), Kind::Regular)
+        };
+        let link = Entry { leads: Leads::Link(b"sub".to_vec()), ..Entry::new(b"again".to_vec(), Kind::Regular) };
+        let target = Leads::Target(b"../x".to_vec());
+        vec![
+            Record::Entry(Box::new(Entry::new(Vec::new(), Kind::Directory))),
+            Record::Entry(Box::new(file)),
+            Record::Piece { number: 1, offset: 6, content: Bytes::from_static(b"data") },
+            Record::End { number: 1, size: 10, why: String::new() },
+            Record::Entry(Box::new(Entry { leads: target, ..Entry::new(b"s".to_vec(), Kind::Symlink) })),
+            Record::Entry(Box::new(link)),
+            Record::Lost { path: b"lost".to_vec(), why: "it is damaged".to_owned() },
+        ]
+    }
+
+    #[test]
+    fn records_read_back() {
+        let bytes: Vec<u8> = samples().iter().flat_map(Record::encode).collect();
+        let found: Result<Vec<Record>, _> = Records::new(Bytes::from(bytes)).collect();
+        assert_eq!(found.expect("what was written"), samples());
+    }
+
+    #[test]
+    fn what_is_cut_or_changed_is_an_error_or_another_record_and_never_a_panic() {
+        let bytes: Vec<u8> = samples().iter().flat_map(Record::encode).collect();
+        for length in 0..bytes.len() {
+            let cut = Bytes::copy_from_slice(&bytes[..length]);
+            let whole = Records::new(cut).take_while(Result::is_ok).count();
+            assert!(whole < samples().len(), "{length}");
+        }
+        for at in 0..bytes.len() {
+            for flip in [1, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] ^= flip;
+                assert!(Records::new(Bytes::from(changed)).count() <= bytes.len());
+            }
+        }
+        let failed = Records::new(Bytes::from_static(&[9; 64])).next().expect("something");
+        assert!(failed.expect_err("no such kind").to_string().contains("padding"));
+    }
+}

@@ -1,0 +1,44 @@
+//! What the kernel must hear of changes that did not come from it.
+//!
+//! I-133 Who changes names or files by another way than the mount has the kernel forget what it keeps of them after the change and before
+//!       he answers: a look-up that begins then finds what is there now. Of a directory that it was not given it keeps nothing.
+//!
+//! Never called on a thread that serves the kernel.
+
+use base::id::FileId;
+use file::Node;
+use fuse::Notice;
+
+use super::{Control, Mounted};
+
+impl Control {
+    /// These names of a directory are made, gone, or lead elsewhere.
+    pub(super) fn names_changed<'a>(&self, directory: Node, names: impl IntoIterator<Item = &'a [u8]>) {
+        let Some((mount, parent)) = self.known(directory) else { return };
+        for name in names {
+            tell(mount, &Notice::InvalidateEntry { parent, name: name.to_vec() });
+        }
+        // Its listing, and its attributes.
+        tell(mount, &Notice::InvalidateInode { node: parent, offset: 0, bytes: 0 });
+    }
+
+    /// A file has other attributes and other content.
+    pub(super) fn file_changed(&self, file: FileId) {
+        let Some((mount, node)) = self.known(Node::live(file)) else { return };
+        tell(mount, &Notice::InvalidateInode { node, offset: 0, bytes: 0 });
+    }
+
+    /// The mount, and the kernel's number of a node, if it may keep something of it.
+    fn known(&self, node: Node) -> Option<(&Mounted, u64)> {
+        let mount = self.mount.as_ref()?;
+        let is_known = self.system.is_referenced(node.file);
+        Some((mount, mount.kernel.number_of(node).filter(|_| is_known)?))
+    }
+}
+
+fn tell(mount: &Mounted, notice: &Notice) {
+    // It fails when the mount goes away at this moment, and then nobody looks.
+    if let Err(error) = mount.notifier.send(notice) {
+        tracing::debug!("the kernel was not told of a change: {error}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Batches: many files by one request, into mounts and out of them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use crate::copy::{fill, likeness};
+use crate::support::{Folder, Mounted, hydrafs, succeed};
+
+fn cp(arguments: &[&dyn AsRef<OsStr>]) -> std::process::Output {
+    let arguments: Vec<&OsStr> = [OsStr::new("cp")].into_iter().chain(arguments.iter().map(|a| a.as_ref())).collect();
+    hydrafs(&arguments)
+}
+
+/// Copies, and gives what the command says of it.
+#[track_caller]
+fn copied(arguments: &[&dyn AsRef<OsStr>]) -> serde_json::Value {
+    let output = cp(arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+pub(crate) fn expect_whole(mounted: &Mounted) {
+    let report = succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), mounted.node.as_os_str()]);
+    assert!(report.contains("all is well"), "{report}");
+}
+
+fn many(top: &Path, count: usize) {
+    for directory in 0..count / 50 {
+        let directory = top.join(format!("d{directory}"));
+        fs::create_dir_all(&directory).expect("room");
+        for number in 0..50 {
+            fs::write(directory.join(format!("f{number}")), format!("{} {number}", directory.display())).expect("room");
+        }
+    }
+}
+
+#[test]
+fn a_tree_goes_into_a_mount_by_batches_and_the_kernel_sees_it() {
+    let folder = Folder::new("batch-into");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let from = folder.join("from");
+    fill(&from);
+    many(&from.join("many"), 1000);
+    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let to = point.join("to");
+    // The kernel knows that there is no such name, and a listing without it.
+    assert!(fs::metadata(&to).is_err());
+    assert_eq!(fs::read_dir(&point).expect("mounted").count(), 0);
+    let answer = copied(&[&"-a", &"--json", &from, &to]);
+    assert_eq!(answer["failures"], 0);
+    assert_eq!(fs::read_dir(&point).expect("mounted").count(), 1);
+    assert_eq!(likeness(&from), likeness(&to));
+
+    // Into what is there: a name that was absent, one that is replaced while the kernel has its pages.
+    assert!(fs::metadata(to.join("many/d0/new")).is_err());
+    assert_eq!(fs::read(to.join("many/d0/f1")).expect("there"), fs::read(from.join("many/d0/f1")).expect("there"));
+    fs::write(from.join("many/d0/new"), "new").expect("room");
+    fs::write(from.join("many/d0/f1"), "other content").expect("room");
+    let answer = copied(&[&"-a", &"--json", &"--resume", &from.join("many"), &to]);
+    assert_eq!(answer["skipped"], 999);
+    assert_eq!(fs::read(to.join("many/d0/new")).expect("copied"), b"new");
+    assert_eq!(fs::read(to.join("many/d0/f1")).expect("copied"), b"other content");
+    assert_eq!(likeness(&from), likeness(&to));
+
+    // It is durable.
+    mounted.kill();
+    mounted.mend();
+    assert_eq!(likeness(&from), likeness(&to));
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+#[test]
+fn all_or_nothing_and_each_failure_has_its_name() {
+    let folder = Folder::new("batch-fails");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.join("from"));
+    fill(&from);
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    // A directory is in the way of one file.
+    fs::create_dir_all(point.join("to/file")).expect("room");
+    let output = cp(&[&"-a", &"--json", &from.join("file"), &from.join("sub"), &point.join("to")]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), answer["failures"].as_u64()), (Some(1), Some(1)), "{said}");
+    assert!(answer["failed"][0]["path"].as_str().expect("a path").ends_with("from/file"), "{answer}");
+    assert!(answer["failed"][0]["why"].as_str().expect("why").contains("directory"), "{answer}");
+    assert!(said.contains("from/file; ") && said.contains("not everything was copied"), "{said}");
+    assert_eq!(fs::read(point.join("to/sub/deep/again")).expect("copied").len(), 100_000);
+
+    // All or nothing.
+    let names = || fs::read_dir(&point).expect("mounted").count();
+    let output = cp(&[&"-a", &"--atomic", &from, &point.join("to/sub")]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(likeness(&from), likeness(&point.join("to/sub/from")));
+    let again = cp(&[&"-a", &"--atomic", &from, &point.join("to/sub")]);
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.code() == Some(1) && said.contains("something is there"), "{said}");
+    let long = from.join("sub").join("n".repeat(250));
+    fs::write(&long, "content").expect("room");
+    copied(&[&"-a", &"--atomic", &"--json", &from, &point.join("whole")]);
+    assert_eq!((likeness(&from), names()), (likeness(&point.join("whole")), 2));
+    mounted.umount();
+}
