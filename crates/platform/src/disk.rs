@@ -114,10 +114,21 @@ pub trait RawFile: Send + Sync {
     fn length(&self) -> Result<u64, DiskError>;
     /// Cuts or extends with zeroes.
     fn set_length(&self, length: u64) -> Result<(), DiskError>;
-    /// The pause before an operation on `bytes` bytes; `None` where the device itself takes the time.
-    fn pause(&self, bytes: usize) -> Option<Boxed<()>>;
+    /// The pause before an operation; `None` where the device itself takes the time.
+    fn pause(&self, access: Access) -> Option<Boxed<()>>;
     /// The file's path in messages.
     fn path(&self) -> &str;
+}
+
+/// What an operation asks of the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// From this offset of the file, so many bytes.
+    Read(u64, u64),
+    /// To this offset of the file, so many bytes.
+    Write(u64, u64),
+    /// That what was written is there to stay.
+    Sync,
 }
 
 /// What [`RawDisk::open_or_wait`] did.
@@ -167,7 +178,7 @@ impl File {
 
     /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
     pub async fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        self.pause(buffer.len()).await;
+        self.pause(Access::Read(offset, buffer.len() as u64)).await;
         match self.0.read_or_wait(offset, buffer)? {
             Read::Done(count) => Ok(count),
             Read::Waits(count, rest) => {
@@ -194,20 +205,20 @@ impl File {
 
     /// Writes all of `bytes`. Not durable before [`File::sync`].
     pub async fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.pause(bytes.len()).await;
+        self.pause(Access::Write(offset, bytes.len() as u64)).await;
         self.0.write_at(offset, bytes)
     }
 
     /// As [`File::write_at`], of a long run that nobody is likely to read soon: the device may begin at once, and no memory need
     /// keep it. Cheapest where `bytes` and `offset` lie alike relative to [`RUN_ALIGN`].
     pub async fn write_run(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.pause(bytes.len()).await;
+        self.pause(Access::Write(offset, bytes.len() as u64)).await;
         self.0.write_run(offset, bytes)
     }
 
     /// Makes what was written durable.
     pub async fn sync(&self) -> Result<(), DiskError> {
-        self.pause(0).await;
+        self.pause(Access::Sync).await;
         self.0.sync()
     }
 
@@ -244,8 +255,8 @@ impl File {
         &self.0
     }
 
-    async fn pause(&self, bytes: usize) {
-        if let Some(pause) = self.0.pause(bytes) {
+    async fn pause(&self, access: Access) {
+        if let Some(pause) = self.0.pause(access) {
             pause.await;
         }
     }

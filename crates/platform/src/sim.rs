@@ -24,6 +24,8 @@
 //! M-8  A bit that flips on its way into memory stays there, as in a page cache: whoever reads it sees it, until it is overwritten or
 //!      forgotten ([`File::forget`](crate::disk::File::forget)), or the power goes.
 //!
+//! Time is drawn from the seed, or, with a [`Platter`], that of a disk that turns.
+//!
 //! [`Faults`] adds what a broken disk does beyond that: errors, flipped bits, writes that are lost or go elsewhere.
 //!
 //! Not here: the network and several nodes (crate `sim`, with the cluster); oracles.
@@ -38,6 +40,7 @@ mod schedule;
 mod blocks;
 mod content;
 mod names;
+mod platter;
 
 mod disk;
 mod faults;
@@ -57,6 +60,7 @@ use crate::{Clock, Platform};
 
 pub use disk::SimDisk;
 pub use faults::Faults;
+pub use platter::{Placed, Platter, Spindle};
 pub use schedule::{Halt, Outcome};
 
 use random::Random;

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::question::Question;
 use super::{aside, is_waiting};
-use crate::disk::{Disk, DiskError, DiskErrorKind, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space};
+use crate::disk::{Access, Disk, DiskError, DiskErrorKind, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space};
 use crate::task::{Boxed, First, first};
 
 /// How long a read waits for a device that does not answer. The kernel's own limits, with their repetitions, are about as long.
@@ -354,7 +354,7 @@ impl RawFile for DirectoryFile {
         self.file.set_len(length).map_err(self.failed("resize"))
     }
 
-    fn pause(&self, _bytes: usize) -> Option<Boxed<()>> {
+    fn pause(&self, _access: Access) -> Option<Boxed<()>> {
         None
     }
 

@@ -1,7 +1,7 @@
 //! A simulated disk, as the code under test sees it and as the test does.
 //!
 //! Each operation first meets the power supply, which counts it, then the disk's health, then happens, and leaves a line in the
-//! world's trace. The pause before an operation is drawn from the seed, so that tasks overtake each other; the
+//! world's trace. The pause before an operation is drawn from the seed, so that tasks overtake each other, or follows from its place (`platter`); the
 //! blocking operation itself takes no time, so that it can be used beneath a library that cannot wait.
 
 use std::collections::BTreeMap;
@@ -16,10 +16,12 @@ use super::blocks::Blocks;
 use super::faults::Faults;
 use super::files::{Files, Refusal};
 use super::names::clean;
+use super::platter::{Placed, Platter, Spindle};
 use super::power::Current;
 use super::random::Random;
 use super::schedule::Machine;
-use crate::disk::{Disk, DiskError, DiskErrorKind, Open, RawDisk, RawFile, Space};
+use crate::Clock;
+use crate::disk::{Access, Disk, DiskError, DiskErrorKind, Open, RawDisk, RawFile, Space};
 use crate::task::Boxed;
 
 /// Least and most that an operation takes beside its bytes: an NVMe disk, quiet and busy.
@@ -38,6 +40,8 @@ struct Device {
     machine: Arc<Machine>,
     files: Mutex<Files>,
     latency: Mutex<Random>,
+    /// If it is one that turns: then no time is drawn.
+    spindle: Mutex<Option<Spindle>>,
 }
 
 impl SimDisk {
@@ -47,7 +51,19 @@ impl SimDisk {
             machine: machine.clone(),
             files: Mutex::new(Files::new(machine.seed, name, capacity)),
             latency: Mutex::new(Random::stream(machine.seed, &format!("latency of {name}"))),
+            spindle: Mutex::new(None),
         }))
+    }
+
+    /// Operations take the time of a drive that turns from now on, by where they lie, instead of one that is drawn.
+    pub fn set_platter(&self, platter: Platter) {
+        *self.0.spindle.lock() = Some(Spindle::new(platter));
+    }
+
+    /// What the drive did since this was asked last, if it is one that turns.
+    #[must_use]
+    pub fn take_placed(&self) -> Vec<Placed> {
+        self.0.spindle.lock().as_mut().map(Spindle::take).unwrap_or_default()
     }
 
     /// The disk as code takes it.
@@ -312,6 +328,23 @@ impl Handle {
         })
     }
 
+    /// What an operation takes by the seed.
+    fn drawn_pause(&self, access: Access) -> Duration {
+        let bytes = match access {
+            Access::Read(_, bytes) | Access::Write(_, bytes) => bytes,
+            Access::Sync => 0,
+        };
+        let (slowness, further) = {
+            let faults = &self.device.files.lock().faults;
+            (u64::from(faults.slowness), faults.latency)
+        };
+        let mut latency = self.device.latency.lock();
+        let (least, most) = LATENCY_MICROS;
+        let quiet = (least + latency.below(most - least)) * 1000 + bytes * NANOS_PER_BYTE;
+        let nanos = if latency.below(STALL_ONE_IN) == 0 { quiet * 100 } else { quiet };
+        Duration::from_nanos(nanos.saturating_mul(slowness)) + further
+    }
+
     fn refuse_stale(&self, files: &Files) -> Result<(), Refusal> {
         if files.boot == self.boot { Ok(()) } else { Err((DiskErrorKind::Failed, "it was opened before a crash")) }
     }
@@ -362,16 +395,15 @@ impl RawFile for Handle {
         })
     }
 
-    fn pause(&self, bytes: usize) -> Option<Boxed<()>> {
-        let (slowness, further) = {
-            let faults = &self.device.files.lock().faults;
-            (u64::from(faults.slowness), faults.latency)
-        };
-        let mut latency = self.device.latency.lock();
-        let (least, most) = LATENCY_MICROS;
-        let quiet = (least + latency.below(most - least)) * 1000 + bytes as u64 * NANOS_PER_BYTE;
-        let nanos = if latency.below(STALL_ONE_IN) == 0 { quiet * 100 } else { quiet };
-        Some(self.device.machine.timeline.sleep(Duration::from_nanos(nanos.saturating_mul(slowness)) + further))
+    fn pause(&self, access: Access) -> Option<Boxed<()>> {
+        let now = self.device.machine.timeline.elapsed();
+        let turned = self.device.spindle.lock().as_mut().map(|spindle| match access {
+            Access::Read(offset, bytes) => spindle.file_request(now, self.number, offset, bytes, false),
+            Access::Write(offset, bytes) => spindle.file_request(now, self.number, offset, bytes, true),
+            Access::Sync => spindle.sync(now),
+        });
+        let time = turned.map_or_else(|| self.drawn_pause(access), |done| done - now);
+        Some(self.device.machine.timeline.sleep(time))
     }
 
     #[expect(

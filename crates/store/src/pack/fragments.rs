@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use platform::disk::{DiskError, DiskErrorKind, File, Open, RawFile, Read};
+use platform::disk::{Access, DiskError, DiskErrorKind, File, Open, RawFile, Read};
 use platform::task::{Boxed, all};
 
 use super::{OF_FRAGMENT, PackKnown, PackState, Packs, scan};
@@ -381,7 +381,7 @@ impl RawFile for JoinedFile {
     fn set_length(&self, _length: u64) -> Result<(), DiskError> {
         self.refuse("cut")
     }
-    fn pause(&self, _bytes: usize) -> Option<Boxed<()>> {
+    fn pause(&self, _access: Access) -> Option<Boxed<()>> {
         None
     }
     fn path(&self) -> &str {

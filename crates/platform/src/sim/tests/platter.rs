@@ -1,0 +1,114 @@
+//! A disk that turns: what requests take by where they lie.
+
+use std::time::Duration;
+
+use crate::disk::Open;
+use crate::sim::{Platter, Spindle, World};
+
+const DRIVE: Platter = Platter::SAS_7200;
+const PAGE: u64 = 4096;
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+#[test]
+fn the_arm_takes_longer_the_farther_it_goes() {
+    assert_eq!(DRIVE.seek(DRIVE.cylinder_bytes - 1), Duration::ZERO);
+    let next = DRIVE.seek(DRIVE.cylinder_bytes);
+    assert!(next > DRIVE.seek_least && next < DRIVE.seek_least * 2, "{next:?}");
+    let third = milliseconds(DRIVE.seek(DRIVE.bytes / 3));
+    assert!((third - milliseconds(DRIVE.seek_average)).abs() < 0.01, "{third} ms");
+    assert!(DRIVE.seek(DRIVE.bytes) > DRIVE.seek_average);
+}
+
+#[test]
+fn a_request_at_random_waits_half_a_turn() {
+    let world = World::new(1);
+    let mut spindle = Spindle::new(DRIVE);
+    let (mut now, count, spread) = (Duration::ZERO, 4000, 4 << 30);
+    for _ in 0..count {
+        now = spindle.request(now, world.below(spread / PAGE) * PAGE, PAGE, false);
+    }
+    // Half a turn, and the arm over a third of these cylinders: the published random writes of 4 KiB took 4.9 ms each.
+    let each = milliseconds(now) / f64::from(count);
+    let expected = milliseconds(DRIVE.turn / 2 + DRIVE.seek(spread / 3) + DRIVE.command);
+    assert!((each - expected).abs() < 0.2, "{each} ms, expected {expected}");
+    // Few lie by chance where it reads on: 2 MiB of 4 GiB.
+    let sought = spindle.take().iter().filter(|placed| placed.is_sought).count();
+    assert!(sought >= 3980, "{sought} of {count} were sought");
+}
+
+#[test]
+fn what_follows_passes_by_itself() {
+    let mut spindle = Spindle::new(DRIVE);
+    let mebibyte = 1 << 20;
+    let begun = spindle.request(Duration::ZERO, 0, mebibyte, false);
+    let done = (1..1000).fold(begun, |now, number| spindle.request(now, number * mebibyte, mebibyte, false));
+    let rate = 999.0 * mebibyte as f64 / (done - begun).as_secs_f64();
+    assert!((rate / DRIVE.bytes_per_second as f64 - 1.0).abs() < 0.001, "{rate} bytes a second");
+    assert_eq!(spindle.take().iter().filter(|placed| placed.is_sought).count(), 1);
+    // It read on while nobody asked.
+    let later = done + Duration::from_secs(1);
+    assert_eq!(spindle.request(later, 1000 * mebibyte + PAGE, PAGE, false), later + DRIVE.command);
+    // What it has passed comes by again in the next turn.
+    let before = spindle.request(later, 0, PAGE, false);
+    let again = spindle.request(before, 0, PAGE, false) - before;
+    assert!(again >= DRIVE.turn - DRIVE.command && again < DRIVE.turn * 2, "{again:?}");
+}
+
+#[test]
+fn writes_join_until_a_sync() {
+    let mut spindle = Spindle::new(DRIVE);
+    let first = spindle.request(Duration::ZERO, 0, PAGE, true);
+    let second = spindle.request(first, PAGE, PAGE, true);
+    assert_eq!(second - first, DRIVE.command);
+    let synced = spindle.sync(second);
+    assert_eq!(synced - second, DRIVE.command);
+    let third = spindle.request(synced, 2 * PAGE, PAGE, true) - synced;
+    assert!(third > DRIVE.turn / 2 && third < DRIVE.turn + DRIVE.command, "it has passed: {third:?}");
+}
+
+#[test]
+fn requests_wait_for_those_before() {
+    let mut spindle = Spindle::new(DRIVE);
+    let first = spindle.request(Duration::ZERO, 1 << 30, 1 << 20, false);
+    let second = spindle.request(Duration::ZERO, 0, PAGE, false);
+    assert!(second > first);
+    let placed = spindle.take();
+    assert_eq!((placed[0].begun, placed[1].begun), (Duration::ZERO, first));
+}
+
+#[test]
+fn files_have_places() {
+    let world = World::new(1);
+    let sim = world.disk("d", 1 << 30);
+    sim.set_platter(DRIVE);
+    let disk = sim.disk();
+    let (one, two) = (disk.open("one", Open::Create).unwrap(), disk.open("two", Open::Create).unwrap());
+    let page = [7; PAGE as usize];
+    let before = world.elapsed();
+    world
+        .run_until(async {
+            one.write_at(0, &page).await.unwrap();
+            two.write_at(0, &page).await.unwrap();
+            one.write_at((8 << 20) - 100, &page).await.unwrap();
+            two.read_at(0, &mut [0; 10]).await.unwrap();
+            two.sync().await.unwrap();
+        })
+        .unwrap();
+    let places: Vec<(u64, u64, bool)> =
+        sim.take_placed().iter().map(|placed| (placed.address, placed.bytes, placed.is_write)).collect();
+    let (piece, page) = (8 << 20, PAGE);
+    let expected = [
+        (0, page, true),
+        (piece, page, true),
+        // A write over the end of a piece goes to two places.
+        (piece - 100, 100, true),
+        (2 * piece, page - 100, true),
+        (piece, 10, false),
+    ];
+    assert_eq!(places, expected);
+    assert!(sim.take_placed().is_empty(), "taken");
+    assert!(world.elapsed() - before > DRIVE.turn, "the platter takes its time");
+}
