@@ -1,10 +1,12 @@
 //! `lab`: experiments on the layers below the kernel. How near streams through the file layer come to what the store alone can do, and what
-//! reading ahead and the weighted cache are worth where a disk is far away; and what memory many chunks take.
+//! reading ahead and the weighted cache are worth where a disk is far away; what memory many chunks take; and masses of small files on a
+//! disk that turns.
 //!
 //! Each result is a line of JSON; `cargo xtask bench` makes tables and plots of them.
 //!
 //! Not here: what users see, through the kernel (`cargo xtask bench`).
 
+mod batches;
 mod chunks;
 mod far;
 mod stream;
@@ -45,6 +47,12 @@ enum Experiment {
         #[arg(long, value_delimiter = ',', default_value = "163840,16384000")]
         counts: Vec<u64>,
     },
+    /// Masses of small files on a simulated disk that turns, one by one and as batches, beside what was published of ext4.
+    Batches {
+        /// Bytes of each set, in MiB.
+        #[arg(long, default_value_t = 64)]
+        mebibytes: usize,
+    },
     /// One cold stream read from a simulated disk of 5 ms, with and without each of the two measures of the read path.
     Far,
 }
@@ -55,6 +63,7 @@ fn main() -> ExitCode {
             stream::run(&folder, mebibytes << 20, &duplicates, &sides)
         }
         Experiment::Chunks { folder, counts } => chunks::run(&folder, &counts),
+        Experiment::Batches { mebibytes } => batches::run(mebibytes),
         Experiment::Far => far::run(),
     };
     match done {

@@ -42,6 +42,8 @@ mod content;
 mod names;
 mod platter;
 
+mod elevator;
+
 mod disk;
 mod faults;
 mod files;

@@ -1,7 +1,7 @@
 //! A simulated disk, as the code under test sees it and as the test does.
 //!
 //! Each operation first meets the power supply, which counts it, then the disk's health, then happens, and leaves a line in the
-//! world's trace. The pause before an operation is drawn from the seed, so that tasks overtake each other, or follows from its place (`platter`); the
+//! world's trace. The pause before an operation is drawn from the seed, so that tasks overtake each other, or follows from its place (`elevator`); the
 //! blocking operation itself takes no time, so that it can be used beneath a library that cannot wait.
 
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use base::hash::checksum;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::blocks::Blocks;
+use super::elevator::Elevator;
 use super::faults::Faults;
 use super::files::{Files, Refusal};
 use super::names::clean;
-use super::platter::{Placed, Platter, Spindle};
+use super::platter::{Placed, Platter};
 use super::power::Current;
 use super::random::Random;
 use super::schedule::Machine;
-use crate::Clock;
 use crate::disk::{Access, Disk, DiskError, DiskErrorKind, Open, RawDisk, RawFile, Space};
 use crate::task::Boxed;
 
@@ -41,7 +41,7 @@ struct Device {
     files: Mutex<Files>,
     latency: Mutex<Random>,
     /// If it is one that turns: then no time is drawn.
-    spindle: Mutex<Option<Spindle>>,
+    elevator: Mutex<Option<Arc<Elevator>>>,
 }
 
 impl SimDisk {
@@ -51,19 +51,19 @@ impl SimDisk {
             machine: machine.clone(),
             files: Mutex::new(Files::new(machine.seed, name, capacity)),
             latency: Mutex::new(Random::stream(machine.seed, &format!("latency of {name}"))),
-            spindle: Mutex::new(None),
+            elevator: Mutex::new(None),
         }))
     }
 
     /// Operations take the time of a drive that turns from now on, by where they lie, instead of one that is drawn.
     pub fn set_platter(&self, platter: Platter) {
-        *self.0.spindle.lock() = Some(Spindle::new(platter));
+        *self.0.elevator.lock() = Some(Arc::new(Elevator::new(&self.0.machine.timeline, platter)));
     }
 
     /// What the drive did since this was asked last, if it is one that turns.
     #[must_use]
     pub fn take_placed(&self) -> Vec<Placed> {
-        self.0.spindle.lock().as_mut().map(Spindle::take).unwrap_or_default()
+        self.0.elevator.lock().as_ref().map(|elevator| elevator.take()).unwrap_or_default()
     }
 
     /// The disk as code takes it.
@@ -92,6 +92,7 @@ impl SimDisk {
     /// free. The rest of the machine does not notice; [`super::World::restart`] does this to every disk.
     pub fn power_loss(&self) {
         self.0.files.lock().lose();
+        self.0.elevator.lock().iter().for_each(|elevator| elevator.abandon());
     }
 
     /// All files as a reader sees them now. Costs no operation and works without power.
@@ -164,6 +165,7 @@ impl SimDisk {
 
     pub(super) fn close_all(&self) {
         self.0.files.lock().close_all();
+        self.0.elevator.lock().iter().for_each(|elevator| elevator.abandon());
     }
 
     fn snapshot(&self, read: impl Fn(&mut Files, &str) -> Option<Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
@@ -396,14 +398,10 @@ impl RawFile for Handle {
     }
 
     fn pause(&self, access: Access) -> Option<Boxed<()>> {
-        let now = self.device.machine.timeline.elapsed();
-        let turned = self.device.spindle.lock().as_mut().map(|spindle| match access {
-            Access::Read(offset, bytes) => spindle.file_request(now, self.number, offset, bytes, false),
-            Access::Write(offset, bytes) => spindle.file_request(now, self.number, offset, bytes, true),
-            Access::Sync => spindle.sync(now),
-        });
-        let time = turned.map_or_else(|| self.drawn_pause(access), |done| done - now);
-        Some(self.device.machine.timeline.sleep(time))
+        if let Some(elevator) = self.device.elevator.lock().as_ref() {
+            return Some(elevator.request(self.number, access));
+        }
+        Some(self.device.machine.timeline.sleep(self.drawn_pause(access)))
     }
 
     #[expect(

@@ -5,8 +5,7 @@
 //! buffer after a read, so what lies shortly behind costs only the passing, also when it is asked for later; and it joins writes that follow each other,
 //! until a sync.
 //!
-//! One request after the other, in the order in which they come. A real drive chooses among those that wait, which helps callers who
-//! leave the order to it.
+//! Not here: in which order those are served who wait at the same time (`elevator`).
 //!
 //! Files get room on the platter in pieces of 8 MiB, in the order in which they are first touched, as ext4 gives it to files that grow. Room is
 //! not used twice.
@@ -162,14 +161,29 @@ impl Spindle {
     ) -> Duration {
         let (mut at, mut done) = (offset, now);
         while at < offset + bytes {
-            let (piece, within) = (at / PIECE_BYTES, at % PIECE_BYTES);
-            let next = self.pieces.len() as u64 * PIECE_BYTES;
-            let start = *self.pieces.entry((file, piece)).or_insert(next);
-            let count = (PIECE_BYTES - within).min(offset + bytes - at);
-            done = self.request(now, start + within, count, is_write);
+            let count = (PIECE_BYTES - at % PIECE_BYTES).min(offset + bytes - at);
+            let address = self.address(file, at);
+            done = self.request(now, address, count, is_write);
             at += count;
         }
         done
+    }
+
+    /// Where a byte of a file lies; it gets a place if it has none.
+    pub(super) fn address(&mut self, file: u64, offset: u64) -> u64 {
+        let next = self.pieces.len() as u64 * PIECE_BYTES;
+        self.pieces.entry((file, offset / PIECE_BYTES)).or_insert(next).saturating_add(offset % PIECE_BYTES)
+    }
+
+    /// What it was to do beyond now it does not do.
+    pub(super) fn abandon(&mut self, now: Duration) {
+        self.head.free = self.head.free.min(now);
+        self.head.was_write = None;
+    }
+
+    /// Where the last request ended.
+    pub(super) fn address_now(&self) -> u64 {
+        self.head.address
     }
 
     /// What was done since this was asked last.

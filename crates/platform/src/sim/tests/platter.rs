@@ -112,3 +112,72 @@ fn files_have_places() {
     assert!(sim.take_placed().is_empty(), "taken");
     assert!(world.elapsed() - before > DRIVE.turn, "the platter takes its time");
 }
+
+#[test]
+fn who_waits_is_served_by_place() {
+    let world = World::new(3);
+    let sim = world.disk("d", 1 << 30);
+    let disk = sim.disk();
+    let file = disk.open("f", Open::Create).unwrap();
+    world.run_until(file.write_at(0, &[7; 200_000])).unwrap().unwrap();
+    sim.set_platter(DRIVE);
+    let tasks = world.platform().tasks;
+    // In any order of places, and by tasks in any order.
+    for offset in [90_000, 10_000, 50_000, 130_000, 30_000] {
+        let file = file.clone();
+        tasks.spawn(
+            "reader",
+            Box::pin(async move {
+                file.read_at(offset, &mut [0; 100]).await.unwrap();
+            }),
+        );
+    }
+    world.run_for(Duration::from_secs(1)).unwrap();
+    let places: Vec<u64> = sim.take_placed().iter().map(|placed| placed.address).collect();
+    assert_eq!(places.len(), 5);
+    let turns = places.windows(2).filter(|two| two[1] < two[0]).count();
+    assert!(turns <= 1, "upwards, and once from the lowest again: {places:?}");
+}
+
+#[test]
+fn who_does_not_wait_any_more_leaves_the_drive_to_others() {
+    let world = World::new(1);
+    let sim = world.disk("d", 1 << 30);
+    sim.set_platter(DRIVE);
+    let file = sim.disk().open("f", Open::Create).unwrap();
+    world
+        .run_until(async {
+            let page = [7; 4096];
+            let mut given_up = Box::pin(file.write_at(1 << 20, &page));
+            // Begun, and forgotten.
+            let once = std::future::poll_fn(|context| std::task::Poll::Ready(given_up.as_mut().poll(context)));
+            assert!(once.await.is_pending());
+            drop(given_up);
+            file.write_at(0, &page).await.unwrap();
+            file.sync().await.unwrap();
+        })
+        .unwrap();
+    assert_eq!(sim.snapshot_files()["f"].len(), 4096);
+}
+
+#[test]
+fn a_restart_leaves_the_drive_free() {
+    let world = World::new(1);
+    let sim = world.disk("d", 1 << 30);
+    let file = sim.disk().open("f", Open::Create).unwrap();
+    world.run_until(file.write_at(0, &[7; 1 << 20])).unwrap().unwrap();
+    sim.set_platter(DRIVE);
+    for number in 0..100 {
+        let file = file.clone();
+        let read = async move { drop(file.read_at(number * 10_000, &mut [0; 10_000]).await) };
+        world.platform().tasks.spawn("reader", Box::pin(read));
+    }
+    world.run_for(DRIVE.command).unwrap();
+    world.crash();
+    drop(sim.take_placed());
+    let before = world.elapsed();
+    let file = sim.disk().open("f", Open::Read).unwrap();
+    world.run_until(file.read_at(0, &mut [0; 10])).unwrap().unwrap();
+    let time = world.elapsed() - before;
+    assert!(time < DRIVE.turn * 2, "nothing of the dead is waited for: {time:?}");
+}
