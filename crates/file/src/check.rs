@@ -182,6 +182,8 @@ struct Scope<'a> {
     root: FileId,
     /// Whether all of it can be reached. Of a branch that was not pruned what lies beside its top is nobody's, and may lack files (`prune`).
     is_pruned: bool,
+    /// Whether it can go as a whole where all of it is lost.
+    may_go: bool,
     catalog: &'a Root,
     /// Of the present's main branch: files that were unlinked while they were open.
     orphans: Option<&'a Root>,
@@ -240,7 +242,7 @@ impl FileSystem {
         }
         let branches = self.listed_branches("", &roots.branches, &mut found).await;
         let (catalog, orphans) = (&roots.catalog, Some(&roots.orphans));
-        let scope = Scope { view: String::new(), root: FileId::ROOT, is_pruned: true, catalog, orphans };
+        let scope = Scope { view: String::new(), root: FileId::ROOT, is_pruned: true, may_go: true, catalog, orphans };
         found.next_counter = roots.next_counter;
         self.check_catalog(scope, &mut found, progress).await?;
         self.check_branches("", branches, &mut found, progress).await?;
@@ -249,7 +251,7 @@ impl FileSystem {
             let name = format!("/.snapshots/{}", snapshot.name);
             let branches = self.listed_branches(&name, &snapshot.branches, &mut found).await;
             let (root, catalog) = (FileId::ROOT, &snapshot.catalog);
-            let scope = Scope { view: name.clone(), root, is_pruned: true, catalog, orphans: None };
+            let scope = Scope { view: name.clone(), root, is_pruned: true, may_go: true, catalog, orphans: None };
             self.check_catalog(scope, &mut found, progress).await?;
             self.check_branches(&name, branches, &mut found, progress).await?;
         }
@@ -278,10 +280,14 @@ impl FileSystem {
         let remedy = view.is_empty().then_some(Remedy::Trees { gives_up: found.has_gaps });
         // One that was removed and is in use has no top, or one without a name.
         for (branch, value) in branches.iter().filter(|(_, value)| value.top != 0 && value.above != FileId::NONE) {
-            let remedy = remedy.filter(|_| value.above.branch == 0);
+            let mut remedy = remedy.filter(|_| value.above.branch == 0);
             let Some(name) = found.clone_names.get(branch) else {
                 let place = format!("{view}/ (clone {branch})");
                 found.note_at("HF1026", "clone", place, 0, "a name that leads to it", &"none");
+                let top = FileId { branch: *branch, number: value.top };
+                if remedy.is_some() && self.load(&value.catalog, top).await.is_err() {
+                    remedy = Some(Remedy::Trees { gives_up: true });
+                }
                 if let Some(problem) = found.report.problems.last_mut().filter(|problem| problem.code == "HF1026") {
                     problem.remedy = remedy;
                 }
@@ -289,10 +295,12 @@ impl FileSystem {
                 found.codes.remove("HF1026");
                 continue;
             };
+            // In a snapshot it never changes, and goes with that.
+            let may_go = view.is_empty();
             let view = format!("{view}/…/{name} (clone {branch})");
             let root = FileId { branch: *branch, number: value.root };
             let (is_pruned, catalog) = (value.root == value.top, &value.catalog);
-            let scope = Scope { view, root, is_pruned, catalog, orphans: None };
+            let scope = Scope { view, root, is_pruned, may_go, catalog, orphans: None };
             self.check_catalog(scope, found, progress).await?;
         }
         Ok(())
@@ -300,7 +308,7 @@ impl FileSystem {
 
     async fn check_catalog(
         &self,
-        Scope { view, root, is_pruned, catalog, orphans }: Scope<'_>,
+        Scope { view, root, is_pruned, may_go, catalog, orphans }: Scope<'_>,
         found: &mut Findings,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
@@ -346,7 +354,7 @@ impl FileSystem {
         if let Some(orphans) = orphans {
             self.check_orphans(orphans, &seen, found).await;
         }
-        let (has_gaps, is_lost) = (found.has_gaps, found.report.files == files);
+        let (has_gaps, is_lost) = (found.has_gaps, may_go && found.report.files == files);
         let remedy = |code: &str| remedy(code, has_gaps, orphans.is_some(), is_lost);
         for problem in &mut found.report.problems[first..] {
             problem.remedy = remedy(problem.code);

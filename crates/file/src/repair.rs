@@ -156,15 +156,16 @@ impl FileSystem {
         let judges_names = is_whole || accepts_loss;
         self.set_right(&old.catalog, judges_names, accepts_loss, &mut survey, &mut inodes).await?;
         let (list, snapshots) = self.repaired_list(&old.snapshots, accepts_loss, &mut survey).await?;
-        let (branches, moved) = self.repaired_branches(&old.branches, accepts_loss, &mut survey).await?;
+        let (branches, moved) = self.repaired_branches(&old.branches, (accepts_loss, owner), &mut survey).await?;
         let roots = self.write_repaired(&old, accepts_loss, judges_names, &survey, inodes).await?;
         let roots = Roots { snapshots: list, branches, ..roots };
         if roots != *old {
             self.store.commit(&roots.encode(), self.store.last_logged()).await?;
+            let changed = moved.keys().copied().chain([0]).collect();
             self.branches.lock().extend(moved);
             *self.roots.lock() = Arc::new(roots);
             *self.snapshots.lock() = snapshots;
-            self.table.remove_branches(&BTreeSet::from([0]));
+            self.table.remove_branches(&changed);
         }
         drop(_commit);
         if accepts_loss {

@@ -2,13 +2,26 @@
 
 use platform::task::parallel;
 
-/// Images, each damaged in some fifty ways: some, and those that showed a defect.
-const IMAGES: [u64; 10] = [
-    0, 1, 2, 3, 4,
+/// Images, with clones or without, each damaged in some fifty ways: some, and those that showed a defect.
+const IMAGES: [(u64, bool); 14] = [
+    (0, false),
+    (1, false),
+    (2, false),
+    (3, false),
+    (4, false),
     // `FileSystem::open`: an entry of the index whose damage was met by the replay made the opening fail, instead of a new index.
-    25,
+    (25, false),
     // `Store::place`: a damaged page of the index sent look-ups astray, and chunks that were there read as absent.
-    96, 112, 185, 195,
+    (96, false),
+    (112, false),
+    (185, false),
+    (195, false),
+    // `check_catalog`: there was a remedy for what a snapshot has of a clone, and no end to it.
+    (0, true),
+    // `repaired_branches`: a clone of which nothing could be read stayed as it was, and so did one without a name.
+    (9, true),
+    (27, true),
+    (33, true),
 ];
 
 #[test]

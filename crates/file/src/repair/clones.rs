@@ -38,11 +38,11 @@ impl FileSystem {
         Ok(nameless)
     }
 
-    /// The list of clones; without what cannot be read if that is accepted. And those that have a name in another directory now.
+    /// The list of clones; without what cannot be read if that is accepted, and with an empty directory for a clone of which nothing can. And those that have a name in another directory now.
     pub(super) async fn repaired_branches(
         &self,
         list: &Root,
-        accepts_loss: bool,
+        (accepts_loss, owner): (bool, (u32, u32)),
         survey: &mut Survey,
     ) -> Result<(Root, BTreeMap<u32, BranchValue>), FileError> {
         let (listed, gone) = self.scan_branches(list).await;
@@ -59,6 +59,11 @@ impl FileSystem {
         }
         let mut moved = BTreeMap::new();
         for (branch, value) in listed {
+            if accepts_loss && value.top != 0 && self.is_nothing_left(&value.catalog).await? {
+                survey.done.push(format!("nothing can be read of clone {branch}: it is an empty directory now"));
+                moved.insert(branch, self.emptied(branch, &value, owner).await?);
+                continue;
+            }
             let top = FileId { branch, number: value.top };
             let named_in = survey.places.get(&top).and_then(|places| places.first()).map(|place| place.directory);
             if let Some(above) = named_in.filter(|above| *above != value.above) {
@@ -67,6 +72,29 @@ impl FileSystem {
         }
         let edits = moved.iter().map(|(branch, value)| (u64::from(*branch), Some(value.encode()))).collect();
         Ok((self.trees.update(&list, edits, INLINE_BYTES_MAX).await?, moved))
+    }
+
+    /// Whether not one inode of a catalog can be read.
+    async fn is_nothing_left(&self, catalog: &Root) -> Result<bool, FileError> {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            from = match self.trees.scan_past(catalog, at, 1).await {
+                Ok((inodes, _)) if !inodes.is_empty() => return Ok(false),
+                Ok((_, next)) => next,
+                Err(gap) => lost(gap.error).map(|()| gap.next)?,
+            };
+        }
+        Ok(true)
+    }
+
+    /// A branch with its top alone, for its name to lead to.
+    async fn emptied(&self, branch: u32, value: &BranchValue, owner: (u32, u32)) -> Result<BranchValue, FileError> {
+        let top = FileId { branch, number: value.top };
+        let mut inode = self.new_directory(top, 0o755, owner);
+        inode.attributes.parent = value.above;
+        let edits = Edits::from([(top.number, Some(inode.encode()))]);
+        let catalog = self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?;
+        Ok(BranchValue { catalog, orphans: Root::Empty, root: value.top, ..value.clone() })
     }
 
     /// A branch whose top has its name in another directory.
