@@ -4,6 +4,7 @@
 //! - `plan`: what a unit comes to in the directories that are there
 //! - `put`: its content becomes chunks, as one run
 //! - `write`: one frame makes all of it
+//! - `stat`, `walk`: attributes of many files, and of all below a directory
 //!
 //! Not here: who asks for it (`node`).
 
@@ -14,4 +15,9 @@ mod put;
 
 mod write;
 
+mod stat;
+
+mod walk;
+
 pub use unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
+pub use walk::{WalkTell, Walked};

@@ -22,6 +22,7 @@ base::metrics! {
     batch_write: Histogram, Seconds, "a unit of a batch is written: admitted, stored, settled, recorded";
     batch_entries: Counter, Count, "entries that units of batches wrote";
     batch_bytes: Counter, Bytes, "bytes of content that units of batches wrote";
+    batch_stats: Counter, Count, "attributes that walks and batches took from catalogs, without loading the inode";
     clones_made: Counter, Count, "directories cloned";
     branches_pruned: Counter, Count, "clones that let go of what lay beside what was cloned";
     chunks_sent: Counter, Count, "chunks that went to other nodes in streams";

@@ -195,21 +195,31 @@ impl FileSystem {
         self.load_neighbours(first.view, &files).await;
     }
 
-    /// Entries in `(after, end]` and that end, which is `u64::MAX` when nothing follows.
+    /// Entries in `(after, end]`, in order, and that end, which is `u64::MAX` when nothing follows.
     async fn list_range(
         &self,
         directory: &Arc<Inode>,
         after: u64,
         limit: usize,
-    ) -> Result<(BTreeMap<u64, Entry>, u64), FileError> {
+    ) -> Result<(Vec<(u64, Entry)>, u64), FileError> {
+        self.list_past(directory, after, limit).await.map_err(|(error, _)| error)
+    }
+
+    /// The same; with an error comes where to go on behind what cannot be read.
+    pub(crate) async fn list_past(
+        &self,
+        directory: &Arc<Inode>,
+        after: u64,
+        limit: usize,
+    ) -> Result<(Vec<(u64, Entry)>, u64), (FileError, u64)> {
         // No entry of ours has the last cookie, but one in a damaged tree may: it is not listed for ever.
-        let Some(first) = after.checked_add(1) else { return Ok((BTreeMap::new(), u64::MAX)) };
+        let Some(first) = after.checked_add(1) else { return Ok((Vec::new(), u64::MAX)) };
         let _use = self.grace.enter(directory.file.number);
         // Tree and decisions of one moment: a commit in between moves entries from one to the other.
         let (tree, decided, mut end) = {
             let state = directory.state.lock();
             if state.attributes.kind != Kind::Directory {
-                return Err(FileError::NotDirectory);
+                return Err((FileError::NotDirectory, u64::MAX));
             }
             let mut decided = BTreeMap::new();
             let mut end = u64::MAX;
@@ -225,22 +235,31 @@ impl FileSystem {
             }
             (state.base.tree.clone(), decided, end)
         };
-        let (found, next) = self.trees.scan(&tree, first, limit).await?;
-        end = end.min(next.map_or(u64::MAX, |next| next - 1));
-        let mut entries = BTreeMap::new();
+        let before = |next: Option<u64>| next.map_or(u64::MAX, |next| next - 1);
+        let scanned = self.trees.scan_past(&tree, first, limit).await;
+        let (found, next) = scanned.map_err(|gap| (gap.error.into(), before(gap.next)))?;
+        end = end.min(before(next));
+        let mut entries = Vec::with_capacity(found.len() + decided.len());
+        let mut decided = decided.into_iter().take_while(|(cookie, _)| *cookie <= end).peekable();
+        let mut decide = |entries: &mut Vec<(u64, Entry)>, before: u64| {
+            while let Some((cookie, entry)) = decided.next_if(|(cookie, _)| *cookie <= before) {
+                entries.extend(entry.map(|entry| (cookie, entry)));
+                if cookie == before {
+                    return true;
+                }
+            }
+            false
+        };
         for (cookie, bytes) in found.into_iter().take_while(|(cookie, _)| *cookie <= end) {
-            entries.insert(cookie, decode_entry(directory, &bytes)?);
+            if !decide(&mut entries, cookie) {
+                entries.push((cookie, decode_entry(directory, &bytes).map_err(|error| (error, u64::MAX))?));
+            }
         }
-        for (cookie, entry) in decided.into_iter().filter(|(cookie, _)| *cookie <= end) {
-            match entry {
-                Some(entry) => entries.insert(cookie, entry),
-                None => entries.remove(&cookie),
-            };
-        }
+        decide(&mut entries, end);
         Ok((entries, end))
     }
 
-    fn list_snapshots(&self, after: u64) -> Vec<DirectoryEntry> {
+    pub(crate) fn list_snapshots(&self, after: u64) -> Vec<DirectoryEntry> {
         let snapshots = self.snapshots.lock();
         let listed = snapshots.iter().map(|(view, snapshot)| (COOKIE_MIN + u64::from(*view), *view, snapshot));
         listed

@@ -323,12 +323,18 @@ impl InodeValue {
         writer.into_bytes()
     }
 
-    pub(crate) fn decode(file: FileId, bytes: &[u8]) -> Result<InodeValue, DecodeError> {
-        let mut reader = Reader::new(bytes);
-        let attributes = decode_attributes(file, &mut reader)?;
+    /// The attributes alone, which come first: no more is looked at.
+    pub(crate) fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes, DecodeError> {
+        let attributes = decode_attributes(file, reader)?;
         if file == FileId::ROOT && attributes.kind != Kind::Directory {
             return Err(reader.refuse("a root that is a directory"));
         }
+        Ok(attributes)
+    }
+
+    pub(crate) fn decode(file: FileId, bytes: &[u8]) -> Result<InodeValue, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let attributes = InodeValue::decode_attributes(file, &mut reader)?;
         let version = decode_version(&mut reader)?;
         let tree = Root::decode(&mut reader)?;
         let target = decode_target(&mut reader)?;

@@ -89,7 +89,7 @@ mod tests;
 
 pub use attribute::XattrMode;
 pub use attributes::{AttributeChange, Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, SET_UID, TimeChange, View};
-pub use batch::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
+pub use batch::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport, WalkTell, Walked};
 pub use check::FilesReport;
 pub use directory::DirectoryEntry;
 pub use failure::FileError;

@@ -17,6 +17,7 @@
 mod checked;
 mod format;
 
+mod bulk;
 mod difference;
 
 use std::collections::BTreeMap;

@@ -113,9 +113,18 @@ impl Node {
     }
 
     pub(super) fn value(&self, index: usize) -> Bytes {
+        self.bytes.slice(self.range_of(index))
+    }
+
+    /// The same, while the node is there.
+    pub(super) fn bytes_of(&self, index: usize) -> &[u8] {
+        &self.bytes[self.range_of(index)]
+    }
+
+    fn range_of(&self, index: usize) -> std::ops::Range<usize> {
         let heap = HEADER_BYTES + self.count * SLOT_BYTES;
         let start = if index == 0 { 0 } else { self.end(index - 1) };
-        self.bytes.slice(heap + start..heap + self.end(index))
+        heap + start..heap + self.end(index)
     }
 
     pub(super) fn child(&self, index: usize) -> Result<ChildValue, StoreError> {
