@@ -17,6 +17,7 @@ mod clones;
 mod courtesy;
 mod dedup;
 mod device;
+mod direct;
 mod ground;
 mod inputs;
 mod io;
@@ -140,6 +141,10 @@ enum Side {
     Copy,
     Tar,
     Rsync,
+    /// What a disk takes for files as ext4 lays them out.
+    Layout,
+    /// What others measured, elsewhere.
+    Published,
     PassThrough,
     /// What any store of this kind must do with a stream, without a file system.
     Cutting,
@@ -168,6 +173,8 @@ impl Side {
             Side::Copy => "cp -r on ext4",
             Side::Tar => "tar on ext4",
             Side::Rsync => "rsync on ext4",
+            Side::Layout => "ext4's layout",
+            Side::Published => "published, of ext4",
             Side::Ext4 => "ext4",
             Side::PassThrough => "pass-through",
             Side::Cutting => "cutting and hashing alone",
@@ -259,7 +266,11 @@ const fn masses(name: &'static str, limit: Option<Limit>, work: fn(&mut Run<'_>)
     Workload { name, sides: &MASS, limit, is_once: false, work }
 }
 
-const WORKLOADS: [Workload; 25] = [
+const fn copies(name: &'static str, limit: Limit, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
+    Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: Some(limit), is_once: false, work }
+}
+
+const WORKLOADS: [Workload; 31] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -296,9 +307,21 @@ const WORKLOADS: [Workload; 25] = [
     Workload { name: "raw store", sides: &[Side::Store], limit: None, is_once: false, work: store::streams },
     Workload { name: "far disk", sides: &[Side::Store], limit: None, is_once: true, work: store::far },
     Workload { name: "clones", sides: &[Side::Hydrafs, Side::Ext4], limit: None, is_once: true, work: clones::clones },
-    masses("batches", None, batches::here),
+    masses("batches, here", None, batches::here),
     masses("batches, seek-limited", Some(device::SEEK), batches::on_seeks),
     masses("batches, SSD-limited", Some(device::SSD), batches::on_ssd),
+    beside_ext4("batches, names", batches::names),
+    beside_ext4("batches, copies here", batches::copies_here),
+    copies("batches, copies, seek-limited", device::SEEK, batches::copies_on_seeks),
+    copies("batches, copies, SSD-limited", device::SSD, batches::copies_on_ssd),
+    alone("batches, reader beside", batches::beside),
+    Workload {
+        name: "batches, simulated disk",
+        sides: &[Side::Hydrafs],
+        limit: None,
+        is_once: true,
+        work: batches::turning,
+    },
     alone("recovery", node::recovery),
     alone("journal suffix", suffix::recovery),
     alone("beside gc and scrub", courtesy::courtesy),

@@ -68,11 +68,7 @@ pub(crate) enum Profile {
 
 /// Builds `hydrafs` and gives its path. `HYDRAFS_BINARY` names one that is there already.
 pub(crate) fn hydrafs(profile: Profile) -> Result<PathBuf> {
-    if let Some(binary) = std::env::var_os("HYDRAFS_BINARY") {
-        let binary = std::path::absolute(&binary)?;
-        if !binary.is_file() {
-            bail!("HYDRAFS_BINARY is {}, and there is no such file", binary.display());
-        }
+    if let Some(binary) = named("HYDRAFS_BINARY")? {
         return Ok(binary);
     }
     let (name, dir) = match profile {
@@ -86,8 +82,21 @@ pub(crate) fn hydrafs(profile: Profile) -> Result<PathBuf> {
     Ok(target().join(dir).join("hydrafs"))
 }
 
-/// Builds `lab`, as users would have it, and gives its path.
+/// A program that a variable names.
+fn named(variable: &str) -> Result<Option<PathBuf>> {
+    let Some(binary) = std::env::var_os(variable) else { return Ok(None) };
+    let binary = std::path::absolute(&binary)?;
+    if !binary.is_file() {
+        bail!("{variable} is {}, and there is no such file", binary.display());
+    }
+    Ok(Some(binary))
+}
+
+/// Builds `lab`, as users would have it, and gives its path. `LAB_BINARY` names one that is there already.
 pub(crate) fn lab() -> Result<PathBuf> {
+    if let Some(binary) = named("LAB_BINARY")? {
+        return Ok(binary);
+    }
     let built = cargo().args(["build", "--quiet", "--package", "lab", "--release"]).status()?;
     if !built.success() {
         bail!("lab does not build; see the compiler's words above");

@@ -11,18 +11,28 @@
 //! file system that allocates when it writes back; overwriting is what the published random writes can be compared with (204 files
 //! a second on a hard disk).
 //!
+//! The same on a simulated disk that turns, where the time is the disk's alone ([`turning`]), beside the published figures.
+//!
 //! What was read and written is compared afterwards, beside the clock.
 
+mod beside;
+mod copies;
+mod names;
 mod set;
 mod tools;
+mod turning;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+pub(super) use self::beside::beside;
+pub(super) use self::copies::{here as copies_here, on_seeks as copies_on_seeks, on_ssd as copies_on_ssd};
+pub(super) use self::names::names;
 pub(super) use self::tools::has_verb;
+pub(super) use self::turning::turning;
 
 use self::set::{Order, Set};
 use super::device::{self, seeks};
@@ -44,6 +54,9 @@ const SIZES: [(u64, &str); 6] = [
 const HERE_BYTES: u64 = 400 << 20;
 const SEEK_BYTES: u64 = 16 << 20;
 const SSD_BYTES: u64 = 256 << 20;
+
+/// How long a tool may take for a set.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Contents of the set as it is created, of what is created beside it, and of what it is overwritten with.
 const FIRST: u64 = 1;
@@ -157,22 +170,19 @@ impl Trial<'_, '_> {
             self.run.sync()?;
             Ok(started.elapsed().as_secs_f64())
         };
-        let seconds = match sides.device() {
-            Some(device) => device.limited(timed)?,
-            None => timed()?,
-        };
+        let seconds = sides.limited_work(timed)?;
         let count = sides.count()?.since(before);
         let accesses = trace.map(device::Trace::take).transpose()?;
         let line = self.line(operation);
         self.run.record(&line, seconds);
-        let asked = Asked { count, seeks: accesses.as_deref().map(seeks) };
+        let asked = Asked::counted(count, accesses.as_deref().map(seeks));
         self.run.report.asked(&line, self.run.side, asked);
-        let (order, name) = (self.set.order, format!("{} at random", operation.words()));
+        let (order, name) = (self.set.order, format!("{}, {} at random", self.place, operation.words()));
         if let Some(accesses) = accesses
             && self.place == device::SEEK.name
             && (self.size, order, self.run.number) == (SIZES[0].1, Order::Random, 0)
         {
-            self.run.report.accesses(name, self.run.side, &accesses);
+            self.run.report.places(name, self.run.side, device::places(&accesses));
         }
         Ok(())
     }

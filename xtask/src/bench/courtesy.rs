@@ -6,19 +6,18 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::fs::OFlags;
 
+use super::direct::{self, PAGE, Page};
 use super::{Line, Run, Unit};
 use crate::interrupt;
 use crate::random::Random;
 
 const MIB: usize = 1 << 20;
-const PAGE: usize = 4096;
 /// A file of this size does not fit what is cached with the default budget.
 const READ_BYTES: u64 = 2 << 30;
 /// What is stored beside it, in files of 1 MiB of which every other goes.
@@ -41,10 +40,6 @@ struct Times {
     appends: Vec<f64>,
 }
 
-/// A page for direct I/O.
-#[repr(align(4096))]
-struct Page([u8; PAGE]);
-
 struct Load {
     data: File,
     pages: u64,
@@ -57,11 +52,10 @@ impl Load {
     /// On a fresh mount, when what is asked for first is in memory.
     fn begin(run: &mut Run<'_>, bytes: u64) -> Result<Load> {
         run.cool()?;
-        let mut options = File::options();
-        let data = options.read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(run.dir.join("data"))?;
+        let data = direct::open(&run.dir.join("data"))?;
         let log = File::options().append(true).create(true).open(run.dir.join("log"))?;
         let random = Random::new(Random::fresh_seed());
-        let mut load = Load { data, pages: bytes / PAGE as u64, log, random, page: Box::new(Page([0; PAGE])) };
+        let mut load = Load { data, pages: bytes / PAGE as u64, log, random, page: Page::new() };
         load.alone(&mut Times::default())?;
         Ok(load)
     }

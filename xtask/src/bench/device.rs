@@ -18,21 +18,20 @@ mod count;
 mod trace;
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::OFlags;
 
 pub(super) use self::count::Count;
-pub(super) use self::trace::{Access, Trace, seeks};
+pub(super) use self::trace::{Trace, places, seeks};
+use super::direct::{self, PAGE, Page};
 use super::loops::{self, LoopDevice, Mount};
 use crate::{machine, text};
 
 /// Size of the image, which is sparse.
 const IMAGE_BYTES: u64 = 16 << 30;
-const PAGE: usize = 4096;
 
 /// What a device is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,12 +146,8 @@ impl Device {
     }
 }
 
-#[repr(align(4096))]
-struct Page([u8; PAGE]);
-
 fn read_scattered(path: &Path, pieces: u64, step: u64) -> Result<()> {
-    let file = File::options().read(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(path)?;
-    let mut page = Box::new(Page([0; PAGE]));
+    let (file, mut page) = (direct::open(path)?, Page::new());
     (0..pieces).try_for_each(|number| Ok(file.read_exact_at(&mut page.0, number * step)?))
 }
 

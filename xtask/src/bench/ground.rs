@@ -92,6 +92,14 @@ impl Sides {
         }
     }
 
+    /// Does some work with the device's limit on, if there is one.
+    pub(super) fn limited_work<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.device() {
+            Some(device) => device.limited(work),
+            None => work(),
+        }
+    }
+
     /// What the device below did so far.
     pub(super) fn count(&self) -> Result<Count> {
         match self.device() {

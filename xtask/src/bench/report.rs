@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::device::{Access, Count};
+use super::device::Count;
 use super::inputs::Inputs;
 use super::{Line, Side, plot};
 use crate::machine;
@@ -22,13 +22,17 @@ struct Figures {
 /// What a device was asked for in the measured time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
-    pub(super) count: Count,
+    /// Reads and writes.
+    pub(super) requests: u64,
+    pub(super) bytes: u64,
     /// Requests that did not begin where the one before ended, where each was looked at.
     pub(super) seeks: Option<u64>,
+    /// The kernel's count, if it was a device of the kernel's.
+    pub(super) count: Option<Count>,
 }
 
 /// Seconds and mebibytes from the beginning of the device, of each request.
-type Places = Vec<(f64, f64)>;
+pub(super) type Places = Vec<(f64, f64)>;
 
 type BySide<T> = Vec<(Side, T)>;
 
@@ -106,10 +110,8 @@ impl Report {
     }
 
     /// Where the device was asked, one request after the other.
-    pub(super) fn accesses(&mut self, what: String, side: Side, accesses: &[Access]) {
-        let begun = accesses.first().map_or(0.0, |access| access.seconds);
-        let place = |access: &Access| (access.seconds - begun, access.sector as f64 / 2048.0);
-        *entry(entry(&mut self.accesses, &what), &side) = accesses.iter().map(place).collect();
+    pub(super) fn places(&mut self, what: String, side: Side, places: Places) {
+        *entry(entry(&mut self.accesses, &what), &side) = places;
     }
 
     /// One more line about what was measured.
@@ -166,12 +168,16 @@ impl Report {
             let columns: Vec<Side> = sides.iter().map(|(side, _)| *side).collect();
             let cells = sides.iter().map(|(_, runs)| runs.last().map(Asked::words).unwrap_or_default());
             let row = [self.name(line), line.terms.to_owned()].into_iter().chain(cells);
-            if tables.last().is_none_or(|(known, _)| *known != columns) {
-                let headings = columns.iter().map(|side| side.words());
-                let headings: Vec<&str> = ["requests to the device", "terms"].into_iter().chain(headings).collect();
-                tables.push((columns, Table::new(2, &headings)));
-            }
-            tables.last_mut().expect("just pushed").1.row(row);
+            let table = match tables.iter_mut().find(|(known, _)| *known == columns) {
+                Some((_, table)) => table,
+                None => {
+                    let headings = columns.iter().map(|side| side.words());
+                    let headings: Vec<&str> = ["requests to the device", "terms"].into_iter().chain(headings).collect();
+                    tables.push((columns, Table::new(2, &headings)));
+                    &mut tables.last_mut().expect("just pushed").1
+                }
+            };
+            table.row(row);
         }
         tables.into_iter().map(|(_, table)| table).collect()
     }
@@ -243,7 +249,10 @@ impl Report {
     /// Where the device was asked, one by one on ext4 and by our batches, if it was looked at.
     fn plot_accesses(&self) -> Option<String> {
         let panels = self.accesses.iter().flat_map(|(what, sides)| {
-            let wanted = sides.iter().rev().filter(|(side, _)| matches!(side, Side::Ext4 | Side::Hydrafs));
+            let mut sorted: Vec<_> = sides.iter().collect();
+            sorted.sort_by_key(|(side, _)| std::cmp::Reverse(*side));
+            let wanted =
+                sorted.into_iter().filter(|(side, _)| matches!(side, Side::Ext4 | Side::Layout | Side::Hydrafs));
             wanted.map(move |(side, places)| (format!("{what}: {}", side.words()), thinned(places)))
         });
         let panels: Vec<(String, Places)> = panels.collect();
@@ -324,32 +333,37 @@ const ASKED: &str = "## Masses of small files\n\n\
     The devices: this machine's disk, and two pairs of loop devices on it that do no more than so many reads and as many writes a \
     second, whoever asks. The upper device of a pair merges what file systems submit, with the scheduler of hard disks, and each request that \
     comes out of it, of 512 KiB at most, is one for the lower one, which has the limit (cgroup v1, blkio.throttle, of the root group). The pair does \
-    not know that a request which begins where the last one ended needs no seek: `lab batches` has a model of a disk that does.\n\n\
+    not know that a request which begins where the last one ended needs no seek. The simulated disk does: 7200 turns a minute, the arm's time by \
+    the distance, one turn to wait for what has passed (crates/platform/src/sim/platter.rs). There our layers below the kernel are measured, \
+    beside the requests that files need as ext4 lays them out, and what was published of ext4 on one such disk (Yang et al., MSST 2019, of 4 GiB, \
+    told for as many bytes); theirs of writing are of files that are there. The time there is the disk's alone.\n\n\
     The devices' own counters, of the last run: requests, reads and writes together, with their average size; and seeks, where each \
     request was looked at (tracepoint block_rq_issue): requests that did not begin where the one before ended. This machine's \
     disk counts what neighbours ask, too.\n";
 
 impl Asked {
-    fn requests(&self) -> u64 {
-        self.count.reads + self.count.writes
+    pub(super) fn counted(count: Count, seeks: Option<u64>) -> Asked {
+        let bytes = (count.sectors_read + count.sectors_written) * 512;
+        Asked { requests: count.reads + count.writes, bytes, seeks, count: Some(count) }
     }
 
     /// `4,123 of 4.1 KiB, 4,120 seeks`.
     fn words(&self) -> String {
-        let bytes = (self.count.sectors_read + self.count.sectors_written) * 512;
-        let size = bytes.checked_div(self.requests()).map(text::bytes);
+        let size = self.bytes.checked_div(self.requests).map(text::bytes);
         let size = size.map(|size| format!(" of {size}")).unwrap_or_default();
         let seeks = self.seeks.map(|seeks| format!(", {} seeks", text::count(seeks))).unwrap_or_default();
-        format!("{}{size}{seeks}", text::count(self.requests()))
+        format!("{}{size}{seeks}", text::count(self.requests))
     }
 
     fn to_json(self) -> Value {
-        let count = self.count;
-        json!({
-            "reads": count.reads, "reads_merged": count.reads_merged, "bytes_read": count.sectors_read * 512,
-            "writes": count.writes, "writes_merged": count.writes_merged, "bytes_written": count.sectors_written * 512,
-            "flushes": count.flushes, "seeks": self.seeks,
-        })
+        let count = self.count.map(|count| {
+            json!({
+                "reads": count.reads, "reads_merged": count.reads_merged, "bytes_read": count.sectors_read * 512,
+                "writes": count.writes, "writes_merged": count.writes_merged, "bytes_written": count.sectors_written * 512,
+                "flushes": count.flushes,
+            })
+        });
+        json!({ "requests": self.requests, "bytes": self.bytes, "seeks": self.seeks, "counters": count })
     }
 }
 

@@ -91,7 +91,8 @@ pub(super) fn far(run: &mut Run<'_>) -> Result<()> {
     Ok(())
 }
 
-fn results(program: Program) -> Result<Vec<Value>> {
+/// What lab prints.
+pub(super) fn results(program: Program) -> Result<Vec<Value>> {
     let text = program.output()?;
     text.lines().map(|line| serde_json::from_str(line).with_context(|| format!("lab said {line}"))).collect()
 }

@@ -3,15 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 
 use super::super::Side;
+use super::PATIENCE;
 use super::set::Set;
 use crate::program::Program;
-
-const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Reads `dir/files`, into `out` or to nowhere.
 pub(super) fn read(side: Side, binary: &Path, dir: &Path, out: &Path) -> Result<()> {
@@ -55,7 +53,7 @@ pub(super) fn write(side: Side, binary: &Path, source: &Path, dir: &Path) -> Res
 }
 
 /// Copies a tree into a directory.
-fn copier(side: Side, binary: &Path) -> Result<Program> {
+pub(super) fn copier(side: Side, binary: &Path) -> Result<Program> {
     let program = match side {
         Side::Hydrafs => Program::new(binary).args(["cp", "-r", "--quiet"]),
         Side::Copy => Program::new("cp").arg("-r"),

@@ -33,6 +33,12 @@ pub(in super::super) fn seeks(accesses: &[Access]) -> u64 {
     count
 }
 
+/// Of each, seconds since the first and mebibytes since the beginning of the device.
+pub(in super::super) fn places(accesses: &[Access]) -> Vec<(f64, f64)> {
+    let begun = accesses.first().map_or(0.0, |access| access.seconds);
+    accesses.iter().map(|access| (access.seconds - begun, access.sector as f64 / 2048.0)).collect()
+}
+
 /// An instance of the tracer for one device. Removed when dropped.
 #[derive(Debug)]
 pub(in super::super) struct Trace {
