@@ -165,6 +165,14 @@ impl FileSystem {
         }
     }
 
+    /// The same for a frame of so many removals, of which nobody waits for one.
+    pub(crate) async fn admit_removals(&self, bytes: u64, files: u64) -> Result<Admitted, FileError> {
+        match self.admit_to_records(MODEST, bytes, files).await {
+            Err(FileError::NoSpace) => Ok(Admitted { _records: self.records.force(self.wanted_records(bytes, files)) }),
+            admitted => admitted,
+        }
+    }
+
     fn let_in(&self, bytes: u64) -> Admitted {
         Admitted { _records: self.records.force(self.wanted_records(bytes, CHANGE_FILES)) }
     }
@@ -206,6 +214,8 @@ impl FileSystem {
 
     /// Gives what nobody needs any more back to the disks, if that may be anything.
     async fn make_room(&self) -> Result<bool, FileError> {
+        // What fails there is told by who removes; there may be room for all that.
+        let _ = self.finish_removals().await;
         self.commit().await?;
         if !self.dropped_since_pass.load(Ordering::SeqCst) {
             return Ok(false);

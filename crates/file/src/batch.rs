@@ -5,6 +5,7 @@
 //! - `put`: its content becomes chunks, as one run
 //! - `write`: one frame makes all of it
 //! - `stat`, `walk`: attributes of many files, and of all below a directory
+//! - `remove`: a tree is gone at once, and what it had behind
 //!
 //! Not here: who asks for it (`node`).
 
@@ -17,6 +18,7 @@ mod write;
 
 mod stat;
 
+mod remove;
 mod walk;
 
 pub use unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};

@@ -49,6 +49,7 @@ impl FileSystem {
         }
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
+        self.refuse_removed(&directory).await?;
         let _operation = directory.operation.lock().await;
         let cookie = self.free_cookie(&directory, name).await?;
         // I-111.

@@ -23,6 +23,8 @@ base::metrics! {
     batch_entries: Counter, Count, "entries that units of batches wrote";
     batch_bytes: Counter, Bytes, "bytes of content that units of batches wrote";
     batch_stats: Counter, Count, "attributes that walks and batches took from catalogs, without loading the inode";
+    removing_trees: Counter, Count, "directories that were removed with everything below them in one go";
+    removing_entries: Counter, Count, "names that went behind, in such directories";
     clones_made: Counter, Count, "directories cloned";
     branches_pruned: Counter, Count, "clones that let go of what lay beside what was cloned";
     chunks_sent: Counter, Count, "chunks that went to other nodes in streams";

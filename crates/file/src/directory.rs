@@ -6,7 +6,7 @@
 //! I-50  No two entries of a directory have the same name, nor the same cookie.
 //! I-51  The size of a directory is the number of its entries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::codec::{Reader, Writer};
@@ -117,6 +117,24 @@ impl FileSystem {
         Ok((node, self.attributes(node).await?))
     }
 
+    /// Refuses a directory in a tree that was removed, whose turn has not come yet: as if it had (I-127).
+    pub(crate) async fn refuse_removed(&self, directory: &Arc<Inode>) -> Result<(), FileError> {
+        if self.removals.are_none() {
+            return Ok(());
+        }
+        let (mut at, mut passed) = (directory.clone(), BTreeSet::new());
+        // Parents that lead back are told by the check.
+        while at.file != FileId::ROOT && passed.insert(at.file) {
+            let parent = {
+                let state = at.state.lock();
+                expect_directory(&state)?;
+                state.attributes.parent
+            };
+            at = self.live(parent).await?;
+        }
+        Ok(())
+    }
+
     /// The entries that a name could be among. The caller holds the operation lock if it means to change them.
     pub(crate) async fn slots(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Slots, FileError> {
         let _use = self.grace.enter(directory.file.number);
@@ -196,7 +214,7 @@ impl FileSystem {
     }
 
     /// Entries in `(after, end]`, in order, and that end, which is `u64::MAX` when nothing follows.
-    async fn list_range(
+    pub(crate) async fn list_range(
         &self,
         directory: &Arc<Inode>,
         after: u64,

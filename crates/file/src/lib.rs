@@ -10,6 +10,7 @@
 //! format                        bytes: roots, inodes, entries, records
 //! tree                          copy-on-write maps of chunks
 //! inode, table, references      a file in memory, all of them, and who holds them
+//! removals                      trees that have lost their name
 //! receipts                      what came from other nodes and has no name yet
 //! system                        what operations share: transactions, ids, loading
 //! admission                     who may change something now, and who waits
@@ -37,6 +38,7 @@ mod inode;
 mod readers;
 mod receipts;
 mod references;
+mod removals;
 mod room;
 mod table;
 

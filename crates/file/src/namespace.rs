@@ -34,6 +34,17 @@ pub enum RenameMode {
     Exchange,
 }
 
+/// What may be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Anything but a directory.
+    File,
+    /// An empty directory.
+    Directory,
+    /// Anything, with what is below it.
+    Tree,
+}
+
 /// A new file's attributes and extended attributes, once its directory has had its say.
 struct Birth {
     attributes: Attributes,
@@ -51,6 +62,7 @@ impl FileSystem {
         let _room = self.admit_metadata(CHANGE_BYTES).await?;
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
+        self.refuse_removed(&directory).await?;
         let _operation = directory.operation.lock().await;
         let cookie = self.free_cookie(&directory, name).await?;
         let default_acl = self.default_acl(&directory).await?;
@@ -75,6 +87,7 @@ impl FileSystem {
     /// As [`FileSystem::create_file`].
     pub async fn create_unnamed(&self, parent: FileId, new: &NewFile<'_>) -> Result<Attributes, FileError> {
         let directory = self.live(parent).await?;
+        self.refuse_removed(&directory).await?;
         let default_acl = self.default_acl(&directory).await?;
         let _room = self.admit_metadata(CHANGE_BYTES).await?;
         let mut transaction = Transaction::begin(self);
@@ -158,6 +171,7 @@ impl FileSystem {
         let inode = self.live(file).await?;
         let directory = self.live(parent).await?;
         self.refuse_left_out(&directory)?;
+        self.refuse_removed(&directory).await?;
         if inode.state.lock().attributes.kind == Kind::Directory {
             return Err(FileError::NotPermitted("a directory has one name"));
         }
@@ -189,7 +203,7 @@ impl FileSystem {
     /// # Errors
     /// `NoEntry`, `IsDirectory`, or the store's.
     pub async fn remove_file(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
-        self.remove(parent, name, false).await
+        self.remove(parent, name, Removal::File).await
     }
 
     /// Removes an empty directory.
@@ -197,10 +211,10 @@ impl FileSystem {
     /// # Errors
     /// `NoEntry`, `NotDirectory`, `NotEmpty`, or the store's.
     pub async fn remove_directory(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
-        self.remove(parent, name, true).await
+        self.remove(parent, name, Removal::Directory).await
     }
 
-    async fn remove(&self, parent: FileId, name: &[u8], is_directory: bool) -> Result<(), FileError> {
+    pub(crate) async fn remove(&self, parent: FileId, name: &[u8], what: Removal) -> Result<(), FileError> {
         if parent == FileId::ROOT && name == SNAPSHOTS_NAME {
             return Err(FileError::NotPermitted("snapshots are deleted by `hydrafs snapshot delete`"));
         }
@@ -210,9 +224,10 @@ impl FileSystem {
         let _operation = directory.operation.lock().await;
         let slots = self.slots(&directory, name).await?;
         let (cookie, entry) = slots.find(name).ok_or(FileError::NoEntry)?;
-        match (entry.kind == Kind::Directory, is_directory) {
-            (true, false) => return Err(FileError::IsDirectory),
-            (false, true) => return Err(FileError::NotDirectory),
+        let is_directory = entry.kind == Kind::Directory;
+        match (is_directory, what) {
+            (true, Removal::File) => return Err(FileError::IsDirectory),
+            (false, Removal::Directory) => return Err(FileError::NotDirectory),
             _ => {}
         }
         expect_below(entry, &[parent])?;
@@ -234,7 +249,16 @@ impl FileSystem {
         let mut state = directory.state.lock();
         let mut target = inode.state.lock();
         if is_directory && target.attributes.size > 0 {
-            return Err(FileError::NotEmpty);
+            if what != Removal::Tree {
+                return Err(FileError::NotEmpty);
+            }
+            if target.attributes.parent != parent {
+                let found = target.attributes.parent;
+                return Err(
+                    untrue("directory", inode.file.to_string(), "one that lies where its name is", &found).into()
+                );
+            }
+            self.counters.removing_trees.add(1);
         }
         transaction.record(&directory, &mut state, Change::Remove { cookie });
         change_directory(&mut transaction, &directory, &mut state, -1, -i64::from(is_directory));
@@ -244,12 +268,17 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Takes a name away from a file, and the file itself if that was its last and nobody refers to it.
-    fn drop_link(&self, transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State) {
+    /// Takes a name away from a file, and the file itself if that was its last and nobody refers to it. A directory that has something is
+    /// removed behind (I-127).
+    pub(crate) fn drop_link(&self, transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State) {
         if state.attributes.kind == Kind::Directory {
             change_links(transaction, inode, state, -i64::from(state.attributes.links));
         } else {
             change_links(transaction, inode, state, -1);
+        }
+        if has_entries(state) {
+            self.removals.add(inode.file);
+            return;
         }
         let is_referenced = self.references.lock().has(inode.file);
         if state.attributes.links == 0 && !is_referenced {
@@ -285,6 +314,8 @@ impl FileSystem {
         let target_directory = self.live(to).await?;
         self.refuse_left_out(&source_directory)?;
         self.refuse_left_out(&target_directory)?;
+        self.refuse_removed(&source_directory).await?;
+        self.refuse_removed(&target_directory).await?;
         let (first, second) =
             if from <= to { (&source_directory, &target_directory) } else { (&target_directory, &source_directory) };
         let _first = first.operation.lock().await;
@@ -475,9 +506,18 @@ impl FileSystem {
         if state.attributes.links > 0 || state.is_gone || self.references.lock().has(inode.file) {
             return;
         }
+        if has_entries(&state) {
+            // It ends when they have gone.
+            return;
+        }
         self.end(&mut transaction, inode, &mut state);
         transaction.log();
     }
+}
+
+/// Whether it is a directory that has something.
+pub(crate) fn has_entries(state: &State) -> bool {
+    state.attributes.kind == Kind::Directory && state.attributes.size > 0
 }
 
 /// An entry leads neither to the root nor to one of the directories at hand, unless it lies: a state would be locked twice.

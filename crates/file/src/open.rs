@@ -24,11 +24,12 @@ use crate::attributes::{Attributes, Node};
 use crate::failure::{FileError, is_loss};
 use crate::format::{BranchValue, Change, Record, Root, Roots, Xattrs, decode_record};
 use crate::inode::Inode;
+use crate::namespace::has_entries;
 use crate::system::{FileSystem, Options, RECEIVES_MAX, SENDS_MAX, Transaction, corrupt, untrue};
 use crate::tree::Gap;
 
-/// Flusher, committer, reclaimer.
-const BACKGROUND_TASKS: u32 = 5;
+/// Flusher, committer, reclaimer, mender, scrubber, remover.
+const BACKGROUND_TASKS: u32 = 6;
 
 /// What opening did.
 #[derive(Clone, Debug)]
@@ -146,6 +147,7 @@ impl FileSystem {
         platform.tasks.spawn("reclaimer", Box::pin(system.clone().run_reclaimer()));
         platform.tasks.spawn("mender", Box::pin(system.clone().run_mender()));
         platform.tasks.spawn("scrubber", Box::pin(system.clone().run_scrubber()));
+        platform.tasks.spawn("remover", Box::pin(system.clone().run_remover()));
         Ok((system, report))
     }
 
@@ -160,6 +162,7 @@ impl FileSystem {
         self.wants_reclaim.notify_one();
         self.wants_no_scrub.notify_one();
         self.wants_mending.notify_one();
+        self.removals.wanted.notify_one();
         // They see that it ends (`is_ending`).
         for (places, most) in [(&self.sends, SENDS_MAX), (&self.receives, RECEIVES_MAX)] {
             places.acquire_many(most).await.expect("never closed").forget();
@@ -296,7 +299,7 @@ impl FileSystem {
         Ok(inode)
     }
 
-    /// Ends files that had lost their last name but not their last user.
+    /// Ends files that had lost their last name but not their last user, and goes on removing trees (I-127).
     async fn end_orphans(&self, report: &mut OpenReport) -> Result<(), FileError> {
         let mut files: Vec<FileId> = self.touched.lock().keys().copied().collect();
         files.extend(self.list_orphans(report).await?);
@@ -314,6 +317,10 @@ impl FileSystem {
             };
             let is_orphan = {
                 let state = inode.state.lock();
+                if !state.is_gone && state.attributes.links == 0 && has_entries(&state) {
+                    self.removals.add(file);
+                    continue;
+                }
                 let is_used = || self.references.lock().has(file);
                 !state.is_gone && state.attributes.links == 0 && !is_used()
             };

@@ -67,7 +67,10 @@ type Hidden = BTreeMap<u64, u32>;
 impl FileSystem {
     /// Prunes some of the branches that are not. The caller holds `reclaiming`.
     pub(crate) async fn prune_branches(&self, pace: &Pace<'_>) -> Result<(), FileError> {
-        let is_due = |(_, value): &(&u32, &BranchValue)| value.top != 0 && value.root != value.top;
+        // Of a tree that is being removed there the walk would meet nothing, and the list of unlinked files has it.
+        let is_due = |(branch, value): &(&u32, &BranchValue)| {
+            value.top != 0 && value.root != value.top && !self.removals.has_any_of(**branch)
+        };
         let due: Vec<u32> =
             self.branches.lock().iter().filter(is_due).map(|(branch, _)| *branch).take(BRANCHES_PER_PASS).collect();
         for branch in due {

@@ -128,6 +128,10 @@ impl FileSystem {
     pub async fn repair_files(&self, accepts_loss: bool, owner: (u32, u32)) -> Result<Vec<String>, FileError> {
         // F-4: also where everything that is looked at gives an answer, what is not found is not lost.
         self.refuse_degraded()?;
+        // What was removed is not found again, as far as it can be read.
+        self.removals.try_again();
+        let _ = self.finish_removals().await;
+        let _no_removal = self.removals.work.lock().await;
         // Before `commit`, as a pass of reclaim takes them.
         let _no_reclaim = self.reclaiming.lock().await;
         let (_commit, old) = loop {
@@ -770,7 +774,9 @@ impl Survey {
     fn take_unreachable(&mut self) -> Vec<FileId> {
         // One that was removed while somebody used it has no links, and ends here.
         let wants_name = |(file, known): &(&FileId, &Known)| {
-            known.kind == Kind::Directory && (known.links > 0 || self.places.contains_key(file))
+            // But not with what it has: a tree that could not be removed is found again.
+            let has_entries = self.counts.get(file).is_some_and(|count| *count > 0);
+            known.kind == Kind::Directory && (known.links > 0 || has_entries || self.places.contains_key(file))
         };
         let directories = self.known.iter().filter(wants_name).map(|(file, _)| *file);
         let above = |file| Some(self.places.get(&file)?.first()?.directory);

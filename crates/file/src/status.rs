@@ -40,6 +40,10 @@ pub struct Status {
     pub commit_failure: Option<String>,
     /// Files that commits leave out because their trees cannot be read, and why: what was recorded for them stays in the journal.
     pub left_out: Vec<(FileId, String)>,
+    /// Directories that were removed and still have something, which goes in the background.
+    pub removing: u64,
+    /// Those of them that cannot be read, and why: they are tried again when the node is opened.
+    pub not_removed: Vec<(FileId, String)>,
     /// Why the last pass of reclaim failed, if it did. No room comes back then.
     pub reclaim_failure: Option<String>,
     /// Why nothing new is accepted, if so.
@@ -107,6 +111,8 @@ impl FileSystem {
             flush_failure: self.flush_failure.lock().as_ref().map(FileError::to_string),
             commit_failure: self.commit_failure.lock().as_ref().map(FileError::to_string),
             left_out: self.left_out_files(),
+            removing: self.removing(),
+            not_removed: self.removals.failures(),
             reclaim_failure: self.reclaim_failure.lock().as_ref().map(FileError::to_string),
             journal_failure: self.journal_failure.lock().as_ref().map(FileError::to_string),
             store: self.store.status(),

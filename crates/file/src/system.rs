@@ -30,6 +30,7 @@ use crate::inode::{Inode, InodeSet, LeftOut, State};
 use crate::readers::Readers;
 use crate::receipts::Receipts;
 use crate::references::References;
+use crate::removals::Removals;
 use crate::room::{self, Buffer, CHANGED, FILES, LOGGED, Records};
 use crate::table::Table;
 use crate::tree::{Gap, Trees};
@@ -135,6 +136,8 @@ pub struct FileSystem {
     pub(crate) namespace: Mutex<()>,
     /// Held by renames between directories, over I/O: nobody else moves directories meanwhile.
     pub(crate) rename: tokio::sync::Mutex<()>,
+    /// Trees that were removed, and still have something.
+    pub(crate) removals: Removals,
     /// As of the last superblock.
     pub(crate) roots: Mutex<Arc<Roots>>,
     /// Snapshots by view.
@@ -262,6 +265,7 @@ impl FileSystem {
             journal_failure: Mutex::new(None),
             flush_round: tokio::sync::Mutex::new(()),
             references: Mutex::default(),
+            removals: Removals::default(),
             next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.number + 1)),
             next_view: AtomicU32::new(roots.next_view.max(1)),
             roots: Mutex::new(Arc::new(roots)),

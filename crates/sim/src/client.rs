@@ -135,7 +135,8 @@ impl Client {
             140 => self.commit().await,
             142..=143 => self.clone_tree().await,
             144 => self.clone_from_snapshot().await,
-            145..=148 => self.batch_write().await,
+            145..=146 => self.batch_write().await,
+            147 => self.batch_remove().await,
             _ => self.look_at_all().await,
         }
     }

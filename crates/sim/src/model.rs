@@ -443,6 +443,26 @@ impl Model {
         Ok(key)
     }
 
+    /// A name goes, and everything below it. What stays has names elsewhere or is held, and counts those that it lost until their turn comes.
+    pub(crate) fn remove_tree(&self, parent: Key, name: &[u8]) -> Change {
+        let top = self.lookup(parent, name).ok_or(Refusal::NoEntry)?;
+        if self.node(top).kind != Kind::Directory {
+            return self.remove(parent, name, false);
+        }
+        let mut model = self.clone();
+        model.node_mut(parent).entries.remove(name);
+        let below = self.below(top);
+        for key in below.iter().filter(|key| self.node(**key).kind == Kind::Directory) {
+            model.nodes.remove(key);
+        }
+        for key in below.iter().filter(|key| self.node(**key).kind != Kind::Directory) {
+            let lost = self.names_of(*key).len() - model.names_of(*key).len();
+            model.node_mut(*key).hidden += u32::try_from(lost).expect("few names");
+            model.drop_unused(*key);
+        }
+        Ok(model)
+    }
+
     fn batch_replaces(&self, found: Option<Key>, is_directory: bool, replaces: bool) -> Result<(), Refusal> {
         let Some(found) = found else { return Ok(()) };
         match (replaces, is_directory, self.node(found).kind == Kind::Directory) {

@@ -125,6 +125,7 @@ impl Run {
             self.world.crash();
             if let Some(system) = self.open_and_verify()? {
                 self.check(&system)?;
+                self.finish_removals(&system)?;
             }
         }
         Ok(self.summary())

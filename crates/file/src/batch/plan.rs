@@ -108,6 +108,7 @@ impl<'a> Plan<'a> {
         top: Arc<Inode>,
         how: &BatchWrite,
     ) -> Result<Plan<'a>, FileError> {
+        system.refuse_removed(&top).await?;
         let now = system.now();
         let mut plan = Plan {
             system,

@@ -6,6 +6,7 @@ use base::time::Timestamp;
 use bytes::Bytes;
 use file::{BatchContent, BatchEntry, BatchWrite, BatchWriteReport, FileError, Kind};
 
+use super::names::deletes;
 use super::{Client, Done};
 use crate::content::Content;
 use crate::model::{Key, Model, Name, Node, Refusal, show};
@@ -63,6 +64,27 @@ impl Client {
             let made = made.filter_map(|(key, file)| Some((*key.as_ref().ok()?, *file.as_ref().ok()?)));
             self.shared.name_files(self.number, made.filter(|(key, _)| after.nodes.contains_key(key)));
         }
+        Ok(())
+    }
+
+    /// `rm -r` of anything that has a name.
+    pub(super) async fn batch_remove(&mut self) -> Done {
+        let model = self.model();
+        let (parent, name) = match self.random.below(10) {
+            0 => (self.any_directory(&model), self.new_name()),
+            _ => match self.any_name(&model) {
+                Some(name) => name,
+                None => return Ok(()),
+            },
+        };
+        // Else there is soon nothing.
+        if model.lookup(parent, &name).is_some_and(|key| model.below(key).len() > model.nodes.len() / 2) {
+            return Ok(());
+        }
+        let what = format!("remove tree {}", self.place(&model, parent, &name));
+        let (system, directory) = (self.system.clone(), self.file(&model, parent));
+        let change = model.remove_tree(parent, &name);
+        self.change(what, change, None, async { deletes(system.batch_remove(directory, &name).await) }).await?;
         Ok(())
     }
 

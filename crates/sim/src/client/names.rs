@@ -290,7 +290,7 @@ fn new_file(node: &Node) -> NewFile<'_> {
 }
 
 /// Removing works on a full disk: want of room is no excuse.
-fn deletes<T>(result: Result<T, FileError>) -> Result<T, FileError> {
+pub(super) fn deletes<T>(result: Result<T, FileError>) -> Result<T, FileError> {
     result.map_err(|error| match error {
         FileError::NoSpace => FileError::Invalid("no room to remove something"),
         error => error,

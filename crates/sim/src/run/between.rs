@@ -210,6 +210,18 @@ impl Run {
         if problems.is_empty() { Ok(()) } else { Err(format!("the check found {problems:?}")) }
     }
 
+    /// What was removed as a tree has gone, and left nothing: a file that it should have taken would be one without a name.
+    pub(super) fn finish_removals(&self, system: &Arc<FileSystem>) -> Checked {
+        if system.removing() == 0 {
+            return Ok(());
+        }
+        self.wait(system.finish_removals())?.map_err(|error| format!("removing trees: {error}"))?;
+        if system.removing() > 0 {
+            return Err(format!("{} directories are still to be removed", system.removing()));
+        }
+        self.check(system)
+    }
+
     /// raises the floors to what was acknowledged long ago.
     pub(super) fn expect_bounded_loss(&self) {
         let is_calm = self.plan.trouble == Trouble::None && !self.plan.is_slow && self.world.is_powered();

@@ -1,0 +1,207 @@
+//! Removing a directory with everything below it: at once for who asks, and behind for what is in it.
+//!
+//! I-127 A directory without links that has entries is a tree that was removed: it is in the list of unlinked files, and waits among the
+//!       removals, from the record that took its name on, and after each opening until it is empty. Nothing is made in it or below any more.
+//! I-128 What a removed tree has goes name by name, each with the link that it counts, so that what has a name elsewhere stays, and what is
+//!       open until it is closed. A directory goes with a tree only if it says itself that it lies there.
+//! I-129 A clone is its branch: without a name, and where no other clone lies in it, its entries go without a look at what they lead to, and
+//!       with its top the whole branch (I-110).
+//!
+//! Not here: which trees wait (`removals`), that a name goes (`namespace`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base::id::FileId;
+use platform::task::first;
+use store::{Pace, Share};
+
+use crate::attributes::{Kind, Node, View};
+use crate::failure::FileError;
+use crate::format::{Change, Entry};
+use crate::inode::Inode;
+use crate::namespace::{Removal, change_directory};
+use crate::system::{FileSystem, Transaction};
+
+/// Names that go by one frame, about.
+const STEP: usize = 512;
+/// A name that goes, and its file with it.
+const NAME_BYTES: u64 = 300;
+/// Until it is tried again what failed, for want of commits mostly.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Half of the time, where nobody else wants it.
+const SHARE_PERCENT: u8 = 50;
+
+/// A name, and what it leads to if that can be had.
+type Named = (u64, Entry, Option<Arc<Inode>>);
+
+impl FileSystem {
+    /// Removes a name and everything below it. It is gone when this returns, whatever the size, and local after a [`FileSystem::sync`] of
+    /// anything; what it took comes back behind. Files that have names elsewhere, or are open, stay as long as that.
+    ///
+    /// # Errors
+    /// `NoEntry`, `NotPermitted` for snapshots, or the store's.
+    pub async fn batch_remove(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
+        self.remove(parent, name, Removal::Tree).await
+    }
+
+    /// Directories of removed trees that still have something.
+    #[must_use]
+    pub fn removing(&self) -> u64 {
+        self.removals.waiting() as u64
+    }
+
+    /// Removes what waits, without pauses: somebody needs the room, or the trees without it.
+    ///
+    /// # Errors
+    /// Why commits fail, or the store's.
+    pub async fn finish_removals(&self) -> Result<(), FileError> {
+        /// Until dropped, with the request that waits.
+        struct Hurry<'a>(&'a AtomicUsize);
+        impl Drop for Hurry<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        if self.removing() == 0 {
+            return Ok(());
+        }
+        self.removals.hurried.fetch_add(1, Ordering::SeqCst);
+        let _hurry = Hurry(&self.removals.hurried);
+        self.remove_behind().await
+    }
+
+    /// The background task that removes what has lost its name.
+    pub(crate) async fn run_remover(self: Arc<Self>) {
+        while !self.is_ending() {
+            self.removals.wanted.notified().await;
+            while !self.is_ending() && self.remove_behind().await.is_err() {
+                first(self.removals.wanted.notified(), self.platform.tasks.sleep(PAUSE)).await;
+            }
+        }
+        self.stopped.add_permits(1);
+    }
+
+    async fn remove_behind(&self) -> Result<(), FileError> {
+        let _one = self.removals.work.lock().await;
+        let is_hurried = || self.removals.hurried.load(Ordering::SeqCst) > 0;
+        let of_time = || Share::percent(SHARE_PERCENT).filter(|_| !is_hurried()).unwrap_or(Share::FULL);
+        let goes_on = || !self.is_ending();
+        let calls = || self.calls();
+        let pace = Pace::new(&self.platform, &of_time, &goes_on).beside(&calls);
+        while let Some((directory, after)) = self.removals.next() {
+            if !pace.step().await {
+                break;
+            }
+            let _room = self.admit_removals(STEP as u64 * NAME_BYTES, STEP as u64).await?;
+            match self.remove_some(directory, after).await {
+                Ok(Some(after)) => self.removals.go_on(directory, after),
+                Ok(None) => self.removals.end(directory),
+                Err(error) if error.is_unreadable() => self.removals.put_aside(directory, error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes some names off a directory. Gives the cookie to go on after; `None`: there are no more.
+    async fn remove_some(&self, file: FileId, after: u64) -> Result<Option<u64>, FileError> {
+        let directory = match self.live(file).await {
+            Ok(directory) => directory,
+            Err(FileError::NoEntry | FileError::Stale) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.refuse_left_out(&directory)?;
+        let _operation = directory.operation.lock().await;
+        if directory.state.lock().attributes.links > 0 {
+            // A repair has found it a name.
+            return Ok(None);
+        }
+        let is_whole_branch = self.is_whole_branch(file);
+        if is_whole_branch {
+            self.removals.note_ended();
+        }
+        if is_whole_branch && !self.references.lock().has(file) {
+            self.end_tree(&directory);
+            return Ok(None);
+        }
+        let (entries, end) = self.list_range(&directory, after, STEP).await?;
+        let Some(last) = entries.last().map(|(cookie, _)| *cookie) else {
+            if end < u64::MAX {
+                return Ok(Some(end));
+            }
+            if after == 0 {
+                self.end_tree(&directory);
+            }
+            return Ok(Some(0).filter(|_| after > 0));
+        };
+        let files: Vec<FileId> = entries.iter().map(|(_, entry)| entry.file).collect();
+        let mut named: Vec<Named> = Vec::with_capacity(entries.len());
+        if !is_whole_branch {
+            self.load_neighbours(View::LIVE, &files).await;
+        }
+        for (cookie, entry) in entries {
+            let inode = if is_whole_branch { None } else { self.removed_file(entry.file).await? };
+            named.push((cookie, entry, inode));
+        }
+        self.take_names(&directory, &named);
+        self.counters.removing_entries.add(named.len() as u64);
+        Ok(Some(last))
+    }
+
+    /// What a name leads to. What is lost keeps no name from going.
+    async fn removed_file(&self, file: FileId) -> Result<Option<Arc<Inode>>, FileError> {
+        match self.live(file).await {
+            Ok(inode) => Ok(Some(inode)),
+            Err(FileError::NoEntry | FileError::Stale) => Ok(None),
+            Err(error) if error.is_loss() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One frame: names go, and links with them.
+    fn take_names(&self, directory: &Arc<Inode>, named: &[Named]) {
+        let mut transaction = Transaction::begin(self);
+        let _namespace = self.namespace.lock();
+        for (_, _, inode) in named {
+            let Some(inode) = inode.as_ref().filter(|inode| inode.file != directory.file) else { continue };
+            let mut state = inode.state.lock();
+            let is_elsewhere = state.attributes.kind == Kind::Directory && state.attributes.parent != directory.file;
+            if !is_elsewhere && !state.is_gone {
+                self.drop_link(&mut transaction, inode, &mut state);
+            }
+        }
+        let mut state = directory.state.lock();
+        for (cookie, _, _) in named {
+            transaction.record(directory, &mut state, Change::Remove { cookie: *cookie });
+        }
+        let subdirectories = named.iter().filter(|(_, entry, _)| entry.kind == Kind::Directory).count();
+        change_directory(&mut transaction, directory, &mut state, -(named.len() as i64), -(subdirectories as i64));
+        transaction.log();
+    }
+
+    /// A tree has nothing any more, or goes with all that it has; its directory stays while somebody uses it.
+    fn end_tree(&self, directory: &Arc<Inode>) {
+        let mut transaction = Transaction::begin(self);
+        let mut state = directory.state.lock();
+        if state.is_gone || state.attributes.links > 0 || self.references.lock().has(directory.file) {
+            return;
+        }
+        self.end(&mut transaction, directory, &mut state);
+        transaction.log();
+    }
+
+    /// Whether a directory is a clone that no other clone lies in.
+    fn is_whole_branch(&self, directory: FileId) -> bool {
+        let branches = self.branches.lock().clone();
+        let is_top = branches.get(&directory.branch).is_some_and(|branch| branch.top == directory.number);
+        let lies_in = |(branch, value): (&u32, &crate::format::BranchValue)| {
+            let top = FileId { branch: *branch, number: value.top };
+            let inode = self.table.find(Node::live(top)).filter(|_| value.top != 0);
+            // Who was moved since the last commit is in memory.
+            inode.map_or(value.above, |inode| inode.state.lock().attributes.parent).branch
+        };
+        is_top && !branches.iter().any(|value| lies_in(value) == directory.branch)
+    }
+}

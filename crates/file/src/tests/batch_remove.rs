@@ -1,0 +1,297 @@
+//! Trees that are removed in one go.
+
+use base::id::FileId;
+
+use super::content::pattern;
+use super::{Machine, create, find, list, new, read_all};
+use crate::{FileError, FileSystem, Kind, Node, Options, Reclaim, RenameMode, XattrMode};
+
+/// A tree of so many directories below each other, with files in each.
+async fn tree(system: &FileSystem, name: &str, depth: usize, files: usize) -> FileId {
+    let top = create(system, FileId::ROOT, name, Kind::Directory).await.file;
+    let mut at = top;
+    for level in 0..depth {
+        for number in 0..files {
+            let file = create(system, at, &format!("f{number}"), Kind::Regular).await.file;
+            system.write(file, 0, &pattern(3000, (level * files + number) as u64), false).await.unwrap();
+        }
+        create(system, at, "empty", Kind::Directory).await;
+        at = create(system, at, "d", Kind::Directory).await.file;
+    }
+    top
+}
+
+/// Of the present: how many inodes there are.
+fn inodes(machine: &Machine, system: &FileSystem) -> u64 {
+    machine.check(system);
+    let report = machine.run(system.check_files(&|_| {})).unwrap();
+    report.files
+}
+
+fn finish(machine: &Machine, system: &FileSystem) {
+    machine.run(async {
+        system.finish_removals().await.unwrap();
+        assert_eq!(system.removing(), 0);
+        system.commit().await.unwrap();
+    });
+}
+
+#[test]
+fn a_tree_is_gone_at_once_and_what_it_had_behind() {
+    let machine = Machine::new(60);
+    let system = machine.open();
+    let none = inodes(&machine, &system);
+    machine.run(async {
+        tree(&system, "t", 5, 30).await;
+        create(&system, FileId::ROOT, "other", Kind::Regular).await;
+        system.sync_all().await.unwrap();
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        assert!(matches!(find(&system, "t").await, Err(FileError::NoEntry)));
+        assert_eq!(list(&system, Node::live(FileId::ROOT), 10).await, ["other"]);
+        let root = system.attributes(Node::live(FileId::ROOT)).await.unwrap();
+        assert_eq!((root.size, root.links), (1, 2));
+        assert!(matches!(system.batch_remove(FileId::ROOT, b"t").await, Err(FileError::NoEntry)));
+        // What is no directory goes as ever.
+        system.batch_remove(FileId::ROOT, b"other").await.unwrap();
+        assert!(system.removing() > 0);
+    });
+    finish(&machine, &system);
+    assert_eq!(inodes(&machine, &system), none);
+    machine.run(system.close()).unwrap();
+}
+
+#[test]
+fn a_power_cut_at_any_moment_leaves_a_tree_or_none_and_nothing_in_the_end() {
+    let mut seen = [0, 0];
+    for cut in 0.. {
+        let machine = Machine::new(600 + cut);
+        let system = machine.open();
+        let none = inodes(&machine, &system);
+        machine.run(async {
+            tree(&system, "t", 3, 20).await;
+            let shared = find(&system, "t/d/f1").await.unwrap().file;
+            system.link(shared, FileId::ROOT, b"kept").await.unwrap();
+            system.sync_all().await.unwrap();
+        });
+        machine.world.cut_power_at(machine.world.operations() + cut);
+        let done = machine.world.run_until(async {
+            system.batch_remove(FileId::ROOT, b"t").await?;
+            system.sync(FileId::ROOT).await?;
+            system.commit().await?;
+            system.finish_removals().await?;
+            system.commit().await?;
+            system.reclaim(&Reclaim::default()).await.map(|_| ())
+        });
+        let is_done = matches!(done, Ok(Ok(())));
+        drop(system);
+        machine.world.restart();
+        let system = machine.open();
+        let is_there = machine.run(async {
+            assert!(read_all(&system, find(&system, "kept").await.unwrap()).await == pattern(3000, 21));
+            find(&system, "t").await.is_ok()
+        });
+        assert!(!is_there || !is_done);
+        seen[usize::from(is_there)] += 1;
+        machine.check(&system);
+        if !is_there {
+            finish(&machine, &system);
+            assert_eq!(inodes(&machine, &system), none + 1, "cut at {cut}");
+            let kept = machine.run(async { system.attributes(find(&system, "kept").await.unwrap()).await.unwrap() });
+            assert_eq!(kept.links, 1);
+        }
+        if is_done {
+            break;
+        }
+    }
+    assert!(seen[0] > 3 && seen[1] > 1, "{seen:?}");
+}
+
+#[test]
+fn what_is_open_or_has_a_name_elsewhere_stays_and_nothing_new_is_made() {
+    let machine = Machine::new(61);
+    let mut system = machine.open();
+    let none = inodes(&machine, &system);
+    machine.run(async {
+        let top = tree(&system, "t", 3, 3).await;
+        let deep = find(&system, "t/d/d").await.unwrap();
+        let open = find(&system, "t/d/f0").await.unwrap();
+        let linked = find(&system, "t/d/d/f2").await.unwrap();
+        system.link(linked.file, FileId::ROOT, b"linked").await.unwrap();
+        [Node::live(top), deep, open].iter().for_each(|node| system.retain(*node));
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        for directory in [top, deep.file] {
+            let made = system.create_file(directory, b"x", &new(Kind::Regular)).await;
+            assert!(matches!(made, Err(FileError::NoEntry)), "{made:?}");
+            let unnamed = system.create_unnamed(directory, &new(Kind::Regular)).await;
+            assert!(matches!(unnamed, Err(FileError::NoEntry)));
+            let link = system.link(linked.file, directory, b"x").await;
+            assert!(matches!(link, Err(FileError::NoEntry)));
+            let moved = system.rename(FileId::ROOT, b"linked", directory, b"x", RenameMode::Replace).await;
+            assert!(matches!(moved, Err(FileError::NoEntry)));
+            let out = system.rename(directory, b"f0", FileId::ROOT, b"x", RenameMode::Replace).await;
+            assert!(matches!(out, Err(FileError::NoEntry)));
+        }
+        // Elsewhere everything goes on.
+        create(&system, FileId::ROOT, "t", Kind::Directory).await;
+        system.write(open.file, 0, b"still", false).await.unwrap();
+        system.set_xattr(open.file, b"user.a", b"b", XattrMode::Set, false).await.unwrap();
+        system.finish_removals().await.unwrap();
+        assert_eq!(read_all(&system, open).await[..5], *b"still");
+        for node in [Node::live(top), deep] {
+            let gone = system.attributes(node).await.unwrap();
+            assert_eq!((gone.links, gone.size), (0, 0));
+            assert!(list(&system, node, 10).await.is_empty());
+            let made = system.create_file(node.file, b"x", &new(Kind::Regular)).await;
+            assert!(matches!(made, Err(FileError::NoEntry)));
+        }
+        for node in [Node::live(top), deep, open] {
+            system.forget(node, 1).await.unwrap();
+            assert!(matches!(system.attributes(node).await, Err(FileError::NoEntry)));
+        }
+        assert_eq!(system.attributes(linked).await.unwrap().links, 1);
+    });
+    assert_eq!(inodes(&machine, &system), none + 2);
+    // Who closes before the turn of the tree has come leaves it to the remover; a crash does the same.
+    machine.run(async {
+        let top = tree(&system, "again", 3, 3).await;
+        system.retain(Node::live(top));
+        system.batch_remove(FileId::ROOT, b"again").await.unwrap();
+        system.forget(Node::live(top), 1).await.unwrap();
+        system.sync_all().await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    finish(&machine, &system);
+    assert_eq!(inodes(&machine, &system), none + 2);
+}
+
+#[test]
+fn snapshots_and_clones_keep_theirs_and_a_clone_goes_whole() {
+    let machine = Machine::new(62);
+    let mut system = machine.open();
+    machine.run(async {
+        tree(&system, "t", 4, 10).await;
+        system.snapshot("before").await.unwrap();
+        system.clone_tree(find(&system, "t").await.unwrap(), FileId::ROOT, b"clone").await.unwrap();
+        let outer = create(&system, FileId::ROOT, "outer", Kind::Directory).await.file;
+        system.clone_tree(find(&system, "t").await.unwrap(), outer, b"inner").await.unwrap();
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        system.finish_removals().await.unwrap();
+        for top in [".snapshots/before/t", "clone", "outer/inner"] {
+            let file = find(&system, &format!("{top}/d/d/f3")).await.unwrap();
+            assert!(read_all(&system, file).await == pattern(3000, 23), "{top}");
+        }
+    });
+    machine.check(&system);
+    machine.run(async {
+        // A clone in a clone has to be looked for; the others end as they are.
+        let clone = find(&system, "clone/d").await.unwrap().file;
+        system.clone_tree(find(&system, "outer/inner/d").await.unwrap(), clone, b"nested").await.unwrap();
+        let held = find(&system, "clone").await.unwrap();
+        system.retain(held);
+        let open = find(&system, "outer/inner/d/f1").await.unwrap();
+        system.retain(open);
+        assert_eq!(system.clones(), 3);
+        system.batch_remove(FileId::ROOT, b"clone").await.unwrap();
+        system.batch_remove(FileId::ROOT, b"outer").await.unwrap();
+        system.finish_removals().await.unwrap();
+        system.commit().await.unwrap();
+        assert!(read_all(&system, open).await == pattern(3000, 11));
+        let inside = system.inode(open).await.unwrap().state.lock().attributes.parent;
+        assert!(inside == FileId::NONE);
+        system.forget(open, 1).await.unwrap();
+        assert_eq!(system.attributes(held).await.unwrap().size, 0);
+        system.forget(held, 1).await.unwrap();
+        create(&system, FileId::ROOT, "last", Kind::Regular).await;
+        // The access time of what was open, too.
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        assert_eq!(system.branches.lock().len(), 0);
+    });
+    machine.check(&system);
+    system = machine.power_cycle(system);
+    machine.run(async {
+        assert_eq!(list(&system, Node::live(FileId::ROOT), 10).await, ["last"]);
+        assert_eq!(system.branches.lock().len(), 0);
+        let kept = find(&system, ".snapshots/before/t/d/f2").await.unwrap();
+        assert!(read_all(&system, kept).await == pattern(3000, 12));
+    });
+    machine.check(&system);
+}
+
+/// Names by the thousand, some of which come while the tree goes: and it is found again after a crash in the middle.
+#[test]
+fn a_large_directory_goes_in_many_frames() {
+    let options = Options { inodes_max: 100, uncommitted_files_max: 300, ..Options::default() };
+    let machine = Machine::with(63, 1 << 30, options);
+    let mut system = machine.open();
+    let none = inodes(&machine, &system);
+    machine.run(async {
+        let top = create(&system, FileId::ROOT, "t", Kind::Directory).await.file;
+        for number in 0..3000 {
+            let kind = if number % 3 == 0 { Kind::Directory } else { Kind::Regular };
+            let made = create(&system, top, &format!("n{number}"), kind).await.file;
+            if number % 6 == 0 {
+                create(&system, made, "below", Kind::Fifo).await;
+            }
+        }
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        system.sync(FileId::ROOT).await.unwrap();
+    });
+    let mut rounds = 0;
+    while machine.run(async {
+        system.platform.tasks.sleep(std::time::Duration::from_micros(300)).await;
+        system.sync(FileId::ROOT).await.unwrap();
+        system.removing() > 0
+    }) {
+        rounds += 1;
+        machine.check(&system);
+        system = machine.power_cycle(system);
+    }
+    assert!(rounds > 1, "{rounds}");
+    assert_eq!(inodes(&machine, &system), none);
+    assert!(system.roots.lock().orphans == crate::format::Root::Empty);
+}
+
+#[test]
+fn a_full_disk_gets_the_room_of_a_tree_when_somebody_needs_it() {
+    let machine = Machine::with(64, 80 << 20, Options { dirty_bytes_max: 8 << 20, ..Options::default() });
+    let system = machine.open();
+    machine.run(async {
+        let fill = async |name: &str| {
+            let top = create(&system, FileId::ROOT, name, Kind::Directory).await.file;
+            let mut number = 0;
+            loop {
+                let Ok(made) = system.create_file(top, format!("{number}").as_bytes(), &new(Kind::Regular)).await
+                else {
+                    break number;
+                };
+                let content = pattern(1 << 20, number + 100 * name.len() as u64);
+                if system.write(made.file, 0, &content, false).await.is_err() {
+                    break number;
+                }
+                number += 1;
+            }
+        };
+        let first = fill("t").await;
+        assert!(first > 10, "{first}");
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        let second = fill("other").await;
+        assert!(second + 4 > first, "{second} after {first}");
+    });
+    machine.check(&system);
+}
+
+#[test]
+fn a_repair_finishes_what_was_removed_and_finds_nothing_again() {
+    let machine = Machine::new(65);
+    let system = machine.open();
+    machine.run(async {
+        tree(&system, "t", 3, 5).await;
+        create(&system, FileId::ROOT, "kept", Kind::Regular).await;
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        system.repair_files(false, (0, 0)).await.unwrap();
+        assert_eq!(list(&system, Node::live(FileId::ROOT), 10).await, ["kept"]);
+        assert_eq!(system.removing(), 0);
+    });
+    machine.check(&system);
+}
