@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `failure`, `level` and `format`;
-//! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `parcel`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
+//! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `ordered`, `parcel`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
 //! `copies` and `members`, `mark` and `reclaim`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -49,6 +49,8 @@ mod store;
 
 mod reading;
 
+mod ordered;
+
 mod parcel;
 
 mod recover;
@@ -79,6 +81,7 @@ pub use level::{COPIES_MAX, Erasure, Resilience};
 pub use mark::Marks;
 pub use members::{DrainPlan, Gone};
 pub use options::Options;
+pub use ordered::{Got, Ordered, OrderedReport, OrderedRoom};
 pub use pace::{Pace, Share};
 pub use parcel::{Packing, Parcel};
 pub use platform::disk::Space;

@@ -176,37 +176,63 @@ impl Store {
         receive
     }
 
+    /// Whether memory has a chunk.
+    #[must_use]
+    pub fn is_cached(&self, address: &ChunkAddress) -> bool {
+        self.cache.has(address)
+    }
+
     /// Reads chunks that somebody is likely to want: those that lie together in a pack by one read. A guess: what cannot be found by a
     /// look-up, or read, is left to who wants it. Returns when the reading of the last has begun.
     pub async fn prefetch(self: &Arc<Store>, class: Class, addresses: &[ChunkAddress]) {
         for some in addresses.chunks(LOOKED_UP_TOGETHER) {
-            for run in self.runs_of(some) {
-                let stored = run.last().map_or(0, |(place, _)| stored_end(place)) - u64::from(run[0].0.offset);
-                let content: u64 = run.iter().map(|(place, _)| u64::from(place.raw)).sum();
-                // What a task costs beside them bounds the number of tasks.
-                let most = self.options.ahead_bytes_max;
-                let cost = u32::try_from(stored + content).unwrap_or(most).max(most / AHEAD_TASKS).min(most);
-                let Ok(permit) = Arc::clone(&self.ahead).acquire_many_owned(cost).await else { return };
-                // Only now: who wants one of them waits for nothing but the disk.
-                let claimed: Vec<_> = run
-                    .into_iter()
-                    .filter_map(|member| self.cache.claim(&member.1).map(|claim| (member, claim)))
-                    .collect();
-                if claimed.is_empty() {
-                    continue;
-                }
-                let store = Arc::clone(self);
-                self.platform.tasks.aside(Box::pin(async move {
-                    store.read_ahead(class, claimed).await;
-                    drop(store);
-                    drop(permit);
-                }));
-            }
+            self.prefetch_runs(class, self.runs_of(some, GAP_AHEAD_BYTES), &|| true).await;
         }
     }
 
-    /// Where chunks lie that are not cached, those that lie together in one group.
-    fn runs_of(&self, addresses: &[ChunkAddress]) -> Vec<Vec<(Place, ChunkAddress)>> {
+    /// The same, all of them by the order in which they lie, as long as that goes on.
+    pub async fn prefetch_in_order(
+        self: &Arc<Store>,
+        class: Class,
+        addresses: &[ChunkAddress],
+        goes_on: &(dyn Fn() -> bool + Sync),
+    ) {
+        self.prefetch_runs(class, self.runs_of(addresses, u64::from(self.options.gap_bytes)), goes_on).await;
+    }
+
+    async fn prefetch_runs(
+        self: &Arc<Store>,
+        class: Class,
+        runs: Vec<Vec<(Place, ChunkAddress)>>,
+        goes_on: &(dyn Fn() -> bool + Sync),
+    ) {
+        for run in runs {
+            let stored = run.last().map_or(0, |(place, _)| stored_end(place)) - u64::from(run[0].0.offset);
+            let content: u64 = run.iter().map(|(place, _)| u64::from(place.raw)).sum();
+            // What a task costs beside them bounds the number of tasks.
+            let most = self.options.ahead_bytes_max;
+            let cost = u32::try_from(stored + content).unwrap_or(most).max(most / AHEAD_TASKS).min(most);
+            let Ok(permit) = Arc::clone(&self.ahead).acquire_many_owned(cost).await else { return };
+            if !goes_on() {
+                return;
+            }
+            // Only now: who wants one of them waits for nothing but the disk.
+            let claimed: Vec<_> =
+                run.into_iter().filter_map(|member| self.cache.claim(&member.1).map(|claim| (member, claim))).collect();
+            if claimed.is_empty() {
+                continue;
+            }
+            let store = Arc::clone(self);
+            self.platform.tasks.aside(Box::pin(async move {
+                store.read_ahead(class, claimed).await;
+                drop(store);
+                drop(permit);
+            }));
+        }
+    }
+
+    /// Where chunks lie that are not cached, those that lie together, over gaps of so many bytes, in one group.
+    fn runs_of(&self, addresses: &[ChunkAddress], gap_bytes: u64) -> Vec<Vec<(Place, ChunkAddress)>> {
         let absent = addresses.iter().filter(|address| !self.cache.has(address));
         let place = |address: &ChunkAddress| {
             let place = self.packs.index.lookup(address, &self.counters).ok()??;
@@ -220,7 +246,8 @@ impl Store {
         for member in places {
             content += u64::from(member.0.raw);
             let is_next = |run: &Vec<(Place, ChunkAddress)>| {
-                content <= RUN_AHEAD_BYTES && is_of_run(&run[0].0, &run[run.len() - 1].0, &member.0, bytes_max)
+                content <= RUN_AHEAD_BYTES
+                    && is_of_run(&run[0].0, &run[run.len() - 1].0, &member.0, (bytes_max, gap_bytes))
             };
             match runs.last_mut().filter(|run| is_next(run)) {
                 Some(run) => run.push(member),
@@ -356,11 +383,11 @@ fn is_silence(error: &StoreError) -> bool {
     matches!(error, StoreError::Disk(error) if error.kind == DiskErrorKind::Silent)
 }
 
-/// Whether a place is read with those from `first` to `last`, together no more than `bytes_max`.
-fn is_of_run(first: &Place, last: &Place, place: &Place, bytes_max: u64) -> bool {
+/// Whether a place is read with those from `first` to `last`, together no more than so many bytes, over no larger gap.
+fn is_of_run(first: &Place, last: &Place, place: &Place, (bytes_max, gap_bytes): (u64, u64)) -> bool {
     place.pack == first.pack
         && stored_end(place).saturating_sub(u64::from(first.offset)) <= bytes_max
-        && u64::from(place.offset).saturating_sub(stored_end(last)) <= GAP_AHEAD_BYTES
+        && u64::from(place.offset).saturating_sub(stored_end(last)) <= gap_bytes
 }
 
 fn stored_end(place: &Place) -> u64 {

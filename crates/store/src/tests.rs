@@ -11,6 +11,7 @@
 //! - `levels`: what asks for more or fewer copies than the rest
 //! - `members`: disks come and go while the node works
 //! - `hostile`: a structure lies, with a checksum that is right
+//! - `ordered`: masses of chunks in the order in which they lie
 //! - `parcels`: chunks on their way to another node
 //! - `parts`: parts of chunks, read and verified by themselves
 //! - `reclaim`: what nobody needs goes, what somebody needs stays
@@ -29,6 +30,7 @@ mod levels;
 mod life;
 mod members;
 mod open;
+mod ordered;
 mod parcels;
 mod parts;
 mod reclaim;
@@ -51,6 +53,7 @@ pub(crate) fn options() -> Options {
         cache_bytes: 64 << 10,
         cache_weights: crate::Weights::WEIGHTED,
         ahead_bytes_max: 1 << 20,
+        gap_bytes: 128 << 10,
         put_bytes_max: 8 << 20,
         index_cache_bytes: 256 << 10,
         pack_bytes: 0,

@@ -73,6 +73,25 @@ impl Packs {
         (if pieces.all(is_there) { Source::Lying } else { Source::Made }, DiskSet::NONE)
     }
 
+    /// On which disk each of some chunks of a pack is read first; of fragments the one where it begins. `None`: nobody knows.
+    pub(crate) fn disks_of<'a>(&self, pack: u64, places: impl Iterator<Item = &'a Place>) -> Vec<Option<usize>> {
+        let known = self.place_of(pack).ok().filter(|known| !known.places().is_empty());
+        let disk_of = |known: &PackKnown, place: &Place| {
+            let range = 0..ChunkHeader::BYTES + place.stored as usize;
+            match (self.first_source(known, place, &range).0, known.fragments()) {
+                (Source::Whole(disk), _) => Some(disk),
+                (Source::Lying, Some(fragments)) => {
+                    let start = u64::from(place.offset);
+                    let (index, _) = fragments.cut.pieces(start..start + range.len() as u64).next()?;
+                    self.lies_well(pack, fragments, index)
+                }
+                // It is made of what lies on several.
+                (_, fragments) => fragments?.disks().first(),
+            }
+        };
+        places.map(|place| disk_of(known.as_ref()?, place)).collect()
+    }
+
     /// A disk that has a fragment, as far as anybody knows a good one.
     fn lies_well(&self, pack: u64, fragments: &Fragments, index: usize) -> Option<usize> {
         let suspect = self.suspect_on(pack);
