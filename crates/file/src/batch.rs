@@ -6,6 +6,8 @@
 //! - `write`: one frame makes all of it
 //! - `stat`, `walk`: attributes of many files, and of all below a directory
 //! - `remove`: a tree is gone at once, and what it had behind
+//! - `order`, `read`: content of many files, in the order in which it lies
+//! - `ahead`: the same for who reads the files of a directory one by one
 //!
 //! Not here: who asks for it (`node`).
 
@@ -21,5 +23,12 @@ mod stat;
 mod remove;
 mod walk;
 
+mod order;
+
+mod read;
+
+mod ahead;
+
+pub use read::{BatchRead, BatchReadReport, BatchSink, Taken};
 pub use unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
 pub use walk::{WalkTell, Walked};

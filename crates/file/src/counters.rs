@@ -22,6 +22,13 @@ base::metrics! {
     batch_write: Histogram, Seconds, "a unit of a batch is written: admitted, stored, settled, recorded";
     batch_entries: Counter, Count, "entries that units of batches wrote";
     batch_bytes: Counter, Bytes, "bytes of content that units of batches wrote";
+    batch_read: Histogram, Seconds, "a batch of files is read, with what its caller takes to take it";
+    batch_read_files: Counter, Count, "files that batches read";
+    batch_read_bytes: Counter, Bytes, "bytes of content that batches read";
+    batch_rereads: Counter, Count, "times that a batch read a file again because it had changed";
+    siblings_ahead: Counter, Count, "small files read ahead of who reads the files of a directory";
+    siblings_used: Counter, Count, "such files that were read later";
+    siblings_wasted: Counter, Count, "such files that nobody read before their directory was given up or forgotten";
     batch_stats: Counter, Count, "attributes that walks and batches took from catalogs, without loading the inode";
     removing_trees: Counter, Count, "directories that were removed with everything below them in one go";
     removing_entries: Counter, Count, "names that went behind, in such directories";

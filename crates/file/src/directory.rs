@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base::codec::{Reader, Writer};
 use base::id::FileId;
@@ -114,7 +115,9 @@ impl FileSystem {
         let slots = self.slots(&directory, name).await?;
         let (_, entry) = slots.find(name).ok_or(FileError::NoEntry)?;
         let node = Node { view: parent.view, file: entry.file };
-        Ok((node, self.attributes(node).await?))
+        let attributes = self.attributes(node).await?;
+        self.note_seen(parent, &[node]);
+        Ok((node, attributes))
     }
 
     /// Refuses a directory in a tree that was removed, whose turn has not come yet: as if it had (I-127).
@@ -207,10 +210,21 @@ impl FileSystem {
 
     /// Brings the inodes of listed entries into memory together, for whoever asks for their attributes next. Files of one directory
     /// are neighbours in the catalog (`ID_RUN`), so this is much cheaper than one after the other.
-    pub async fn load_listed(&self, listed: &[Node]) {
+    pub async fn load_listed(&self, directory: Node, listed: &[Node]) {
         let Some(first) = listed.first() else { return };
         let files: Vec<FileId> = listed.iter().filter(|node| node.view == first.view).map(|node| node.file).collect();
         self.load_neighbours(first.view, &files).await;
+        self.note_seen(directory, listed);
+    }
+
+    /// Notes where files were found: whoever reads some of a directory may want the others.
+    fn note_seen(&self, directory: Node, found: &[Node]) {
+        if !self.siblings.is_on() {
+            return;
+        }
+        for inode in found.iter().filter_map(|node| self.table.find(*node)) {
+            inode.seen_in.store(directory.file.number, Ordering::Relaxed);
+        }
     }
 
     /// Entries in `(after, end]`, in order, and that end, which is `u64::MAX` when nothing follows.

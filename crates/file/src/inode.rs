@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use base::id::{FileId, Version};
 use base::interval::IntervalMap;
@@ -38,6 +39,8 @@ pub(crate) struct Inode {
     /// After `operation`.
     pub(crate) flush: Arc<tokio::sync::Mutex<()>>,
     pub(crate) state: Mutex<State>,
+    /// The number of the directory that it was found in last; 0: nobody knows.
+    pub(crate) seen_in: AtomicU64,
 }
 
 /// Journaled changes that the committed tree does not have yet.
@@ -168,6 +171,7 @@ impl Inode {
             operation: tokio::sync::Mutex::new(()),
             flush: Arc::default(),
             state: Mutex::new(state),
+            seen_in: AtomicU64::new(0),
         }
     }
 }

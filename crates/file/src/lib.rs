@@ -40,6 +40,7 @@ mod receipts;
 mod references;
 mod removals;
 mod room;
+mod siblings;
 mod table;
 
 mod system;
@@ -91,7 +92,10 @@ mod tests;
 
 pub use attribute::XattrMode;
 pub use attributes::{AttributeChange, Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, SET_UID, TimeChange, View};
-pub use batch::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport, WalkTell, Walked};
+pub use batch::{
+    BatchBudget, BatchContent, BatchEntry, BatchRead, BatchReadReport, BatchSink, BatchWrite, BatchWriteReport, Taken,
+    WalkTell, Walked,
+};
 pub use check::FilesReport;
 pub use directory::DirectoryEntry;
 pub use failure::FileError;
@@ -106,8 +110,8 @@ pub use status::{Description, Space, Status, metrics};
 pub use store::Options as StoreOptions;
 pub use store::{
     COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Domain, DrainPlan,
-    Erasure, Gone, Health, Problem, ReclaimReport, RecoveryReport, Remedy, Resilience, ScrubStatus, Share, StoreError,
-    StoreStatus, Weights, are_free,
+    Erasure, Gone, Health, OrderedReport, Problem, ReclaimReport, RecoveryReport, Remedy, Resilience, ScrubStatus,
+    Share, StoreError, StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use transfer::{Received, Receiving, Sending, Sent, TransferError};

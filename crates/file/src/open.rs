@@ -25,7 +25,7 @@ use crate::failure::{FileError, is_loss};
 use crate::format::{BranchValue, Change, Record, Root, Roots, Xattrs, decode_record};
 use crate::inode::Inode;
 use crate::namespace::has_entries;
-use crate::system::{FileSystem, Options, RECEIVES_MAX, SENDS_MAX, Transaction, corrupt, untrue};
+use crate::system::{FileSystem, Options, RECEIVES_MAX, SENDS_MAX, Transaction, batch_units, corrupt, untrue};
 use crate::tree::Gap;
 
 /// Flusher, committer, reclaimer, mender, scrubber, remover.
@@ -167,6 +167,8 @@ impl FileSystem {
         for (places, most) in [(&self.sends, SENDS_MAX), (&self.receives, RECEIVES_MAX)] {
             places.acquire_many(most).await.expect("never closed").forget();
         }
+        let batches = batch_units(self.options.batch_bytes_max);
+        self.batches.acquire_many(batches).await.expect("never closed").forget();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
         let flushed = self.sync_all().await;

@@ -88,6 +88,9 @@ impl FileSystem {
             (count, state.attributes.size, state.base.tree.clone(), settled, gaps)
         };
         let is_settled = !gaps.is_empty() || !settled.is_empty();
+        if is_settled && offset == 0 {
+            self.read_siblings_ahead(node, &inode, size);
+        }
         let is_jump = is_settled && self.read_ahead(node, &inode, offset..offset + count as u64, size);
         for gap in gaps {
             for (range, extent) in self.base_extents(&tree, gap.clone(), usize::MAX).await?.0 {

@@ -32,6 +32,7 @@ use crate::receipts::Receipts;
 use crate::references::References;
 use crate::removals::Removals;
 use crate::room::{self, Buffer, CHANGED, FILES, LOGGED, Records};
+use crate::siblings::Siblings;
 use crate::table::Table;
 use crate::tree::{Gap, Trees};
 
@@ -72,6 +73,11 @@ pub struct Options {
     pub access_times: bool,
     /// File content that is read ahead of one reader at most, in bytes; 0: nothing is.
     pub read_ahead_bytes_max: u64,
+    /// Content of small files that is read ahead of who reads the files of a directory, in bytes, and no more than an eighth of the cache; 0:
+    /// nothing is.
+    pub directory_ahead_bytes_max: u64,
+    /// Memory that batches take which are read, all together; who comes then waits.
+    pub batch_bytes_max: u64,
     /// What reclaim and scrub take of the time while nobody waits for them.
     pub background_share: Share,
     /// What bringing packs onto as many disks as they should be on takes of the time.
@@ -99,6 +105,8 @@ impl Default for Options {
             inline_bytes_max: 64 << 10,
             access_times: true,
             read_ahead_bytes_max: 8 << 20,
+            directory_ahead_bytes_max: 32 << 20,
+            batch_bytes_max: 256 << 20,
             background_share: Share::DEFAULT,
             repair_share: Share::FULL,
             scrub_interval: Duration::from_secs(28 * 24 * 3600),
@@ -116,6 +124,14 @@ pub(crate) const PREFETCHERS: usize = 16;
 pub(crate) struct Pruning {
     pub(crate) branch: u32,
     pub(crate) changed: BTreeSet<u64>,
+}
+
+/// The least memory of a batch that is read: a few chunks.
+pub(crate) const BATCH_BYTES_MIN: u64 = 4 << 20;
+
+/// Memory in the units in which such batches wait for it.
+pub(crate) fn batch_units(bytes: u64) -> u32 {
+    u32::try_from(bytes.max(BATCH_BYTES_MIN) >> 10).unwrap_or(u32::MAX)
 }
 
 /// Snapshots that are sent at a time at most, each with sets of addresses, and received, each with a few MiB.
@@ -151,6 +167,8 @@ pub struct FileSystem {
     /// Places for those who send, and who receive; the end waits for them.
     pub(crate) sends: tokio::sync::Semaphore,
     pub(crate) receives: tokio::sync::Semaphore,
+    /// Memory for batches that are read, in KiB; the end waits for them.
+    pub(crate) batches: tokio::sync::Semaphore,
     /// Inodes with records since the last commit barrier.
     pub(crate) touched: Mutex<InodeSet>,
     /// How many they are, and how many a commit has in hand.
@@ -203,6 +221,7 @@ pub struct FileSystem {
     pub(crate) is_stopping: AtomicBool,
     pub(crate) stopped: tokio::sync::Semaphore,
     pub(crate) readers: Readers,
+    pub(crate) siblings: Siblings,
     /// For tasks that nobody waits for. Each of those holds a permit until it has dropped what it made of this.
     pub(crate) me: Weak<FileSystem>,
     pub(crate) prefetchers: Arc<tokio::sync::Semaphore>,
@@ -243,6 +262,8 @@ impl FileSystem {
             buffer: room::buffer(options.dirty_bytes_max, options.unlogged_files_max),
             records: room::records(options.commit_journal_bytes, options.uncommitted_files_max),
             readers: Readers::new(options.read_ahead_bytes_max),
+            siblings: Siblings::new(options.directory_ahead_bytes_max.min(options.store.cache_bytes / 8)),
+            batches: tokio::sync::Semaphore::new(batch_units(options.batch_bytes_max) as usize),
             me: me.clone(),
             prefetchers: Arc::new(tokio::sync::Semaphore::new(PREFETCHERS)),
             options,

@@ -78,6 +78,8 @@ pub struct Config {
     pub read_ahead_bytes: u64,
     /// How far we read ahead of the kernel, and of who reads past its cache.
     pub prefetch_bytes: u64,
+    /// How much of small files is read ahead of who reads the files of a directory.
+    pub prefetch_directory_bytes: u64,
     /// Whether nodes of trees stay in memory longer than file content.
     pub weighs_cache: bool,
     /// How long the kernel may keep attributes and names.
@@ -108,6 +110,7 @@ impl Default for Config {
             request_bytes: None,
             read_ahead_bytes: 0,
             prefetch_bytes: 0,
+            prefetch_directory_bytes: 0,
             weighs_cache: true,
             cache_time: Duration::ZERO,
             log_level: tracing::Level::INFO,
@@ -214,6 +217,13 @@ const KEYS: &[Key] = &[
         default: "8 MiB",
         help: "How far file content is read ahead of who reads a file in order, backwards or in equal steps, where the memory budget\nleaves room for it. Nodes of trees are read four times as far ahead. 0 is not at all.",
         set: |config, text| size(text, 0, 256 << 20).map(|bytes| config.prefetch_bytes = bytes),
+    },
+    Key {
+        section: "read",
+        name: "prefetch_directory",
+        default: "32 MiB",
+        help: "How much of a directory's small files is read ahead of who reads them one by one, in the order in which they lie on\nthe disks, where the memory budget leaves room for it. 0 is not at all.",
+        set: |config, text| size(text, 0, 256 << 20).map(|bytes| config.prefetch_directory_bytes = bytes),
     },
     Key {
         section: "read",

@@ -117,6 +117,8 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     options.store.cache_weights = if config.weighs_cache { Weights::WEIGHTED } else { Weights::EQUAL };
     // What one reader has ahead of it fits the cache with that of others.
     options.read_ahead_bytes_max = config.prefetch_bytes.min(options.store.cache_bytes / 4);
+    options.directory_ahead_bytes_max = config.prefetch_directory_bytes;
+    options.batch_bytes_max = (shared / 12).min(256 << 20);
     options.store.put_bytes_max = GROUPS_AT_A_TIME * (options.group_bytes + file::CUT_BYTES_MAX) as u64;
     options.store.ahead_bytes_max = count(shared / 24, 1).min(8 << 20) as u32;
     options.store.index_cache_bytes = shared / 12;

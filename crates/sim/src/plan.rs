@@ -237,6 +237,8 @@ impl Plan {
             inline_bytes_max: random.pick(&[0, 4 << 10, 64 << 10]),
             access_times: random.one_in(2),
             read_ahead_bytes_max: 0,
+            directory_ahead_bytes_max: 0,
+            batch_bytes_max: 8 << 20,
             background_share: Share::DEFAULT,
             scrub_interval: Duration::from_secs(3600),
             repair_share: Share::DEFAULT,
@@ -264,6 +266,7 @@ impl Plan {
         // By what was drawn already: the plans of known seeds stay as they are.
         if options.access_times {
             options.read_ahead_bytes_max = 256 << 10;
+            options.directory_ahead_bytes_max = 1 << 20;
         }
         if options.store.compression == Compression::None {
             options.store.cache_weights = Weights::EQUAL;

@@ -42,7 +42,7 @@ struct Listed {
 }
 
 /// Its cookie, file and name.
-type Named = (u64, Node, Box<[u8]>);
+pub(super) type Named = (u64, Node, Box<[u8]>);
 
 /// A directory on the way.
 struct Level {
@@ -192,7 +192,11 @@ impl FileSystem {
     }
 
     /// The same without attributes.
-    async fn list_names(&self, node: Node, after: u64) -> Result<(Vec<Named>, Option<u64>), (FileError, Option<u64>)> {
+    pub(super) async fn list_names(
+        &self,
+        node: Node,
+        after: u64,
+    ) -> Result<(Vec<Named>, Option<u64>), (FileError, Option<u64>)> {
         if node == Node::live(SNAPSHOTS) {
             let listed = self.list_snapshots(after).into_iter();
             return Ok((listed.map(|entry| (entry.cookie, entry.node, entry.name[..].into())).collect(), None));

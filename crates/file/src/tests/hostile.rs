@@ -410,7 +410,7 @@ async fn look_around(system: &FileSystem, root: Node) -> Vec<Node> {
             assert!(last.cookie > after, "a listing goes forward");
             after = last.cookie;
             let nodes: Vec<Node> = entries.iter().map(|entry| entry.node).collect();
-            system.load_listed(&nodes).await;
+            system.load_listed(directory, &nodes).await;
             for entry in entries {
                 let _ = system.lookup(directory, &entry.name).await;
                 if !found.contains(&entry.node) && found.len() < VISITS_MAX {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::hash::GROUP_BYTES;
 use base::id::FileId;
-use platform::sim::Faults;
+use platform::sim::{Faults, Platter};
 use store::Weights;
 
 use super::content::pattern;
@@ -134,5 +134,83 @@ fn streams_backwards_and_in_steps_are_read_ahead_and_random_ones_pay_nothing() {
         } else {
             assert!(with.time <= without.time * 11 / 10, "{name}");
         }
+    }
+}
+
+/// Directories of so many small files, written in an order of its own, and their nodes by directory in another.
+fn small_files(directories: u64, files: u64) -> (Machine, Vec<Vec<(FileId, String)>>) {
+    let machine = Machine::with(22, 1 << 40, Options::default());
+    let system = machine.open();
+    let below = |bound: usize| machine.world.below(bound as u64) as usize;
+    let made = machine.run(async {
+        let (mut made, mut all) = (Vec::new(), Vec::new());
+        for directory in 0..directories {
+            let parent = create(&system, FileId::ROOT, &format!("d{directory}"), Kind::Directory).await.file;
+            let names: Vec<_> = (0..files).map(|file| (parent, format!("f{file}"))).collect();
+            for (parent, name) in &names {
+                all.push(create(&system, *parent, name, Kind::Regular).await.file);
+            }
+            made.push(names);
+        }
+        (1..all.len()).for_each(|last| all.swap(last, below(last + 1)));
+        for file in all {
+            system.write(file, 0, &pattern(4096, file.number), false).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        made
+    });
+    machine.run(system.close()).unwrap();
+    drop(system);
+    (machine, made)
+}
+
+/// Looks files up and reads them cold, one by one: the time, and how many were read ahead, used, and wasted.
+fn read_small(machine: &mut Machine, files: &[(FileId, String)], ahead_bytes: u64) -> (Duration, [u64; 3]) {
+    machine.options.directory_ahead_bytes_max = ahead_bytes;
+    machine.world.restart();
+    let system = machine.open();
+    machine.disk.set_platter(Platter::SAS_7200);
+    let clock = machine.world.platform().clock;
+    let begun = clock.elapsed();
+    machine.run(async {
+        for (parent, name) in files {
+            let (node, _) = system.lookup(Node::live(*parent), name.as_bytes()).await.unwrap();
+            assert!(super::read_all(&system, node).await == pattern(4096, node.file.number));
+        }
+    });
+    let time = clock.elapsed() - begun;
+    let counters = &system.counters;
+    let counts = [&counters.siblings_ahead, &counters.siblings_used, &counters.siblings_wasted];
+    let counts = counts.map(base::metric::Counter::value);
+    machine.run(system.close()).unwrap();
+    (time, counts)
+}
+
+#[test]
+fn who_reads_a_directory_one_by_one_in_any_order_has_it_read_ahead_in_the_disks_order() {
+    let (mut machine, directories) = small_files(4, 1500);
+    let mut files = directories[1].clone();
+    (1..files.len()).for_each(|last| files.swap(last, machine.world.below(last as u64 + 1) as usize));
+    let (without, none) = read_small(&mut machine, &files, 0);
+    let (with, [ahead, used, wasted]) = read_small(&mut machine, &files, 32 << 20);
+    eprintln!("1500 of 6000 files of 4 KiB: one by one {without:?}, read ahead {with:?}");
+    assert_eq!(none, [0; 3]);
+    assert!(with * 5 < without, "{with:?}, {without:?}");
+    assert!(ahead > 1400 && used > 1300 && wasted == 0, "{ahead} {used} {wasted}");
+}
+
+#[test]
+fn a_wrong_guess_at_a_directory_costs_little() {
+    let (mut machine, directories) = small_files(40, 200);
+    // Who takes three of each is no reader of directories, and who takes five is one as far as anybody knows.
+    for (take, believed) in [(3, 0), (5, 10)] {
+        let files: Vec<_> = directories.iter().flat_map(|files| files.iter().step_by(40).take(take).cloned()).collect();
+        let (without, _) = read_small(&mut machine, &files, 0);
+        let (with, [ahead, used, wasted]) = read_small(&mut machine, &files, 32 << 20);
+        eprintln!(
+            "{take} of 200 files: {without:?} without, {with:?} with; {ahead} ahead, {used} used, {wasted} wasted"
+        );
+        assert!(ahead <= believed * 200 && wasted <= ahead);
+        assert!(with <= without * 5 / 4, "{with:?}, {without:?}");
     }
 }

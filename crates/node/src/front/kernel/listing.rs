@@ -49,7 +49,7 @@ impl Kernel {
         // More than fit may come: whole nodes of the directory's tree do.
         let wanted: Vec<Node> =
             entries.iter().take(limit).filter(|entry| is_wanted(entry)).map(|entry| entry.node).collect();
-        self.system.load_listed(&wanted).await;
+        self.system.load_listed(directory, &wanted).await;
         for entry in &entries {
             let is_added = match is_wanted(entry) {
                 true => self.add_plus(&mut writer, directory, entry).await?,

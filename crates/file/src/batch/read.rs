@@ -1,0 +1,437 @@
+//! Reading many files (BFOr of BFO, MSST'19).
+//!
+//! 1. What do they want? The inodes of many are looked up together, past the table, then where their content lies.
+//! 2. All chunks are read in the order in which they lie ([`Store::read_in_order`]), and a file is handed out when the last of its chunks
+//!    came. Files are handed out one after the other, each whole.
+//!
+//! A batch whose list would not fit its memory goes in parts, each a pass over the disks. Read by themselves, after a part, are: large files, which
+//! are fast so; files with content that no chunk has yet; files that changed since 1 and those that lost a chunk meanwhile; and those
+//! that would have to be kept too long.
+//!
+//! I-122 The content of a file is of one moment of the batch, but for one that changes each time it is read and is larger than a window: chunks
+//!       never change, and whatever changed between 1 and handing it out is read again.
+//! I-123 While a batch waits for who takes the files it is not known to run (I-90). So a pass of reclaim may take a chunk that it has not read
+//!       yet, and no file has any more: it is absent then, and the file is looked up again (I-95).
+//! I-124 A batch takes no more memory than it reserved, whatever its size: for its list a quarter, and the rest for content.
+//!
+//! [`Store::read_in_order`]: store::Store::read_in_order
+//! Not here: names (`walk`), who may read what (`node`). Access times stay as they are.
+
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use base::id::Version;
+use bytes::Bytes;
+use store::{Class, OrderedReport, StoreError};
+
+use super::order::{Came, Part, Piece, Wanted};
+use super::stat::TOGETHER;
+use crate::attributes::{Attributes, Node, View};
+use crate::failure::FileError;
+use crate::format::{InodeValue, Root, Roots};
+use crate::inode::{State, cut};
+use crate::read::{Settled, expect_regular, gather};
+use crate::system::{BATCH_BYTES_MIN, FileSystem, batch_units, corrupt};
+
+/// What a file is read by at a time that is read by itself.
+const WINDOW_BYTES: u64 = 2 << 20;
+/// How often such a file is read because it changed meanwhile.
+const TRIES: usize = 3;
+/// Ready when there is room for more; `false`: nothing more is wanted.
+pub type Taken<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
+
+/// Who takes what a batch reads. Files come one after the other, in whatever order.
+pub trait BatchSink: Sync {
+    /// The content of a file comes next, all of it before that of another. If this comes a second time, the file has changed, and what came
+    /// of it before counts for nothing.
+    fn begin(&self, index: usize, attributes: &Attributes);
+    /// Content of that file, behind what came of it before. What lies in between, and behind the last of it up to the size, are zeroes.
+    fn piece(&self, index: usize, offset: u64, content: Bytes) -> Taken<'_>;
+    /// That was all of it; or why it cannot be read, all of it or the rest.
+    fn done(&self, index: usize, fate: Result<Attributes, FileError>);
+}
+
+/// How a batch is read.
+#[derive(Clone, Copy)]
+pub struct BatchRead<'a> {
+    /// Memory that it may take, in bytes.
+    pub memory: u64,
+    /// Who takes it.
+    pub sink: &'a dyn BatchSink,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchReadReport {
+    /// Files that were handed out whole.
+    pub files: u64,
+    /// Files that cannot be read.
+    pub failed: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Parts that it went in, each a pass over the disks.
+    pub parts: u64,
+    /// Files that were read by themselves, for whatever reason.
+    pub alone: u64,
+    /// Times that a file was read again because it had changed.
+    pub reread: u64,
+    /// What was read in the order in which it lies.
+    pub ordered: OrderedReport,
+    /// Whether every file has met its fate. `false`: nothing more was wanted, or the file system is being closed.
+    pub is_done: bool,
+}
+
+/// A batch on its way.
+struct Batch<'a> {
+    system: &'a FileSystem,
+    nodes: &'a [Node],
+    sink: &'a dyn BatchSink,
+    memory: u64,
+    report: BatchReadReport,
+}
+
+/// What is known of a file before its content is looked for.
+pub(super) enum Look {
+    /// It is as the tree says in the gaps, and as the journal does elsewhere.
+    Known {
+        attributes: Attributes,
+        version: Version,
+        tree: Root,
+        settled: Vec<Settled>,
+        gaps: Vec<Range<u64>>,
+    },
+    /// It is read by itself.
+    Alone,
+    Failed(FileError),
+}
+
+impl FileSystem {
+    /// Reads the content of many files, each as of one moment, in the order in which it lies on the disks. Whoever waits, waits for room
+    /// first: batches share `batch_bytes_max`.
+    pub async fn batch_read(&self, nodes: &[Node], how: &BatchRead<'_>) -> BatchReadReport {
+        let memory = how.memory.min(self.options.batch_bytes_max).max(BATCH_BYTES_MIN);
+        let _room = self.batches.acquire_many(batch_units(memory)).await.expect("never closed");
+        let _time = self.platform.clock.timer(&self.counters.batch_read);
+        let report = BatchReadReport::default();
+        let mut batch = Batch { system: self, nodes, sink: how.sink, memory, report };
+        batch.report.is_done = batch.run().await;
+        self.counters.batch_read_files.add(batch.report.files);
+        self.counters.batch_read_bytes.add(batch.report.bytes);
+        self.counters.batch_rereads.add(batch.report.reread);
+        batch.report
+    }
+}
+
+impl Batch<'_> {
+    /// Whether all of it was done.
+    async fn run(&mut self) -> bool {
+        // Files are in the order of their numbers mostly as they were made, and lie so.
+        let together = usize::try_from(self.memory / 32).expect("it is of memory");
+        for start in (0..self.nodes.len()).step_by(together) {
+            let end = self.nodes.len().min(start + together);
+            let mut indexes: Vec<u32> =
+                (start..end).map(|index| u32::try_from(index).expect("no list is so long")).collect();
+            indexes.sort_unstable_by_key(|index| self.nodes[*index as usize]);
+            let mut at = 0;
+            while at < indexes.len() {
+                let roots = self.system.roots.lock().clone();
+                let mut part = Part::default();
+                at += self.look_for(&indexes[at..], &mut part).await;
+                self.report.parts += 1;
+                if !self.read(part, &roots).await {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Phase 1: a part of some files, as many as its list may have. How many.
+    async fn look_for(&self, indexes: &[u32], part: &mut Part) -> usize {
+        let mut at = 0;
+        while at < indexes.len() && part.bytes() < self.memory / 4 {
+            let group = &indexes[at..indexes.len().min(at + TOGETHER)];
+            at += self.look_at(group, part).await;
+        }
+        at
+    }
+
+    async fn look_at(&self, group: &[u32], part: &mut Part) -> usize {
+        let nodes: Vec<Node> = group.iter().map(|index| self.nodes[*index as usize]).collect();
+        let _use = self.system.grace.enter(nodes[0].file.number);
+        let looks = self.system.look_together(&nodes, self.memory / 8).await;
+        self.system.read_trees_ahead(&looks).await;
+        for ((number, index), look) in group.iter().enumerate().zip(looks) {
+            if part.bytes() >= self.memory / 4 && number > 0 {
+                return number;
+            }
+            match look {
+                Look::Known { attributes, version, tree, mut settled, gaps } => {
+                    match self.system.settle_gaps(&tree, gaps, &mut settled).await {
+                        Ok(()) => part.add(*index, nodes[number], (attributes, version), settled),
+                        Err(error) => part.failed.push((*index, error)),
+                    }
+                }
+                Look::Alone => part.alone.push(*index),
+                Look::Failed(error) => part.failed.push((*index, error)),
+            }
+        }
+        group.len()
+    }
+
+    /// Phase 2. Whether it goes on.
+    async fn read(&mut self, mut part: Part, roots: &Arc<Roots>) -> bool {
+        let addresses = part.take_addresses();
+        let mut ordered = self.system.store.read_in_order(Class::Data, addresses, self.memory / 2);
+        while let Some(got) = ordered.next().await {
+            let came = part.came(got.number, got.content, got.room, self.memory / 4);
+            if let Came::Whole(file, pieces) = came
+                && !self.hand_out(&file, pieces, roots, &mut part.alone).await
+            {
+                return false;
+            }
+        }
+        self.report.ordered.add(&ordered.report());
+        for file in std::mem::take(&mut part.empty) {
+            if !self.hand_out(&file, Ok(Vec::new()), roots, &mut part.alone).await {
+                return false;
+            }
+        }
+        for (index, error) in std::mem::take(&mut part.failed) {
+            self.done(index, Err(error));
+        }
+        part.alone.sort_unstable();
+        for index in part.alone {
+            self.report.alone += 1;
+            if !self.read_alone(index).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Hands out a file whose content is there; or puts it to those that are read by themselves. Whether it goes on.
+    async fn hand_out(
+        &mut self,
+        file: &Wanted,
+        pieces: Result<Vec<Piece>, FileError>,
+        roots: &Arc<Roots>,
+        alone: &mut Vec<u32>,
+    ) -> bool {
+        let is_gone = matches!(pieces, Err(FileError::Store(StoreError::Absent { .. })));
+        if is_gone || !self.system.is_as_looked_at(file, roots).await {
+            self.report.reread += 1;
+            alone.push(file.index);
+            return true;
+        }
+        let pieces = match pieces {
+            Ok(pieces) => pieces,
+            Err(error) => {
+                self.done(file.index, Err(error));
+                return true;
+            }
+        };
+        self.sink.begin(file.index as usize, &file.attributes);
+        for Piece { offset, content, .. } in pieces {
+            if !self.give(file.index, offset, content).await {
+                return false;
+            }
+        }
+        self.done(file.index, Ok(file.attributes.clone()));
+        true
+    }
+
+    async fn give(&mut self, index: u32, offset: u64, content: Bytes) -> bool {
+        self.report.bytes += content.len() as u64;
+        self.sink.piece(index as usize, offset, content).await && !self.system.is_ending()
+    }
+
+    fn done(&mut self, index: u32, fate: Result<Attributes, FileError>) {
+        match fate {
+            Ok(_) => self.report.files += 1,
+            Err(_) => self.report.failed += 1,
+        }
+        self.sink.done(index as usize, fate);
+    }
+
+    /// Reads a file window by window, and again if it changed meanwhile. Whether the batch goes on.
+    async fn read_alone(&mut self, index: u32) -> bool {
+        let node = self.nodes[index as usize];
+        for further in (0..TRIES).rev() {
+            let before = match self.begin_alone(index, node).await {
+                Ok(attributes) => attributes,
+                Err(error) => {
+                    self.done(index, Err(error));
+                    return true;
+                }
+            };
+            match self.read_windows(index, node, before.size).await {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(error) => {
+                    self.done(index, Err(error));
+                    return true;
+                }
+            }
+            let is_same = |now: &Attributes| (now.size, now.changed) == (before.size, before.changed);
+            // Gone is what it is after this moment.
+            let is_same = self.system.attributes(node).await.map_or(true, |now| is_same(&now));
+            if is_same || further == 0 {
+                self.done(index, Ok(before));
+                return true;
+            }
+            self.report.reread += 1;
+        }
+        true
+    }
+
+    async fn begin_alone(&self, index: u32, node: Node) -> Result<Attributes, FileError> {
+        let attributes = self.system.attributes(node).await?;
+        expect_regular(&attributes)?;
+        self.sink.begin(index as usize, &attributes);
+        Ok(attributes)
+    }
+
+    async fn read_windows(&mut self, index: u32, node: Node, size: u64) -> Result<bool, FileError> {
+        let mut at = 0;
+        while at < size {
+            let window = at..size.min(at + WINDOW_BYTES);
+            let (ranges, end) = match size {
+                // By one read, and so of one moment.
+                0..=WINDOW_BYTES => (vec![window], size),
+                _ => {
+                    let inode = self.system.inode(node).await?;
+                    self.system.allocated_ranges(&inode, window).await?
+                }
+            };
+            for range in ranges {
+                if !self.read_range(index, node, range).await? {
+                    return Ok(false);
+                }
+            }
+            at = end.max(at + 1);
+        }
+        Ok(true)
+    }
+
+    async fn read_range(&mut self, index: u32, node: Node, range: Range<u64>) -> Result<bool, FileError> {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).expect("within a window")];
+        let count = self.system.read_noting(node, range.start, &mut bytes, false).await?;
+        bytes.truncate(count);
+        Ok(self.give(index, range.start, Bytes::from(bytes)).await)
+    }
+}
+
+impl FileSystem {
+    /// What is known of many files, by the order of their nodes (I-120). The caller is known to run.
+    pub(super) async fn look_together(&self, nodes: &[Node], large: u64) -> Vec<Look> {
+        let mut looks: Vec<Option<Look>> = nodes.iter().map(|node| self.look_in_table(*node, large)).collect();
+        let missing: Vec<usize> = (0..nodes.len()).filter(|number| looks[*number].is_none()).collect();
+        let roots = self.roots.lock().clone();
+        let branch = |number: &usize| (nodes[*number].view, nodes[*number].file.branch);
+        for group in missing.chunk_by(|a, b| branch(a) == branch(b)) {
+            let first = nodes[group[0]];
+            let Ok(catalog) = self.catalog(&roots, first.view, first.file.branch).await else { continue };
+            let numbers: Vec<u64> = group.iter().map(|number| nodes[*number].file.number).collect();
+            let mut tell = |at: usize, value: Option<&[u8]>| {
+                looks[group[at]] = value.map(|value| look_at_value(nodes[group[at]], value, large));
+            };
+            // What cannot be read so is left to who reads it by itself.
+            drop(self.trees.each(&catalog, &numbers, &mut tell).await);
+        }
+        looks.into_iter().map(|look| look.unwrap_or(Look::Alone)).collect()
+    }
+
+    fn look_in_table(&self, node: Node, large: u64) -> Option<Look> {
+        let inode = self.table.find(node)?;
+        let state = inode.state.lock();
+        Some(match expect_regular(&state.attributes) {
+            _ if state.is_gone => Look::Failed(FileError::NoEntry),
+            Err(error) => Look::Failed(error),
+            Ok(()) if has_bytes(&state) || state.attributes.size > large => Look::Alone,
+            Ok(()) => {
+                let mut gaps = gaps_of(state.attributes.size);
+                let settled = gather(&state, &mut gaps, &mut |_, _| ());
+                let (attributes, version) = (self.seen_attributes(&state), state.version);
+                Look::Known { attributes, version, tree: state.base.tree.clone(), settled, gaps }
+            }
+        })
+    }
+
+    /// Begins to read the top nodes of the trees that will be looked at.
+    pub(super) async fn read_trees_ahead(&self, looks: &[Look]) {
+        let top = |look: &Look| match look {
+            Look::Known { tree: Root::Node { address, .. }, gaps, .. } if !gaps.is_empty() => Some(*address),
+            _ => None,
+        };
+        let tops: Vec<_> = looks.iter().filter_map(top).collect();
+        if tops.len() > 1 {
+            self.store.prefetch(Class::Metadata, &tops).await;
+        }
+    }
+
+    /// Adds what the tree has in the gaps.
+    pub(super) async fn settle_gaps(
+        &self,
+        tree: &Root,
+        gaps: Vec<Range<u64>>,
+        settled: &mut Vec<Settled>,
+    ) -> Result<(), FileError> {
+        for gap in gaps {
+            for (range, extent) in self.base_extents(tree, gap.clone(), usize::MAX).await?.0 {
+                let inside = range.start.max(gap.start)..range.end.min(gap.end);
+                settled.push((inside.clone(), cut(&range, &extent, &inside)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a file is as it was when it was looked at, with these roots.
+    async fn is_as_looked_at(&self, file: &Wanted, roots: &Arc<Roots>) -> bool {
+        if file.node.view != View::LIVE {
+            return true;
+        }
+        let _use = self.grace.enter(file.node.file.number);
+        if let Some(inode) = self.table.find(file.node) {
+            let state = inode.state.lock();
+            return !state.is_gone && state.version == file.version && !state.has_unlogged();
+        }
+        let now = self.roots.lock().clone();
+        // What changed since, and is not in the table, was committed since.
+        Arc::ptr_eq(&now, roots) || self.is_catalogued_as(file, &now).await
+    }
+
+    async fn is_catalogued_as(&self, file: &Wanted, roots: &Roots) -> bool {
+        let Ok(catalog) = self.catalog(roots, View::LIVE, file.node.file.branch).await else { return false };
+        let value = self.load(&catalog, file.node.file).await;
+        value.is_ok_and(|value| value.is_some_and(|value| value.version == file.version))
+    }
+}
+
+/// Whether it has content that is in no chunk.
+fn has_bytes(state: &State) -> bool {
+    state.has_unlogged() || state.overlays().any(|overlay| !overlay.inlined.is_empty())
+}
+
+/// All of a file.
+fn gaps_of(size: u64) -> Vec<Range<u64>> {
+    if size > 0 { vec![0..size] } else { Vec::new() }
+}
+
+/// What a catalog has of a file.
+fn look_at_value(node: Node, value: &[u8], large: u64) -> Look {
+    let wrong = |error| corrupt("inode", format!("catalog entry of {}", node.file), error);
+    let InodeValue { attributes, version, base } = match InodeValue::decode(node.file, value).map_err(wrong) {
+        Ok(value) => value,
+        Err(error) => return Look::Failed(error),
+    };
+    match expect_regular(&attributes) {
+        Err(error) => Look::Failed(error),
+        Ok(()) if attributes.size > large => Look::Alone,
+        Ok(()) => {
+            let gaps = gaps_of(attributes.size);
+            Look::Known { attributes, version, tree: base.tree, settled: Vec::new(), gaps }
+        }
+    }
+}
