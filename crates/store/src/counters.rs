@@ -65,5 +65,6 @@ base::metrics! {
     fragments_written: Counter, Count, "fragments of packs written";
     fragment_bytes: Counter, Bytes, "bytes of those";
     reclaimed_bytes: Counter, Bytes, "bytes of packs that reclaim gave back";
+    rewritten_bytes: Counter, Bytes, "bytes of chunks that were written again, next to each other";
     reclaim_copied_bytes: Counter, Bytes, "bytes that reclaim copied to other packs";
 }

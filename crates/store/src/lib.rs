@@ -10,7 +10,7 @@
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `failure`, `level` and `format`;
 //! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `ordered`, `parcel`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
-//! `copies` and `members`, `mark` and `reclaim`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
+//! `copies` and `members`, `mark` and `reclaim`, `rewrite`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
 #![forbid(unsafe_code)]
@@ -64,6 +64,7 @@ mod mark;
 mod members;
 mod reclaim;
 mod repair;
+mod rewrite;
 mod scrub;
 mod status;
 
@@ -89,6 +90,7 @@ pub use pool::Health;
 pub use reclaim::{ReclaimReport, Sweep};
 pub use recover::{Recovered, RecoveryReport};
 pub use remedy::Remedy;
+pub use rewrite::Scatter;
 pub use scrub::{ScrubPlan, ScrubReport, ScrubStatus};
 pub use status::{ClassStatus, CutStatus, DiskStatus, MissingStatus, StoreStatus};
 pub use store::{Room, Store};

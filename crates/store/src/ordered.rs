@@ -30,7 +30,7 @@ use crate::format::{ChunkHeader, Class, Place};
 use crate::store::Store;
 
 /// Bytes of a run at most, and of the content in it: a rotating disk gives most of its speed at this length.
-const RUN_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const RUN_BYTES_MAX: u64 = 1 << 20;
 const CONTENT_BYTES_MAX: u64 = 4 << 20;
 /// Bytes that a disk is asked for at a time, and what a request counts for at least: so few that who comes meanwhile waits little.
 const DISK_BYTES: u32 = 4 << 20;
@@ -333,6 +333,17 @@ fn run_at(list: &[Member], at: usize, bytes_max: u64, gap_bytes: u64) -> Range<u
         end += 1;
     }
     at..end
+}
+
+/// How many runs some places come to, which are sorted.
+pub(crate) fn runs(places: &[Place], gap_bytes: u64) -> u64 {
+    let list: Vec<Member> = places.iter().map(|place| Member { place: *place, number: 0 }).collect();
+    let (mut at, mut runs) = (0, 0);
+    while at < list.len() {
+        at = run_at(&list, at, RUN_BYTES_MAX, gap_bytes).end;
+        runs += 1;
+    }
+    runs
 }
 
 /// From the beginning of the first to the end of the last.

@@ -18,7 +18,7 @@ use crate::{
 
 const MEMORY: u64 = 64 << 20;
 
-type Fates = BTreeMap<usize, Result<(Attributes, Vec<u8>), FileError>>;
+pub(super) type Fates = BTreeMap<usize, Result<(Attributes, Vec<u8>), FileError>>;
 
 /// Takes what comes, and holds it to what was promised.
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl BatchSink for Basket {
     }
 }
 
-async fn read(system: &FileSystem, nodes: &[Node], memory: u64) -> (BatchReadReport, Fates) {
+pub(super) async fn read(system: &FileSystem, nodes: &[Node], memory: u64) -> (BatchReadReport, Fates) {
     let basket = Basket::default();
     let report = system.batch_read(nodes, &BatchRead { memory, sink: &basket }).await;
     let fates = std::mem::take(&mut *basket.fates.lock());
@@ -170,7 +170,7 @@ fn a_batch_is_read_as_each_file_is_in_every_layer() {
 }
 
 /// So many files of so many bytes, made and written in an order that is neither that of their names nor of their numbers.
-async fn small_files(machine: &Machine, system: &FileSystem, count: u64, bytes: usize) -> Vec<Node> {
+pub(super) async fn small_files(machine: &Machine, system: &FileSystem, count: u64, bytes: usize) -> Vec<Node> {
     let mut files = Vec::new();
     for directory in 0..count.div_ceil(100) {
         let parent = create(system, FileId::ROOT, &format!("d{directory}"), Kind::Directory).await.file;
@@ -188,7 +188,7 @@ async fn small_files(machine: &Machine, system: &FileSystem, count: u64, bytes: 
     files.into_iter().map(Node::live).collect()
 }
 
-fn reopen(machine: &Machine, system: std::sync::Arc<FileSystem>) -> std::sync::Arc<FileSystem> {
+pub(super) fn reopen(machine: &Machine, system: std::sync::Arc<FileSystem>) -> std::sync::Arc<FileSystem> {
     machine.run(system.close()).unwrap();
     drop(system);
     machine.world.restart();

@@ -1,0 +1,110 @@
+//! Writing chunks again next to each other: what was stored over weeks lies scattered, and each of it costs a request.
+//!
+//! L-7   A chunk goes to a new place as it was stored, verified, and the index names that place from then on. The old one stays until a pass of
+//!       reclaim has read the new one (L-4). No pass is at work meanwhile: it would take the old place for one that nobody needs. The
+//!       caller sees to that.
+//!
+//! Not here: which chunks should lie together (`file`).
+
+use std::collections::BTreeSet;
+
+use base::id::ChunkAddress;
+
+use crate::chunk::Packed;
+use crate::failure::StoreError;
+use crate::format::{ChunkHeader, Class, Place};
+use crate::ordered;
+use crate::store::Store;
+
+/// Bytes that are read by the order of their places before they are written by another.
+const WINDOW_BYTES: u64 = 16 << 20;
+
+/// How scattered chunks lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scatter {
+    /// Different chunks whose place is known.
+    pub chunks: u64,
+    /// Bytes of them, as stored.
+    pub bytes: u64,
+    /// Runs that they are read by.
+    pub runs: u64,
+}
+
+impl Scatter {
+    /// The fewest runs that so many bytes could be read by.
+    #[must_use]
+    pub fn runs_min(&self) -> u64 {
+        self.bytes.div_ceil(ordered::RUN_BYTES_MAX)
+    }
+}
+
+impl Store {
+    /// How scattered chunks lie.
+    #[must_use]
+    pub fn scatter(&self, addresses: &[ChunkAddress]) -> Scatter {
+        let mut places: Vec<Place> = self.places_of(addresses).into_iter().map(|(place, _)| place).collect();
+        places.sort_unstable_by_key(|place| (place.pack, place.offset));
+        let bytes = places.iter().map(stored_bytes).sum();
+        let runs = ordered::runs(&places, u64::from(self.options.gap_bytes));
+        Scatter { chunks: places.len() as u64, bytes, runs }
+    }
+
+    /// Writes chunks of file content again, in this order, and makes that durable. Those that cannot be read stay where they are. Bytes that were
+    /// written, as stored. No pass of reclaim is at work (L-7).
+    ///
+    /// # Errors
+    /// `Full`, or why it could not be made durable: nothing is lost then.
+    pub async fn rewrite(&self, addresses: &[ChunkAddress]) -> Result<u64, StoreError> {
+        let places = self.places_of(addresses);
+        let (mut at, mut written) = (0, 0);
+        while at < places.len() {
+            let (mut end, mut bytes) = (at, 0);
+            while end < places.len() && bytes < WINDOW_BYTES {
+                bytes += stored_bytes(&places[end].0);
+                end += 1;
+            }
+            written += self.rewrite_window(&places[at..end]).await?;
+            at = end;
+        }
+        self.settle().await?;
+        Ok(written)
+    }
+
+    async fn rewrite_window(&self, places: &[(Place, ChunkAddress)]) -> Result<u64, StoreError> {
+        let mut order: Vec<usize> = (0..places.len()).collect();
+        order.sort_unstable_by_key(|number| (places[*number].0.pack, places[*number].0.offset));
+        let mut packed: Vec<Option<Packed>> = places.iter().map(|_| None).collect();
+        for number in order {
+            let (place, address) = &places[number];
+            packed[number] = self.packs.read_packed(address, place).await.ok();
+        }
+        let found: Vec<_> =
+            places.iter().zip(packed).filter_map(|((place, _), packed)| Some((place, packed?))).collect();
+        let bytes = found.iter().map(|(place, _)| stored_bytes(place)).sum();
+        let mut found = found.into_iter().map(|(place, packed)| (self.packs.level_now(place.pack), packed)).peekable();
+        while let Some((level, first)) = found.next() {
+            let mut alike = vec![first];
+            while let Some((_, next)) = found.next_if(|(other, _)| *other == level) {
+                alike.push(next);
+            }
+            self.packs.append_to_any((Class::Data, level), Class::Data, alike, true).await?;
+        }
+        self.counters.rewritten_bytes.add(bytes);
+        Ok(bytes)
+    }
+
+    /// Where each of some chunks of file content lies, once, in their order.
+    fn places_of(&self, addresses: &[ChunkAddress]) -> Vec<(Place, ChunkAddress)> {
+        let mut seen = BTreeSet::new();
+        let new = addresses.iter().filter(|address| seen.insert(**address));
+        let place = |address: &ChunkAddress| {
+            let place = self.packs.index.lookup(address, &self.counters).ok()??;
+            (place.class == Class::Data && self.packs.has(place.pack)).then_some((place, *address))
+        };
+        new.filter_map(place).collect()
+    }
+}
+
+fn stored_bytes(place: &Place) -> u64 {
+    ChunkHeader::BYTES as u64 + u64::from(place.stored)
+}
