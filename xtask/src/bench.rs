@@ -263,11 +263,12 @@ const MASS: [Side; 7] =
     [Side::Hydrafs, Side::HydrafsTar, Side::HydrafsOneByOne, Side::Ext4, Side::Copy, Side::Tar, Side::Rsync];
 
 const fn masses(name: &'static str, limit: Option<Limit>, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
-    Workload { name, sides: &MASS, limit, is_once: false, work }
+    // A limit leaves little to chance, and takes its time.
+    Workload { name, sides: &MASS, limit, is_once: limit.is_some(), work }
 }
 
 const fn copies(name: &'static str, limit: Limit, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
-    Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: Some(limit), is_once: false, work }
+    Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: Some(limit), is_once: true, work }
 }
 
 const WORKLOADS: [Workload; 31] = [
@@ -349,6 +350,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let binary = tools::hydrafs(Profile::Release)?;
     let root = tools::folder("bench")?;
+    volume::take_away_below(&root)?;
     let inputs = Inputs::prepare(&root.join("inputs"), arguments.quick)?;
     let mut sides = Sides::make(&binary, &root)?;
     if sides_wanted.contains(&Side::PassThrough) {

@@ -50,9 +50,9 @@ const SIZES: [(u64, &str); 6] = [
     (4 << 20, "4 MiB"),
 ];
 
-/// Bytes of a set. One by one, the smallest files take half a minute of the slow device.
+/// Bytes of a set. One by one, the smallest files take a minute of the slow device.
 const HERE_BYTES: u64 = 400 << 20;
-const SEEK_BYTES: u64 = 16 << 20;
+const SEEK_BYTES: u64 = 32 << 20;
 const SSD_BYTES: u64 = 256 << 20;
 
 /// How long a tool may take for a set.

@@ -9,6 +9,9 @@
 //! no limit and merges, with the scheduler of hard disks (mq-deadline); each request that comes out of it is submitted to the lower one, which
 //! has the limit. A batch of neighbours counts once on both sides that way. At most 512 KiB are in a request.
 //!
+//! The limit works in slices of 0.1 s: after a pause as many requests pass at once as belong into one, so times of less than half a second say
+//! little. The counters do.
+//!
 //! What the limit does not know: that the next request begins where the last one ended. Small files that are read in their order on the
 //! disk, one by one, cost a hard disk less than here; the model of a disk in `lab batches` knows that.
 //!
@@ -31,7 +34,7 @@ use super::loops::{self, LoopDevice, Mount};
 use crate::{machine, text};
 
 /// Size of the image, which is sparse.
-const IMAGE_BYTES: u64 = 16 << 30;
+const IMAGE_BYTES: u64 = 8 << 30;
 
 /// What a device is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -332,7 +332,8 @@ const ASKED: &str = "## Masses of small files\n\n\
     one, and as each tool does it elsewhere. What tools write comes from memory, and what they read goes there.\n\n\
     The devices: this machine's disk, and two pairs of loop devices on it that do no more than so many reads and as many writes a \
     second, whoever asks. The upper device of a pair merges what file systems submit, with the scheduler of hard disks, and each request that \
-    comes out of it, of 512 KiB at most, is one for the lower one, which has the limit (cgroup v1, blkio.throttle, of the root group). The pair does \
+    comes out of it, of 512 KiB at most, is one for the lower one, which has the limit (cgroup v1, blkio.throttle, of the root group). It works in \
+    slices of 0.1 s, so times of less than half a second say little there. The pair does \
     not know that a request which begins where the last one ended needs no seek. The simulated disk does: 7200 turns a minute, the arm's time by \
     the distance, one turn to wait for what has passed (crates/platform/src/sim/platter.rs). There our layers below the kernel are measured, \
     beside the requests that files need as ext4 lays them out, and what was published of ext4 on one such disk (Yang et al., MSST 2019, of 4 GiB, \
