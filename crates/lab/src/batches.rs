@@ -10,13 +10,15 @@
 mod layout;
 
 use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::id::{FileId, NodeNumber};
 use base::time::Timestamp;
 use bytes::Bytes;
 use file::{
-    BatchBudget, BatchContent, BatchEntry, BatchWrite, FileError, FileSystem, Kind, NewFile, Node, Options, format_node,
+    Attributes, BatchBudget, BatchContent, BatchEntry, BatchRead, BatchSink, BatchWrite, FileError, FileSystem, Kind,
+    NewFile, Node, Options, Taken, Walked, format_node,
 };
 use platform::Platform;
 use platform::disk::Disk;
@@ -27,6 +29,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 const SEED: u64 = 1;
 const HALTS: &str = "nothing halts the machine";
 const FILES_PER_DIRECTORY: usize = 200;
+/// What a batch of reads may take.
+const BATCH_MEMORY: u64 = 64 << 20;
 /// Points of a plot: more cannot be told apart.
 const POINTS_MAX: usize = 800;
 
@@ -108,6 +112,7 @@ impl Trial<'_> {
         self.measure(Operation::Create, "one-by-one", async |system| create(&system, &platform, set).await)?;
         self.measure(Operation::Read, "one-by-one", async |system| read(&system, set).await)?;
         self.measure(Operation::Overwrite, "one-by-one", async |system| overwrite(&system, &platform, set).await)?;
+        self.measure(Operation::Read, "batch", async |system| read_batch(&system, set).await)?;
         self.measure(Operation::Create, "batch", async |system| {
             write_batches(&system, &platform, set, b"beside").await
         })?;
@@ -194,6 +199,43 @@ async fn read(system: &FileSystem, set: &Set) -> Result<(), FileError> {
         }
     }
     Ok(())
+}
+
+/// Names are looked for in bulk, and then content.
+async fn read_batch(system: &FileSystem, set: &Set) -> Result<(), FileError> {
+    let (top, _) = system.lookup(Node::live(FileId::ROOT), b"files").await?;
+    let (mut nodes, mut failed) = (Vec::new(), None);
+    let mut tell = |walked: Result<Walked<'_>, (&[u8], FileError)>| {
+        match walked {
+            Ok(walked) if walked.attributes.kind == Kind::Regular => nodes.push(walked.node),
+            Ok(_) => {}
+            Err((_, error)) => failed = Some(error),
+        }
+        true
+    };
+    system.batch_walk(top, &mut tell).await?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let sink = Counted::default();
+    let report = system.batch_read(&nodes, &BatchRead { memory: BATCH_MEMORY, sink: &sink }).await;
+    assert_eq!(sink.0.load(Ordering::Relaxed), (set.files * set.file_bytes) as u64, "all is handed out: {report:?}");
+    Ok(())
+}
+
+/// Takes whatever comes, at once.
+#[derive(Default)]
+struct Counted(AtomicU64);
+
+impl BatchSink for Counted {
+    fn begin(&self, _index: usize, _attributes: &Attributes) {}
+
+    fn piece(&self, _index: usize, _offset: u64, content: Bytes) -> Taken<'_> {
+        self.0.fetch_add(content.len() as u64, Ordering::Relaxed);
+        Box::pin(std::future::ready(true))
+    }
+
+    fn done(&self, _index: usize, _fate: Result<Attributes, FileError>) {}
 }
 
 async fn find(system: &FileSystem, number: usize) -> Result<Node, FileError> {

@@ -330,6 +330,13 @@ impl Handle {
         })
     }
 
+    /// A drive that turns is busy with what nobody waited for.
+    fn charge(&self, access: Access) {
+        if let Some(elevator) = self.device.elevator.lock().as_ref() {
+            elevator.charge(self.number, access);
+        }
+    }
+
     /// What an operation takes by the seed.
     fn drawn_pause(&self, access: Access) -> Duration {
         let bytes = match access {
@@ -359,10 +366,12 @@ impl Handle {
 impl RawFile for Handle {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
         let count = buffer.len() as u64;
+        self.charge(Access::Read(offset, count));
         self.operate("read", [offset, count], |files| files.read(self.number, offset, buffer))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.charge(Access::Write(offset, bytes.len() as u64));
         self.operate("write", [offset, checksum(bytes.len() as u64, bytes)], |files| {
             self.refuse_reader()?;
             files.write(self.number, offset, bytes)
@@ -379,6 +388,7 @@ impl RawFile for Handle {
     }
 
     fn sync(&self) -> Result<(), DiskError> {
+        self.charge(Access::Sync);
         self.operate("sync", [0, 0], |files| files.sync(self.number))
     }
 

@@ -1,6 +1,8 @@
 //! Who waits for a disk that turns, and who is next: upwards from where the head is, and from the lowest again, as the kernel's schedulers and
 //! drives with a queue do it. So requests that come together are done in the order of their places, whichever task was first.
 //!
+//! Who cannot wait, as the embedded index, takes its time from those who come after: the drive is busy for as long ([`Elevator::charge`]).
+//!
 //! A sync waits until it is the oldest; reads may pass it, writes that came after it do not.
 
 use std::collections::BTreeMap;
@@ -29,6 +31,8 @@ struct State {
     ticket_last: u64,
     /// Whose turn it is, and when it is done.
     served: Option<(u64, Duration)>,
+    /// What was waited for and is done now.
+    paid: Vec<(u64, Access)>,
 }
 
 struct Request {
@@ -42,7 +46,7 @@ struct Request {
 impl Elevator {
     pub(super) fn new(timeline: &Arc<Timeline>, platter: Platter) -> Elevator {
         let (spindle, waiting) = (Spindle::new(platter), BTreeMap::new());
-        let state = Mutex::new(State { spindle, waiting, ticket_last: 0, served: None });
+        let state = Mutex::new(State { spindle, waiting, ticket_last: 0, served: None, paid: Vec::new() });
         Elevator { timeline: timeline.clone(), state }
     }
 
@@ -52,7 +56,9 @@ impl Elevator {
 
     /// Those who waited are gone: it is free.
     pub(super) fn abandon(&self) {
-        self.state.lock().spindle.abandon(self.timeline.elapsed());
+        let mut state = self.state.lock();
+        state.spindle.abandon(self.timeline.elapsed());
+        state.paid.clear();
     }
 
     /// Completes when the drive has done it.
@@ -65,7 +71,17 @@ impl Elevator {
             Access::Sync => 0,
         };
         state.waiting.insert(ticket, Request { file, access, address, waker: None });
-        Box::pin(Turn { elevator: self.clone(), ticket, rest: None })
+        Box::pin(Turn { elevator: self.clone(), ticket, asked: (file, access), rest: None })
+    }
+
+    /// An operation happens: one that was not waited for keeps the drive busy.
+    pub(super) fn charge(&self, file: u64, access: Access) {
+        let mut state = self.state.lock();
+        if let Some(index) = state.paid.iter().position(|paid| *paid == (file, access)) {
+            state.paid.swap_remove(index);
+        } else {
+            state.serve(self.timeline.elapsed(), file, access);
+        }
     }
 
     /// Gives the drive to the next, and wakes it.
@@ -75,18 +91,22 @@ impl Elevator {
         }
         let Some(ticket) = state.chosen() else { return };
         let request = state.waiting.remove(&ticket).expect("chosen among them");
-        let now = self.timeline.elapsed();
-        let done = match request.access {
-            Access::Read(offset, bytes) => state.spindle.file_request(now, request.file, offset, bytes, false),
-            Access::Write(offset, bytes) => state.spindle.file_request(now, request.file, offset, bytes, true),
-            Access::Sync => state.spindle.sync(now),
-        };
+        let done = state.serve(self.timeline.elapsed(), request.file, request.access);
         state.served = Some((ticket, done));
         request.waker.into_iter().for_each(Waker::wake);
     }
 }
 
 impl State {
+    /// When it is done.
+    fn serve(&mut self, now: Duration, file: u64, access: Access) -> Duration {
+        match access {
+            Access::Read(offset, bytes) => self.spindle.file_request(now, file, offset, bytes, false),
+            Access::Write(offset, bytes) => self.spindle.file_request(now, file, offset, bytes, true),
+            Access::Sync => self.spindle.sync(now),
+        }
+    }
+
     fn chosen(&self) -> Option<u64> {
         let (oldest, request) = self.waiting.first_key_value()?;
         if request.access == Access::Sync {
@@ -110,6 +130,7 @@ impl State {
 struct Turn {
     elevator: Arc<Elevator>,
     ticket: u64,
+    asked: (u64, Access),
     /// Until it is done, once it is its turn.
     rest: Option<Boxed<()>>,
 }
@@ -134,7 +155,11 @@ impl Future for Turn {
             }
         }
         // What follows is begun when this is dropped.
-        self.rest.as_mut().expect("set above").as_mut().poll(context)
+        let done = self.rest.as_mut().expect("set above").as_mut().poll(context);
+        if done.is_ready() {
+            self.elevator.state.lock().paid.push(self.asked);
+        }
+        done
     }
 }
 

@@ -181,3 +181,18 @@ fn a_restart_leaves_the_drive_free() {
     let time = world.elapsed() - before;
     assert!(time < DRIVE.turn * 2, "nothing of the dead is waited for: {time:?}");
 }
+
+#[test]
+fn who_cannot_wait_keeps_the_drive_busy() {
+    let world = World::new(1);
+    let sim = world.disk("d", 1 << 30);
+    sim.set_platter(DRIVE);
+    let file = sim.disk().open("f", Open::Create).unwrap();
+    for number in 0..10 {
+        file.raw().write_at(number * (16 << 20), &[7; 100]).unwrap();
+    }
+    assert_eq!(world.elapsed(), Duration::ZERO, "it does not wait");
+    world.run_until(file.read_at(0, &mut [0; 100])).unwrap().unwrap();
+    assert_eq!(sim.take_placed().len(), 11, "what was waited for is charged once");
+    assert!(world.elapsed() > DRIVE.turn * 2, "who comes after waits for all of it: {:?}", world.elapsed());
+}
