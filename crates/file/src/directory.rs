@@ -211,10 +211,15 @@ impl FileSystem {
     /// Brings the inodes of listed entries into memory together, for whoever asks for their attributes next. Files of one directory
     /// are neighbours in the catalog (`ID_RUN`), so this is much cheaper than one after the other.
     pub async fn load_listed(&self, directory: Node, listed: &[Node]) {
-        let Some(first) = listed.first() else { return };
-        let files: Vec<FileId> = listed.iter().filter(|node| node.view == first.view).map(|node| node.file).collect();
-        self.load_neighbours(first.view, &files).await;
+        self.load_together(listed).await;
         self.note_seen(directory, listed);
+    }
+
+    /// The same for who does not list: of nodes of one view.
+    pub async fn load_together(&self, nodes: &[Node]) {
+        let Some(first) = nodes.first() else { return };
+        let files: Vec<FileId> = nodes.iter().filter(|node| node.view == first.view).map(|node| node.file).collect();
+        self.load_neighbours(first.view, &files).await;
     }
 
     /// Notes where files were found: whoever reads some of a directory may want the others.

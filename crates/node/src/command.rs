@@ -12,6 +12,7 @@ mod cp;
 mod disk;
 mod doctor;
 mod domain;
+mod du;
 mod fsck;
 mod gc;
 mod info;
@@ -22,6 +23,7 @@ mod policy;
 mod profile;
 mod receive;
 mod restart;
+mod rm;
 mod sample;
 mod scrub;
 mod send;
@@ -32,7 +34,10 @@ mod status;
 mod stop;
 mod sync;
 mod take_over;
+mod tar;
+mod tree;
 mod umount;
+mod walk;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -94,6 +99,10 @@ enum Verb {
     Send(send::Arguments),
     Receive(receive::Arguments),
     Cp(cp::Arguments),
+    Rm(rm::Arguments),
+    Du(du::Arguments),
+    Walk(walk::Arguments),
+    Tar(tar::Arguments),
     Doctor(doctor::Arguments),
     Completion(completion::Arguments),
 }
@@ -142,6 +151,10 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Send(arguments) => send::run(&arguments),
         Verb::Receive(arguments) => receive::run(&arguments),
         Verb::Cp(arguments) => cp::run(&arguments),
+        Verb::Rm(arguments) => rm::run(&arguments),
+        Verb::Du(arguments) => du::run(&arguments),
+        Verb::Walk(arguments) => walk::run(&arguments),
+        Verb::Tar(arguments) => tar::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Completion(arguments) => completion::run(&arguments),
     }

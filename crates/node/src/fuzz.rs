@@ -15,7 +15,7 @@ use crate::config::{Config, starter};
 use crate::control::batch::wire::tests::samples;
 use crate::control::batch::wire::{Record, Records};
 use crate::control::wire::{
-    Answer, BatchWriting, Emptied, Filled, REQUEST_BYTES_MAX, Request, Turn, read_line, write_line,
+    Answer, BatchReading, BatchWriting, Emptied, Filled, Name, REQUEST_BYTES_MAX, Request, Turn, read_line, write_line,
 };
 use crate::failure::Failure;
 use crate::handover::Handover;
@@ -82,6 +82,9 @@ fn requests() -> Vec<Vec<u8>> {
         Request::DiskRemove { disk: u64::MAX, accept_loss: false },
         Request::Stop { detach: false },
         Request::BatchWrite(writing()),
+        Request::BatchRemove { parent: 1, name: Name::new(b"a\xff") },
+        Request::Usage { inode: 1 },
+        Request::BatchRead(BatchReading { root: 1, windows: 4, window_bytes: 1 << 24, content: true, xattrs: false }),
     ])
 }
 

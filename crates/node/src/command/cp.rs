@@ -13,6 +13,7 @@ mod source;
 mod stage;
 
 mod into;
+mod out;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -21,14 +22,20 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+pub(super) use self::likeness::Likeness;
+pub(super) use self::plain::remove_other;
+
 use self::into::{Into, is_name, parent_of};
+use self::out::Out;
 use self::plain::{How, Job, Plain};
 use self::progress::Progress;
 use self::stage::Stage;
 use super::info::Held;
 use super::mount::{dead, is_abandoned};
 use super::sync::{mount_of, sync};
-use crate::control::batch::client::{BatchWriter, Writing};
+use super::tree::write_pages_back;
+use crate::control::batch::client::{BatchReader, BatchWriter, Reading, Writing};
+use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::mounts;
 
@@ -113,7 +120,14 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
     let how = How { archive: arguments.archive, resume: arguments.resume, jobs: arguments.jobs };
     let batch = if arguments.no_batch { None } else { batch_into(&plan, how) };
     let Some((held, writer)) = batch else {
-        Plain::new(how, progress).all(plan);
+        let mut by_calls = Vec::new();
+        for job in plan {
+            match if arguments.no_batch { None } else { batch_out(&job, how) } {
+                Some((_held, reader)) => Out::new(how, progress, job.from, job.to).all(reader)?,
+                None => by_calls.push(job),
+            }
+        }
+        Plain::new(how, progress).all(by_calls);
         return Ok(None);
     };
     Into::new(how, progress, writer).all(plan)?;
@@ -164,7 +178,7 @@ struct Target {
 
 /// A batch into the directory that all of these go to, if it lies in a mount whose daemon answers us.
 fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
-    let directory = parent_of(&plan.first()?.to);
+    let directory = parent_of(&plan.first()?.to).canonicalize().ok()?;
     let is_plain = |job: &Job| {
         let leads_elsewhere = fs::symlink_metadata(&job.to).is_ok_and(|found| found.is_symlink());
         is_name(&job.to) && !(job.source.is_dir() && leads_elsewhere)
@@ -172,16 +186,33 @@ fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
     if !plan.iter().all(is_plain) {
         return None;
     }
-    let mount = mount_of(directory).ok()?;
+    let mount = mount_of(&directory).ok()?;
     if mount.has("ro") {
         return None;
     }
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
-    let held = Held::open(directory, "cannot copy").ok()?;
-    let daemon = crate::control::client::Daemon::find(&mount.source).ok()?;
+    let held = Held::open(&directory, "cannot copy").ok()?;
+    let daemon = Daemon::find(&mount.source).ok()?;
     let how = Writing { parent: held.inode, replace: true, preserve: how.archive, umask: umask.bits() };
     // What is wrong with the place system calls will tell better.
     let writer = BatchWriter::begin(daemon, &how).ok()?;
-    Some((Target { path: directory.to_owned(), _held: held }, writer))
+    Some((Target { path: directory, _held: held }, writer))
+}
+
+/// A batch of what this job copies, if it lies in a mount whose daemon answers us, and goes elsewhere.
+fn batch_out(job: &Job, how: How) -> Option<(Held, BatchReader)> {
+    let mount = mount_of(&job.from).ok()?;
+    let from = mounts::absolute(&job.from).ok()?;
+    let has_others_below =
+        mounts::read().ok()?.iter().any(|other| other.point != mount.point && other.point.starts_with(&from));
+    // What is mounted below is no part of the file system, and would not be copied.
+    if has_others_below || how.resume || job.source.is_symlink() {
+        return None;
+    }
+    let daemon = Daemon::find(&mount.source).ok()?;
+    let held = Held::open(&job.from, "cannot copy").ok()?;
+    write_pages_back(&mount.point);
+    let reading = Reading { root: held.inode, content: true, xattrs: how.archive };
+    Some((held, BatchReader::begin(daemon, &reading).ok()?))
 }

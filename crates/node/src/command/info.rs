@@ -52,7 +52,13 @@ impl Held {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
         let cannot = |error: rustix::io::Errno| Failure::new(what, error).at(path);
         let file = rustix::fs::openat(CWD, path, flags, rustix::fs::Mode::empty()).map_err(cannot)?;
-        let found = rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::INO).map_err(cannot)?;
+        let found =
+            rustix::fs::statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID).map_err(cannot)?;
+        if found.stx_mask & StatxFlags::MNT_ID.bits() != 0 && found.stx_mnt_id != mount.id {
+            // Its number would be that of another file there.
+            let why = format!("it is a symbolic link that leads to {}", mount.point.display());
+            return Err(Failure::new(what, why).at(path).mend("name what it leads to"));
+        }
         Ok(Held { _file: file, inode: found.stx_ino, daemon: Daemon::find(&mount.source)? })
     }
 }

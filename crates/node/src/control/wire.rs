@@ -14,6 +14,7 @@
 //! hostile peer costs at most that much memory. Unknown requests and fields are an error that says so: a newer command
 //! line that asks an older daemon for something must not get half of it.
 
+use std::fmt;
 use std::io::{self, BufRead, Read, Write};
 
 use serde::de::DeserializeOwned;
@@ -68,8 +69,22 @@ pub enum Request {
         /// What it is called there.
         name: String,
     },
+    /// Counts what is below a directory; tells how far it is.
+    Usage {
+        /// `st_ino` of the directory, or of a file.
+        inode: u64,
+    },
+    /// Removes a name, and everything below it.
+    BatchRemove {
+        /// `st_ino` of the directory that it is in.
+        parent: u64,
+        /// The name.
+        name: Name,
+    },
     /// Writes files and directories that lie in the memory that comes with the request (`batch`).
     BatchWrite(BatchWriting),
+    /// Reads a file, or a directory with everything below it, into the memory that comes with the request.
+    BatchRead(BatchReading),
     /// Writes a snapshot into the descriptor that comes with the request; tells how far it is.
     Send {
         /// Its name.
@@ -181,9 +196,44 @@ impl Request {
             Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Send { .. } | Request::Receive { .. } => false,
-            Request::BatchWrite(_) => false,
+            Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchRemove { .. } => false,
+            Request::Usage { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
+    }
+}
+
+/// A name of a file: text, or bytes that are none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Name {
+    /// UTF-8, as most are.
+    Text(String),
+    /// Any bytes.
+    Bytes(Vec<u8>),
+}
+
+impl Name {
+    /// Of these bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Name {
+        let text = str::from_utf8(bytes).map(ToOwned::to_owned);
+        text.map_or_else(|_| Name::Bytes(bytes.to_vec()), Name::Text)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Name::Text(text) => text.as_bytes(),
+            Name::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.bytes()))
     }
 }
 
@@ -205,6 +255,22 @@ pub struct BatchWriting {
     pub preserve: bool,
     /// Bits to take away from modes where they are not preserved.
     pub umask: u32,
+}
+
+/// What a batch is read by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchReading {
+    /// `st_ino` of the file or directory.
+    pub root: u64,
+    /// Windows of the memory.
+    pub windows: u32,
+    /// Bytes of each.
+    pub window_bytes: u32,
+    /// Content too; else only what the files are.
+    pub content: bool,
+    /// Extended attributes too.
+    pub xattrs: bool,
 }
 
 /// What who asked says further on, while a batch is under way.
@@ -294,7 +360,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{Answer, REQUEST_BYTES_MAX, Request, read_line, write_line};
+    use super::{Answer, Name, REQUEST_BYTES_MAX, Request, read_line, write_line};
     use crate::failure::Failure;
 
     fn request(bytes: &[u8]) -> Result<Option<Request>, ErrorKind> {
@@ -319,6 +385,8 @@ mod tests {
             Request::DiskRemove { disk: 63, accept_loss: true },
             Request::Stop { detach: true },
             Request::Restart { program: Some("/a b".into()) },
+            Request::BatchRemove { parent: 1, name: Name::new(b"a \"b\"") },
+            Request::BatchRemove { parent: u64::MAX, name: Name::new(b"\xff\0") },
         ] {
             let mut line = Vec::new();
             write_line(&mut line, &message).expect("memory");

@@ -13,6 +13,7 @@ mod notices;
 mod policy;
 mod report;
 mod transfer;
+mod usage;
 
 #[cfg(test)]
 pub(crate) use measure::descriptions;
@@ -317,6 +318,9 @@ impl Handler for Control {
                 self.send(&Wanted { snapshot, from, resume, dry_run }, brought.descriptor, progress)
             }
             Request::Receive { name } => self.receive(name.as_deref(), brought.descriptor, progress),
+            Request::Usage { inode } => self.usage(inode, progress),
+            Request::BatchRemove { parent, name } => self.batch_remove(parent, &name),
+            Request::BatchRead(how) => self.batch_read(&how, brought),
             Request::BatchWrite(how) => self.batch_write(&how, brought),
             Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
             Request::Gc { dry_run, thorough, share } => self.collect((dry_run, thorough), share, progress),

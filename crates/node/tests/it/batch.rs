@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::copy::{fill, likeness};
@@ -26,7 +27,7 @@ pub(crate) fn expect_whole(mounted: &Mounted) {
     assert!(report.contains("all is well"), "{report}");
 }
 
-fn many(top: &Path, count: usize) {
+pub(crate) fn many(top: &Path, count: usize) {
     for directory in 0..count / 50 {
         let directory = top.join(format!("d{directory}"));
         fs::create_dir_all(&directory).expect("room");
@@ -102,4 +103,50 @@ fn all_or_nothing_and_each_failure_has_its_name() {
     copied(&[&"-a", &"--atomic", &"--json", &from, &point.join("whole")]);
     assert_eq!((likeness(&from), names()), (likeness(&point.join("whole")), 2));
     mounted.umount();
+}
+
+#[test]
+fn a_tree_comes_out_of_a_mount_by_batches() {
+    let folder = Folder::new("batch-out");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.join("from"));
+    fill(&from);
+    many(&from.join("many"), 2000);
+    fs::write(from.join("large"), (0..40u32 << 20).step_by(4).flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
+        .expect("room");
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    copied(&[&"-a", &"--json", &from, &point]);
+    let before = lookups(&mounted);
+    let answer = copied(&[&"-a", &"--json", &point.join("from"), &folder.join("out")]);
+    assert_eq!(answer["failures"], 0);
+    assert_eq!(likeness(&from), likeness(&folder.join("out")));
+    assert!(fs::metadata(folder.join("out/sparse")).expect("copied").blocks() * 512 < 1 << 20, "holes stay holes");
+    assert!(lookups(&mounted) - before < 100, "the kernel was not asked");
+
+    // Over what is there, from a snapshot, a file by itself, and without -a.
+    succeed(&[OsStr::new("snapshot"), OsStr::new("create"), node.as_os_str(), OsStr::new("s")]);
+    fs::write(folder.join("out/file"), "something else").expect("room");
+    fs::remove_dir_all(point.join("from/many")).expect("there");
+    copied(&[&"-a", &"--json", &point.join(".snapshots/s/from"), &folder.make("again")]);
+    assert_eq!(likeness(&from), likeness(&folder.join("again/from")));
+    copied(&[&"-a", &"--json", &point.join("from/file"), &folder.join("out")]);
+    assert_eq!(fs::read(folder.join("out/file")).expect("copied").len(), 100_000);
+    copied(&[&"--json", &point.join("from/sub"), &folder.join("plain")]);
+    let links = |path| fs::metadata(folder.join(path)).expect("copied").nlink();
+    assert_eq!((links("out/sub/deep/again"), links("plain/deep/again")), (2, 1));
+    assert_eq!(fs::read(folder.join("plain/deep/again")).expect("copied").len(), 100_000);
+
+    // A directory is in the way of one file.
+    fs::create_dir_all(folder.join("way/sub/empty/full")).expect("room");
+    let output = cp(&[&"-a", &point.join("from/sub"), &folder.join("way")]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("from/sub/empty; "), "{said}");
+    assert_eq!(fs::read(folder.join("way/sub/deep/again")).expect("copied").len(), 100_000);
+    mounted.umount();
+}
+
+/// Names that the kernel has asked the daemon for.
+fn lookups(mounted: &Mounted) -> u64 {
+    let stats = succeed(&[OsStr::new("stats"), OsStr::new("--json"), OsStr::new("-n1"), mounted.node.as_os_str()]);
+    let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+    stats["counters"]["file_lookups"].as_u64().expect("they are counted")
 }

@@ -14,6 +14,7 @@
 //! - `mount`: a mount over each transport, all operations, persistence, crashes.
 //! - `restart`: daemons that go on in new processes, under load; new processes that cannot.
 //! - `transfer`: snapshots that go from node to node.
+//! - `trees`: commands that go through a whole tree of a mount.
 //!
 //! Mounts need root (or fusermount3) and /dev/fuse: without them those tests say so and pass.
 #![expect(clippy::disallowed_methods, reason = "the outside is what is tested")]
@@ -33,3 +34,4 @@ mod mount;
 mod restart;
 mod support;
 mod transfer;
+mod trees;

@@ -8,49 +8,109 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use base::time::Timestamp;
+use file::Kind;
 use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::control::batch::wire::Entry;
+
+/// What a copy is to be like.
+pub(in crate::command) struct Likeness {
+    pub(in crate::command) mode: u32,
+    pub(in crate::command) uid: u32,
+    pub(in crate::command) gid: u32,
+    pub(in crate::command) is_symlink: bool,
+    pub(in crate::command) accessed: Timespec,
+    pub(in crate::command) modified: Timespec,
+    pub(in crate::command) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
 /// Makes `to` like `from` was when `source` was read.
 pub(super) fn take_over(from: &Path, to: &Path, source: &Metadata) -> io::Result<()> {
-    let is_root = rustix::process::geteuid().is_root();
-    let mut mode = source.mode() & 0o7777;
-    let (uid, gid) = (Uid::from_raw(source.uid()), Gid::from_raw(source.gid()));
-    match rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(()) => {}
-        // Set-id bits belong to an owner: without him they would give away the copier's rights.
-        Err(Errno::PERM) if !is_root => mode &= !0o6000,
-        Err(error) => return Err(error.into()),
-    }
-    if !source.file_type().is_symlink() {
-        std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode))?;
-    }
-    copy_xattrs(from, to, is_root)?;
     let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
-    let times = Timestamps {
-        last_access: time(source.atime(), source.atime_nsec()),
-        last_modification: time(source.mtime(), source.mtime_nsec()),
+    let likeness = Likeness {
+        mode: source.mode() & 0o7777,
+        uid: source.uid(),
+        gid: source.gid(),
+        is_symlink: source.file_type().is_symlink(),
+        accessed: time(source.atime(), source.atime_nsec()),
+        modified: time(source.mtime(), source.mtime_nsec()),
+        xattrs: xattrs(from)?,
     };
-    rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    likeness.put_on(to)
+}
+
+impl Likeness {
+    /// Of an entry of a batch.
+    pub(in crate::command) fn of(entry: &Entry) -> Likeness {
+        let time = |of: Timestamp| Timespec { tv_sec: of.seconds, tv_nsec: of.nanos.into() };
+        Likeness {
+            mode: entry.mode,
+            uid: entry.uid,
+            gid: entry.gid,
+            is_symlink: entry.kind == Kind::Symlink,
+            accessed: time(entry.accessed),
+            modified: time(entry.modified),
+            xattrs: entry.xattrs.clone(),
+        }
+    }
+
+    /// Makes a file so.
+    pub(in crate::command) fn put_on(&self, to: &Path) -> io::Result<()> {
+        let is_root = rustix::process::geteuid().is_root();
+        let mut mode = self.mode;
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        match rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(()) => {}
+            // Set-id bits belong to an owner: without him they would give away the copier's rights.
+            Err(Errno::PERM) if !is_root => mode &= !0o6000,
+            Err(error) => return Err(error.into()),
+        }
+        if !self.is_symlink {
+            std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode))?;
+        }
+        put_xattrs(&self.xattrs, to, is_root)?;
+        let times = Timestamps { last_access: self.accessed, last_modification: self.modified };
+        rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(())
+    }
+}
+
+/// Makes a FIFO, socket or device.
+pub(in crate::command) fn make_special(to: &Path, kind: Kind, mode: u32, device: u64) -> io::Result<()> {
+    use rustix::fs::{FileType, Mode};
+    let (kind, device) = match kind {
+        Kind::Fifo => (FileType::Fifo, 0),
+        Kind::Socket => (FileType::Socket, 0),
+        Kind::CharacterDevice => (FileType::CharacterDevice, device),
+        Kind::BlockDevice => (FileType::BlockDevice, device),
+        Kind::Regular | Kind::Directory | Kind::Symlink => {
+            return Err(io::Error::other("it is no FIFO, socket or device"));
+        }
+    };
+    rustix::fs::mknodat(CWD, to, kind, Mode::from_raw_mode(mode & 0o777), device)?;
     Ok(())
 }
 
-/// Makes a FIFO, socket or device like `source`.
-pub(super) fn make_special(to: &Path, source: &Metadata) -> io::Result<()> {
-    use rustix::fs::{FileType, Mode};
+/// The kind of a file.
+pub(super) fn kind_of(source: &Metadata) -> Kind {
     let kind = source.file_type();
-    let (kind, device) = if kind.is_fifo() {
-        (FileType::Fifo, 0)
+    if kind.is_dir() {
+        Kind::Directory
+    } else if kind.is_symlink() {
+        Kind::Symlink
+    } else if kind.is_fifo() {
+        Kind::Fifo
     } else if kind.is_socket() {
-        (FileType::Socket, 0)
+        Kind::Socket
     } else if kind.is_char_device() {
-        (FileType::CharacterDevice, source.rdev())
+        Kind::CharacterDevice
+    } else if kind.is_block_device() {
+        Kind::BlockDevice
     } else {
-        (FileType::BlockDevice, source.rdev())
-    };
-    let mode = Mode::from_raw_mode(source.mode() & 0o777);
-    rustix::fs::mknodat(CWD, to, kind, mode, device)?;
-    Ok(())
+        Kind::Regular
+    }
 }
 
 /// All extended attributes that can be read.
@@ -72,13 +132,13 @@ pub(super) fn xattrs(from: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(found)
 }
 
-fn copy_xattrs(from: &Path, to: &Path, is_root: bool) -> io::Result<()> {
-    for (name, value) in xattrs(from)? {
-        match rustix::fs::lsetxattr(to, name.as_slice(), &value, XattrFlags::empty()) {
+fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], to: &Path, is_root: bool) -> io::Result<()> {
+    for (name, value) in xattrs {
+        match rustix::fs::lsetxattr(to, name.as_slice(), value, XattrFlags::empty()) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::ACCESS) if !is_root && !name.starts_with(b"user.") => {}
             Err(error) => {
-                let why = format!("extended attribute {}: {}", String::from_utf8_lossy(&name), io::Error::from(error));
+                let why = format!("extended attribute {}: {}", String::from_utf8_lossy(name), io::Error::from(error));
                 return Err(io::Error::other(why));
             }
         }

@@ -134,7 +134,7 @@ impl<'a> Plain<'a> {
     }
 
     fn walk_directory(&self, job: Job, workers: &SyncSender<Job>) {
-        if let Err(error) = make_directory(&job) {
+        if let Err(error) = make_directory(&job.to, job.source.mode()) {
             return self.progress.note(&job.to, Err(error));
         }
         let entries = match fs::read_dir(&job.from) {
@@ -175,7 +175,7 @@ impl<'a> Plain<'a> {
         if job.source.file_type().is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&job.from)?, &job.to)?;
         } else {
-            likeness::make_special(&job.to, &job.source)?;
+            likeness::make_special(&job.to, likeness::kind_of(&job.source), job.source.mode(), job.source.rdev())?;
         }
         if self.how.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) }
     }
@@ -200,15 +200,15 @@ pub(super) fn is_there(to: &Path, source: &Metadata) -> bool {
 }
 
 /// Makes the directory unless it is there. Its owner may always write while it is filled.
-fn make_directory(job: &Job) -> io::Result<()> {
-    match fs::DirBuilder::new().mode(job.source.mode() & 0o777 | 0o700).create(&job.to) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::metadata(&job.to)?.is_dir() => Ok(()),
+pub(in crate::command) fn make_directory(to: &Path, mode: u32) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(mode & 0o777 | 0o700).create(to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::metadata(to)?.is_dir() => Ok(()),
         result => result,
     }
 }
 
 /// Takes away what is in the way of a new name, unless that is a directory.
-pub(super) fn remove_other(path: &Path) -> io::Result<()> {
+pub(in crate::command) fn remove_other(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
         Ok(found) if found.file_type().is_block_device() => Err(io::Error::other("a device is in the way")),

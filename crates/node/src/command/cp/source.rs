@@ -4,14 +4,14 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use base::time::Timestamp;
 use file::Kind;
 
 use super::content::next_data;
-use super::likeness::xattrs;
+use super::likeness::{kind_of, xattrs};
 use crate::control::batch::wire::{Entry, Leads};
 
 /// A file that is written to while it is read is read again so often.
@@ -169,24 +169,4 @@ fn read_run(file: &File, range: Range<u64>, content: &mut Content) -> io::Result
         content.runs.push((range.start, begin..content.buffer.len()));
     }
     Ok(is_end)
-}
-
-/// The kind of a file.
-pub(super) fn kind_of(source: &Metadata) -> Kind {
-    let kind = source.file_type();
-    if kind.is_dir() {
-        Kind::Directory
-    } else if kind.is_symlink() {
-        Kind::Symlink
-    } else if kind.is_fifo() {
-        Kind::Fifo
-    } else if kind.is_socket() {
-        Kind::Socket
-    } else if kind.is_char_device() {
-        Kind::CharacterDevice
-    } else if kind.is_block_device() {
-        Kind::BlockDevice
-    } else {
-        Kind::Regular
-    }
 }

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use super::memory::Memory;
-use super::wire::{Entry, PIECE_HEAD_BYTES, Record, piece_head};
+use super::wire::{Entry, PIECE_HEAD_BYTES, Record, Records, piece_head};
 use crate::control::client::{Daemon, Talk};
-use crate::control::wire::{Answer, BatchWriting, Emptied, Filled, Request, Turn};
+use crate::control::wire::{Answer, BatchReading, BatchWriting, Emptied, Filled, Request, Turn};
 use crate::failure::Failure;
 
 /// Windows of a batch: one or two are filled while the daemon has the others.
@@ -26,6 +26,17 @@ pub struct Writing {
     pub preserve: bool,
     /// Bits to take away from modes otherwise.
     pub umask: u32,
+}
+
+/// How a batch is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// `st_ino` of the file or directory. Somebody has it open, so that the daemon knows the number.
+    pub root: u64,
+    /// Content too.
+    pub content: bool,
+    /// Extended attributes too.
+    pub xattrs: bool,
 }
 
 /// Why an entry was not written, by its number.
@@ -170,5 +181,56 @@ impl BatchWriter {
             Answer::Failed(failure) => Err(failure),
             other => Err(self.talk.unexpected(&other)),
         }
+    }
+}
+
+/// Reads a file, or a directory with everything below it.
+pub struct BatchReader {
+    talk: Talk,
+    memory: Memory,
+    done: Option<Value>,
+}
+
+impl BatchReader {
+    /// Begins.
+    pub fn begin(daemon: Daemon, how: &Reading) -> Result<BatchReader, Failure> {
+        let cannot = |error: std::io::Error| Failure::new("cannot share memory with the daemon", error);
+        let memory = Memory::make(WINDOWS, WINDOW_BYTES).map_err(cannot)?;
+        let Reading { root, content, xattrs } = *how;
+        let (windows, window_bytes) = (memory.windows(), memory.window_bytes());
+        let how = BatchReading { root, windows, window_bytes, content, xattrs };
+        let mut talk = daemon.begin(&Request::BatchRead(how), Some(memory.share().map_err(cannot)?))?;
+        match talk.hear()? {
+            Answer::Ready { .. } => Ok(BatchReader { talk, memory, done: None }),
+            Answer::Failed(failure) => Err(failure),
+            other => Err(talk.unexpected(&other)),
+        }
+    }
+
+    /// The records of the next window; `None`: that was all.
+    pub fn next_window(&mut self) -> Result<Option<Records>, Failure> {
+        loop {
+            match self.talk.hear()? {
+                Answer::Filled(Filled { window, bytes }) => {
+                    let read = self.memory.read(window, bytes);
+                    let read = read.map_err(|error| Failure::new("cannot read the shared memory", error))?;
+                    self.talk.say(&Turn::Given { window })?;
+                    return Ok(Some(Records::new(read)));
+                }
+                Answer::Progress(_) => {}
+                Answer::Done(value) => {
+                    self.done = Some(value);
+                    return Ok(None);
+                }
+                Answer::Failed(failure) => return Err(failure),
+                other => return Err(self.talk.unexpected(&other)),
+            }
+        }
+    }
+
+    /// What the daemon says of the whole, once all was read.
+    #[must_use]
+    pub fn summary(&self) -> Option<&Value> {
+        self.done.as_ref()
     }
 }

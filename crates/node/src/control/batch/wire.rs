@@ -4,7 +4,7 @@
 //!  0 | kind 1 | 0 3 | bytes behind this head 4 |
 //! ```
 //!
-//! An *entry* says what a file is and how it is called, a *piece* is a run of its content, an *end* says that all of it came, or why
+//! An *entry* says what a file is and how it is called, a *begin* that its content comes next, a *piece* is a run of it, an *end* says that all of it came, or why
 //! not. Entries are numbered from 0 in the order in which they come, over all windows of a batch; pieces and ends name that number. Who
 //! writes sends each entry with its pieces behind it, and no ends: entries end where the next one begins.
 //!
@@ -31,6 +31,7 @@ const ENTRY: u8 = 1;
 const PIECE: u8 = 2;
 const END: u8 = 3;
 const LOST: u8 = 4;
+const BEGIN: u8 = 5;
 
 const NOTHING: u8 = 1;
 const TARGET: u8 = 2;
@@ -88,6 +89,14 @@ pub enum Leads {
 pub enum Record {
     /// The next file.
     Entry(Box<Entry>),
+    /// The content of a file comes next, all of it before that of another. Said once more of the same: it has changed, and what came
+    /// of it before counts for nothing.
+    Begin {
+        /// The entry's number.
+        number: u64,
+        /// The file's size as it is read.
+        size: u64,
+    },
     /// Content of a file.
     Piece {
         /// The entry's number.
@@ -129,6 +138,10 @@ impl Record {
                 let mut bytes = piece_head(*number, *offset, content.len()).to_vec();
                 bytes.extend_from_slice(content);
                 bytes
+            }
+            Record::Begin { number, size } => {
+                writer.u64(*number).u64(*size);
+                headed(BEGIN, writer)
             }
             Record::End { number, size, why } => {
                 writer.u64(*number).u64(*size);
@@ -294,6 +307,7 @@ impl Records {
                 let content = bytes.slice(PIECE_HEAD_BYTES..HEAD_BYTES + behind);
                 return Ok(Record::Piece { number, offset, content });
             }
+            BEGIN => Record::Begin { number: body.u64("number of an entry")?, size: body.u64("size")? },
             END => {
                 let (number, size) = (body.u64("number of an entry")?, body.u64("size")?);
                 let why = text(body.long_bytes("reason", WHY_BYTES_MAX)?).ok_or_else(|| body.refuse("reason"))?;
@@ -354,6 +368,7 @@ pub(crate) mod tests {
         vec![
             Record::Entry(Box::new(Entry::new(Vec::new(), Kind::Directory))),
             Record::Entry(Box::new(file)),
+            Record::Begin { number: 1, size: 10 },
             Record::Piece { number: 1, offset: 6, content: Bytes::from_static(b"data") },
             Record::End { number: 1, size: 10, why: String::new() },
             Record::Entry(Box::new(Entry { leads: target, ..Entry::new(b"s".to_vec(), Kind::Symlink) })),

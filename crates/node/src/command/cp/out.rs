@@ -1,0 +1,258 @@
+//! Copies out of a mount by batches: the daemon reads the content of many files in the order in which it lies on its disks, and hands it over
+//! in shared memory.
+//!
+//! One thread goes through what comes and makes directories; several make files, each of them the same ones, so that the pieces of a file
+//! come in order.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use bytes::Bytes;
+use file::Kind;
+
+use super::likeness::{Likeness, make_special};
+use super::plain::{How, make_directory, remove_other};
+use super::progress::Progress;
+use crate::command::tree::below;
+use crate::control::batch::client::BatchReader;
+use crate::control::batch::wire::{Entry, Leads, Record};
+use crate::failure::Failure;
+
+/// Things that wait for a thread that makes files.
+const QUEUE_COUNT_MAX: usize = 256;
+
+/// A copy under way.
+pub(super) struct Out<'a> {
+    how: How,
+    progress: &'a Progress,
+    /// Where the source is, and where it goes.
+    from: PathBuf,
+    to: PathBuf,
+    /// Names to make when all files are there: existing, new.
+    links: Vec<(PathBuf, PathBuf)>,
+    /// Directories whose attributes come last, parents first.
+    directories: Vec<(PathBuf, Entry)>,
+    /// Of the entry that comes next.
+    next: u64,
+}
+
+/// What a thread that makes files is told.
+enum Step {
+    File(u64, Box<Entry>),
+    Begin(u64),
+    Piece(u64, u64, Bytes),
+    End(u64, u64, String),
+}
+
+impl<'a> Out<'a> {
+    pub(super) fn new(how: How, progress: &'a Progress, from: PathBuf, to: PathBuf) -> Out<'a> {
+        Out { how, progress, from, to, links: Vec::new(), directories: Vec::new(), next: 0 }
+    }
+
+    /// Copies what is read.
+    pub(super) fn all(mut self, mut reader: BatchReader) -> Result<(), Failure> {
+        let (how, progress) = (self.how, self.progress);
+        let (from, to) = (self.from.clone(), self.to.clone());
+        let read = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for _ in 0..how.jobs {
+                let (send, receive) = sync_channel(QUEUE_COUNT_MAX);
+                let (from, to) = (&from, &to);
+                scope.spawn(move || Files { how, progress, from, to, files: BTreeMap::new() }.work(&receive));
+                threads.push(send);
+            }
+            self.read(&mut reader, &threads)
+        });
+        for (existing, new) in std::mem::take(&mut self.links) {
+            let made = remove_other(&new).and_then(|()| match how.archive {
+                true => fs::hard_link(&existing, &new),
+                false => fs::copy(&existing, &new).map(drop),
+            });
+            progress.note(&new, made);
+        }
+        // The deepest first: setting a directory's times comes after everything in it.
+        for (to, entry) in std::mem::take(&mut self.directories).into_iter().rev() {
+            let done = self.finish_directory(&to, &entry);
+            progress.note(&to, done);
+        }
+        read
+    }
+
+    fn read(&mut self, reader: &mut BatchReader, threads: &[SyncSender<Step>]) -> Result<(), Failure> {
+        let thread = |number: u64| &threads[(number % threads.len() as u64) as usize];
+        while let Some(records) = reader.next_window()? {
+            for record in records {
+                let record = record.map_err(|error| Failure::new("cannot understand the daemon", error))?;
+                let (number, step) = match record {
+                    Record::Entry(entry) => {
+                        let number = self.next;
+                        self.next += 1;
+                        let Some(entry) = self.meet(*entry) else { continue };
+                        (number, Step::File(number, Box::new(entry)))
+                    }
+                    Record::Begin { number, .. } => (number, Step::Begin(number)),
+                    Record::Piece { number, offset, content } => (number, Step::Piece(number, offset, content)),
+                    Record::End { number, size, why } => (number, Step::End(number, size, why)),
+                    Record::Lost { path, why } => {
+                        self.progress.note(&below(&self.from, &path), Err(why));
+                        continue;
+                    }
+                };
+                thread(number).send(step).expect("threads live until they are told of the end");
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes what is no regular file; gives what is one.
+    fn meet(&mut self, entry: Entry) -> Option<Entry> {
+        let to = below(&self.to, &entry.path);
+        match &entry.leads {
+            Leads::Link(first) => {
+                self.links.push((below(&self.to, first), to));
+                return None;
+            }
+            _ if entry.kind == Kind::Regular => {
+                self.progress.expect(entry.size);
+                return Some(entry);
+            }
+            _ => {}
+        }
+        let made = self.make(&entry, &to);
+        if entry.kind == Kind::Directory {
+            match made {
+                Ok(()) => self.directories.push((to, entry)),
+                Err(error) => self.progress.note(&to, Err(error)),
+            }
+        } else {
+            self.progress.note(&below(&self.from, &entry.path), made);
+        }
+        None
+    }
+
+    fn make(&self, entry: &Entry, to: &Path) -> io::Result<()> {
+        if entry.kind == Kind::Directory {
+            return make_directory(to, entry.mode);
+        }
+        remove_other(to)?;
+        match &entry.leads {
+            Leads::Target(target) => std::os::unix::fs::symlink(OsStr::from_bytes(target), to)?,
+            _ => make_special(to, entry.kind, entry.mode, entry.device.into())?,
+        }
+        if self.how.archive { Likeness::of(entry).put_on(to) } else { Ok(()) }
+    }
+
+    fn finish_directory(&self, to: &Path, entry: &Entry) -> io::Result<()> {
+        if self.how.archive {
+            return Likeness::of(entry).put_on(to);
+        }
+        let missing = 0o700 & !entry.mode;
+        if missing != 0 {
+            let mode = fs::metadata(to)?.permissions().mode() & 0o7777 & !missing;
+            fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
+        }
+        Ok(())
+    }
+}
+
+/// A thread that makes files.
+struct Files<'a> {
+    how: How,
+    progress: &'a Progress,
+    from: &'a Path,
+    to: &'a Path,
+    /// Those that are not whole, by number.
+    files: BTreeMap<u64, Making>,
+}
+
+/// A file that is being made.
+struct Making {
+    entry: Box<Entry>,
+    open: Option<File>,
+    /// Whether it was made.
+    is_made: bool,
+    failure: Option<io::Error>,
+}
+
+impl Files<'_> {
+    fn work(mut self, steps: &Receiver<Step>) {
+        for step in steps {
+            match step {
+                Step::File(number, entry) => {
+                    self.files.insert(number, Making { entry, open: None, is_made: false, failure: None });
+                }
+                Step::Begin(number) => self.begin(number),
+                Step::Piece(number, offset, content) => self.piece(number, offset, &content),
+                Step::End(number, size, why) => self.end(number, size, why),
+            }
+        }
+        for making in self.files.into_values() {
+            self.progress.note(&below(self.from, &making.entry.path), Err("the copy ended before it was whole"));
+        }
+    }
+
+    fn begin(&mut self, number: u64) {
+        let Some(making) = self.files.get_mut(&number).filter(|making| making.is_made) else { return };
+        // It has changed since, and comes again.
+        let again = making.open(&below(self.to, &making.entry.path), self.how).and_then(|file| file.set_len(0));
+        making.failure = again.err();
+    }
+
+    fn piece(&mut self, number: u64, offset: u64, content: &[u8]) {
+        let Some(making) = self.files.get_mut(&number) else { return };
+        if making.failure.is_some() {
+            return;
+        }
+        let to = below(self.to, &making.entry.path);
+        let written = making.open(&to, self.how).and_then(|file| file.write_all_at(content, offset));
+        match written {
+            Ok(()) => self.progress.copied(content.len() as u64),
+            Err(error) => making.failure = Some(error),
+        }
+    }
+
+    fn end(&mut self, number: u64, size: u64, why: String) {
+        let Some(mut making) = self.files.remove(&number) else { return };
+        let (from, to) = (below(self.from, &making.entry.path), below(self.to, &making.entry.path));
+        let ended = match making.failure.take() {
+            Some(error) => Err(error),
+            None if !why.is_empty() => Err(io::Error::other(why)),
+            None => making.finish(&to, size, self.how),
+        };
+        self.progress.note(&from, ended);
+    }
+}
+
+impl Making {
+    fn open(&mut self, to: &Path, how: How) -> io::Result<&File> {
+        let file = match self.open.take() {
+            Some(file) => file,
+            None => {
+                if fs::symlink_metadata(to).is_ok_and(|found| !found.is_file()) {
+                    remove_other(to)?;
+                }
+                // With --archive nobody reads it before its mode is known to be right.
+                let mode = if how.archive { 0o600 } else { self.entry.mode & 0o777 };
+                OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(to)?
+            }
+        };
+        self.is_made = true;
+        Ok(self.open.insert(file))
+    }
+
+    fn finish(&mut self, to: &Path, size: u64, how: How) -> io::Result<()> {
+        let file = self.open(to, how)?;
+        // A hole at the end has no piece that would set the length.
+        if file.metadata()?.len() < size {
+            file.set_len(size)?;
+        }
+        self.open = None;
+        if how.archive { Likeness::of(&self.entry).put_on(to) } else { Ok(()) }
+    }
+}

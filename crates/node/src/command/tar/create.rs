@@ -1,0 +1,322 @@
+//! Trees become an archive: what comes from the daemon is written as it comes.
+//!
+//! An archive says how long a file is before its content. What changes while it is read, and is longer or shorter in the end, is cut or
+//! filled with zeroes, and told.
+//!
+//! Files come in the order in which they lie, and so in the middle of those of other directories. GNU tar gives a directory its time as soon as
+//! something comes that is not in it; so each directory comes once more in the end.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use base::time::Timestamp;
+use bytes::Bytes;
+use file::Kind;
+use tar::{Builder, EntryType, Header};
+
+use super::{Arguments, Outcome};
+use crate::command::tree::{Tree, Wanted, below, garbled};
+use crate::control::batch::wire::{Entry, Leads, Record, Records};
+use crate::failure::Failure;
+
+const WHAT: &str = "cannot make the archive";
+
+/// An archive under way.
+struct Creation<W: Write> {
+    builder: Builder<W>,
+    outcome: Outcome,
+    xattrs: bool,
+}
+
+pub(super) fn create(arguments: &Arguments) -> Result<Outcome, Failure> {
+    if arguments.names.is_empty() {
+        return Err(
+            Failure::new(WHAT, "nothing is named that is to be in it").mend("name files or directories, or `.`")
+        );
+    }
+    for name in &arguments.names {
+        if !name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+            let why = "a name in an archive begins in its directory and does not leave it";
+            return Err(Failure::new(WHAT, why).at(name).mend("name the directory with -C"));
+        }
+    }
+    let mut builder = Builder::new(BufWriter::with_capacity(1 << 20, output(&arguments.file)?));
+    builder.preserve_absolute(false);
+    let mut creation = Creation { builder, outcome: Outcome::default(), xattrs: arguments.xattrs };
+    for name in &arguments.names {
+        creation.tree(&arguments.directory.join(name), name)?;
+    }
+    let written = creation.builder.into_inner().and_then(|mut out| out.flush());
+    written.map_err(unwritten)?;
+    Ok(creation.outcome)
+}
+
+fn output(path: &Path) -> Result<Box<dyn Write>, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(io::stdout().lock()));
+    }
+    let file = File::options().write(true).create(true).truncate(true).open(path);
+    file.map(|file| Box::new(file) as Box<dyn Write>).map_err(|error| Failure::new(WHAT, error).at(path))
+}
+
+fn unwritten(error: io::Error) -> Failure {
+    Failure::new("cannot write the archive", error)
+}
+
+impl<W: Write> Creation<W> {
+    fn tree(&mut self, path: &Path, name: &Path) -> Result<(), Failure> {
+        let wanted = Wanted { content: true, xattrs: self.xattrs };
+        let mut stream = Stream::new(Tree::open(path, WHAT, wanted)?);
+        let (mut files, mut links, mut directories, mut next) = (HashMap::new(), Vec::new(), Vec::new(), 0);
+        while let Some(record) = stream.next()? {
+            match record {
+                Record::Entry(entry) => {
+                    let number = next;
+                    next += 1;
+                    if matches!(entry.leads, Leads::Link(_)) {
+                        links.push(entry);
+                    } else if entry.kind == Kind::Regular {
+                        files.insert(number, entry);
+                    } else {
+                        self.described(name, &entry)?;
+                        directories.extend((entry.kind == Kind::Directory).then_some(entry));
+                    }
+                }
+                Record::Begin { number, size } => {
+                    if let Some(entry) = files.remove(&number) {
+                        self.file(name, &entry, size, &mut stream)?;
+                    }
+                }
+                Record::Piece { .. } => {}
+                Record::End { number, why, .. } => {
+                    if let Some(entry) = files.remove(&number) {
+                        self.outcome.fail(below(path, &entry.path), why);
+                    }
+                }
+                Record::Lost { path: lost, why } => self.outcome.fail(below(path, &lost), why),
+            }
+        }
+        // What they lead to has come.
+        for entry in links {
+            self.described(name, &entry)?;
+        }
+        for entry in directories.iter().rev() {
+            self.described(name, entry)?;
+            self.outcome.entries -= 1;
+        }
+        Ok(())
+    }
+
+    /// What has no content.
+    fn described(&mut self, top: &Path, entry: &Entry) -> Result<(), Failure> {
+        let path = name_of(top, entry);
+        let mut header = self.header(entry)?;
+        header.set_size(0);
+        let appended = match &entry.leads {
+            Leads::Target(target) => self.builder.append_link(&mut header, &path, std::ffi::OsStr::from_bytes(target)),
+            Leads::Link(first) => {
+                header.set_entry_type(EntryType::Link);
+                self.builder.append_link(&mut header, &path, below(top, first))
+            }
+            Leads::Nothing if entry.kind == Kind::Socket => {
+                self.outcome.fail(path, "an archive has no sockets");
+                return Ok(());
+            }
+            Leads::Nothing => self.builder.append_data(&mut header, &path, io::empty()),
+        };
+        appended.map_err(unwritten)?;
+        self.outcome.entries += 1;
+        Ok(())
+    }
+
+    fn file(&mut self, top: &Path, entry: &Entry, size: u64, stream: &mut Stream) -> Result<(), Failure> {
+        let path = name_of(top, entry);
+        let mut header = self.header(entry)?;
+        header.set_size(size);
+        let mut content = Content { stream, piece: Bytes::new(), at: 0, piece_at: 0, size, ended: None, failure: None };
+        self.builder.append_data(&mut header, &path, &mut content).map_err(unwritten)?;
+        content.drain();
+        if let Some(failure) = content.failure {
+            return Err(failure);
+        }
+        let why = content.ended.unwrap_or_default();
+        self.outcome.entries += 1;
+        self.outcome.bytes += size;
+        if !why.is_empty() {
+            self.outcome.fail(path, why);
+        }
+        Ok(())
+    }
+
+    fn header(&mut self, entry: &Entry) -> Result<Header, Failure> {
+        let mut header = Header::new_gnu();
+        header.set_mode(entry.mode);
+        header.set_uid(entry.uid.into());
+        header.set_gid(entry.gid.into());
+        header.set_mtime(u64::try_from(entry.modified.seconds).unwrap_or(0));
+        header.set_entry_type(match entry.kind {
+            Kind::Regular | Kind::Socket => EntryType::Regular,
+            Kind::Directory => EntryType::Directory,
+            Kind::Symlink => EntryType::Symlink,
+            Kind::Fifo => EntryType::Fifo,
+            Kind::CharacterDevice => EntryType::Char,
+            Kind::BlockDevice => EntryType::Block,
+        });
+        let device = u64::from(entry.device);
+        let devices = [rustix::fs::major(device), rustix::fs::minor(device)];
+        header.set_device_major(devices[0]).and_then(|()| header.set_device_minor(devices[1])).map_err(unwritten)?;
+        self.extensions(entry)?;
+        Ok(header)
+    }
+
+    /// What a header has no room for.
+    fn extensions(&mut self, entry: &Entry) -> Result<(), Failure> {
+        let names = entry.xattrs.iter().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)));
+        let xattrs: Vec<(String, &[u8])> =
+            names.map(|(name, value)| (format!("SCHILY.xattr.{name}"), value.as_slice())).collect();
+        let Timestamp { seconds, .. } = entry.modified;
+        let time = (seconds < 0).then(|| seconds.to_string());
+        let mut extensions: Vec<(&str, &[u8])> = xattrs.iter().map(|(key, value)| (key.as_str(), *value)).collect();
+        extensions.extend(time.iter().map(|time| ("mtime", time.as_bytes())));
+        if extensions.is_empty() {
+            return Ok(());
+        }
+        self.builder.append_pax_extensions(extensions).map_err(unwritten)
+    }
+}
+
+/// What an entry is called in the archive.
+fn name_of(top: &Path, entry: &Entry) -> PathBuf {
+    let path = below(top, &entry.path);
+    // A directory's name ends with a slash.
+    if entry.kind == Kind::Directory { path.join("") } else { path }
+}
+
+/// The records of a tree, one after the other.
+struct Stream {
+    tree: Tree,
+    records: Option<Records>,
+    /// The one that comes next, where it was looked at.
+    kept: Option<Record>,
+}
+
+impl Stream {
+    fn new(tree: Tree) -> Stream {
+        Stream { tree, records: None, kept: None }
+    }
+
+    fn next(&mut self) -> Result<Option<Record>, Failure> {
+        if let Some(record) = self.kept.take() {
+            return Ok(Some(record));
+        }
+        loop {
+            if let Some(record) = self.records.as_mut().and_then(Iterator::next) {
+                return record.map(Some).map_err(garbled);
+            }
+            self.records = self.tree.next_window()?;
+            if self.records.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// The content of a file, as long as its header says.
+struct Content<'a> {
+    stream: &'a mut Stream,
+    piece: Bytes,
+    /// Where the archive is in the file, and where the piece lies.
+    at: u64,
+    piece_at: u64,
+    size: u64,
+    /// All of it came; why it is not whole.
+    ended: Option<String>,
+    failure: Option<Failure>,
+}
+
+impl Content<'_> {
+    /// The next piece, or the end.
+    fn fetch(&mut self) {
+        match self.stream.next() {
+            Ok(Some(Record::Piece { offset, content, .. })) => (self.piece, self.piece_at) = (content, offset),
+            Ok(Some(Record::End { why, .. })) => {
+                self.ended.get_or_insert(why);
+            }
+            Ok(Some(Record::Begin { .. })) => {
+                self.ended =
+                    Some("it was changed while it was read: what is in the archive is of several moments".into());
+                self.skip();
+            }
+            Ok(Some(other)) => {
+                self.stream.kept = Some(other);
+                self.ended.get_or_insert("its end did not come".to_owned());
+            }
+            Ok(None) => {
+                self.ended.get_or_insert("its end did not come".to_owned());
+            }
+            Err(failure) => {
+                self.ended.get_or_insert(failure.to_string());
+                self.failure = Some(failure);
+            }
+        }
+    }
+
+    /// Lets the rest go by.
+    fn skip(&mut self) {
+        loop {
+            match self.stream.next() {
+                Ok(Some(Record::Piece { .. } | Record::Begin { .. })) => {}
+                Ok(Some(Record::End { .. }) | None) => return,
+                Ok(Some(other)) => {
+                    self.stream.kept = Some(other);
+                    return;
+                }
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The rest of what there is of it.
+    fn drain(&mut self) {
+        while self.ended.is_none() {
+            self.fetch();
+        }
+    }
+}
+
+impl Read for Content<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = buffer.len().min(usize::try_from(self.size - self.at).unwrap_or(usize::MAX));
+        let buffer = &mut buffer[..wanted];
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        while self.ended.is_none() && self.piece_at + self.piece.len() as u64 <= self.at {
+            self.fetch();
+        }
+        let end = self.piece_at + self.piece.len() as u64;
+        let (zeroes, is_inside) = match self.ended.is_none() {
+            true if self.piece_at > self.at => (self.piece_at - self.at, false),
+            true => (0, true),
+            false => (u64::MAX, false),
+        };
+        let count = if is_inside {
+            let skip = usize::try_from(self.at - self.piece_at).expect("inside of it");
+            let count = buffer.len().min(usize::try_from(end - self.at).expect("inside of it"));
+            buffer[..count].copy_from_slice(&self.piece[skip..skip + count]);
+            count
+        } else {
+            let count = buffer.len().min(usize::try_from(zeroes).unwrap_or(usize::MAX));
+            buffer[..count].fill(0);
+            count
+        };
+        self.at += count as u64;
+        Ok(count)
+    }
+}

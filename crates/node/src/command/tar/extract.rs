@@ -1,0 +1,313 @@
+//! An archive becomes a tree: units of many files, and large ones by system calls.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use base::time::Timestamp;
+use file::Kind;
+use tar::{Archive, EntryType};
+
+use super::{Arguments, Outcome};
+use crate::command::cp::{Likeness, remove_other};
+use crate::command::info::Held;
+use crate::command::sync::{mount_of, sync};
+use crate::command::tree::below;
+use crate::control::batch::client::{BatchWriter, Writing};
+use crate::control::batch::wire::{Entry, Leads};
+use crate::control::client::Daemon;
+use crate::failure::Failure;
+
+const WHAT: &str = "cannot extract the archive";
+/// Larger files go by system calls.
+const BATCHED_BYTES_MAX: u64 = 4 << 20;
+
+/// An extraction under way.
+struct Extraction<'a> {
+    directory: &'a Path,
+    writer: BatchWriter,
+    xattrs: bool,
+    is_root: bool,
+    outcome: Outcome,
+    /// What is on its way, by number.
+    away: BTreeMap<u64, Vec<u8>>,
+    /// Directories that are there, or on their way.
+    known: HashSet<Vec<u8>>,
+    /// Those of the archive, whose times come last.
+    directories: Vec<Entry>,
+}
+
+pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
+    if !arguments.names.is_empty() {
+        return Err(Failure::new(WHAT, "all of it is extracted, and not single names").mend("leave them out"));
+    }
+    let directory = arguments.directory.as_path();
+    let mount = mount_of(directory)?;
+    if mount.has("ro") {
+        return Err(Failure::new(WHAT, "it is mounted read-only").at(directory));
+    }
+    let directory = directory.canonicalize().map_err(|error| Failure::new(WHAT, error).at(directory))?;
+    let held = Held::open(&directory, WHAT)?;
+    let how = Writing { parent: held.inode, replace: true, preserve: true, umask: 0 };
+    let writer = BatchWriter::begin(Daemon::find(&mount.source)?, &how)?;
+    let mut extraction = Extraction {
+        directory: &directory,
+        writer,
+        xattrs: arguments.xattrs,
+        is_root: rustix::process::geteuid().is_root(),
+        outcome: Outcome::default(),
+        away: BTreeMap::new(),
+        known: HashSet::new(),
+        directories: Vec::new(),
+    };
+    let mut archive = Archive::new(BufReader::with_capacity(1 << 20, input(&arguments.file)?));
+    extraction.all(&mut archive)?;
+    let outcome = extraction.finish()?;
+    sync(&directory)?;
+    Ok(outcome)
+}
+
+fn input(path: &Path) -> Result<Box<dyn Read>, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(io::stdin().lock()));
+    }
+    let file = File::options().read(true).open(path);
+    file.map(|file| Box::new(file) as Box<dyn Read>).map_err(|error| Failure::new(WHAT, error).at(path))
+}
+
+fn unreadable(error: io::Error) -> Failure {
+    let mend = "what came before is there; of a compressed one see `zstd -dc` and the like";
+    Failure::new("cannot read the archive", error).mend(mend)
+}
+
+impl Extraction<'_> {
+    fn all(&mut self, archive: &mut Archive<impl Read>) -> Result<(), Failure> {
+        let mut content = Vec::new();
+        for found in archive.entries().map_err(unreadable)? {
+            let mut found = found.map_err(unreadable)?;
+            let shown = PathBuf::from(std::ffi::OsString::from_vec(found.path_bytes().into_owned()));
+            let entry = match self.describe(&mut found, &shown).map_err(unreadable)? {
+                Ok(Some(entry)) => entry,
+                Ok(None) => continue,
+                Err(why) => {
+                    self.outcome.fail(shown, why);
+                    continue;
+                }
+            };
+            self.make_above(&entry.path)?;
+            if entry.kind == Kind::Directory {
+                self.known.insert(entry.path.clone());
+                self.directories.push(entry.clone());
+            }
+            if entry.kind == Kind::Regular && entry.size > BATCHED_BYTES_MAX {
+                self.large(&entry, &mut found)?;
+                continue;
+            }
+            content.clear();
+            if entry.kind == Kind::Regular && entry.leads == Leads::Nothing {
+                found.read_to_end(&mut content).map_err(unreadable)?;
+            }
+            self.put(&entry, &content)?;
+        }
+        Ok(())
+    }
+
+    /// What an archive says; `None`: nothing to make; or why it cannot be made.
+    fn describe(
+        &self,
+        found: &mut tar::Entry<'_, impl Read>,
+        shown: &Path,
+    ) -> io::Result<Result<Option<Entry>, String>> {
+        let Some(path) = cleaned(shown) else { return Ok(Err("it would lie outside of the directory".to_owned())) };
+        let header = found.header().clone();
+        let kind = match header.entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse | EntryType::Link => Kind::Regular,
+            EntryType::Directory => Kind::Directory,
+            EntryType::Symlink => Kind::Symlink,
+            EntryType::Fifo => Kind::Fifo,
+            EntryType::Char => Kind::CharacterDevice,
+            EntryType::Block => Kind::BlockDevice,
+            EntryType::XGlobalHeader => return Ok(Ok(None)),
+            other => {
+                return Ok(Err(format!("archives have entries of kind {:?}, which are no files", other.as_byte())));
+            }
+        };
+        if path.is_empty() && kind != Kind::Directory {
+            return Ok(Err("it has no name".to_owned()));
+        }
+        let mut entry = Entry::new(path, kind);
+        let link = found.link_name_bytes().map(std::borrow::Cow::into_owned);
+        entry.leads = match (header.entry_type(), link) {
+            (EntryType::Symlink, Some(target)) => Leads::Target(target),
+            (EntryType::Link, Some(first)) => match cleaned(Path::new(std::ffi::OsStr::from_bytes(&first))) {
+                Some(first) => Leads::Link(first),
+                None => return Ok(Err("it leads outside of the directory".to_owned())),
+            },
+            (EntryType::Symlink | EntryType::Link, None) => return Ok(Err("it leads nowhere".to_owned())),
+            _ => Leads::Nothing,
+        };
+        entry.mode = header.mode()? & file::MODE_MASK;
+        entry.size = if kind == Kind::Regular && entry.leads == Leads::Nothing { found.size() } else { 0 };
+        let seconds = i64::try_from(header.mtime()?).unwrap_or(0);
+        entry.modified = Timestamp { seconds, nanos: 0 };
+        if let (Some(major), Some(minor)) = (header.device_major()?, header.device_minor()?)
+            && matches!(kind, Kind::CharacterDevice | Kind::BlockDevice)
+        {
+            entry.device = u32::try_from(rustix::fs::makedev(major, minor)).map_err(io::Error::other)?;
+        }
+        self.own(&mut entry, header.uid()?, header.gid()?);
+        self.extend(&mut entry, found)?;
+        entry.accessed = entry.modified;
+        Ok(Ok(Some(entry)))
+    }
+
+    /// Files are of who extracts them, but for root, who gives them away.
+    fn own(&self, entry: &mut Entry, uid: u64, gid: u64) {
+        if self.is_root {
+            (entry.uid, entry.gid) = (u32::try_from(uid).unwrap_or(0), u32::try_from(gid).unwrap_or(0));
+        } else {
+            (entry.uid, entry.gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            entry.mode &= !0o6000;
+        }
+    }
+
+    fn extend(&self, entry: &mut Entry, found: &mut tar::Entry<'_, impl Read>) -> io::Result<()> {
+        for extension in found.pax_extensions()?.into_iter().flatten() {
+            let extension = extension?;
+            let Ok(key) = extension.key() else { continue };
+            if key == "mtime" {
+                if let Some(time) = extension.value().ok().and_then(parse_time) {
+                    entry.modified = time;
+                }
+            } else if let Some(name) = key.strip_prefix("SCHILY.xattr.").filter(|_| self.xattrs)
+                && (self.is_root || name.starts_with("user."))
+            {
+                entry.xattrs.push((name.as_bytes().to_vec(), extension.value_bytes().to_vec()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Directories that the archive does not name.
+    fn make_above(&mut self, path: &[u8]) -> Result<(), Failure> {
+        for (end, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            let above = &path[..end];
+            if self.known.contains(above) {
+                continue;
+            }
+            self.known.insert(above.to_vec());
+            if !fs::symlink_metadata(below(self.directory, above)).is_ok_and(|found| found.is_dir()) {
+                let mut entry = Entry { mode: 0o755, ..Entry::new(above.to_vec(), Kind::Directory) };
+                self.own(&mut entry, 0, 0);
+                self.put(&entry, &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, entry: &Entry, content: &[u8]) -> Result<(), Failure> {
+        let runs: &[(u64, &[u8])] = if content.is_empty() { &[] } else { &[(0, content)] };
+        let number = self.writer.put(entry, runs)?;
+        self.away.insert(number, entry.path.clone());
+        self.outcome.bytes += content.len() as u64;
+        self.tell_settled();
+        Ok(())
+    }
+
+    fn tell_settled(&mut self) {
+        let failed: BTreeMap<u64, String> = self.writer.take_failed().into_iter().collect();
+        let settled = self.writer.settled();
+        while let Some(entry) = self.away.first_entry().filter(|entry| *entry.key() < settled) {
+            let (number, path) = entry.remove_entry();
+            match failed.get(&number) {
+                Some(why) => self.outcome.fail(below(self.directory, &path), why),
+                None => self.outcome.entries += 1,
+            }
+        }
+    }
+
+    /// A file that is no part of a unit. What it lies in must be there.
+    fn large(&mut self, entry: &Entry, found: &mut impl Read) -> Result<(), Failure> {
+        self.writer.settle()?;
+        self.tell_settled();
+        let to = below(self.directory, &entry.path);
+        let made = remove_other(&to).and_then(|()| {
+            let mut file = File::options().write(true).create_new(true).open(&to)?;
+            let count = io::copy(found, &mut file)?;
+            self.outcome.bytes += count;
+            Likeness::of(entry).put_on(&to)
+        });
+        match made {
+            Ok(()) => self.outcome.entries += 1,
+            Err(error) => self.outcome.fail(to, error),
+        }
+        Ok(())
+    }
+
+    /// What was put into directories has changed their times.
+    fn finish(mut self) -> Result<Outcome, Failure> {
+        self.writer.settle()?;
+        self.tell_settled();
+        for entry in std::mem::take(&mut self.directories) {
+            self.writer.put(&entry, &[])?;
+        }
+        self.writer.settle()?;
+        self.writer.take_failed();
+        self.writer.finish()?;
+        Ok(self.outcome)
+    }
+}
+
+/// A path from the directory on; `None`: it leaves it.
+fn cleaned(path: &Path) -> Option<Vec<u8>> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => names.push(name.as_bytes()),
+            Component::CurDir | Component::RootDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(names.join(&b'/'))
+}
+
+/// Seconds with a fraction.
+fn parse_time(text: &str) -> Option<Timestamp> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: i64 = whole.parse().ok()?;
+    let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    let nanos: u32 = digits.parse().ok()?;
+    // A fraction counts away from zero.
+    match (whole.starts_with('-'), nanos) {
+        (true, 1..) => Some(Timestamp { seconds: seconds.checked_sub(1)?, nanos: 1_000_000_000 - nanos }),
+        _ => Some(Timestamp { seconds, nanos }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use base::time::Timestamp;
+
+    use super::{cleaned, parse_time};
+
+    #[test]
+    fn paths_stay_in_the_directory() {
+        for (path, expected) in
+            [("a/b", Some("a/b")), ("/a//b/", Some("a/b")), ("./.", Some("")), ("../a", None), ("a/../b", None)]
+        {
+            assert_eq!(cleaned(Path::new(path)).as_deref(), expected.map(str::as_bytes), "{path}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_with_their_fraction() {
+        let time = |seconds, nanos| Some(Timestamp { seconds, nanos });
+        assert_eq!((parse_time("5"), parse_time("5.25")), (time(5, 0), time(5, 250_000_000)));
+        assert_eq!((parse_time("-4.75"), parse_time("-0.25")), (time(-5, 250_000_000), time(-1, 750_000_000)));
+        assert_eq!((parse_time(""), parse_time("x.1")), (None, None));
+    }
+}

@@ -1,0 +1,348 @@
+//! Trees that are read into windows.
+//!
+//! One thread walks ahead; this one describes a group of entries and then has the content of all of its files read, in the order in which
+//! it lies on the disks. Who reads slowly holds up the batch and nothing else: a piece waits until a window is given back.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use base::id::FileId;
+use bytes::Bytes;
+use file::{Attributes, BatchRead, BatchSink, FileError, Kind, Node, Taken, Walked};
+use parking_lot::Mutex;
+use platform::real::block_on;
+use serde_json::{Value, json};
+
+use super::lost;
+use crate::control::batch::memory::Memory;
+use crate::control::batch::wire::{Entry, Leads, PATH_BYTES_MAX, PIECE_HEAD_BYTES, Record, piece_head};
+use crate::control::server::{Brought, Line};
+use crate::control::wire::{Answer, BatchReading, Filled, Turn};
+use crate::failure::Failure;
+use crate::front::control::Control;
+use crate::front::nodes::inode_number;
+
+/// Entries whose content is read together.
+const GROUP_MAX: usize = 4096;
+/// Files of several names that are remembered, so that their content is told once.
+const LINKED_MAX: usize = 1 << 20;
+const WHAT: &str = "cannot read a batch";
+
+/// What a walk has found.
+struct Found {
+    path: Vec<u8>,
+    node: Node,
+    attributes: Attributes,
+}
+
+/// A walk's next: an entry, or where it could not go on.
+type Step = Result<Found, (Vec<u8>, FileError)>;
+
+/// A batch that is read.
+struct Reader<'a, 'b> {
+    control: &'a Control,
+    how: &'a BatchReading,
+    filler: Mutex<Filler<'a, 'b>>,
+    /// First names of files that have several.
+    linked: HashMap<FileId, Vec<u8>>,
+    /// The next entry's number.
+    next: u64,
+    entries: u64,
+    lost: u64,
+}
+
+impl Control {
+    pub(in crate::front::control) fn batch_read(
+        &self,
+        how: &BatchReading,
+        brought: Brought<'_, '_>,
+    ) -> Result<Value, Failure> {
+        let (memory, line) = self.memory(WHAT, brought, (how.windows, how.window_bytes))?;
+        let root = self.find(how.root).ok_or_else(|| {
+            let why = "the daemon knows no file of this inode number";
+            Failure::new(WHAT, why).place(how.root.to_string()).mend("keep it open meanwhile")
+        })?;
+        let filler = Filler::begin(self, memory, line)?;
+        let started = self.platform.clock.elapsed();
+        let (linked, filler) = (HashMap::new(), Mutex::new(filler));
+        let mut reader = Reader { control: self, how, filler, linked, next: 0, entries: 0, lost: 0 };
+        std::thread::scope(|scope| {
+            let (send, receive) = sync_channel(GROUP_MAX);
+            let walker = scope.spawn(move || self.walk_into(root, &send));
+            let read = reader.all(receive);
+            let walked = walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // What ended the reading ended the walk.
+            read.and(walked)
+        })?;
+        let Reader { filler, entries, lost, .. } = reader;
+        let (bytes, failed) = filler.into_inner().finish()?;
+        let took: Duration = self.platform.clock.elapsed().saturating_sub(started);
+        let seconds = took.as_secs_f64();
+        Ok(json!({ "entries": entries, "failed": failed + lost, "bytes": bytes, "seconds": seconds }))
+    }
+
+    fn walk_into(&self, root: Node, send: &SyncSender<Step>) -> Result<(), Failure> {
+        let mut tell = |step: Result<Walked<'_>, (&[u8], FileError)>| {
+            let step = match step {
+                Ok(Walked { path, node, attributes }) => {
+                    Ok(Found { path: path.to_vec(), node, attributes: attributes.clone() })
+                }
+                Err((path, error)) => Err((path.to_vec(), error)),
+            };
+            send.send(step).is_ok() && !self.system.is_ending()
+        };
+        block_on(self.system.batch_walk(root, &mut tell)).map_err(self.explain(WHAT))
+    }
+}
+
+impl Reader<'_, '_> {
+    fn all(&mut self, steps: Receiver<Step>) -> Result<(), Failure> {
+        loop {
+            let Ok(first) = steps.recv() else { return Ok(()) };
+            // Who only lists is told at once what is known.
+            let rest = steps.try_iter().take(GROUP_MAX - 1);
+            let group: Vec<Step> = std::iter::once(first).chain(rest).collect();
+            self.group(group)?;
+        }
+    }
+
+    fn group(&mut self, group: Vec<Step>) -> Result<(), Failure> {
+        if self.how.xattrs {
+            let nodes: Vec<Node> = group.iter().flatten().map(|found| found.node).collect();
+            block_on(self.control.system.load_together(&nodes));
+        }
+        let (mut nodes, mut numbers) = (Vec::new(), Vec::new());
+        for step in group {
+            let described = match step {
+                Ok(found) => self.describe(found),
+                Err((path, error)) => Err((path, error)),
+            };
+            let record = match described {
+                Ok((entry, content)) => {
+                    if let Some(node) = content {
+                        nodes.push(node);
+                        numbers.push(self.next);
+                    }
+                    self.next += 1;
+                    self.entries += 1;
+                    Record::Entry(Box::new(entry))
+                }
+                Err((path, error)) => {
+                    self.lost += 1;
+                    Record::Lost { path, why: error.to_string() }
+                }
+            };
+            self.filler.get_mut().append(&record.encode())?;
+        }
+        self.content(&nodes, &numbers)?;
+        self.filler.get_mut().hand_over()
+    }
+
+    /// An entry, and of what its content is to be read.
+    fn describe(&mut self, found: Found) -> Result<(Entry, Option<Node>), (Vec<u8>, FileError)> {
+        let Found { path, node, attributes } = found;
+        if path.len() > PATH_BYTES_MAX {
+            return Err((path[..PATH_BYTES_MAX].to_vec(), FileError::NameTooLong));
+        }
+        let described = block_on(async {
+            let leads = match attributes.kind {
+                Kind::Symlink => Leads::Target(self.control.system.read_link(node).await?.to_vec()),
+                _ => Leads::Nothing,
+            };
+            let mut xattrs = Vec::new();
+            if self.how.xattrs {
+                for name in self.control.system.xattrs(node).await? {
+                    let value = self.control.system.xattr(node, &name).await?;
+                    xattrs.push((name.to_vec(), value.to_vec()));
+                }
+            }
+            Ok((leads, xattrs))
+        });
+        let (mut leads, xattrs) = match described {
+            Ok(described) => described,
+            Err(error) => return Err((path, error)),
+        };
+        if attributes.kind != Kind::Directory && attributes.links > 1 {
+            match self.linked.get(&attributes.file) {
+                Some(first) => leads = Leads::Link(first.clone()),
+                None if self.linked.len() < LINKED_MAX => drop(self.linked.insert(attributes.file, path.clone())),
+                None => {}
+            }
+        }
+        let is_read = self.how.content && attributes.kind == Kind::Regular && leads == Leads::Nothing;
+        let entry = Entry {
+            mode: attributes.mode,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            device: attributes.device,
+            links: attributes.links,
+            inode: inode_number(node),
+            size: attributes.size,
+            allocated: attributes.allocated,
+            modified: attributes.modified,
+            accessed: attributes.accessed,
+            changed: attributes.changed,
+            leads,
+            xattrs,
+            ..Entry::new(path, attributes.kind)
+        };
+        Ok((entry, is_read.then_some(node)))
+    }
+
+    fn content(&self, nodes: &[Node], numbers: &[u64]) -> Result<(), Failure> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let sink = Sink { filler: &self.filler, numbers };
+        let memory = self.control.batch_bytes();
+        block_on(self.control.system.batch_read(nodes, &BatchRead { memory, sink: &sink }));
+        match &self.filler.lock().failure {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Takes what a batch reads.
+struct Sink<'a, 'b, 'c> {
+    filler: &'c Mutex<Filler<'a, 'b>>,
+    /// Of each file that is read, its entry's number.
+    numbers: &'c [u64],
+}
+
+impl BatchSink for Sink<'_, '_, '_> {
+    fn begin(&self, index: usize, attributes: &Attributes) {
+        let begin = Record::Begin { number: self.numbers[index], size: attributes.size };
+        // What fails is kept, and the batch ends.
+        let _ = self.filler.lock().append(&begin.encode());
+    }
+
+    fn piece(&self, index: usize, offset: u64, content: Bytes) -> Taken<'_> {
+        let taken = self.filler.lock().piece(self.numbers[index], offset, &content);
+        Box::pin(std::future::ready(taken.is_ok()))
+    }
+
+    fn done(&self, index: usize, fate: Result<Attributes, FileError>) {
+        let mut filler = self.filler.lock();
+        let (size, why) = match fate {
+            Ok(attributes) => (attributes.size, String::new()),
+            Err(error) => {
+                filler.failed += 1;
+                (0, error.to_string())
+            }
+        };
+        let _ = filler.append(&Record::End { number: self.numbers[index], size, why }.encode());
+    }
+}
+
+/// Fills windows.
+struct Filler<'a, 'b> {
+    control: &'a Control,
+    memory: Memory,
+    line: &'a mut Line<'b>,
+    free: VecDeque<u32>,
+    /// The window that is being filled, and how far.
+    filling: Option<(u32, u32)>,
+    /// Which windows the client has.
+    away: Vec<bool>,
+    bytes: u64,
+    failed: u64,
+    failure: Option<Failure>,
+}
+
+impl<'a, 'b> Filler<'a, 'b> {
+    fn begin(control: &'a Control, memory: Memory, line: &'a mut Line<'b>) -> Result<Filler<'a, 'b>, Failure> {
+        let window_bytes = memory.window_bytes();
+        line.say(&Answer::Ready { window_bytes }).map_err(|error| lost(WHAT, &error))?;
+        let (free, away) = ((0..memory.windows()).collect(), vec![false; memory.windows() as usize]);
+        Ok(Filler { control, memory, line, free, filling: None, away, bytes: 0, failed: 0, failure: None })
+    }
+
+    /// A piece, cut where a window ends.
+    fn piece(&mut self, number: u64, mut offset: u64, mut content: &[u8]) -> Result<(), Failure> {
+        self.bytes += content.len() as u64;
+        while !content.is_empty() {
+            let room = self.room(PIECE_HEAD_BYTES + 1)? - PIECE_HEAD_BYTES;
+            let (now, later) = content.split_at(content.len().min(room));
+            self.append(&[&piece_head(number, offset, now.len())[..], now].concat())?;
+            offset += now.len() as u64;
+            content = later;
+        }
+        Ok(())
+    }
+
+    /// Appends what fits a window.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.room(bytes.len())?;
+        let (window, at) = self.filling.expect("there is room in it");
+        let written = self.memory.write(window, at, bytes);
+        self.noted(written.map_err(|error| Failure::new(WHAT, error)))?;
+        self.filling = Some((window, at + u32::try_from(bytes.len()).expect("it fits the window")));
+        Ok(())
+    }
+
+    /// Sees to it that a window with so much room is being filled; gives the room.
+    fn room(&mut self, bytes: usize) -> Result<usize, Failure> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let size = self.memory.window_bytes() as usize;
+        if bytes > size {
+            return self.noted(Err(Failure::new(WHAT, "an entry is larger than a window").mend("make them larger")));
+        }
+        if self.filling.is_some_and(|(_, at)| size - (at as usize) < bytes) {
+            self.hand_over()?;
+        }
+        let (_, at) = match self.filling {
+            Some(filling) => filling,
+            None => {
+                while self.free.is_empty() {
+                    self.wait()?;
+                }
+                let window = self.free.pop_front().expect("one is free");
+                *self.filling.insert((window, 0))
+            }
+        };
+        Ok(size - at as usize)
+    }
+
+    fn hand_over(&mut self) -> Result<(), Failure> {
+        let Some((window, bytes)) = self.filling.take() else { return Ok(()) };
+        self.away[window as usize] = true;
+        let said = self.line.say(&Answer::Filled(Filled { window, bytes }));
+        self.noted(said.map_err(|error| lost(WHAT, &error)))
+    }
+
+    /// Waits until the client gives a window back.
+    fn wait(&mut self) -> Result<(), Failure> {
+        let heard = match self.line.hear(&|| self.control.system.is_ending()) {
+            Ok(Some(Turn::Given { window })) if self.away.get(window as usize) == Some(&true) => {
+                self.away[window as usize] = false;
+                self.free.push_back(window);
+                Ok(())
+            }
+            Ok(Some(turn)) => Err(Failure::new(WHAT, format!("it makes no sense here: {turn:?}"))),
+            Ok(None) => Err(lost(WHAT, &std::io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(lost(WHAT, &error)),
+        };
+        self.noted(heard)
+    }
+
+    /// Remembers what ends the batch.
+    fn noted<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
+        if let Err(failure) = &result {
+            self.failure.get_or_insert_with(|| failure.clone());
+        }
+        result
+    }
+
+    /// Waits until the client has read everything; gives the bytes of content, and how many files are not whole.
+    fn finish(mut self) -> Result<(u64, u64), Failure> {
+        self.hand_over()?;
+        while self.away.contains(&true) {
+            self.wait()?;
+        }
+        Ok((self.bytes, self.failed))
+    }
+}

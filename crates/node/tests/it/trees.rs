@@ -1,0 +1,259 @@
+//! Commands that go through a whole tree of a mount: walk, du, rm, tar.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::batch::{expect_whole, many};
+use crate::copy::{fill, likeness};
+use crate::support::{Folder, Mounted, hydrafs, run, spawn, succeed};
+
+/// Runs hydrafs, which must fail; gives what it says.
+#[track_caller]
+fn refusal(arguments: &[&OsStr]) -> String {
+    let output = hydrafs(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+fn os(text: &str) -> &OsStr {
+    OsStr::new(text)
+}
+
+/// Every path below a folder, and the folder.
+fn paths(top: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::from([top.to_owned()]);
+    let mut todo = vec![top.to_owned()];
+    while let Some(folder) = todo.pop() {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            if entry.file_type().expect("a kind").is_dir() {
+                todo.push(entry.path());
+            }
+            found.insert(entry.path());
+        }
+    }
+    found
+}
+
+#[test]
+fn a_tree_is_listed_and_counted_as_by_find_and_du() {
+    let folder = Folder::new("walk");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let top = point.join("top");
+    fill(&top);
+    many(&top.join("many"), 3000);
+    let odd = OsStr::from_bytes(b"odd \xff\n name");
+    fs::write(top.join(odd), "odd").expect("room");
+    symlink("..", top.join("sub/loop")).expect("room");
+
+    let zeroed = hydrafs(&[os("walk"), os("-0"), top.as_os_str()]);
+    let listed: BTreeSet<PathBuf> = zeroed
+        .stdout
+        .split(|byte| *byte == 0)
+        .filter(|path| !path.is_empty())
+        .map(|path| PathBuf::from(OsStr::from_bytes(path)))
+        .collect();
+    assert_eq!(listed, paths(&top));
+    let lines = |arguments: &[&str]| -> BTreeSet<String> {
+        let arguments: Vec<&OsStr> =
+            [os("walk")].into_iter().chain(arguments.iter().map(|a| os(a))).chain([top.as_os_str()]).collect();
+        let said = hydrafs(&arguments).stdout;
+        String::from_utf8_lossy(&said).lines().map(ToOwned::to_owned).collect()
+    };
+    let named = |name: &str| top.join(name).display().to_string();
+    assert_eq!(lines(&["--name", "f1[0-9]", "--type", "f"]).len(), 60 * 10);
+    assert_eq!(lines(&["--type", "l"]), BTreeSet::from(["dangling", "sub/link", "sub/loop"].map(named)));
+    assert_eq!(lines(&["--size", "+9M"]), BTreeSet::from([named("sparse")]));
+    let newer = named("file");
+    assert!(lines(&["--newer", &newer, "--type", "f"]).contains(&named("sparse")));
+    assert!(!lines(&["--newer", &named("many/d59/f49")]).contains(&named("file")));
+    let json = succeed(&[os("walk"), os("--json"), top.join("sub/deep").as_os_str()]);
+    let entries: Vec<serde_json::Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(entries.len(), 2);
+    assert_eq!((entries[0]["mode"].as_str(), entries[1]["links"].as_u64()), (Some("1555"), Some(2)));
+    assert_eq!(entries[1]["inode"].as_u64(), Some(fs::metadata(top.join("file")).expect("there").ino()));
+
+    // A file of two names counts once.
+    let usage = succeed(&[os("du"), os("--json"), top.as_os_str()]);
+    let usage: serde_json::Value = serde_json::from_str(&usage).expect("JSON");
+    let files: Vec<fs::Metadata> = paths(&top)
+        .iter()
+        .map(|path| fs::symlink_metadata(path).expect("there"))
+        .filter(fs::Metadata::is_file)
+        .collect();
+    let bytes: u64 = files.iter().map(|file| file.len() / file.nlink()).sum();
+    let (count, usage) = (files.len() as u64 - 1, &usage[0]);
+    assert_eq!((usage["files"].as_u64(), usage["bytes"].as_u64()), (Some(count), Some(bytes)));
+    assert_eq!(usage["directories"].as_u64(), Some(4 + 60));
+
+    for (arguments, words) in [
+        ([os("walk"), folder.join("n").as_os_str()], "not on HydraFS"),
+        ([os("walk"), point.join("nothing").as_os_str()], "No such file"),
+        ([os("du"), folder.join("n").as_os_str()], "not on HydraFS"),
+    ] {
+        let said = refusal(&arguments);
+        assert!(said.contains(words), "{said}");
+    }
+    let link = folder.join("link");
+    symlink(&top, &link).expect("room");
+    let said = refusal(&[os("walk"), link.as_os_str()]);
+    assert!(said.contains("it is a symbolic link that leads to"), "{said}");
+    // Whoever reads a part of it ends it, and not the daemon.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+    let mut child = spawn(command.arg("walk").arg(&top).stdout(Stdio::piped())).expect("it starts");
+    child.stdout.take().expect("a pipe").read_exact(&mut [0; 10]).expect("it lists");
+    assert!(child.wait().expect("our child").success());
+    mounted.umount();
+}
+
+#[test]
+fn trees_go_at_once() {
+    let folder = Folder::new("rm");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let m = |name: &str| point.join(name);
+    many(&m("a"), 2000);
+    fs::write(m("a/kept"), "kept by who has it open").expect("room");
+    fs::hard_link(m("a/d0/f0"), m("linked")).expect("one file system");
+    fs::write(m("file"), "file").expect("room");
+    let mut held = File::options().read(true).write(true).open(m("a/kept")).expect("there");
+    let usage = succeed(&[os("rm"), os("-r"), os("--dry-run"), m("a").as_os_str()]);
+    assert!(usage.contains("2001 files and 41 directories"), "{usage}");
+    assert!(m("a/d0/f0").exists());
+
+    for (arguments, words) in [
+        (vec![os("rm"), m("a").as_os_str()], "it is a directory"),
+        (vec![os("rm"), os("-r"), m("nothing").as_os_str()], "No such file"),
+        (vec![os("rm"), os("-r"), point.as_os_str()], "it lies on"),
+        (vec![os("rm"), os("-r"), node.as_os_str()], "not on HydraFS"),
+        (vec![os("rm"), os("-r"), os(".snapshots/..")], "no name of its own"),
+    ] {
+        let said = refusal(&arguments);
+        assert!(
+            said.contains(words) || said.contains("something is mounted there") || said.contains("No such file"),
+            "{said}"
+        );
+    }
+    succeed(&[os("rm"), os("-f"), m("nothing").as_os_str()]);
+    let output = hydrafs(&[
+        os("rm"),
+        os("-r"),
+        os("--json"),
+        m("a").as_os_str(),
+        m("nothing").as_os_str(),
+        m("file").as_os_str(),
+    ]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        (answer["removed"].as_array().map(Vec::len), answer["failed"].as_array().map(Vec::len)),
+        (Some(2), Some(1))
+    );
+
+    // The kernel knows, who had a file open has it, and another name keeps its file.
+    let names: Vec<_> = fs::read_dir(&point).expect("mounted").flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(names, ["linked"]);
+    assert!(fs::metadata(m("a/d0/f0")).is_err() && fs::metadata(m("a")).is_err() && fs::metadata(m("file")).is_err());
+    let mut text = String::new();
+    held.read_to_string(&mut text).expect("it is open");
+    held.write_all(b", and written").expect("it is open");
+    assert_eq!(text, "kept by who has it open");
+    assert!(fs::read(m("linked")).expect("there").ends_with(b" 0"));
+    assert_eq!(fs::metadata(m("linked")).expect("there").nlink(), 1);
+    drop(held);
+    fs::create_dir(m("a")).expect("the name is free");
+    assert_eq!(fs::read_dir(m("a")).expect("new").count(), 0);
+    fs::remove_dir(m("a")).expect("empty");
+
+    mounted.kill();
+    mounted.mend();
+    assert_eq!(fs::read_dir(&point).expect("mounted").count(), 1);
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+#[test]
+fn archives_are_those_of_tar() {
+    let folder = Folder::new("tar");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.join("from"));
+    fill(&from);
+    many(&from.join("many"), 1000);
+    fs::write(from.join("large"), vec![5; 9_000_001]).expect("room");
+    let long = from.join("n".repeat(120)).join("m".repeat(120));
+    fs::create_dir_all(&long).expect("room");
+    fs::write(long.join("l".repeat(200)), "long").expect("room");
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    // Times are whole seconds in archives.
+    let seconds = |folder: &Path| -> Vec<String> {
+        likeness(folder)
+            .into_iter()
+            .map(|line| {
+                let (before, behind) = line.split_once(", ").expect("a time");
+                let (_, behind) = behind.split_once(')').expect("a time");
+                format!("{before}{behind}")
+            })
+            .collect()
+    };
+    let tar = |arguments: &[&OsStr]| {
+        let output = run(Command::new("tar").args(arguments));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+
+    // An archive of tar(1), extracted by ours.
+    let archive = folder.join("theirs.tar");
+    tar(&[os("--format=posix"), os("-cf"), archive.as_os_str(), os("-C"), folder.0.as_os_str(), os("from")]);
+    let answer =
+        succeed(&[os("tar"), os("-x"), os("--json"), os("-f"), archive.as_os_str(), os("-C"), point.as_os_str()]);
+    let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+    assert_eq!(answer["failures"], 0);
+    assert_eq!(seconds(&from), seconds(&point.join("from")));
+
+    // One of ours, extracted by tar(1).
+    let ours = folder.join("ours.tar");
+    succeed(&[os("tar"), os("-c"), os("-f"), ours.as_os_str(), os("-C"), point.as_os_str(), os("from")]);
+    tar(&[os("-xpf"), ours.as_os_str(), os("-C"), folder.make("out").as_os_str()]);
+    assert_eq!(seconds(&from), seconds(&folder.join("out/from")));
+
+    // Again over what is there; and what is no archive, or would leave the directory.
+    fs::write(point.join("from/file"), "other").expect("room");
+    succeed(&[os("tar"), os("-x"), os("-f"), ours.as_os_str(), os("-C"), point.as_os_str()]);
+    assert_eq!(seconds(&from), seconds(&point.join("from")));
+    let bytes = fs::read(&ours).expect("readable");
+    fs::write(folder.join("cut.tar"), &bytes[..bytes.len() / 2 + 100]).expect("room");
+    fs::write(folder.join("none.tar"), "no archive".repeat(1000)).expect("room");
+    tar(&[
+        os("-P"),
+        os("-cf"),
+        folder.join("out.tar").as_os_str(),
+        os("-C"),
+        folder.join("from/sub").as_os_str(),
+        os("../file"),
+    ]);
+    for (archive, words) in [
+        ("cut.tar", "cannot read the archive"),
+        ("none.tar", "cannot read the archive"),
+        ("out.tar", "it would lie outside of the directory"),
+        ("nothing.tar", "No such file"),
+    ] {
+        let said = refusal(&[
+            os("tar"),
+            os("-x"),
+            os("-f"),
+            folder.join(archive).as_os_str(),
+            os("-C"),
+            folder.join("m").as_os_str(),
+        ]);
+        assert!(said.contains(words), "{said}");
+    }
+    let said = refusal(&[os("tar"), os("-c"), os("-C"), point.as_os_str(), os("../m/from")]);
+    assert!(said.contains("does not leave it"), "{said}");
+    expect_whole(&mounted);
+    mounted.umount();
+}
