@@ -7,8 +7,8 @@
 //! - `stat`, `walk`: attributes of many files, and of all below a directory
 //! - `remove`: a tree is gone at once, and what it had behind
 //! - `order`, `read`: content of many files, in the order in which it lies
+//! - `ahead`: the same for who reads the files of a directory one by one
 //! - `optimize`: small files are written next to each other
-//! - `ahead`: reading so for who reads the files of a directory one by one
 //!
 //! Not here: who asks for it (`node`).
 

@@ -13,6 +13,7 @@ use base::id::ChunkAddress;
 use crate::chunk::Packed;
 use crate::failure::StoreError;
 use crate::format::{ChunkHeader, Class, Place};
+use crate::level::Level;
 use crate::ordered;
 use crate::store::Store;
 
@@ -78,16 +79,18 @@ impl Store {
             let (place, address) = &places[number];
             packed[number] = self.packs.read_packed(address, place).await.ok();
         }
-        let found: Vec<_> =
-            places.iter().zip(packed).filter_map(|((place, _), packed)| Some((place, packed?))).collect();
-        let bytes = found.iter().map(|(place, _)| stored_bytes(place)).sum();
-        let mut found = found.into_iter().map(|(place, packed)| (self.packs.level_now(place.pack), packed)).peekable();
-        while let Some((level, first)) = found.next() {
-            let mut alike = vec![first];
-            while let Some((_, next)) = found.next_if(|(other, _)| *other == level) {
-                alike.push(next);
+        let (mut alike, mut bytes) = (Vec::<(Level, Vec<Packed>)>::new(), 0);
+        for ((place, _), packed) in places.iter().zip(packed) {
+            let Some(packed) = packed else { continue };
+            bytes += stored_bytes(place);
+            let level = self.packs.level_now(place.pack);
+            match alike.last_mut().filter(|(last, _)| *last == level) {
+                Some((_, others)) => others.push(packed),
+                None => alike.push((level, vec![packed])),
             }
-            self.packs.append_to_any((Class::Data, level), Class::Data, alike, true).await?;
+        }
+        for (level, packed) in alike {
+            self.packs.append_to_any((Class::Data, level), Class::Data, packed, true).await?;
         }
         self.counters.rewritten_bytes.add(bytes);
         Ok(bytes)

@@ -122,9 +122,12 @@ impl Walk<'_, '_> {
         self.path.extend_from_slice(&listed.name);
         match listed.attributes {
             Ok(attributes) => self.enter(listed.node, &attributes),
-            // It was removed since it was listed.
-            Err(error) if is_removal(&error, listed.node) && !self.is_named(listed.node, &listed.name).await => true,
-            Err(error) => self.fail(error),
+            Err(error) => {
+                let (system, directory) = (self.system, level.node);
+                let was_removed =
+                    is_removal(&error, listed.node) && !system.is_named(directory, listed.node, &listed.name).await;
+                was_removed || self.fail(error)
+            }
         }
     }
 
@@ -150,17 +153,6 @@ impl Walk<'_, '_> {
     /// Tells that what is at the path now cannot be read.
     fn fail(&mut self, error: FileError) -> bool {
         (self.tell)(Err((&self.path, error)))
-    }
-
-    /// Whether the directory whose turn it is has this entry still.
-    async fn is_named(&self, node: Node, name: &[u8]) -> bool {
-        let Some(level) = self.levels.last() else { return false };
-        if level.node == Node::live(SNAPSHOTS) {
-            return self.system.find_snapshot(name) == Some(node);
-        }
-        let Ok(directory) = self.system.inode(level.node).await else { return false };
-        let slots = self.system.slots(&directory, name).await;
-        slots.is_ok_and(|slots| slots.find(name).is_some_and(|(_, entry)| entry.file == node.file))
     }
 
     /// Keeps what is kept of the directories above within its bound.
@@ -208,6 +200,16 @@ impl FileSystem {
         let (entries, end) = listed.map_err(|(error, end)| (error, more(end)))?;
         let named = |(cookie, Entry { file, name, .. })| (cookie, Node { view: node.view, file }, name);
         Ok((entries.into_iter().map(named).collect(), more(end)))
+    }
+
+    /// Whether a directory has this entry still.
+    async fn is_named(&self, directory: Node, node: Node, name: &[u8]) -> bool {
+        if directory == Node::live(SNAPSHOTS) {
+            return self.find_snapshot(name) == Some(node);
+        }
+        let Ok(directory) = self.inode(directory).await else { return false };
+        let slots = self.slots(&directory, name).await;
+        slots.is_ok_and(|slots| slots.find(name).is_some_and(|(_, entry)| entry.file == node.file))
     }
 
     /// Begins to read the leaves that a listing needs next.

@@ -417,3 +417,18 @@ fn who_wants_no_more_or_closes_ends_it() {
     assert!(!report.is_done && report.files == 0, "{report:?}");
     machine.run(system.close()).unwrap();
 }
+
+/// Whoever calls these may be a task that moves between threads.
+#[expect(dead_code, reason = "it is compiled")]
+fn what_a_batch_gives_can_be_sent(
+    system: &FileSystem,
+    nodes: &[Node],
+    how: &BatchRead<'_>,
+    tell: &mut crate::WalkTell<'_>,
+) {
+    fn expect_send<T: Send>(_: T) {}
+    expect_send(system.batch_walk(nodes[0], tell));
+    expect_send(system.batch_stat(nodes));
+    expect_send(system.batch_read(nodes, how));
+    expect_send(system.batch_optimize(nodes[0].file, &crate::BatchOptimize { small_bytes: 1, tell: &|_, _| true }));
+}
