@@ -5,6 +5,7 @@
 //!
 //! - `batches`: many files in one go
 //! - `clones`: cloning directories
+//! - `masses`: reading, walking and rewriting many files at once
 //! - `names`: creating, linking, removing, renaming, attributes
 //! - `contents`: writing, truncating, allocating, copying
 //! - `looks`: reading, listing, `stat`; syncs
@@ -13,6 +14,7 @@ mod batches;
 mod clones;
 mod contents;
 mod looks;
+mod masses;
 mod names;
 
 use std::sync::Arc;

@@ -237,6 +237,9 @@ impl Client {
 
     /// The whole directory with all content: exactly the model.
     pub(super) async fn look_at_all(&mut self) -> Done {
+        if self.shared.plan.batches {
+            self.look_at_masses().await?;
+        }
         self.log("compare everything");
         let (system, directory) = (self.system.clone(), Client::directory(self.number));
         let call = read_tree(&system, View::LIVE, &directory, false);
