@@ -4,6 +4,7 @@
 //! - `plan`: what a unit comes to in the directories that are there
 //! - `put`: its content becomes chunks, as one run
 //! - `write`: one frame makes all of it
+//! - `copy`: the same of a tree that is there, whose content is shared
 //! - `stat`, `walk`: attributes of many files, and of all below a directory
 //! - `remove`: a tree is gone at once, and what it had behind
 //! - `order`, `read`: content of many files, in the order in which it lies
@@ -21,6 +22,7 @@ mod write;
 
 mod stat;
 
+mod copy;
 mod remove;
 mod walk;
 
@@ -32,6 +34,7 @@ mod ahead;
 
 mod optimize;
 
+pub use copy::BatchCopyReport;
 pub use optimize::{BatchOptimize, BatchOptimizeReport};
 pub use read::{BatchRead, BatchReadReport, BatchSink, Taken};
 pub use unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};

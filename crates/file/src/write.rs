@@ -326,7 +326,7 @@ impl FileSystem {
     }
 
     /// Bytes that are in no chunk yet, as content of a record: few go into the journal, more become chunks.
-    async fn settle_memory(
+    pub(crate) async fn settle_memory(
         &self,
         resilience: Resilience,
         memory: Vec<(Range<u64>, Bytes)>,

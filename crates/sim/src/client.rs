@@ -139,6 +139,7 @@ impl Client {
             144 => self.clone_from_snapshot().await,
             145..=146 => self.batch_write().await,
             147 => self.batch_remove().await,
+            148 => self.batch_copy().await,
             _ => self.look_at_all().await,
         }
     }

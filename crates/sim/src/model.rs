@@ -463,6 +463,39 @@ impl Model {
         Ok(model)
     }
 
+    /// A file or tree of `source`, which may be an old model of the same client, made once more; `is_old`: it is. Gives the new model, and its
+    /// top.
+    pub(crate) fn copy_tree(
+        &self,
+        (source, is_old): (&Model, bool),
+        top: Key,
+        parent: Key,
+        name: &[u8],
+    ) -> Result<(Model, Key), Refusal> {
+        if name.len() > base::limits::NAME_BYTES_MAX {
+            return Err(Refusal::NameTooLong);
+        }
+        if self.lookup(parent, name).is_some() {
+            return Err(Refusal::Exists);
+        }
+        if !is_old && self.is_below(parent, top) {
+            return Err(Refusal::Invalid);
+        }
+        let keys = self.clone_keys(source, top);
+        let mut model = self.clone();
+        for key in source.below(top) {
+            let mut node = source.node(key).clone();
+            (node.file, node.hidden) = (None, 0);
+            // What was reserved beyond the end is not copied.
+            let size = node.content.size();
+            Arc::make_mut(&mut node.content).truncate(size);
+            node.entries.values_mut().for_each(|child| *child = keys[child]);
+            assert_eq!(model.add(node), keys[&key]);
+        }
+        model.node_mut(parent).entries.insert(name.to_vec(), keys[&top]);
+        Ok((model, keys[&top]))
+    }
+
     fn batch_replaces(&self, found: Option<Key>, is_directory: bool, replaces: bool) -> Result<(), Refusal> {
         let Some(found) = found else { return Ok(()) };
         match (replaces, is_directory, self.node(found).kind == Kind::Directory) {

@@ -106,7 +106,7 @@ impl FileSystem {
     }
 
     /// Takes some names off a directory. Gives the cookie to go on after; `None`: there are no more.
-    async fn remove_some(&self, file: FileId, after: u64) -> Result<Option<u64>, FileError> {
+    pub(crate) async fn remove_some(&self, file: FileId, after: u64) -> Result<Option<u64>, FileError> {
         let directory = match self.live(file).await {
             Ok(directory) => directory,
             Err(FileError::NoEntry | FileError::Stale) => return Ok(None),
@@ -131,10 +131,9 @@ impl FileSystem {
             if end < u64::MAX {
                 return Ok(Some(end));
             }
-            if after == 0 {
-                self.end_tree(&directory);
-            }
-            return Ok(Some(0).filter(|_| after > 0));
+            // Nothing came since it has no link, so what was passed is empty.
+            self.end_tree(&directory);
+            return Ok(None);
         };
         let files: Vec<FileId> = entries.iter().map(|(_, entry)| entry.file).collect();
         let mut named: Vec<Named> = Vec::with_capacity(entries.len());

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::attributes::Kind;
 use crate::failure::FileError;
+use crate::format::Content;
 
 /// Records of one entry at most, without what is counted apart: that it is made, has content, has a name, that its directory changed, and
 /// that one of before has a name less and is no more.
@@ -154,6 +155,22 @@ impl BatchBudget {
         let (Some(frame_bytes), Some(content_bytes)) = (frame_bytes, content_bytes) else { return false };
         *self = BatchBudget { frame_bytes, content_bytes };
         true
+    }
+
+    /// The same for an entry whose content is there.
+    pub(super) fn take_stored(&mut self, entry: &BatchEntry, content: &[(u64, Content)]) -> bool {
+        let bytes = |content: &Content| match content {
+            Content::Extent(..) => EXTENT_BYTES,
+            Content::Inline(bytes) => EXTENT_BYTES + bytes.len() as u64,
+        };
+        let more: u64 = content.iter().map(|(_, content)| bytes(content)).sum();
+        match self.frame_bytes.checked_sub(entry.frame_bytes() + more) {
+            Some(frame_bytes) => {
+                self.frame_bytes = frame_bytes;
+                true
+            }
+            None => false,
+        }
     }
 
     /// What was counted of a frame.

@@ -252,6 +252,32 @@ fn a_large_directory_goes_in_many_frames() {
     assert!(system.roots.lock().orphans == crate::format::Root::Empty);
 }
 
+/// Once every name was looked at again and again until a commit, because those that had gone were met once more.
+#[test]
+fn each_name_is_met_once() {
+    let machine = Machine::new(66);
+    let system = machine.open();
+    machine.run(async {
+        let top = create(&system, FileId::ROOT, "t", Kind::Directory).await.file;
+        for number in 0..1500 {
+            create(&system, top, &format!("n{number}"), Kind::Fifo).await;
+        }
+        system.commit().await.unwrap();
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        let mut steps = 0;
+        while system.removing() > 0 {
+            let after = system.removals.next().unwrap().1;
+            match system.remove_some(top, after).await.unwrap() {
+                Some(after) => system.removals.go_on(top, after),
+                None => system.removals.end(top),
+            }
+            steps += 1;
+        }
+        assert!(steps < 10, "{steps}");
+        assert_eq!(system.counters.removing_entries.value(), 1500);
+    });
+}
+
 #[test]
 fn a_full_disk_gets_the_room_of_a_tree_when_somebody_needs_it() {
     let machine = Machine::with(64, 80 << 20, Options { dirty_bytes_max: 8 << 20, ..Options::default() });

@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use base::time::Timestamp;
 use bytes::Bytes;
-use file::{BatchContent, BatchEntry, BatchWrite, BatchWriteReport, FileError, Kind};
+use file::{BatchContent, BatchEntry, BatchWrite, BatchWriteReport, FileError, Kind, Node as FileNode, View};
 
 use super::names::deletes;
 use super::{Client, Done};
 use crate::content::Content;
-use crate::model::{Key, Model, Name, Node, Refusal, show};
+use crate::model::{Key, Model, Name, Node, Refusal, TOP, show};
 use crate::shared::Stop;
 
 /// Entries of a unit at most.
 const ENTRIES_MAX: u64 = 14;
+
+/// Nodes that a tree has at most that is copied: few enough for one frame, so that a copy is one step.
+const COPIED_MAX: usize = 25;
 
 /// A unit, and what is to come of it.
 struct Unit {
@@ -85,6 +88,60 @@ impl Client {
         let (system, directory) = (self.system.clone(), self.file(&model, parent));
         let change = model.remove_tree(parent, &name);
         self.change(what, change, None, async { deletes(system.batch_remove(directory, &name).await) }).await?;
+        Ok(())
+    }
+
+    /// `cp -a` within the file system, of the present or of a snapshot.
+    pub(super) async fn batch_copy(&mut self) -> Done {
+        let model = self.model();
+        let snapshot = if self.random.one_in(3) { self.any_snapshot() } else { None };
+        let (source, view) = match &snapshot {
+            Some((name, old)) => match self.system.find_snapshot(name.as_bytes()) {
+                Some(node) => (old, node.view),
+                None => return Ok(()),
+            },
+            None => (&model, View::LIVE),
+        };
+        let top = self.random.pick(&source.keys());
+        let is_named = top == TOP || !source.names_of(top).is_empty();
+        if !is_named || source.below(top).len() > COPIED_MAX {
+            return Ok(());
+        }
+        let (parent, name) = (self.any_directory(&model), self.new_name());
+        let change = model.copy_tree((source, view != View::LIVE), top, parent, &name);
+        let (change, new) = match change {
+            Ok((after, new)) => (Ok(after.clone()), Some((after, new))),
+            Err(refusal) => (Err(refusal), None),
+        };
+        let what = format!("copy {} (view {}) to {}", source.path(top), view.0, self.place(&model, parent, &name));
+        let (system, directory) = (self.system.clone(), self.file(&model, parent));
+        let from = FileNode { view, file: self.file(source, top) };
+        let call = async {
+            let report = match system.batch_copy(from, directory, &name, &|_, _| {}).await {
+                // The keeper deleted the snapshot meanwhile: as if there had been no room.
+                Err(FileError::Stale | FileError::NoEntry) if view != View::LIVE => return Ok(None),
+                report => report?,
+            };
+            if let Some((_, error)) = report.failed.into_iter().next() {
+                return Err(if is_fault(&error) { error } else { FileError::Invalid("a copy lacks something") });
+            }
+            let Some((after, top)) = &new else { return Ok(Some(Vec::new())) };
+            let (file, _) = system.lookup(FileNode::live(directory), &name).await?;
+            let (mut files, mut at) = (vec![(*top, file.file)], 0);
+            while at < files.len() {
+                let (key, file) = files[at];
+                for (name, child) in &after.node(key).entries {
+                    files.push((*child, system.lookup(FileNode::live(file), name).await?.0.file));
+                }
+                at += 1;
+            }
+            Ok(Some(files))
+        };
+        let Some(made) = self.change(what, change, None, call).await? else { return Ok(()) };
+        match made {
+            Some(files) => self.shared.name_files(self.number, files.into_iter()),
+            None => self.shared.withdraw(self.number),
+        }
         Ok(())
     }
 
