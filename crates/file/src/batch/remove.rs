@@ -9,6 +9,7 @@
 //!
 //! Not here: which trees wait (`removals`), that a name goes (`namespace`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -159,17 +160,26 @@ impl FileSystem {
         }
     }
 
-    /// One frame: names go, and links with them.
+    /// One frame: names go, and links with them. What it changes stays locked until it is logged: else who changes one of these files alone
+    /// could log the next version of it first.
     fn take_names(&self, directory: &Arc<Inode>, named: &[Named]) {
+        let mut files: BTreeMap<FileId, (&Arc<Inode>, u32)> = BTreeMap::new();
+        for inode in named.iter().filter_map(|(_, _, inode)| inode.as_ref()) {
+            files.entry(inode.file).or_insert((inode, 0)).1 += 1;
+        }
+        files.remove(&directory.file);
         let mut transaction = Transaction::begin(self);
         let _namespace = self.namespace.lock();
-        for (_, _, inode) in named {
-            let Some(inode) = inode.as_ref().filter(|inode| inode.file != directory.file) else { continue };
+        let mut held = Vec::with_capacity(files.len());
+        for (inode, names) in files.into_values() {
             let mut state = inode.state.lock();
             let is_elsewhere = state.attributes.kind == Kind::Directory && state.attributes.parent != directory.file;
-            if !is_elsewhere && !state.is_gone {
-                self.drop_link(&mut transaction, inode, &mut state);
+            for _ in 0..names {
+                if !is_elsewhere && !state.is_gone {
+                    self.drop_link(&mut transaction, inode, &mut state);
+                }
             }
+            held.push(state);
         }
         let mut state = directory.state.lock();
         for (cookie, _, _) in named {

@@ -10,8 +10,9 @@
 //!       held it runs again, asks for each chunk (I-95), and begins anew where one has gone.
 //! I-118 The operation locks of all directories that were there and that a path of the unit goes through are held, in the order of their
 //!       ids: none of them goes or moves, but for the directory that the unit is written to, which is looked at under the namespace lock.
-//! I-119 A unit holds the state of one inode at a time: what it changes of several is one moment for who holds the gate or the namespace
-//!       lock only. What is new has no name that a reader could come by before all of it is there.
+//! I-119 What a unit changes of files that were there stays locked until its frame is logged: else who changes one of them alone could log
+//!       the next version of it first, and replay would refuse that. What is new has no name that a reader could come by before all of it
+//!       is there.
 //!
 //! Not here: what a unit comes to (`plan`), content that is there already (`copy`).
 
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use base::id::FileId;
 use base::limits::FRAME_BYTES_MAX;
 use base::time::Timestamp;
+use parking_lot::MutexGuard;
 
 use super::plan::{Born, Directory, Plan, Relinked, Target};
 use super::put::Stored;
@@ -183,10 +185,12 @@ impl FileSystem {
         transaction.adopt(unborn);
         // Nobody finds a name of what is no more, or has no link yet.
         let (more, fewer): (Vec<_>, Vec<_>) = plan.relinked.values().partition(|relinked| relinked.names > 0);
-        more.into_iter().for_each(|relinked| self.relink(&mut transaction, relinked));
-        plan.directories.iter().for_each(|directory| change_there(&mut transaction, directory, &files));
-        fewer.into_iter().for_each(|relinked| self.relink(&mut transaction, relinked));
+        let mut held = Vec::new();
+        held.extend(more.into_iter().map(|relinked| self.relink(&mut transaction, relinked)));
+        held.extend(plan.directories.iter().filter_map(|directory| change_there(&mut transaction, directory, &files)));
+        held.extend(fewer.into_iter().map(|relinked| self.relink(&mut transaction, relinked)));
         transaction.log();
+        drop(held);
         drop(namespace);
         let file = |target: Target| match target {
             Target::Born(born) => files[born],
@@ -234,12 +238,12 @@ impl FileSystem {
         unborn
     }
 
-    /// A file that was there has names more or less, and may end.
-    fn relink(&self, transaction: &mut Transaction<'_>, relinked: &Relinked) {
+    /// A file that was there has names more or less, and may end. Its state is to be held until the frame is logged.
+    fn relink<'a>(&self, transaction: &mut Transaction<'_>, relinked: &'a Relinked) -> MutexGuard<'a, State> {
         let Relinked { inode, names } = relinked;
         let mut state = inode.state.lock();
         if state.is_gone {
-            return;
+            return state;
         }
         let links = counted(state.attributes.links, *names);
         let attributes = Attributes { links, changed: transaction.now, ..state.attributes.clone() };
@@ -247,6 +251,7 @@ impl FileSystem {
         if links == 0 && !self.references.lock().has(inode.file) {
             self.end(transaction, inode, &mut state);
         }
+        state
     }
 }
 
@@ -299,11 +304,15 @@ fn inserts<'a>(directory: &'a Directory, files: &'a [FileId]) -> impl Iterator<I
     })
 }
 
-/// The records of a directory that was there.
-fn change_there(transaction: &mut Transaction<'_>, directory: &Directory, files: &[FileId]) {
-    let Some(inode) = &directory.inode else { return };
+/// The records of a directory that was there, and its state, to be held until the frame is logged.
+fn change_there<'a>(
+    transaction: &mut Transaction<'_>,
+    directory: &'a Directory,
+    files: &[FileId],
+) -> Option<MutexGuard<'a, State>> {
+    let inode = directory.inode.as_ref()?;
     if directory.names.is_empty() && directory.set.is_none() {
-        return;
+        return None;
     }
     let mut state = inode.state.lock();
     for change in inserts(directory, files) {
@@ -315,6 +324,7 @@ fn change_there(transaction: &mut Transaction<'_>, directory: &Directory, files:
         transaction.record(inode, &mut state, change);
     }
     transaction.record(inode, &mut state, Change::Attributes(attributes));
+    Some(state)
 }
 
 fn attributes_there(state: &State, directory: &Directory, now: Timestamp) -> Attributes {
