@@ -29,6 +29,9 @@ const LISTED: usize = 1000;
 /// Extents of a file that goes into a unit with others; one of more is made empty, and gets its content range by range.
 const EXTENTS_MAX: usize = 4096;
 
+/// Times that what has gone meanwhile is looked for again.
+const TRIES_MAX: u32 = 8;
+
 const HOW: BatchWrite = BatchWrite { replace: false, atomic: false, preserve: true, umask: 0 };
 
 /// What a copy came to.
@@ -261,7 +264,14 @@ impl Copy<'_> {
         let system = self.system;
         let count = entries.len() as u64;
         let _room = system.admit_unit((0, 0), (budget.taken_of_frame(), count)).await?;
+        let mut tries = 0;
         let report = loop {
+            tries += 1;
+            if tries > TRIES_MAX {
+                return Err(FileError::Busy(
+                    "what is copied changes all the time, or some of it is lost (`hydrafs fsck`)",
+                ));
+            }
             let looked = Looked { directories: BTreeMap::from([(self.to.file, self.to.clone())]), stored };
             match system.write_unit(self.to.file, &entries, looked, &HOW).await? {
                 ControlFlow::Break(report) => break report,

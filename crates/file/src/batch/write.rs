@@ -31,7 +31,7 @@ use super::unit::{BatchBudget, BatchEntry, BatchWrite, BatchWriteReport};
 use crate::attributes::Attributes;
 use crate::directory::expect_directory;
 use crate::extent::Extent;
-use crate::failure::FileError;
+use crate::failure::{FileError, is_loss};
 use crate::format::{Change, Content, Entry};
 use crate::inode::{Inode, State};
 use crate::namespace::counted;
@@ -147,11 +147,18 @@ impl FileSystem {
         for born in plan.born.iter().filter(|born| born.names > 0) {
             let Stored { content, resilience } = &stored[born.entry];
             let chunks: Vec<_> = content.iter().filter_map(|(_, content)| address(content)).collect();
-            if !chunks.iter().all(|address| self.store.contains(address)) {
+            // All are asked for: what is, stays.
+            let missing = chunks.iter().filter(|address| !self.store.contains(address)).count();
+            if missing > 0 && resilience.is_some() {
                 return Ok(false);
             }
             if *resilience != Some(born.attributes.resilience) {
-                raised += self.store.raise(born.attributes.resilience, &chunks).await?;
+                // What a copy names and cannot be relied upon to be here is read and stored anew, or has gone.
+                match self.store.raise(born.attributes.resilience, &chunks).await {
+                    Ok(anew) => raised += anew,
+                    Err(error) if is_loss(&error) => return Ok(false),
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         if raised > 0 {
