@@ -145,7 +145,8 @@ impl FileSystem {
                     Err(FileError::Stale) => None,
                     Err(error) => return Err(error),
                 };
-                let Some(value) = found else { break };
+                // One without links lies nowhere any more: a tree that was removed, and goes behind.
+                let Some(value) = found.filter(|value| value.attributes.links > 0) else { break };
                 at = value.attributes.parent;
             }
         }

@@ -54,6 +54,10 @@ const FOUND: &[(&str, u64)] = &[
     ("fragments", 607),
     // `snapshot_of`: a root directory that could not be read passed for one that had been removed.
     ("rot", 4637),
+    // `prune`: names of a removed tree in a clone were taken from the links of a file by the pruning and by the removal, and it ended.
+    ("batches", 722),
+    // `refuse_clones_below`: a clone in a tree that was removed, and had not gone yet, kept the directory above from being cloned.
+    ("batches", 797),
     // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
 ];
