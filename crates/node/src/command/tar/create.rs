@@ -4,7 +4,8 @@
 //! filled with zeroes, and told.
 //!
 //! Files come in the order in which they lie, and so in the middle of those of other directories. GNU tar gives a directory its time as soon as
-//! something comes that is not in it; so each directory comes once more in the end.
+//! something comes that is not in it; so each directory comes once more in the end. It makes a symbolic link that leads upwards last of all, and its
+//! directory's time waits for that only if the link comes right behind the directory; so there they come.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -71,6 +72,7 @@ impl<W: Write> Creation<W> {
         let wanted = Wanted { content: true, xattrs: self.xattrs };
         let mut stream = Stream::new(Tree::open(path, WHAT, wanted)?);
         let (mut files, mut links, mut directories, mut next) = (HashMap::new(), Vec::new(), Vec::new(), 0);
+        let mut symlinks: HashMap<Vec<u8>, Vec<_>> = HashMap::new();
         while let Some(record) = stream.next()? {
             match record {
                 Record::Entry(entry) => {
@@ -80,6 +82,8 @@ impl<W: Write> Creation<W> {
                         links.push(entry);
                     } else if entry.kind == Kind::Regular {
                         files.insert(number, entry);
+                    } else if entry.kind == Kind::Symlink && !entry.path.is_empty() {
+                        symlinks.entry(directory_of(&entry.path).to_vec()).or_default().push(entry);
                     } else {
                         self.described(name, &entry)?;
                         directories.extend((entry.kind == Kind::Directory).then_some(entry));
@@ -106,6 +110,9 @@ impl<W: Write> Creation<W> {
         for entry in directories.iter().rev() {
             self.described(name, entry)?;
             self.outcome.entries -= 1;
+            for link in symlinks.remove(&entry.path).into_iter().flatten() {
+                self.described(name, &link)?;
+            }
         }
         Ok(())
     }
@@ -186,6 +193,11 @@ impl<W: Write> Creation<W> {
         }
         self.builder.append_pax_extensions(extensions).map_err(unwritten)
     }
+}
+
+/// The path of the directory that a path within the tree lies in.
+fn directory_of(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
 }
 
 /// What an entry is called in the archive.
