@@ -1,6 +1,6 @@
 //! `hydrafs cp`: copies files and trees into, out of and within a mount.
 //!
-//! By batches where the target lies in a mount whose daemon answers the user (`into`), else by system calls (`plain`).
+//! By batches where a mount's daemon answers the user: into it (`into`), out of it (`out`) and within it (`within`); else by system calls (`plain`).
 //!
 //! A file that cannot be copied does not stop the rest: it is named on standard error, and the exit code is 1.
 
@@ -14,6 +14,7 @@ mod stage;
 
 mod into;
 mod out;
+mod within;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -30,6 +31,7 @@ use self::out::Out;
 use self::plain::{How, Job, Plain};
 use self::progress::Progress;
 use self::stage::Stage;
+use self::within::{Within, is_within};
 use super::info::Held;
 use super::mount::{dead, is_abandoned};
 use super::sync::{mount_of, sync};
@@ -118,6 +120,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 /// Copies all of a plan; gives the place that was made durable, if one was.
 fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Option<PathBuf>, Failure> {
     let how = How { archive: arguments.archive, resume: arguments.resume, jobs: arguments.jobs };
+    let (within, plan): (Vec<Job>, Vec<Job>) = plan.into_iter().partition(is_within);
+    let place = copy_within(arguments, within, how, progress);
     let batch = if arguments.no_batch { None } else { batch_into(&plan, how) };
     let Some((held, writer)) = batch else {
         let mut by_calls = Vec::new();
@@ -128,11 +132,27 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
             }
         }
         Plain::new(how, progress).all(by_calls);
-        return Ok(None);
+        return Ok(place);
     };
     Into::new(how, progress, writer).all(plan)?;
     sync(&held.path)?;
     Ok(Some(held.path))
+}
+
+/// Copies what stays within a file system: that shares content, one way or the other. Gives the place that was made durable, if one was.
+fn copy_within(arguments: &Arguments, plan: Vec<Job>, how: How, progress: &Progress) -> Option<PathBuf> {
+    let (mut by_calls, mut place) = (Vec::new(), None);
+    for job in plan {
+        match if arguments.no_batch { None } else { Within::begin(&job, how) } {
+            Some(within) => {
+                within.carry_out(&job, progress);
+                place = Some(parent_of(&job.to).to_owned());
+            }
+            None => by_calls.push(job),
+        }
+    }
+    Plain::new(how, progress).all(by_calls);
+    place
 }
 
 /// What lies in a mount whose daemon has died would only say ENOTCONN.

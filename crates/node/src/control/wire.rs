@@ -74,6 +74,15 @@ pub enum Request {
         /// `st_ino` of the directory, or of a file.
         inode: u64,
     },
+    /// Copies a file, or a directory with everything below it, within the file system; tells how far it is.
+    BatchCopy {
+        /// `st_ino` of it, of the present or of a snapshot.
+        source: u64,
+        /// That of the directory that the copy is made in.
+        parent: u64,
+        /// What it is called there.
+        name: Name,
+    },
     /// Removes a name, and everything below it.
     BatchRemove {
         /// `st_ino` of the directory that it is in.
@@ -197,7 +206,7 @@ impl Request {
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Send { .. } | Request::Receive { .. } => false,
             Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchRemove { .. } => false,
-            Request::Usage { .. } => false,
+            Request::BatchCopy { .. } | Request::Usage { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }
@@ -386,6 +395,7 @@ mod tests {
             Request::Stop { detach: true },
             Request::Restart { program: Some("/a b".into()) },
             Request::BatchRemove { parent: 1, name: Name::new(b"a \"b\"") },
+            Request::BatchCopy { source: 1 << 63, parent: 1, name: Name::new(b"\xff") },
             Request::BatchRemove { parent: u64::MAX, name: Name::new(b"\xff\0") },
         ] {
             let mut line = Vec::new();

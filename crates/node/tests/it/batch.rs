@@ -144,9 +144,59 @@ fn a_tree_comes_out_of_a_mount_by_batches() {
     mounted.umount();
 }
 
+#[test]
+fn a_tree_is_copied_within_a_mount_without_its_content() {
+    let folder = Folder::new("batch-within");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.join("from"));
+    fill(&from);
+    many(&from.join("many"), 2000);
+    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let source = point.join("from");
+    copied(&[&"-a", &"--json", &from, &source]);
+    succeed(&[OsStr::new("snapshot"), OsStr::new("create"), node.as_os_str(), OsStr::new("s")]);
+    let to = point.join("to");
+    assert!(fs::metadata(&to).is_err(), "the kernel knows that there is no such name");
+    let before = (lookups(&mounted), counter(&mounted, "file_batch_bytes"), counter(&mounted, "file_flushed_bytes"));
+    let answer = copied(&[&"-a", &"--json", &source, &to]);
+    assert_eq!(answer["failures"], 0);
+    assert!(answer["files"].as_u64() > Some(2000), "{answer}");
+    let after = (lookups(&mounted), counter(&mounted, "file_batch_bytes"), counter(&mounted, "file_flushed_bytes"));
+    assert_eq!((before.1, before.2), (after.1, after.2), "no content went anywhere");
+    assert!(after.0 - before.0 < 100, "the kernel was not asked");
+    assert_eq!(likeness(&from), likeness(&to));
+
+    // From a snapshot, into a directory; a file; all or nothing; onto what is there, file by file.
+    fs::remove_dir_all(source.join("many")).expect("there");
+    let again = point.join("again");
+    fs::create_dir(&again).expect("room");
+    copied(&[&"-a", &"--json", &point.join(".snapshots/s/from"), &again]);
+    assert_eq!(likeness(&from), likeness(&again.join("from")));
+    copied(&[&"-a", &"--json", &again.join("from/file"), &again]);
+    copied(&[&"-a", &"--atomic", &"--json", &to, &again.join("whole")]);
+    assert_eq!(likeness(&from), likeness(&again.join("whole")));
+    fs::write(to.join("file"), "something else").expect("room");
+    copied(&[&"-a", &"--json", &again.join("from/file"), &to]);
+    assert_eq!(likeness(&again.join("from")), likeness(&again.join("whole")));
+    assert_eq!(fs::read(to.join("file")).expect("copied").len(), 100_000);
+    // Without -a what is made is the caller's.
+    copied(&[&"--json", &to.join("sub"), &again]);
+    assert_eq!(fs::metadata(again.join("sub/deep/again")).expect("copied").nlink(), 1);
+
+    // It is durable.
+    mounted.kill();
+    mounted.mend();
+    assert_eq!(likeness(&from), likeness(&again.join("whole")));
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
 /// Names that the kernel has asked the daemon for.
 fn lookups(mounted: &Mounted) -> u64 {
+    counter(mounted, "file_lookups")
+}
+
+fn counter(mounted: &Mounted, name: &str) -> u64 {
     let stats = succeed(&[OsStr::new("stats"), OsStr::new("--json"), OsStr::new("-n1"), mounted.node.as_os_str()]);
     let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
-    stats["counters"]["file_lookups"].as_u64().expect("they are counted")
+    stats["counters"][name].as_u64().expect("it is counted")
 }

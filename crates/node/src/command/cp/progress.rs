@@ -46,6 +46,17 @@ impl Progress {
         self.bar.inc(bytes);
     }
 
+    /// So many files were copied at a time.
+    pub(super) fn done(&self, files: u64, bytes: u64) {
+        self.files.fetch_add(files, Ordering::Relaxed);
+        self.bar.inc(bytes);
+    }
+
+    /// What goes on, in words.
+    pub(super) fn say(&self, text: &str) {
+        self.bar.set_message(text.to_owned());
+    }
+
     /// A file that is there already.
     pub(super) fn skip(&self, bytes: u64) {
         self.skipped.fetch_add(1, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 //!
 //! Not here: what the memory and the lines are (`control::batch`), how units are written and read (`file`).
 
+mod copy;
 mod read;
 mod remove;
 mod write;
