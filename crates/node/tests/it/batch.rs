@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 
 use crate::copy::{fill, likeness};
 use crate::support::{Folder, Mounted, hydrafs, succeed};
@@ -186,6 +187,37 @@ fn a_tree_is_copied_within_a_mount_without_its_content() {
     mounted.kill();
     mounted.mend();
     assert_eq!(likeness(&from), likeness(&again.join("whole")));
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+#[test]
+fn who_dies_in_the_middle_leaves_whole_files_and_a_daemon_that_goes_on() {
+    const BYTES: usize = 2 << 20;
+    let folder = Folder::new("batch-dies");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    for number in 0..60 {
+        let mut content = vec![number; BYTES];
+        content[..8].copy_from_slice(&u64::from(number).to_le_bytes());
+        fs::write(from.join(format!("f{number}")), content).expect("room");
+    }
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let to = point.join("to");
+    let program = Command::new(env!("CARGO_BIN_EXE_hydrafs")).args(["cp", "-aq"]).args([&from, &to]).spawn();
+    let mut copy = program.expect("it runs");
+    // The first unit has come.
+    while fs::metadata(&to).is_err() && copy.try_wait().expect("our child").is_none() {
+        std::thread::yield_now();
+    }
+    copy.kill().expect("our child");
+    copy.wait().expect("our child");
+    for entry in fs::read_dir(&to).expect("the first unit") {
+        let name = entry.expect("listed").file_name();
+        assert!(fs::read(to.join(&name)).expect("there") == fs::read(from.join(&name)).expect("ours"), "{name:?}");
+    }
+    // And the next one is served.
+    copied(&[&"-a", &"--json", &"--resume", &from, &point.join("whole")]);
+    assert_eq!(likeness(&from), likeness(&point.join("whole")));
     expect_whole(&mounted);
     mounted.umount();
 }
