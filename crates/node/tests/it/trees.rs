@@ -205,14 +205,20 @@ fn archives_are_those_of_tar() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
 
-    // An archive of tar(1), extracted by ours.
-    let archive = folder.join("theirs.tar");
-    tar(&[os("--format=posix"), os("-cf"), archive.as_os_str(), os("-C"), folder.0.as_os_str(), os("from")]);
-    let answer =
-        succeed(&[os("tar"), os("-x"), os("--json"), os("-f"), archive.as_os_str(), os("-C"), point.as_os_str()]);
-    let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
-    assert_eq!(answer["failures"], 0);
-    assert_eq!(seconds(&from), seconds(&point.join("from")));
+    // Archives of tar(1), in each of its formats, extracted by ours.
+    for format in ["gnu", "posix"] {
+        let archive = folder.join(format!("{format}.tar"));
+        let into = point.join(format);
+        fs::create_dir(&into).expect("mounted");
+        let form = format!("--format={format}");
+        tar(&[os(&form), os("-cf"), archive.as_os_str(), os("-C"), folder.0.as_os_str(), os("from")]);
+        let answer =
+            succeed(&[os("tar"), os("-x"), os("--json"), os("-f"), archive.as_os_str(), os("-C"), into.as_os_str()]);
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+        assert_eq!(answer["failures"], 0, "{format}");
+        assert_eq!(seconds(&from), seconds(&into.join("from")), "{format}");
+    }
+    fs::rename(point.join("gnu/from"), point.join("from")).expect("mounted");
 
     // One of ours, extracted by tar(1).
     let ours = folder.join("ours.tar");

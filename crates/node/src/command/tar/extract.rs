@@ -150,10 +150,12 @@ impl Extraction<'_> {
         };
         entry.mode = header.mode()? & file::MODE_MASK;
         entry.size = if kind == Kind::Regular && entry.leads == Leads::Nothing { found.size() } else { 0 };
-        let seconds = i64::try_from(header.mtime()?).unwrap_or(0);
+        // Before 1970 GNU tar writes the number with its sign.
+        let seconds = header.mtime()?.cast_signed();
         entry.modified = Timestamp { seconds, nanos: 0 };
-        if let (Some(major), Some(minor)) = (header.device_major()?, header.device_minor()?)
-            && matches!(kind, Kind::CharacterDevice | Kind::BlockDevice)
+        // tar(1) leaves the fields empty for all else.
+        if matches!(kind, Kind::CharacterDevice | Kind::BlockDevice)
+            && let (Some(major), Some(minor)) = (header.device_major()?, header.device_minor()?)
         {
             entry.device = u32::try_from(rustix::fs::makedev(major, minor)).map_err(io::Error::other)?;
         }
