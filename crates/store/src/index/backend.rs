@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use platform::disk::{DiskError, DiskErrorKind, File};
@@ -24,6 +25,12 @@ const PAGE: usize = IndexSums::PAGE_BYTES;
 const PAGES: u64 = IndexSums::PAGES as u64;
 /// redb's header.
 const HEADER: u64 = 0;
+/// Reading a page by itself takes about as long as reading so many bytes in order (as [`crate::Options::gap_bytes`]).
+const READ_WORTH: u64 = 128 << 10;
+/// As much of the file is asked for at once: more than this is likely to push out what is read next.
+const AHEAD_BYTES_MAX: u64 = 256 << 20;
+/// So many reads are counted before the file is looked at.
+const READS_COUNTED: u64 = 8;
 
 /// The first failure of the file since it was opened: redb's errors keep only its words.
 pub(super) type Failure = Arc<Mutex<Option<DiskError>>>;
@@ -34,6 +41,8 @@ pub(super) struct Backend {
     failure: Failure,
     /// Of the groups of pages that were used, by number.
     groups: Mutex<HashMap<u64, Group>>,
+    /// Reads since all of the file was asked for.
+    reads: AtomicU64,
 }
 
 struct Group {
@@ -44,7 +53,21 @@ struct Group {
 
 impl Backend {
     pub(super) fn new(file: File, failure: Failure) -> Backend {
-        Backend { file, failure, groups: Mutex::default() }
+        Backend { file, failure, groups: Mutex::default(), reads: AtomicU64::new(0) }
+    }
+
+    /// Look-ups come by hash, from everywhere in the file. When reading it page by page has taken as long as all of it in order would, all of it
+    /// is asked for: whoever has many to do waits at most twice as long as if that had been known before, and who has few reads little.
+    fn note_read(&self) {
+        let reads = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
+        if !reads.is_multiple_of(READS_COUNTED) {
+            return;
+        }
+        let worth = reads.saturating_mul(READ_WORTH).min(AHEAD_BYTES_MAX);
+        if self.file.length().is_ok_and(|length| length <= worth) {
+            self.reads.store(0, Ordering::Relaxed);
+            self.file.will_read(0, worth);
+        }
     }
 
     fn noted<T>(&self, result: Result<T, DiskError>) -> Result<T, io::Error> {
@@ -90,6 +113,7 @@ impl Backend {
         let first = (page % PAGES) as usize;
         let expected =
             self.with_group(page / PAGES, |group| group.sums.sums[first..first + out.len() / PAGE].to_vec())?;
+        self.note_read();
         let offset = IndexSums::offset_of(page);
         let mut is_second = false;
         loop {
