@@ -65,6 +65,13 @@ const SAMPLE_BYTES: usize = 1024;
 /// The sample must save one part in so many: it sees less of the repetitions than the whole.
 const SAMPLE_SAVES: usize = 32;
 
+/// From this size on, and below [`SAMPLED_BYTES_MIN`], bytes are counted before compression is tried: so many of them, in four pieces.
+const COUNTED_BYTES_MIN: usize = 2 * 1024;
+const COUNTED_BYTES: usize = 1024;
+/// The sum of the squares of how often each byte occurs in those, at most, where they look random. Of random ones it is 5116, and its standard deviation
+/// 90; of 128 symbols that occur equally often it is 8192.
+const SQUARES_RANDOM_MAX: u32 = 5600;
+
 /// A content with what it is called.
 pub(crate) struct Named {
     pub(crate) address: ChunkAddress,
@@ -124,9 +131,22 @@ fn compress(level: i32, content: &[u8]) -> Option<Bytes> {
         if content.len() >= SAMPLED_BYTES_MIN {
             let piece = |number: usize| &content[content.len() * number / 4..][..SAMPLE_BYTES];
             press.shrink(&[piece(1), piece(2), piece(3)].concat(), SAMPLE_SAVES)?;
+        } else if content.len() >= COUNTED_BYTES_MIN && looks_random(content) {
+            return None;
         }
         press.shrink(content, 16).map(Bytes::copy_from_slice)
     })
+}
+
+/// Whether some of the bytes are spread as evenly as random ones. What then repeats itself all the same is stored as it is.
+fn looks_random(content: &[u8]) -> bool {
+    const PIECE: usize = COUNTED_BYTES / 4;
+    let mut counts = [0_u32; 256];
+    for number in 0..4 {
+        let place = (content.len() - PIECE) * number / 3;
+        content[place..][..PIECE].iter().for_each(|byte| counts[usize::from(*byte)] += 1);
+    }
+    counts.iter().map(|count| count * count).sum::<u32>() <= SQUARES_RANDOM_MAX
 }
 
 impl Press {

@@ -4,8 +4,8 @@ use base::hash::{DomainKey, GROUP_BYTES};
 use bytes::Bytes;
 
 use super::{
-    CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, Named, cut_points, groups_of, mended, pack, place_of_group, unpack,
-    unpack_group, verify,
+    CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, Named, cut_points, groups_of, looks_random, mended, pack,
+    place_of_group, unpack, unpack_group, verify,
 };
 use crate::format::{Class, Codec};
 
@@ -117,4 +117,20 @@ fn a_group_is_verified_by_itself_and_a_table_is_mended() {
         assert!(groups_of(&key, &header, &wrong).is_err() && verify(&key, &header, &wrong).is_err());
         assert_eq!(mended(&key, &header, wrong), payload);
     }
+}
+
+#[test]
+fn what_looks_random_is_not_tried_and_everything_else_is() {
+    for seed in 0..2000 {
+        assert!(looks_random(&random_bytes(seed, 2048 + seed as usize)), "{seed}");
+    }
+    for seed in 0..200 {
+        let random = random_bytes(seed, 4096);
+        // Seven bits, as of UTF-16 or numbers of little range; and text in one of the four places.
+        let seven_bits: Vec<u8> = random.iter().map(|byte| byte & 0x7f).collect();
+        let mut with_text = random.clone();
+        with_text[..256].iter_mut().for_each(|byte| *byte = b"etaoin shrdlu"[usize::from(*byte) % 13]);
+        assert!(!looks_random(&seven_bits) && !looks_random(&with_text), "{seed}");
+    }
+    assert!(!looks_random(&[0; 4096]));
 }
