@@ -34,8 +34,9 @@ mod ahead;
 
 mod optimize;
 
-pub use copy::BatchCopyReport;
+pub use copy::{Anew, BatchCopy, BatchCopyReport};
 pub use optimize::{BatchOptimize, BatchOptimizeReport};
 pub use read::{BatchRead, BatchReadReport, BatchSink, Taken};
 pub use unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
 pub use walk::{WalkTell, Walked};
+pub use write::BatchUnit;

@@ -93,8 +93,8 @@ mod tests;
 pub use attribute::XattrMode;
 pub use attributes::{AttributeChange, Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, SET_UID, TimeChange, View};
 pub use batch::{
-    BatchBudget, BatchContent, BatchCopyReport, BatchEntry, BatchOptimize, BatchOptimizeReport, BatchRead,
-    BatchReadReport, BatchSink, BatchWrite, BatchWriteReport, Taken, WalkTell, Walked,
+    Anew, BatchBudget, BatchContent, BatchCopy, BatchCopyReport, BatchEntry, BatchOptimize, BatchOptimizeReport,
+    BatchRead, BatchReadReport, BatchSink, BatchUnit, BatchWrite, BatchWriteReport, Taken, WalkTell, Walked,
 };
 pub use check::FilesReport;
 pub use directory::DirectoryEntry;

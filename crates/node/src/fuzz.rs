@@ -82,7 +82,7 @@ fn requests() -> Vec<Vec<u8>> {
         Request::DiskRemove { disk: u64::MAX, accept_loss: false },
         Request::Stop { detach: false },
         Request::BatchWrite(writing()),
-        Request::BatchCopy { source: 2, parent: 1, name: Name::new(b"a") },
+        Request::BatchCopy { source: 2, parent: 1, name: Name::new(b"a"), anew: None },
         Request::BatchRemove { parent: 1, name: Name::new(b"a\xff") },
         Request::Usage { inode: 1 },
         Request::BatchRead(BatchReading { root: 1, windows: 4, window_bytes: 1 << 24, content: true, xattrs: false }),

@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use base::id::FileId;
 use foldhash::fast::FixedState;
+use store::Class;
 
 use super::put::Stored;
 use super::unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
-use super::write::Looked;
+use super::write::{Looked, address};
 use crate::attributes::{AttributeChange, Attributes, Kind, Node, TimeChange};
 use crate::failure::FileError;
 use crate::format::Content;
@@ -32,7 +33,26 @@ const EXTENTS_MAX: usize = 4096;
 /// Times that what has gone meanwhile is looked for again.
 const TRIES_MAX: u32 = 8;
 
-const HOW: BatchWrite = BatchWrite { replace: false, atomic: false, preserve: true, umask: 0 };
+/// How a copy is made.
+#[derive(Clone, Copy)]
+pub struct BatchCopy<'a> {
+    /// `None`: owners, modes, times, extended attributes and links within the tree stay. Else each name is a new file of this user, as if
+    /// it were made by a call of its own.
+    pub anew: Option<Anew>,
+    /// Hears of files and bytes done.
+    pub tell: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+/// Whose the files of a copy are that does not keep what its source has.
+#[derive(Clone, Copy, Debug)]
+pub struct Anew {
+    /// Owner.
+    pub uid: u32,
+    /// Group, where the directory gives none.
+    pub gid: u32,
+    /// Bits to take away from modes, where the directory has no default access list.
+    pub umask: u32,
+}
 
 /// What a copy came to.
 #[derive(Clone, Debug, Default)]
@@ -82,12 +102,11 @@ struct Copy<'a> {
     /// Directories that later units put something in: their times come once more, at the end.
     again: BTreeMap<Vec<u8>, BatchEntry>,
     report: BatchCopyReport,
-    tell: &'a (dyn Fn(u64, u64) + Sync),
+    how: BatchCopy<'a>,
 }
 
 impl FileSystem {
-    /// Copies a file, or a directory with everything below it, of the present or of a snapshot: attributes, extended attributes, times and
-    /// links within the tree stay, and content is shared. Accepted when it returns. `tell` hears of files and bytes done.
+    /// Copies a file, or a directory with everything below it, of the present or of a snapshot: content is shared. Accepted when it returns.
     ///
     /// # Errors
     /// `Exists` and what else a new name can meet, `Invalid` for a directory that is to go below itself, or the store's. What cannot be
@@ -97,7 +116,7 @@ impl FileSystem {
         from: Node,
         to_parent: FileId,
         to_name: &[u8],
-        tell: &(dyn Fn(u64, u64) + Sync),
+        how: &BatchCopy<'_>,
     ) -> Result<BatchCopyReport, FileError> {
         if from.file == SNAPSHOTS {
             return Err(FileError::NotSupported("the list of snapshots is no directory to copy: copy one of them"));
@@ -115,7 +134,7 @@ impl FileSystem {
             linked: HashMap::default(),
             again: BTreeMap::new(),
             report: BatchCopyReport::default(),
-            tell,
+            how: *how,
         };
         copy.add(from, to_name.to_vec()).await?;
         while let Some(waiting) = copy.waiting.pop() {
@@ -153,6 +172,18 @@ impl FileSystem {
         content.sort_unstable_by_key(|(offset, _)| *offset);
         Ok(Stored { content, resilience: None })
     }
+
+    /// The same of a file whose content may have gone: what is not to be found is read, and so is all of it if it `is_suspect`. An error
+    /// tells of what is lost.
+    async fn content_again(&self, node: Node, to: &Attributes, is_suspect: bool) -> Result<Stored, FileError> {
+        let stored = self.content_of(node, to).await?;
+        for address in stored.content.iter().filter_map(|(_, content)| address(content)) {
+            if is_suspect || !self.store.contains(&address) {
+                self.store.get(Class::Data, &address).await?;
+            }
+        }
+        Ok(stored)
+    }
 }
 
 impl Copy<'_> {
@@ -174,7 +205,7 @@ impl Copy<'_> {
                 self.fail(child, error)?;
             }
         }
-        if made_in < self.units && !self.again.contains_key(&path) {
+        if self.how.anew.is_none() && made_in < self.units && !self.again.contains_key(&path) {
             let entry = self.entry(node, path.clone()).await?.0;
             self.again.insert(path, entry);
         }
@@ -198,7 +229,7 @@ impl Copy<'_> {
     /// Adds something to the unit; writes that before if it is full.
     async fn add(&mut self, node: Node, path: Vec<u8>) -> Result<(), FileError> {
         let (mut entry, attributes) = self.entry(node, path.clone()).await?;
-        if attributes.kind != Kind::Directory && attributes.links > 1 {
+        if self.how.anew.is_none() && attributes.kind != Kind::Directory && attributes.links > 1 {
             if let Some(first) = self.linked.get(&node.file) {
                 entry.content = BatchContent::Link(first.clone());
             } else {
@@ -239,7 +270,9 @@ impl Copy<'_> {
     /// What a file is, as an entry.
     async fn entry(&self, node: Node, path: Vec<u8>) -> Result<(BatchEntry, Attributes), FileError> {
         let inode = self.system.inode(node).await?;
-        self.system.load_xattrs(&inode).await?;
+        if self.how.anew.is_none() {
+            self.system.load_xattrs(&inode).await?;
+        }
         let state = inode.state.lock();
         if state.is_gone {
             return Err(FileError::NoEntry);
@@ -250,58 +283,88 @@ impl Copy<'_> {
             Kind::Symlink => BatchContent::Target(state.base.target.clone()),
             _ => BatchContent::None,
         };
-        let xattrs = state.xattrs.iter().flatten().map(|(name, value)| (name.clone(), value.clone())).collect();
-        let Attributes { kind, mode, uid, gid, modified, accessed, device, .. } = attributes;
+        let Attributes { kind, modified, accessed, device, .. } = attributes;
+        let (mode, uid, gid, xattrs) = match self.how.anew {
+            Some(Anew { uid, gid, .. }) => (attributes.mode & 0o777, uid, gid, Vec::new()),
+            None => {
+                let xattrs = state.xattrs.iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
+                (attributes.mode, attributes.uid, attributes.gid, xattrs.collect())
+            }
+        };
         Ok((BatchEntry { path, kind, mode, uid, gid, modified, accessed, device, xattrs, content }, attributes))
     }
 
     /// Writes the unit.
     async fn write(&mut self) -> Result<(), FileError> {
-        let Unit { entries, sources, mut stored, large, bytes, budget } = std::mem::take(&mut self.unit);
-        if entries.is_empty() {
+        let mut unit = std::mem::take(&mut self.unit);
+        if unit.entries.is_empty() {
             return Ok(());
         }
         let system = self.system;
-        let count = entries.len() as u64;
-        let _room = system.admit_unit((0, 0), (budget.taken_of_frame(), count)).await?;
+        let count = unit.entries.len() as u64;
+        let _room = system.admit_unit((0, 0), (unit.budget.taken_of_frame(), count)).await?;
+        let how = self.written_as();
         let mut tries = 0;
         let report = loop {
-            tries += 1;
-            if tries > TRIES_MAX {
-                return Err(FileError::Busy(
-                    "what is copied changes all the time, or some of it is lost (`hydrafs fsck`)",
-                ));
-            }
+            let stored = std::mem::take(&mut unit.stored);
             let looked = Looked { directories: BTreeMap::from([(self.to.file, self.to.clone())]), stored };
-            match system.write_unit(self.to.file, &entries, looked, &HOW).await? {
+            let gone = match system.write_unit(self.to.file, &unit.entries, looked, &how).await? {
                 ControlFlow::Break(report) => break report,
-                ControlFlow::Continue(()) => stored = self.look_again(&sources).await?,
+                ControlFlow::Continue(gone) => gone,
+            };
+            let count = unit.entries.len();
+            unit = self.look_again(unit, gone).await?;
+            tries += u32::from(unit.entries.len() == count);
+            if tries == TRIES_MAX {
+                return Err(FileError::Busy("what is copied changes all the time"));
             }
         };
         self.units += 1;
-        self.note(&entries, &report);
-        self.report.bytes += bytes;
-        for (number, node) in large {
+        self.note(&unit.entries, &report);
+        self.report.bytes += unit.bytes;
+        for (number, node) in unit.large {
             if let Ok(file) = report.fates[number] {
-                self.copy_large(node, file, &entries[number]).await?;
+                self.copy_large(node, file, &unit.entries[number]).await?;
             }
         }
-        (self.tell)(self.report.files, self.report.bytes);
+        (self.how.tell)(self.report.files, self.report.bytes);
         Ok(())
     }
 
-    /// The content of what a unit has, once more.
-    async fn look_again(&self, sources: &[Option<Node>]) -> Result<Vec<Stored>, FileError> {
+    fn written_as(&self) -> BatchWrite {
+        let how = BatchWrite { preserve: true, ..BatchWrite::default() };
+        self.how.anew.map_or(how, |Anew { umask, .. }| BatchWrite { preserve: false, umask, ..how })
+    }
+
+    /// The unit with the content that its files have now, where some of one has gone; without what is no more, and what is lost.
+    async fn look_again(&mut self, unit: Unit, gone: usize) -> Result<Unit, FileError> {
         let to = self.to.state.lock().attributes.clone();
-        let _use = self.system.grace.enter(to.file.number);
-        let mut stored = Vec::with_capacity(sources.len());
-        for source in sources {
-            stored.push(match source {
-                Some(node) => self.system.content_of(*node, &to).await?,
-                None => Stored::default(),
-            });
+        let system = self.system;
+        let _use = system.grace.enter(to.file.number);
+        let Unit { entries, sources, large, bytes, budget, .. } = unit;
+        let large: BTreeMap<usize, Node> = large.into_iter().collect();
+        let mut again = Unit { bytes, budget, ..Unit::default() };
+        for (number, (entry, source)) in entries.into_iter().zip(sources).enumerate() {
+            let found = match source {
+                Some(node) => system.content_again(node, &to, number == gone).await,
+                None => Ok(Stored::default()),
+            };
+            let stored = match found {
+                Ok(stored) => stored,
+                Err(error) => {
+                    if let BatchContent::Data(_, size) = entry.content {
+                        again.bytes = again.bytes.saturating_sub(size);
+                    }
+                    self.fail(entry.path, error)?;
+                    continue;
+                }
+            };
+            again.large.extend(large.get(&number).map(|node| (again.entries.len(), *node)));
+            again.entries.push(entry);
+            again.sources.push(source);
+            again.stored.push(stored);
         }
-        Ok(stored)
+        Ok(again)
     }
 
     fn note(&mut self, entries: &[BatchEntry], report: &BatchWriteReport) {

@@ -146,7 +146,12 @@ impl<'a> Plan<'a> {
         if let BatchContent::Link(path) = &entry.content {
             let _ = self.follow(split(path).0).await;
         }
-        let home = self.follow(split(&entry.path).0).await.ok()?;
+        let home = match self.follow(split(&entry.path).0).await {
+            Ok(home) => home,
+            // It may be made by the time that names are, and is most likely in nothing but the top then.
+            Err(FileError::NoEntry) => 0,
+            Err(_) => return None,
+        };
         entry.check().ok().map(|()| self.directories[home].attributes.resilience)
     }
 

@@ -40,7 +40,7 @@ struct Piece {
 }
 
 impl FileSystem {
-    /// Puts the content of the entries that have a resilience, durable when it returns. Little of it goes into the journal, as an fsync of
+    /// Puts the content of the entries that have a resilience; durable when the store has settled. Little of it goes into the journal, as an fsync of
     /// it would: one wait for the disks instead of two. The caller is known to run (I-90).
     pub(super) async fn put_unit(
         &self,
@@ -69,7 +69,6 @@ impl FileSystem {
                 stored[*entry].content.push((*offset, Content::Extent(bytes.len() as u64, extent)));
             }
         }
-        self.store.settle().await?;
         Ok(stored)
     }
 

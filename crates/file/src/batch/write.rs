@@ -1,13 +1,13 @@
 //! Writing a unit (BFOw of BFO, MSST'19): all content as one run, then everything else by one journal frame.
 //!
-//! 1. Without locks: which directories does it go to? Its content becomes chunks, durable.
+//! 1. Without locks: which directories does it go to? Its content becomes chunks, and these durable.
 //! 2. With the operation locks of those directories: what comes of each entry? The records of what is new are made.
 //! 3. One transaction: what is new becomes known, and last of all the names in directories that were there.
 //!
 //! I-116 A unit is one frame: after a crash all of it is there, or none. Whatever can fail of it is looked at before anything is recorded;
 //!       what was stored for a unit that fails has no name, and the next pass of reclaim gives it back.
 //! I-117 Between the storing of its content and its records a unit waits for locks, so it is not known to run then (I-90): with the locks
-//!       held it runs again, asks for each chunk (I-95), and begins anew where one has gone.
+//!       held it runs again, asks for each chunk (I-95), and begins anew where one has gone, or where an entry has a place only now.
 //! I-118 The operation locks of all directories that were there and that a path of the unit goes through are held, in the order of their
 //!       ids: none of them goes or moves, but for the directory that the unit is written to, which is looked at under the namespace lock.
 //! I-119 What a unit changes of files that were there stays locked until its frame is logged: else who changes one of them alone could log
@@ -19,6 +19,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::id::FileId;
 use base::limits::FRAME_BYTES_MAX;
@@ -28,6 +29,7 @@ use parking_lot::MutexGuard;
 use super::plan::{Born, Directory, Plan, Relinked, Target};
 use super::put::Stored;
 use super::unit::{BatchBudget, BatchEntry, BatchWrite, BatchWriteReport};
+use crate::admission::UnitAdmitted;
 use crate::attributes::Attributes;
 use crate::directory::expect_directory;
 use crate::extent::Extent;
@@ -46,12 +48,29 @@ const ATTRIBUTES_BYTES: usize = 192;
 /// A record of a name, without it.
 const NAME_BYTES: usize = 96;
 
+/// A unit whose content is stored, and that has no names yet.
+pub struct BatchUnit {
+    parent: FileId,
+    entries: Vec<BatchEntry>,
+    how: BatchWrite,
+    bytes: u64,
+    looked: Looked,
+    began: Duration,
+    _room: UnitAdmitted,
+}
+
 /// What is known of a unit before its directories are locked.
 pub(super) struct Looked {
     /// The directories that were there.
     pub(super) directories: BTreeMap<FileId, Arc<Inode>>,
     /// Of each entry.
     pub(super) stored: Vec<Stored>,
+}
+
+impl Looked {
+    fn has_chunks(&self) -> bool {
+        self.stored.iter().flat_map(|stored| &stored.content).any(|(_, content)| address(content).is_some())
+    }
 }
 
 impl FileSystem {
@@ -67,21 +86,53 @@ impl FileSystem {
         unit: Vec<BatchEntry>,
         how: &BatchWrite,
     ) -> Result<BatchWriteReport, FileError> {
+        let unit = self.batch_begin(parent, unit, how).await?;
+        self.batch_finish(unit).await
+    }
+
+    /// The first part of it: the unit's content is on its way to the disks. While [`FileSystem::batch_finish`] waits for those, that of the next
+    /// can follow; what has no place yet, because the unit that makes it is not finished, has one then.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn batch_begin(
+        &self,
+        parent: FileId,
+        entries: Vec<BatchEntry>,
+        how: &BatchWrite,
+    ) -> Result<BatchUnit, FileError> {
         let mut budget = BatchBudget::default();
-        if !unit.iter().all(|entry| budget.take(entry)) {
+        if !entries.iter().all(|entry| budget.take(entry)) {
             return Err(FileError::Invalid("a unit of more than a frame or 64 MiB of content: write it as several"));
         }
-        let _time = self.platform.clock.timer(&self.counters.batch_write);
-        let bytes = unit.iter().map(BatchEntry::content_bytes).sum();
-        let count = unit.len() as u64;
-        let _room = self.admit_unit((bytes, count), (budget.taken_of_frame(), count)).await?;
-        loop {
-            let looked = self.store_unit(parent, &unit, how).await?;
-            if let ControlFlow::Break(report) = self.write_unit(parent, &unit, looked, how).await? {
-                self.counters.batch_bytes.add(bytes);
-                return Ok(report);
+        let began = self.platform.clock.elapsed();
+        let bytes = entries.iter().map(BatchEntry::content_bytes).sum();
+        let count = entries.len() as u64;
+        let room = self.admit_unit((bytes, count), (budget.taken_of_frame(), count)).await?;
+        let looked = self.store_unit(parent, &entries, how).await?;
+        Ok(BatchUnit { parent, entries, how: *how, bytes, looked, began, _room: room })
+    }
+
+    /// The second part of [`FileSystem::batch_write`]. Whoever begins several units finishes them in that order: one may wait for the room
+    /// that another has.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn batch_finish(&self, unit: BatchUnit) -> Result<BatchWriteReport, FileError> {
+        let BatchUnit { parent, entries, how, bytes, mut looked, began, _room } = unit;
+        let report = loop {
+            if looked.has_chunks() {
+                // What came of it nobody needs otherwise.
+                self.store.settle().await.inspect_err(|_| self.note_dropped(bytes))?;
             }
-        }
+            match self.write_unit(parent, &entries, looked, &how).await? {
+                ControlFlow::Break(report) => break report,
+                ControlFlow::Continue(_) => looked = self.store_unit(parent, &entries, &how).await?,
+            }
+        };
+        self.counters.batch_bytes.add(bytes);
+        self.counters.batch_write.record_time(self.platform.clock.elapsed().saturating_sub(began));
+        Ok(report)
     }
 
     /// Step 1.
@@ -100,14 +151,14 @@ impl FileSystem {
         Ok(Looked { directories: directories_of(&plan), stored: stored? })
     }
 
-    /// Steps 2 and 3. `Continue`: some of its content has gone meanwhile.
+    /// Steps 2 and 3. `Continue`: some content of this entry has gone meanwhile.
     pub(super) async fn write_unit(
         &self,
         parent: FileId,
         unit: &[BatchEntry],
         looked: Looked,
         how: &BatchWrite,
-    ) -> Result<ControlFlow<BatchWriteReport>, FileError> {
+    ) -> Result<ControlFlow<BatchWriteReport, usize>, FileError> {
         let Looked { mut directories, stored } = looked;
         loop {
             let mut locks = Vec::with_capacity(directories.len());
@@ -133,30 +184,37 @@ impl FileSystem {
                 let fates = targets.into_iter().map(|target| target.map(|_| FileId::NONE)).collect();
                 return Ok(ControlFlow::Break(BatchWriteReport { fates, is_done: false, made: 0 }));
             }
-            if !self.hold_content(&plan, &stored).await? {
-                return Ok(ControlFlow::Continue(()));
+            if let Some(gone) = self.hold_content(&plan, unit, &stored).await? {
+                return Ok(ControlFlow::Continue(gone));
             }
             return self.carry_out(&plan, targets, stored).map(ControlFlow::Break);
         }
     }
 
-    /// Sees to it that what is needed of the content stays until it has a name (I-117), and lies on as many disks as it should. `false`:
-    /// some of it has gone.
-    async fn hold_content(&self, plan: &Plan<'_>, stored: &[Stored]) -> Result<bool, FileError> {
+    /// Sees to it that what is needed of the content stays until it has a name (I-117), and lies on as many disks as it should. The first
+    /// entry of which some has gone, or that has a place only now, if there is one.
+    async fn hold_content(
+        &self,
+        plan: &Plan<'_>,
+        unit: &[BatchEntry],
+        stored: &[Stored],
+    ) -> Result<Option<usize>, FileError> {
         let mut raised = 0;
         for born in plan.born.iter().filter(|born| born.names > 0) {
             let Stored { content, resilience } = &stored[born.entry];
             let chunks: Vec<_> = content.iter().filter_map(|(_, content)| address(content)).collect();
             // All are asked for: what is, stays.
             let missing = chunks.iter().filter(|address| !self.store.contains(address)).count();
-            if missing > 0 && resilience.is_some() {
-                return Ok(false);
+            // Its directory was not there when content was stored.
+            let is_to_come = content.is_empty() && unit[born.entry].content_bytes() > 0;
+            if is_to_come || missing > 0 && resilience.is_some() {
+                return Ok(Some(born.entry));
             }
             if *resilience != Some(born.attributes.resilience) {
                 // What a copy names and cannot be relied upon to be here is read and stored anew, or has gone.
                 match self.store.raise(born.attributes.resilience, &chunks).await {
                     Ok(anew) => raised += anew,
-                    Err(error) if is_loss(&error) => return Ok(false),
+                    Err(error) if is_loss(&error) => return Ok(Some(born.entry)),
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -164,7 +222,7 @@ impl FileSystem {
         if raised > 0 {
             self.store.settle().await?;
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// Step 3, and the records before.
@@ -267,7 +325,7 @@ fn directories_of(plan: &Plan<'_>) -> BTreeMap<FileId, Arc<Inode>> {
     plan.directories.iter().filter_map(|directory| directory.inode.clone()).map(|inode| (inode.file, inode)).collect()
 }
 
-fn address(content: &Content) -> Option<base::id::ChunkAddress> {
+pub(super) fn address(content: &Content) -> Option<base::id::ChunkAddress> {
     match content {
         Content::Extent(_, Extent::Chunk { address, .. }) => Some(*address),
         Content::Extent(..) | Content::Inline(_) => None,

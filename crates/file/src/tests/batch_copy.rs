@@ -7,7 +7,12 @@ use base::time::Timestamp;
 
 use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
-use crate::{AttributeChange, FileError, FileSystem, Kind, NewFile, Node, Options, Reclaim, TimeChange, XattrMode};
+use crate::{
+    Anew, AttributeChange, BatchCopy, FileError, FileSystem, Kind, NewFile, Node, Options, Reclaim, TimeChange,
+    XattrMode,
+};
+
+const AS_IT_IS: BatchCopy<'_> = BatchCopy { anew: None, tell: &|_, _| {} };
 
 /// Files of each kind in three directories, some accepted only, with links within the tree and out of it.
 async fn source(system: &FileSystem) {
@@ -81,7 +86,7 @@ fn a_copy_has_all_of_its_source_and_shares_the_content() {
         let told = AtomicU64::new(0);
         let from = find(&system, "s").await.unwrap();
         let tell = |files, _| told.store(files, Ordering::Relaxed);
-        let report = system.batch_copy(from, FileId::ROOT, b"t", &tell).await.unwrap();
+        let report = system.batch_copy(from, FileId::ROOT, b"t", &BatchCopy { anew: None, tell: &tell }).await.unwrap();
         assert!(report.failed.is_empty(), "{:?}", report.failed);
         assert_eq!((report.files, told.load(Ordering::Relaxed)), (72, 72));
         assert_eq!(system.store.counters().new_bytes.value(), before, "nothing is stored anew");
@@ -91,7 +96,7 @@ fn a_copy_has_all_of_its_source_and_shares_the_content() {
         let of_snapshot = find(&system, ".snapshots/moment/s").await.unwrap();
         let into = find(&system, "t/below").await.unwrap().file;
         system.batch_remove(FileId::ROOT, b"s").await.unwrap();
-        system.batch_copy(of_snapshot, into, b"u", &|_, _| {}).await.unwrap();
+        system.batch_copy(of_snapshot, into, b"u", &AS_IT_IS).await.unwrap();
         system.delete_snapshot("moment").await.unwrap();
         system.finish_removals().await.unwrap();
         system.commit().await.unwrap();
@@ -112,14 +117,14 @@ fn a_copy_is_refused_where_it_cannot_be() {
     machine.run(async {
         source(&system).await;
         let (from, below) = (find(&system, "s").await.unwrap(), find(&system, "s/below").await.unwrap());
-        let into = system.batch_copy(from, below.file, b"x", &|_, _| {}).await;
+        let into = system.batch_copy(from, below.file, b"x", &AS_IT_IS).await;
         assert!(matches!(into, Err(FileError::Invalid(_))), "{into:?}");
-        let there = system.batch_copy(below, FileId::ROOT, b"s", &|_, _| {}).await;
+        let there = system.batch_copy(below, FileId::ROOT, b"s", &AS_IT_IS).await;
         assert!(matches!(there, Err(FileError::Exists)));
-        let root = system.batch_copy(Node::live(FileId::ROOT), FileId::ROOT, b"x", &|_, _| {}).await;
+        let root = system.batch_copy(Node::live(FileId::ROOT), FileId::ROOT, b"x", &AS_IT_IS).await;
         assert!(matches!(root, Err(FileError::Invalid(_))));
         let file = find(&system, "s/f2").await.unwrap();
-        let report = system.batch_copy(file, FileId::ROOT, b"one", &|_, _| {}).await.unwrap();
+        let report = system.batch_copy(file, FileId::ROOT, b"one", &AS_IT_IS).await.unwrap();
         assert_eq!((report.files, report.bytes), (1, 2200));
         assert!(read_all(&system, find(&system, "one").await.unwrap()).await == pattern(2200, 2));
         assert!(matches!(find(&system, "x").await, Err(FileError::NoEntry)));
@@ -148,7 +153,7 @@ fn what_no_frame_holds_goes_into_several() {
         for file in [pieces, many, top] {
             system.set_attributes(file, &times).await.unwrap();
         }
-        let report = system.batch_copy(Node::live(top), FileId::ROOT, b"t", &|_, _| {}).await.unwrap();
+        let report = system.batch_copy(Node::live(top), FileId::ROOT, b"t", &AS_IT_IS).await.unwrap();
         assert!(report.failed.is_empty(), "{:?}", report.failed);
         assert_eq!(report.files, 7003);
         system.sync_all().await.unwrap();
@@ -163,5 +168,41 @@ fn what_no_frame_holds_goes_into_several() {
         assert!(read_all(&system, pieces).await == read_all(&system, copy).await);
         assert_eq!(system.attributes(find(&system, "t/many").await.unwrap()).await.unwrap().size, 7000);
     });
+    machine.check(&system);
+}
+
+/// As `cp -r` makes it: each name a file of its own, of who copies, with the mode that the mask leaves and without what was given to it.
+#[test]
+fn a_copy_is_made_anew() {
+    let machine = Machine::with(73, 1 << 30, Options { access_times: false, ..Options::default() });
+    let mut system = machine.open();
+    let expect = async |system: &FileSystem| {
+        let node = async |path: &str| find(system, &format!("t{path}")).await.unwrap();
+        let top = system.attributes(node("").await).await.unwrap();
+        assert_eq!((top.uid, top.gid, top.links), (7, 8, 3));
+        assert_ne!(top.modified, Timestamp::new(5002, 1));
+        let (large, again) = (node("/below/deep/large").await, node("/again").await);
+        let attributes = system.attributes(large).await.unwrap();
+        assert_eq!((attributes.mode, attributes.uid, attributes.gid, attributes.links), (0o740, 7, 8, 1));
+        assert_eq!((attributes.size, attributes.allocated), ((2 << 20) + 13, 900_013));
+        assert_ne!(large, again);
+        assert!(read_all(system, large).await == read_all(system, again).await);
+        assert!(matches!(system.xattr(large, b"user.tag").await, Err(FileError::NoAttribute)));
+        assert_eq!(&system.read_link(node("/link").await).await.unwrap()[..], b"below/deep");
+        assert_eq!(system.attributes(node("/below/deep/pipe").await).await.unwrap().kind, Kind::Fifo);
+        assert_eq!(read_all(system, node("/below/f7").await).await, pattern(2700, 7));
+    };
+    machine.run(async {
+        source(&system).await;
+        let from = find(&system, "s").await.unwrap();
+        let anew = Some(Anew { uid: 7, gid: 8, umask: 0o017 });
+        let report = system.batch_copy(from, FileId::ROOT, b"t", &BatchCopy { anew, ..AS_IT_IS }).await.unwrap();
+        assert!(report.failed.is_empty(), "{:?}", report.failed);
+        assert_eq!(report.files, 73, "a further name is a file of its own");
+        expect(&system).await;
+        system.sync_all().await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    machine.run(expect(&system));
     machine.check(&system);
 }

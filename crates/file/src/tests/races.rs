@@ -9,9 +9,10 @@ use std::time::Duration;
 use base::id::FileId;
 use platform::sim::World;
 
+use super::batch_write::file;
 use super::content::pattern;
 use super::{Machine, create, find, read_all};
-use crate::{Allocate, AttributeChange, FileSystem, Kind, Node, XattrMode};
+use crate::{Allocate, AttributeChange, BatchWrite, FileSystem, Kind, Node, XattrMode};
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -291,5 +292,29 @@ fn a_sync_keeps_the_size_that_it_found() {
     let bytes = machine.run(async { read_all(&system, find(&system, "f").await.unwrap()).await });
     let expected = [pattern(200_000, 1), vec![0; 100_000]].concat();
     assert!(bytes == expected, "{} bytes", bytes.len());
+    machine.check(&system);
+}
+
+/// While the content of a unit is stored, somebody makes the directory that one of its files had nowhere to go to.
+#[test]
+fn a_file_of_a_unit_whose_directory_comes_late_has_its_content() {
+    let machine = Machine::new(30);
+    let mut system = machine.open();
+    let (first, second) = (pattern(300_000, 1), pattern(5000, 2));
+    let unit = vec![file("first", &first), file("late/second", &second)];
+    machine.run(async {
+        let how = BatchWrite::default();
+        let mut write: Pending<'_, _> = Box::pin(system.batch_write(FileId::ROOT, unit, &how));
+        assert!(starts(&mut write).await);
+        create(&system, FileId::ROOT, "late", Kind::Directory).await;
+        let report = write.await.unwrap();
+        assert!(report.fates.iter().all(Result::is_ok), "{:?}", report.fates);
+        system.sync_all().await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    machine.run(async {
+        assert!(read_all(&system, find(&system, "late/second").await.unwrap()).await == second);
+        assert!(read_all(&system, find(&system, "first").await.unwrap()).await == first);
+    });
     machine.check(&system);
 }

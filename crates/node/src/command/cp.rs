@@ -210,11 +210,9 @@ fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
     if mount.has("ro") {
         return None;
     }
-    let umask = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(umask);
     let held = Held::open(&directory, "cannot copy").ok()?;
     let daemon = Daemon::find(&mount.source).ok()?;
-    let how = Writing { parent: held.inode, replace: true, preserve: how.archive, umask: umask.bits() };
+    let how = Writing { parent: held.inode, replace: true, preserve: how.archive, umask: source::umask() };
     // What is wrong with the place system calls will tell better.
     let writer = BatchWriter::begin(daemon, &how).ok()?;
     Some((Target { path: directory, _held: held }, writer))

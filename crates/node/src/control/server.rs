@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 
 use super::descriptor::Hearing;
@@ -69,6 +70,20 @@ impl<'a> Line<'a> {
     /// Says a line.
     pub fn say(&mut self, answer: &Answer) -> io::Result<()> {
         write_line(&mut self.stream, answer)
+    }
+
+    /// Whether the peer has said more, or has gone: who hears then does not wait.
+    pub fn has_more(&self) -> io::Result<bool> {
+        if !self.hearing.buffer().is_empty() {
+            return Ok(true);
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut socket = [PollFd::new(self.stream, PollFlags::IN)];
+        match rustix::event::poll(&mut socket, Some(&now)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The next line of the peer, who may take as long as he likes; `None`: he hung up. An error when `is_over` says so meanwhile.

@@ -82,6 +82,9 @@ pub enum Request {
         parent: u64,
         /// What it is called there.
         name: Name,
+        /// Whose new files it is to be; none: it keeps what the source has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        anew: Option<Anew>,
     },
     /// Removes a name, and everything below it.
     BatchRemove {
@@ -266,6 +269,18 @@ pub struct BatchWriting {
     pub umask: u32,
 }
 
+/// Whose a copy is that is made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anew {
+    /// Owner.
+    pub uid: u32,
+    /// Group, where the directory gives none.
+    pub gid: u32,
+    /// Bits to take away from modes.
+    pub umask: u32,
+}
+
 /// What a batch is read by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -369,7 +384,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{Answer, Name, REQUEST_BYTES_MAX, Request, read_line, write_line};
+    use super::{Anew, Answer, Name, REQUEST_BYTES_MAX, Request, read_line, write_line};
     use crate::failure::Failure;
 
     fn request(bytes: &[u8]) -> Result<Option<Request>, ErrorKind> {
@@ -395,7 +410,13 @@ mod tests {
             Request::Stop { detach: true },
             Request::Restart { program: Some("/a b".into()) },
             Request::BatchRemove { parent: 1, name: Name::new(b"a \"b\"") },
-            Request::BatchCopy { source: 1 << 63, parent: 1, name: Name::new(b"\xff") },
+            Request::BatchCopy { source: 1 << 63, parent: 1, name: Name::new(b"\xff"), anew: None },
+            Request::BatchCopy {
+                source: 1,
+                parent: 1,
+                name: Name::new(b"a"),
+                anew: Some(Anew { uid: 1, gid: 2, umask: 0o22 }),
+            },
             Request::BatchRemove { parent: u64::MAX, name: Name::new(b"\xff\0") },
         ] {
             let mut line = Vec::new();

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use base::time::Timestamp;
 use bytes::Bytes;
-use file::{BatchContent, BatchEntry, BatchWrite, BatchWriteReport, FileError, Kind, Node as FileNode, View};
+use file::{
+    BatchContent, BatchCopy, BatchEntry, BatchWrite, BatchWriteReport, FileError, Kind, Node as FileNode, View,
+};
 
 use super::names::deletes;
 use super::{Client, Done};
@@ -117,11 +119,12 @@ impl Client {
         let (system, directory) = (self.system.clone(), self.file(&model, parent));
         let from = FileNode { view, file: self.file(source, top) };
         let call = async {
-            let report = match system.batch_copy(from, directory, &name, &|_, _| {}).await {
-                // The keeper deleted the snapshot meanwhile: as if there had been no room.
-                Err(FileError::Stale | FileError::NoEntry) if view != View::LIVE => return Ok(None),
-                report => report?,
-            };
+            let report =
+                match system.batch_copy(from, directory, &name, &BatchCopy { anew: None, tell: &|_, _| {} }).await {
+                    // The keeper deleted the snapshot meanwhile: as if there had been no room.
+                    Err(FileError::Stale | FileError::NoEntry) if view != View::LIVE => return Ok(None),
+                    report => report?,
+                };
             if let Some((_, error)) = report.failed.into_iter().next() {
                 return Err(if is_fault(&error) { error } else { FileError::Invalid("a copy lacks something") });
             }

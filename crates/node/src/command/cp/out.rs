@@ -24,8 +24,8 @@ use crate::control::batch::client::BatchReader;
 use crate::control::batch::wire::{Entry, Leads, Record};
 use crate::failure::Failure;
 
-/// Things that wait for a thread that makes files.
-const QUEUE_COUNT_MAX: usize = 256;
+/// Windows whose files wait for a thread that makes files, beside that which it is at.
+const QUEUE_COUNT_MAX: usize = 1;
 
 /// A copy under way.
 pub(super) struct Out<'a> {
@@ -84,8 +84,9 @@ impl<'a> Out<'a> {
         read
     }
 
-    fn read(&mut self, reader: &mut BatchReader, threads: &[SyncSender<Step>]) -> Result<(), Failure> {
-        let thread = |number: u64| &threads[(number % threads.len() as u64) as usize];
+    fn read(&mut self, reader: &mut BatchReader, threads: &[SyncSender<Vec<Step>>]) -> Result<(), Failure> {
+        let thread = |number: u64| (number % threads.len() as u64) as usize;
+        let mut steps: Vec<Vec<Step>> = threads.iter().map(|_| Vec::new()).collect();
         while let Some(records) = reader.next_window()? {
             for record in records {
                 let record = record.map_err(|error| Failure::new("cannot understand the daemon", error))?;
@@ -104,7 +105,10 @@ impl<'a> Out<'a> {
                         continue;
                     }
                 };
-                thread(number).send(step).expect("threads live until they are told of the end");
+                steps[thread(number)].push(step);
+            }
+            for (thread, steps) in threads.iter().zip(&mut steps).filter(|(_, steps)| !steps.is_empty()) {
+                thread.send(std::mem::take(steps)).expect("threads live until they are told of the end");
             }
         }
         Ok(())
@@ -175,17 +179,18 @@ struct Files<'a> {
 struct Making {
     entry: Box<Entry>,
     open: Option<File>,
-    /// Whether it was made.
+    /// Whether it was made, and how far it was written.
     is_made: bool,
+    written: u64,
     failure: Option<io::Error>,
 }
 
 impl Files<'_> {
-    fn work(mut self, steps: &Receiver<Step>) {
-        for step in steps {
+    fn work(mut self, steps: &Receiver<Vec<Step>>) {
+        for step in steps.iter().flatten() {
             match step {
                 Step::File(number, entry) => {
-                    self.files.insert(number, Making { entry, open: None, is_made: false, failure: None });
+                    self.files.insert(number, Making::new(entry));
                 }
                 Step::Begin(number) => self.begin(number),
                 Step::Piece(number, offset, content) => self.piece(number, offset, &content),
@@ -202,6 +207,7 @@ impl Files<'_> {
         // It has changed since, and comes again.
         let again = making.open(&below(self.to, &making.entry.path), self.how).and_then(|file| file.set_len(0));
         making.failure = again.err();
+        making.written = 0;
     }
 
     fn piece(&mut self, number: u64, offset: u64, content: &[u8]) {
@@ -212,7 +218,10 @@ impl Files<'_> {
         let to = below(self.to, &making.entry.path);
         let written = making.open(&to, self.how).and_then(|file| file.write_all_at(content, offset));
         match written {
-            Ok(()) => self.progress.copied(content.len() as u64),
+            Ok(()) => {
+                making.written = offset + content.len() as u64;
+                self.progress.copied(content.len() as u64);
+            }
             Err(error) => making.failure = Some(error),
         }
     }
@@ -230,16 +239,20 @@ impl Files<'_> {
 }
 
 impl Making {
+    fn new(entry: Box<Entry>) -> Making {
+        Making { entry, open: None, is_made: false, written: 0, failure: None }
+    }
+
     fn open(&mut self, to: &Path, how: How) -> io::Result<&File> {
         let file = match self.open.take() {
             Some(file) => file,
             None => {
-                if fs::symlink_metadata(to).is_ok_and(|found| !found.is_file()) {
-                    remove_other(to)?;
-                }
                 // With --archive nobody reads it before its mode is known to be right.
                 let mode = if how.archive { 0o600 } else { self.entry.mode & 0o777 };
-                OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(to)?
+                match OpenOptions::new().write(true).create_new(true).mode(mode).open(to) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_over(to, mode)?,
+                    opened => opened?,
+                }
             }
         };
         self.is_made = true;
@@ -247,12 +260,21 @@ impl Making {
     }
 
     fn finish(&mut self, to: &Path, size: u64, how: How) -> io::Result<()> {
+        let written = self.written;
         let file = self.open(to, how)?;
         // A hole at the end has no piece that would set the length.
-        if file.metadata()?.len() < size {
+        if written < size {
             file.set_len(size)?;
         }
         self.open = None;
         if how.archive { Likeness::of(&self.entry).put_on(to) } else { Ok(()) }
     }
+}
+
+/// Opens what is there, empty; what is no regular file makes room for one.
+fn open_over(to: &Path, mode: u32) -> io::Result<File> {
+    if fs::symlink_metadata(to).is_ok_and(|found| !found.is_file()) {
+        remove_other(to)?;
+    }
+    OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(to)
 }

@@ -121,6 +121,13 @@ impl Taker {
     }
 }
 
+/// The bits that this process takes away from modes.
+pub(super) fn umask() -> u32 {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    umask.bits()
+}
+
 /// Reads all of a file; false: it has more than `bytes_max`.
 fn read(file: &File, source: &Metadata, bytes_max: u64, content: &mut Content) -> io::Result<bool> {
     content.buffer.clear();

@@ -1,6 +1,6 @@
 //! Copies within a mount by its daemon: names and attributes are made anew, and nothing of the content is read or written.
 //!
-//! Not here: what is merged with what is there, or is not taken over as it is; there system calls share content file by file (`plain`).
+//! Not here: what is merged with what is there; there system calls share content file by file (`plain`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,10 +13,11 @@ use serde_json::Value;
 use super::into::{is_name, parent_of};
 use super::plain::{How, Job};
 use super::progress::Progress;
+use super::source::umask;
 use crate::command::info::Held;
 use crate::command::sync::mount_of;
 use crate::command::tree::write_pages_back;
-use crate::control::wire::{Name, Request};
+use crate::control::wire::{Anew, Name, Request};
 use crate::mounts;
 
 /// Whether source and target are of one file system.
@@ -29,13 +30,14 @@ pub(super) struct Within {
     source: Held,
     parent: Held,
     name: Name,
+    anew: Option<Anew>,
 }
 
 impl Within {
     /// `None`: system calls are to do it.
     pub(super) fn begin(job: &Job, how: How) -> Option<Within> {
         let is_new = fs::symlink_metadata(&job.to).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-        if !how.archive || how.resume || !is_new || !is_name(&job.to) || job.source.is_symlink() {
+        if how.resume || !is_new || !is_name(&job.to) || job.source.is_symlink() {
             return None;
         }
         let mount = mount_of(&job.from).ok()?;
@@ -47,18 +49,24 @@ impl Within {
         let source = Held::open(&job.from, "cannot copy").ok()?;
         let parent = Held::open(&parent_of(&job.to).canonicalize().ok()?, "cannot copy").ok()?;
         write_pages_back(&mount.point);
-        Some(Within { source, parent, name: Name::new(job.to.file_name()?.as_bytes()) })
+        let name = Name::new(job.to.file_name()?.as_bytes());
+        Some(Within { source, parent, name, anew: (!how.archive).then(ours) })
     }
 
     /// Copies; all of it is on the disks then.
     pub(super) fn carry_out(self, job: &Job, progress: &Progress) {
-        let Within { source, parent, name } = self;
-        let request = Request::BatchCopy { source: source.inode, parent: parent.inode, name };
+        let Within { source, parent, name, anew } = self;
+        let request = Request::BatchCopy { source: source.inode, parent: parent.inode, name, anew };
         match parent.daemon.ask(&request, |text| progress.say(text)) {
             Ok(answer) => note(&answer, parent_of(&job.to), progress),
             Err(failure) => progress.note(&job.to, Err(failure)),
         }
     }
+}
+
+fn ours() -> Anew {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Anew { uid, gid, umask: umask() }
 }
 
 fn note(answer: &Value, parent: &Path, progress: &Progress) {

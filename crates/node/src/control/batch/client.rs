@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::memory::Memory;
+use super::memory::{Filling, Memory};
 use super::wire::{Entry, PIECE_HEAD_BYTES, Record, Records, piece_head};
 use crate::control::client::{Daemon, Talk};
 use crate::control::wire::{Answer, BatchReading, BatchWriting, Emptied, Filled, Request, Turn};
@@ -49,8 +49,8 @@ pub struct BatchWriter {
     /// Bytes of a window that may be filled.
     room: u32,
     free: VecDeque<u32>,
-    /// The window that is being filled, and how far.
-    filling: Option<(u32, u32)>,
+    /// The window that is being filled.
+    filling: Option<Filling>,
     /// Windows that the daemon has, and the number behind the last entry of each.
     away: VecDeque<(u32, u64)>,
     /// The next entry's number.
@@ -94,24 +94,20 @@ impl BatchWriter {
         let content_bytes: usize = content.iter().map(|(_, run)| PIECE_HEAD_BYTES + run.len()).sum();
         let bytes = u32::try_from(head.len() + content_bytes).ok().filter(|bytes| *bytes <= self.room);
         let bytes = bytes.ok_or_else(|| Failure::new("cannot write a batch", "an entry is larger than a window"))?;
-        if self.filling.is_some_and(|(_, at)| self.room - at < bytes) {
+        if self.filling.as_ref().is_some_and(|filling| self.room - filling.bytes() < bytes) {
             self.hand_over()?;
         }
-        let (window, mut at) = match self.filling {
-            Some(place) => place,
-            None => (self.free_window()?, 0),
+        let mut filling = match self.filling.take() {
+            Some(filling) => filling,
+            None => Filling::begin(self.free_window()?),
         };
-        let mut put = |bytes: &[u8]| {
-            let written = self.memory.write(window, at, bytes);
-            at += u32::try_from(bytes.len()).expect("it fits the window");
-            written.map_err(|error| Failure::new("cannot write to the shared memory", error))
-        };
+        let mut put = |bytes: &[u8]| filling.put(&self.memory, bytes).map_err(unwritable);
         put(&head)?;
         for (offset, run) in content {
             put(&piece_head(self.next, *offset, run.len()))?;
             put(run)?;
         }
-        self.filling = Some((window, at));
+        self.filling = Some(filling);
         self.next += 1;
         Ok(self.next - 1)
     }
@@ -150,7 +146,8 @@ impl BatchWriter {
     }
 
     fn hand_over(&mut self) -> Result<(), Failure> {
-        let Some((window, bytes)) = self.filling.take() else { return Ok(()) };
+        let Some(filling) = self.filling.take() else { return Ok(()) };
+        let (window, bytes) = filling.end(&self.memory).map_err(unwritable)?;
         self.talk.say(&Turn::Filled(Filled { window, bytes }))?;
         self.away.push_back((window, self.next));
         Ok(())
@@ -182,6 +179,10 @@ impl BatchWriter {
             other => Err(self.talk.unexpected(&other)),
         }
     }
+}
+
+fn unwritable(error: std::io::Error) -> Failure {
+    Failure::new("cannot write to the shared memory", error)
 }
 
 /// Reads a file, or a directory with everything below it.

@@ -6,8 +6,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
 /// Windows of one batch.
@@ -17,11 +19,43 @@ pub const WINDOW_BYTES_MIN: u32 = 64 << 10;
 /// Bytes of one window at most.
 pub const WINDOW_BYTES_MAX: u32 = 64 << 20;
 
+/// What is put into a window in small pieces goes there in such large ones.
+const PENDING_BYTES_MAX: usize = 256 << 10;
+
+/// Buffers that are kept for the next window: new ones would be faulted in page by page, which takes as long as copying.
+const SPARE_MAX: usize = 3;
+
 /// The memory, as either side has it.
 pub struct Memory {
     file: File,
     windows: u32,
     window_bytes: u32,
+    spare: Arc<Spare>,
+}
+
+/// Buffers of the size of a window, for what is read.
+type Spare = Mutex<Vec<Vec<u8>>>;
+
+/// What was read of a window; its buffer goes back when nobody uses it any more.
+struct Window {
+    buffer: Vec<u8>,
+    bytes: usize,
+    spare: Arc<Spare>,
+}
+
+impl AsRef<[u8]> for Window {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.bytes]
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let mut spare = self.spare.lock();
+        if spare.len() < SPARE_MAX {
+            spare.push(std::mem::take(&mut self.buffer));
+        }
+    }
 }
 
 impl Memory {
@@ -30,7 +64,7 @@ impl Memory {
         let file = File::from(memfd_create("hydrafs-batch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
         file.set_len(u64::from(windows) * u64::from(window_bytes))?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(Memory { file, windows, window_bytes })
+        Ok(Memory { file, windows, window_bytes, spare: Arc::default() })
     }
 
     /// Takes what somebody else made, or says what is wrong with it.
@@ -47,7 +81,7 @@ impl Memory {
         let file = File::from(descriptor);
         let expected = u64::from(windows) * u64::from(window_bytes);
         match file.metadata() {
-            Ok(found) if found.len() == expected => Ok(Memory { file, windows, window_bytes }),
+            Ok(found) if found.len() == expected => Ok(Memory { file, windows, window_bytes, spare: Arc::default() }),
             Ok(found) => Err(format!("it has {} bytes, and {windows} windows take {expected}", found.len())),
             Err(error) => Err(error.to_string()),
         }
@@ -72,9 +106,12 @@ impl Memory {
 
     /// What was filled of a window.
     pub fn read(&self, window: u32, bytes: u32) -> io::Result<Bytes> {
-        let mut buffer = vec![0; bytes as usize];
-        self.file.read_exact_at(&mut buffer, self.place(window, 0, bytes)?)?;
-        Ok(Bytes::from(buffer))
+        let place = self.place(window, 0, bytes)?;
+        let spare = self.spare.lock().pop();
+        let buffer = spare.unwrap_or_else(|| vec![0; self.window_bytes as usize]);
+        let mut window = Window { buffer, bytes: bytes as usize, spare: Arc::clone(&self.spare) };
+        self.file.read_exact_at(&mut window.buffer[..bytes as usize], place)?;
+        Ok(Bytes::from_owner(window))
     }
 
     /// Puts bytes into a window.
@@ -90,13 +127,62 @@ impl Memory {
     }
 }
 
+/// A window that is being filled.
+pub struct Filling {
+    window: u32,
+    /// Bytes that are in it, without those that are to come.
+    written: u32,
+    pending: Vec<u8>,
+}
+
+impl Filling {
+    /// Begins with an empty window.
+    #[must_use]
+    pub fn begin(window: u32) -> Filling {
+        Filling { window, written: 0, pending: Vec::new() }
+    }
+
+    /// How much was put into it.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        self.written + u32::try_from(self.pending.len()).expect("of a window")
+    }
+
+    /// Puts more into it.
+    pub fn put(&mut self, memory: &Memory, bytes: &[u8]) -> io::Result<()> {
+        if self.pending.len() + bytes.len() > PENDING_BYTES_MAX {
+            self.flush(memory)?;
+        }
+        if bytes.len() >= PENDING_BYTES_MAX {
+            memory.write(self.window, self.written, bytes)?;
+            self.written += u32::try_from(bytes.len()).expect("of a window");
+        } else {
+            self.pending.extend_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// All of it is there: the window, and how much it holds.
+    pub fn end(mut self, memory: &Memory) -> io::Result<(u32, u32)> {
+        self.flush(memory)?;
+        Ok((self.window, self.written))
+    }
+
+    fn flush(&mut self, memory: &Memory) -> io::Result<()> {
+        memory.write(self.window, self.written, &self.pending)?;
+        self.written = self.bytes();
+        self.pending.clear();
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::OwnedFd;
 
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-    use super::{Memory, WINDOW_BYTES_MIN};
+    use super::{Filling, Memory, PENDING_BYTES_MAX, WINDOW_BYTES_MIN};
 
     #[test]
     fn both_sides_see_the_same_and_nothing_beyond_a_window() {
@@ -108,6 +194,25 @@ mod tests {
             assert!(theirs.write(window, at, &vec![0; bytes]).is_err());
         }
         assert!(theirs.read(0, WINDOW_BYTES_MIN + 1).is_err());
+    }
+
+    #[test]
+    fn pieces_of_all_lengths_lie_one_behind_the_other() {
+        let memory = Memory::make(2, 4 << 20).expect("memory");
+        let (mut filling, mut all) = (Filling::begin(1), Vec::new());
+        for (number, bytes) in
+            [1, 100, PENDING_BYTES_MAX - 101, 1, PENDING_BYTES_MAX, 0, 77, 1 << 20].iter().enumerate()
+        {
+            let piece = vec![number as u8 + 1; *bytes];
+            filling.put(&memory, &piece).expect("room");
+            all.extend(piece);
+            assert_eq!(filling.bytes() as usize, all.len());
+        }
+        let (window, bytes) = filling.end(&memory).expect("room");
+        assert_eq!((window, bytes as usize), (1, all.len()));
+        assert_eq!(memory.read(1, bytes).expect("there"), all);
+        let mut filling = Filling::begin(2);
+        filling.put(&memory, b"nowhere").and_then(|()| filling.end(&memory)).expect_err("no such window");
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //! Not here: how (`file`).
 
 use base::units::Bytes;
-use file::{FileError, View};
+use file::{BatchCopy, FileError, View};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
-use crate::control::wire::Name;
+use crate::control::wire::{Anew, Name};
 use crate::failure::Failure;
 use crate::front::control::Control;
 use crate::front::control::maintain::{Teller, beside};
@@ -19,6 +19,7 @@ impl Control {
     pub(in crate::front::control) fn batch_copy(
         &self,
         (source, parent, name): (u64, u64, &Name),
+        anew: Option<Anew>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Value, Failure> {
         let what = "cannot copy";
@@ -35,8 +36,10 @@ impl Control {
             let tell = |files: u64, bytes: u64| {
                 teller.tell(files, None, &|rate| format!("{files} files, {}, {rate} files/s", Bytes(bytes)));
             };
+            let anew = anew.map(|Anew { uid, gid, umask }| file::Anew { uid, gid, umask: umask & 0o777 });
+            let how = BatchCopy { anew, tell: &tell };
             block_on(async {
-                let copied = self.system.batch_copy(source, directory.file, name.bytes(), &tell).await;
+                let copied = self.system.batch_copy(source, directory.file, name.bytes(), &how).await;
                 self.system.sync(directory.file).await.and(copied)
             })
         });

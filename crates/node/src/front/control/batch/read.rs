@@ -15,7 +15,7 @@ use platform::real::block_on;
 use serde_json::{Value, json};
 
 use super::lost;
-use crate::control::batch::memory::Memory;
+use crate::control::batch::memory::{Filling, Memory};
 use crate::control::batch::wire::{Entry, Leads, PATH_BYTES_MAX, PIECE_HEAD_BYTES, Record, piece_head};
 use crate::control::server::{Brought, Line};
 use crate::control::wire::{Answer, BatchReading, Filled, Turn};
@@ -23,8 +23,11 @@ use crate::failure::Failure;
 use crate::front::control::Control;
 use crate::front::nodes::inode_number;
 
-/// Entries whose content is read together.
-const GROUP_MAX: usize = 4096;
+/// Entries that are described together, and whose content is read together: each group is a pass over the disks, so the more the better.
+const LISTED_MAX: usize = 4 << 10;
+const READ_MAX: usize = 32 << 10;
+/// What memory has of one of them, about: while one group is read the next is found.
+const FOUND_BYTES: u64 = 600;
 /// Files of several names that are remembered, so that their content is told once.
 const LINKED_MAX: usize = 1 << 20;
 const WHAT: &str = "cannot read a batch";
@@ -43,6 +46,7 @@ type Step = Result<Found, (Vec<u8>, FileError)>;
 struct Reader<'a, 'b> {
     control: &'a Control,
     how: &'a BatchReading,
+    group_max: usize,
     filler: Mutex<Filler<'a, 'b>>,
     /// First names of files that have several.
     linked: HashMap<FileId, Vec<u8>>,
@@ -66,9 +70,14 @@ impl Control {
         let filler = Filler::begin(self, memory, line)?;
         let started = self.platform.clock.elapsed();
         let (linked, filler) = (HashMap::new(), Mutex::new(filler));
-        let mut reader = Reader { control: self, how, filler, linked, next: 0, entries: 0, lost: 0 };
+        let group_max = match how.content {
+            true => usize::try_from(self.batch_bytes() / FOUND_BYTES)
+                .map_or(READ_MAX, |most| most.clamp(LISTED_MAX, READ_MAX)),
+            false => LISTED_MAX,
+        };
+        let mut reader = Reader { control: self, how, group_max, filler, linked, next: 0, entries: 0, lost: 0 };
         std::thread::scope(|scope| {
-            let (send, receive) = sync_channel(GROUP_MAX);
+            let (send, receive) = sync_channel(group_max);
             let walker = scope.spawn(move || self.walk_into(root, &send));
             let read = reader.all(receive);
             let walked = walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -100,9 +109,13 @@ impl Reader<'_, '_> {
     fn all(&mut self, steps: Receiver<Step>) -> Result<(), Failure> {
         loop {
             let Ok(first) = steps.recv() else { return Ok(()) };
-            // Who only lists is told at once what is known.
-            let rest = steps.try_iter().take(GROUP_MAX - 1);
-            let group: Vec<Step> = std::iter::once(first).chain(rest).collect();
+            let mut group = vec![first];
+            let more = self.group_max - 1;
+            match self.how.content {
+                true => group.extend(steps.iter().take(more)),
+                // Who only lists is told at once what is known.
+                false => group.extend(steps.try_iter().take(more)),
+            }
             self.group(group)?;
         }
     }
@@ -242,8 +255,8 @@ struct Filler<'a, 'b> {
     memory: Memory,
     line: &'a mut Line<'b>,
     free: VecDeque<u32>,
-    /// The window that is being filled, and how far.
-    filling: Option<(u32, u32)>,
+    /// The window that is being filled.
+    filling: Option<Filling>,
     /// Which windows the client has.
     away: Vec<bool>,
     bytes: u64,
@@ -265,7 +278,8 @@ impl<'a, 'b> Filler<'a, 'b> {
         while !content.is_empty() {
             let room = self.room(PIECE_HEAD_BYTES + 1)? - PIECE_HEAD_BYTES;
             let (now, later) = content.split_at(content.len().min(room));
-            self.append(&[&piece_head(number, offset, now.len())[..], now].concat())?;
+            self.append(&piece_head(number, offset, now.len()))?;
+            self.append(now)?;
             offset += now.len() as u64;
             content = later;
         }
@@ -275,11 +289,9 @@ impl<'a, 'b> Filler<'a, 'b> {
     /// Appends what fits a window.
     fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.room(bytes.len())?;
-        let (window, at) = self.filling.expect("there is room in it");
-        let written = self.memory.write(window, at, bytes);
-        self.noted(written.map_err(|error| Failure::new(WHAT, error)))?;
-        self.filling = Some((window, at + u32::try_from(bytes.len()).expect("it fits the window")));
-        Ok(())
+        let filling = self.filling.as_mut().expect("there is room in it");
+        let put = filling.put(&self.memory, bytes);
+        self.noted(put.map_err(|error| Failure::new(WHAT, error)))
     }
 
     /// Sees to it that a window with so much room is being filled; gives the room.
@@ -291,24 +303,22 @@ impl<'a, 'b> Filler<'a, 'b> {
         if bytes > size {
             return self.noted(Err(Failure::new(WHAT, "an entry is larger than a window").mend("make them larger")));
         }
-        if self.filling.is_some_and(|(_, at)| size - (at as usize) < bytes) {
+        if self.filling.as_ref().is_some_and(|filling| size - (filling.bytes() as usize) < bytes) {
             self.hand_over()?;
         }
-        let (_, at) = match self.filling {
-            Some(filling) => filling,
-            None => {
-                while self.free.is_empty() {
-                    self.wait()?;
-                }
-                let window = self.free.pop_front().expect("one is free");
-                *self.filling.insert((window, 0))
+        if self.filling.is_none() {
+            while self.free.is_empty() {
+                self.wait()?;
             }
-        };
-        Ok(size - at as usize)
+            self.filling = self.free.pop_front().map(Filling::begin);
+        }
+        Ok(size - self.filling.as_ref().map_or(0, Filling::bytes) as usize)
     }
 
     fn hand_over(&mut self) -> Result<(), Failure> {
-        let Some((window, bytes)) = self.filling.take() else { return Ok(()) };
+        let Some(filling) = self.filling.take() else { return Ok(()) };
+        let ended = filling.end(&self.memory);
+        let (window, bytes) = self.noted(ended.map_err(|error| Failure::new(WHAT, error)))?;
         self.away[window as usize] = true;
         let said = self.line.say(&Answer::Filled(Filled { window, bytes }));
         self.noted(said.map_err(|error| lost(WHAT, &error)))

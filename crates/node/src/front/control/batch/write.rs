@@ -1,16 +1,20 @@
 //! Units that other processes fill windows with.
 //!
+//! Two threads: one has the content of units stored, the other makes their names and answers, so that the disks are not waited for between
+//! units (`FileSystem::batch_begin`).
+//!
 //! I-132 A window that was not whole, because who filled it left or lied, changes nothing: a unit is written when all of its entries and
 //!       their content were decoded.
 //!
 //! Not here: what the memory and the lines are (`control::batch`), how units are written and read (`file`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use base::id::FileId;
 use bytes::Bytes;
-use file::{BatchBudget, BatchContent, BatchEntry, BatchWrite, FileError, Node, View};
+use file::{BatchBudget, BatchContent, BatchEntry, BatchUnit, BatchWrite, FileError, Node, View};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
@@ -24,6 +28,8 @@ use crate::front::control::Control;
 
 /// Directories of a batch that are remembered by path.
 const DIRECTORIES_MAX: usize = 64 << 10;
+/// Windows that are read before the first of them is written.
+const WINDOWS_AHEAD: usize = 2;
 
 /// What came of a batch.
 #[derive(Default)]
@@ -38,11 +44,31 @@ struct Totals {
 struct Writer<'a> {
     control: &'a Control,
     parent: FileId,
-    how: BatchWrite,
     /// The next entry's number.
     next: u64,
     directories: HashMap<Vec<u8>, FileId>,
     totals: Totals,
+}
+
+/// Entries of a window, with the number of the first.
+type Window = (u64, Vec<BatchEntry>);
+
+/// What comes of a window, in order.
+enum Step {
+    Unit(Begun),
+    /// An entry that fits no unit.
+    TooLarge(u64),
+    End,
+}
+
+/// A unit whose content is stored.
+struct Begun {
+    /// The number of its first entry.
+    first: u64,
+    /// The path of each, and whether it is a directory.
+    names: Vec<(Vec<u8>, bool)>,
+    bytes: u64,
+    unit: Result<BatchUnit, FileError>,
 }
 
 impl Control {
@@ -65,26 +91,73 @@ impl Control {
         line.say(&Answer::Ready { window_bytes: room }).map_err(lost)?;
         let started = self.platform.clock.elapsed();
         let (directories, totals) = (HashMap::new(), Totals::default());
-        let mut writer = Writer { control: self, parent: parent.file, how, next: 0, directories, totals };
-        loop {
-            match line.hear(&|| self.system.is_ending()).map_err(lost)? {
-                Some(Turn::Filled(Filled { window, bytes })) if bytes <= room => {
-                    let emptied = writer.window(&memory, window, bytes)?;
-                    line.say(&Answer::Emptied(emptied)).map_err(lost)?;
+        let mut writer = Writer { control: self, parent: parent.file, next: 0, directories, totals };
+        std::thread::scope(|scope| {
+            let (send, windows) = channel();
+            let (begun, steps) = channel();
+            scope.spawn(move || self.begin_units(parent.file, &how, &windows, &begun));
+            let mut away = VecDeque::new();
+            loop {
+                // Who waits for us is not waited for.
+                while away.len() == WINDOWS_AHEAD || !away.is_empty() && !line.has_more().map_err(lost)? {
+                    let window = away.pop_front().expect("there is one");
+                    line.say(&Answer::Emptied(writer.finish(window, &steps))).map_err(lost)?;
                 }
-                Some(Turn::End {}) => break,
-                Some(turn) => return Err(Failure::new(what, format!("it makes no sense here: {turn:?}"))),
-                None => return Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+                match line.hear(&|| self.system.is_ending()).map_err(lost)? {
+                    Some(Turn::Filled(Filled { window, bytes })) if bytes <= room => {
+                        let entries = writer.window(&memory, window, bytes)?;
+                        send.send(entries).expect("the thread lives as long as this end");
+                        away.push_back(window);
+                    }
+                    Some(Turn::End {}) => break,
+                    Some(turn) => return Err(Failure::new(what, format!("it makes no sense here: {turn:?}"))),
+                    None => return Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+                }
             }
-        }
+            for window in away {
+                line.say(&Answer::Emptied(writer.finish(window, &steps))).map_err(lost)?;
+            }
+            Ok(())
+        })?;
         block_on(self.system.sync(parent.file)).map_err(self.explain(what))?;
         Ok(writer.totals.to_json(self.platform.clock.elapsed().saturating_sub(started)))
+    }
+
+    /// Has the content of windows stored, unit by unit, until nobody waits for it.
+    fn begin_units(&self, parent: FileId, how: &BatchWrite, windows: &Receiver<Window>, begun: &Sender<Step>) {
+        for (mut first, entries) in windows {
+            let mut entries = entries.into_iter().peekable();
+            while entries.peek().is_some() {
+                let (mut budget, mut unit) = (BatchBudget::default(), Vec::new());
+                while let Some(entry) = entries.next_if(|entry| budget.take(entry)) {
+                    unit.push(entry);
+                }
+                let count = unit.len() as u64;
+                let step = if unit.is_empty() {
+                    entries.next();
+                    Step::TooLarge(first)
+                } else {
+                    let names =
+                        unit.iter().map(|entry| (entry.path.clone(), entry.kind == file::Kind::Directory)).collect();
+                    let bytes = unit.iter().map(BatchEntry::content_bytes).sum();
+                    let unit = block_on(self.system.batch_begin(parent, unit, how));
+                    Step::Unit(Begun { first, names, bytes, unit })
+                };
+                first += count.max(1);
+                if begun.send(step).is_err() {
+                    return;
+                }
+            }
+            if begun.send(Step::End).is_err() {
+                return;
+            }
+        }
     }
 }
 
 impl Writer<'_> {
-    /// Writes what a window holds.
-    fn window(&mut self, memory: &Memory, window: u32, bytes: u32) -> Result<Emptied, Failure> {
+    /// What a window holds.
+    fn window(&mut self, memory: &Memory, window: u32, bytes: u32) -> Result<Window, Failure> {
         let refuse = |why: String| {
             let mend = "what came before is written, and nothing of this window";
             Failure::new("cannot write a batch", why).place(format!("window {window}")).mend(mend)
@@ -93,41 +166,41 @@ impl Writer<'_> {
         let entries = self.decode(bytes).map_err(refuse)?;
         let first = self.next;
         self.next += entries.len() as u64;
+        Ok((first, entries))
+    }
+
+    /// Writes what came of a window.
+    fn finish(&mut self, window: u32, steps: &Receiver<Step>) -> Emptied {
         let (mut failed, mut units) = (Vec::new(), 0);
-        let mut numbered = (first..).zip(entries).peekable();
-        while numbered.peek().is_some() {
-            let (mut budget, mut unit) = (BatchBudget::default(), Vec::new());
-            while let Some((_, entry)) = numbered.next_if(|(_, entry)| budget.take(entry)) {
-                unit.push(entry);
+        loop {
+            match steps.recv().expect("each window has an end") {
+                Step::Unit(begun) => {
+                    failed.extend(self.unit(begun));
+                    units += 1;
+                }
+                Step::TooLarge(number) => {
+                    failed.push((number, "it is larger than what is written at a time".to_owned()))
+                }
+                Step::End => break,
             }
-            if unit.is_empty() {
-                let (number, _) = numbered.next().expect("it was peeked at");
-                failed.push((number, "it is larger than what is written at a time".to_owned()));
-                continue;
-            }
-            let begin = numbered.peek().map_or(self.next, |(number, _)| *number) - unit.len() as u64;
-            failed.extend(self.unit(begin, unit));
-            units += 1;
         }
         self.totals.units += units;
         self.totals.failed += failed.len() as u64;
-        Ok(Emptied { window, failed, units })
+        Emptied { window, failed, units }
     }
 
     /// Writes a unit; gives what failed, by number.
-    fn unit(&mut self, begin: u64, unit: Vec<BatchEntry>) -> Vec<(u64, String)> {
-        let names: Vec<(Vec<u8>, bool)> =
-            unit.iter().map(|entry| (entry.path.clone(), entry.kind == file::Kind::Directory)).collect();
-        let bytes: u64 = unit.iter().map(BatchEntry::content_bytes).sum();
-        let written = block_on(self.control.system.batch_write(self.parent, unit, &self.how));
-        let fates = match written {
+    fn unit(&mut self, begun: Begun) -> Vec<(u64, String)> {
+        let Begun { first, names, bytes, unit } = begun;
+        let system = &self.control.system;
+        let fates = match unit.and_then(|unit| block_on(system.batch_finish(unit))) {
             Ok(report) => report.fates,
             Err(error) => vec![Err(error); names.len()],
         };
         self.note_directories(&names, &fates);
         self.tell_kernel(&names, &fates);
         let mut failed = Vec::new();
-        for (number, fate) in (begin..).zip(&fates) {
+        for (number, fate) in (first..).zip(&fates) {
             match fate {
                 Ok(_) => self.totals.entries += 1,
                 Err(error) => failed.push((number, error.to_string())),
