@@ -281,7 +281,11 @@ impl FileSystem {
         // One that was removed and is in use has no top, or one without a name.
         for (branch, value) in branches.iter().filter(|(_, value)| value.top != 0 && value.above != FileId::NONE) {
             let mut remedy = remedy.filter(|_| value.above.branch == 0);
-            let Some(name) = found.clone_names.get(branch) else {
+            let name = found.clone_names.get(branch).cloned();
+            // What lies in a clone that has lost its name goes with it, behind, and nobody looks into that.
+            let goes_with = |above: &BranchValue| above.top != 0 && above.above == FileId::NONE;
+            let name = name.or_else(|| branches.get(&value.above.branch).is_some_and(goes_with).then(String::new));
+            let Some(name) = name else {
                 let place = format!("{view}/ (clone {branch})");
                 found.note_at("HF1026", "clone", place, 0, "a name that leads to it", &"none");
                 let top = FileId { branch: *branch, number: value.top };
