@@ -6,6 +6,7 @@
 //!
 //! Not here: how they are removed (`batch/remove`), who must not come to them any more (`directory`).
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::id::FileId;
@@ -13,6 +14,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::failure::FileError;
+
+/// Hears of files that have a link less by what nobody asked for at this moment.
+pub(crate) type HearOfLinks = Box<dyn Fn(FileId) + Send + Sync>;
 
 /// Directories without a name that have entries.
 #[derive(Default)]
@@ -30,6 +34,8 @@ pub(crate) struct Removals {
     pub(crate) wanted: Notify,
     /// Who waits for the room.
     pub(crate) hurried: AtomicUsize,
+    /// Who keeps counts of links.
+    pub(crate) hear: OnceLock<HearOfLinks>,
 }
 
 impl Removals {

@@ -292,6 +292,7 @@ impl<'a> Life<'a> {
             })
         });
         let control = Arc::new(Control::new(self.folder, &self.platform, &house.system).of_daemon(mounted));
+        control.hear_of_links();
         if let Some(address) = self.config.metrics_listen {
             control.publish_metrics(address);
         }

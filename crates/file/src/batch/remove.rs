@@ -47,6 +47,18 @@ impl FileSystem {
         self.remove(parent, name, Removal::Tree).await
     }
 
+    /// Has somebody hear of files that are in use and have a name less, because a tree that it was in goes behind. Of several who want to the first does.
+    pub fn hear_of_links(&self, hear: impl Fn(FileId) + Send + Sync + 'static) {
+        // Whoever came first stays.
+        let _ = self.removals.hear.set(Box::new(hear));
+    }
+
+    pub(super) fn tell_of_links(&self, file: FileId) {
+        if let Some(hear) = self.removals.hear.get() {
+            hear(file);
+        }
+    }
+
     /// Directories of removed trees that still have something.
     #[must_use]
     pub fn removing(&self) -> u64 {
@@ -168,8 +180,11 @@ impl FileSystem {
             files.entry(inode.file).or_insert((inode, 0)).1 += 1;
         }
         files.remove(&directory.file);
+        let keeps_links = |inode: &Inode| self.references.lock().has(inode.file);
+        let kept: Vec<FileId> =
+            files.values().filter(|(inode, _)| keeps_links(inode)).map(|(inode, _)| inode.file).collect();
         let mut transaction = Transaction::begin(self);
-        let _namespace = self.namespace.lock();
+        let namespace = self.namespace.lock();
         let mut held = Vec::with_capacity(files.len());
         for (inode, names) in files.into_values() {
             let mut state = inode.state.lock();
@@ -188,6 +203,8 @@ impl FileSystem {
         let subdirectories = named.iter().filter(|(_, entry, _)| entry.kind == Kind::Directory).count();
         change_directory(&mut transaction, directory, &mut state, -(named.len() as i64), -(subdirectories as i64));
         transaction.log();
+        drop((state, held, namespace));
+        kept.into_iter().for_each(|file| self.tell_of_links(file));
     }
 
     /// A tree has nothing any more, or goes with all that it has; its directory stays while somebody uses it.

@@ -257,6 +257,7 @@ impl FileSystem {
         transaction.log();
         drop(held);
         drop(namespace);
+        plan.relinked.keys().for_each(|file| self.tell_of_links(*file));
         let file = |target: Target| match target {
             Target::Born(born) => files[born],
             Target::There(file, _) => file,

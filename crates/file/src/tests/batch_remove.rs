@@ -1,6 +1,9 @@
 //! Trees that are removed in one go.
 
+use std::sync::Arc;
+
 use base::id::FileId;
+use parking_lot::Mutex;
 
 use super::content::pattern;
 use super::{Machine, create, find, list, new, read_all};
@@ -320,4 +323,31 @@ fn a_repair_finishes_what_was_removed_and_finds_nothing_again() {
         assert_eq!(system.removing(), 0);
     });
     machine.check(&system);
+}
+
+/// Who keeps attributes of a file, because it was looked up by another name, hears when the tree takes a link of it.
+#[test]
+fn who_knows_a_file_by_another_name_hears_that_it_has_a_link_less() {
+    let machine = Machine::new(69);
+    let system = machine.open();
+    let heard: Arc<Mutex<Vec<FileId>>> = Arc::default();
+    let hear = Arc::clone(&heard);
+    system.hear_of_links(move |file| hear.lock().push(file));
+    let known = machine.run(async {
+        tree(&system, "t", 2, 5).await;
+        let mut files = Vec::new();
+        for (from, name) in [("t/f1", "known"), ("t/d/f2", "unknown")] {
+            let file = find(&system, from).await.unwrap().file;
+            system.link(file, FileId::ROOT, name.as_bytes()).await.unwrap();
+            files.push(file);
+        }
+        system.retain(Node::live(files[0]));
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        files[0]
+    });
+    finish(&machine, &system);
+    assert_eq!(*heard.lock(), [known]);
+    machine.run(async {
+        assert_eq!(system.attributes(Node::live(known)).await.unwrap().links, 1);
+    });
 }

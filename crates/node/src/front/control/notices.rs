@@ -5,6 +5,8 @@
 //!
 //! Never called on a thread that serves the kernel.
 
+use std::sync::Arc;
+
 use base::id::FileId;
 use file::Node;
 use fuse::Notice;
@@ -26,6 +28,17 @@ impl Control {
     pub(super) fn file_changed(&self, file: FileId) {
         let Some((mount, node)) = self.known(Node::live(file)) else { return };
         tell(mount, &Notice::InvalidateInode { node, offset: 0, bytes: 0 });
+    }
+
+    /// Names that go behind, with a tree, take links off files that the kernel may know by other names (I-133).
+    pub(crate) fn hear_of_links(self: &Arc<Self>) {
+        // The file system must not keep who keeps it.
+        let control = Arc::downgrade(self);
+        self.system.hear_of_links(move |file| {
+            if let Some(control) = control.upgrade() {
+                control.file_changed(file);
+            }
+        });
     }
 
     /// The mount, and the kernel's number of a node, if it may keep something of it.
