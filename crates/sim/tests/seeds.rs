@@ -58,7 +58,7 @@ const FOUND: &[(&str, u64)] = &[
     ("batches", 722),
     // `refuse_clones_below`: a clone in a tree that was removed, and had not gone yet, kept the directory above from being cloned.
     ("batches", 797),
-    // A clone lies in one that was removed and has not gone yet: no name leads to it, and that is no defect.
+    // `check_branches`: a clone in one that was removed, and had not gone yet, passed for one without a name.
     ("batches", 21549),
     // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
