@@ -103,13 +103,13 @@ async fn reclaim(platform: &platform::Platform, store: &Store, count: u64) -> Ou
 }
 
 /// The most memory of this process since that was forgotten (`VmHWM`).
-fn most_memory() -> Outcome<u64> {
+pub(crate) fn most_memory() -> Outcome<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("the kernel tells no VmHWM")?;
     Ok(line.trim_end_matches("kB").trim().parse::<u64>()? << 10)
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch of the kernel, and no file of ours")]
-fn forget_most_memory() -> Outcome<()> {
+pub(crate) fn forget_most_memory() -> Outcome<()> {
     Ok(std::fs::write("/proc/self/clear_refs", "5")?)
 }

@@ -1,6 +1,6 @@
 //! `lab`: experiments on the layers below the kernel. How near streams through the file layer come to what the store alone can do, and what
-//! reading ahead and the weighted cache are worth where a disk is far away; what memory many chunks take; and masses of small files on a
-//! disk that turns.
+//! reading ahead and the weighted cache are worth where a disk is far away; what memory many chunks take; what memory batches of many entries take; and masses of
+//! small files on a disk that turns.
 //!
 //! Each result is a line of JSON; `cargo xtask bench` makes tables and plots of them.
 //!
@@ -9,6 +9,7 @@
 mod batches;
 mod chunks;
 mod far;
+mod masses;
 mod stream;
 
 use std::path::PathBuf;
@@ -47,6 +48,14 @@ enum Experiment {
         #[arg(long, value_delimiter = ',', default_value = "163840,16384000")]
         counts: Vec<u64>,
     },
+    /// The memory of batches of few entries, and of a hundred times as many.
+    Masses {
+        /// A folder for nodes; what the experiment makes there it removes.
+        folder: PathBuf,
+        /// How many files.
+        #[arg(long, value_delimiter = ',', default_value = "100000,10000000")]
+        counts: Vec<u64>,
+    },
     /// Masses of small files on a simulated disk that turns, one by one and as batches, beside what was published of ext4.
     Batches {
         /// Bytes of each set, in MiB.
@@ -63,6 +72,7 @@ fn main() -> ExitCode {
             stream::run(&folder, mebibytes << 20, &duplicates, &sides)
         }
         Experiment::Chunks { folder, counts } => chunks::run(&folder, &counts),
+        Experiment::Masses { folder, counts } => masses::run(&folder, &counts),
         Experiment::Batches { mebibytes } => batches::run(mebibytes),
         Experiment::Far => far::run(),
     };
