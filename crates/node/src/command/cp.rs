@@ -20,6 +20,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -95,14 +96,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let mut plan: Vec<Job> = sources.iter().map(|source| plan(source, target, into)).collect::<Result<_, _>>()?;
     let stage = if arguments.atomic { Some(Stage::divert(&mut plan)?) } else { None };
-    let progress = Progress::new(arguments.quiet || arguments.json);
+    let interrupted = if stage.is_some() { stage::watch()? } else { Arc::default() };
+    let progress = Progress::new(arguments.quiet || arguments.json, interrupted);
     let copied = copy(arguments, plan, &progress);
     let Some(stage) = stage else {
         copied?;
         return progress.finish(arguments.quiet, arguments.json);
     };
     let placed = copied.and_then(|place| {
-        if progress.has_failures() {
+        if progress.has_failures() || progress.is_interrupted() {
             return Ok(());
         }
         stage.take_place()?;
@@ -114,6 +116,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let failure = Failure::new("cannot undo what was copied", error).at(target);
         failure.mend("remove what begins with .hydrafs-cp there")
     })?;
+    if progress.is_interrupted() {
+        return Err(Failure::new("the copy was interrupted", "what it had copied by then was undone"));
+    }
     progress.finish(arguments.quiet, arguments.json)
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::copy::{fill, likeness};
 use crate::support::{Folder, Mounted, hydrafs, succeed};
@@ -218,6 +218,42 @@ fn who_dies_in_the_middle_leaves_whole_files_and_a_daemon_that_goes_on() {
     // And the next one is served.
     copied(&[&"-a", &"--json", &"--resume", &from, &point.join("whole")]);
     assert_eq!(likeness(&from), likeness(&point.join("whole")));
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+#[test]
+fn who_is_interrupted_leaves_all_or_nothing() {
+    let folder = Folder::new("batch-interrupted");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    for number in 0..40 {
+        fs::write(from.join(format!("f{number}")), vec![number; 2 << 20]).expect("room");
+    }
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    for how in ["--jobs=8", "--no-batch"] {
+        let program = Command::new(env!("CARGO_BIN_EXE_hydrafs"))
+            .args(["cp", "-aq", "--atomic", how])
+            .args([&from, &point.join("to")])
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut copy = program.expect("it runs");
+        // Something of it has come, under another name.
+        while fs::read_dir(&point).expect("mounted").count() == 0 && copy.try_wait().expect("our child").is_none() {
+            std::thread::yield_now();
+        }
+        let pid = rustix::process::Pid::from_child(&copy);
+        let told = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        let output = copy.wait_with_output().expect("our child");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let names: Vec<_> = fs::read_dir(&point).expect("mounted").flatten().map(|entry| entry.file_name()).collect();
+        if output.status.success() {
+            // It was faster.
+            assert!(names == ["to"], "{told:?}: {names:?}");
+            fs::remove_dir_all(point.join("to")).expect("room");
+        } else {
+            assert!(names.is_empty() && said.contains("the copy was interrupted"), "{names:?}: {said}");
+        }
+    }
     expect_whole(&mounted);
     mounted.umount();
 }

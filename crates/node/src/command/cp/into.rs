@@ -116,7 +116,7 @@ impl<'a> Into<'a> {
     /// Goes through a tree, a directory before what is in it.
     fn walk(&mut self, top: Found) -> Result<(), Failure> {
         let mut todo = vec![top];
-        while let Some(found) = todo.pop() {
+        while let Some(found) = todo.pop().filter(|_| !self.progress.is_interrupted()) {
             if found.source.is_dir() {
                 let below = self.list(&found);
                 self.put_described(&found)?;
@@ -269,7 +269,8 @@ impl<'a> Into<'a> {
     /// One of several threads that read.
     fn read(&self, files: &[Found], next: &AtomicUsize) -> Result<(), Failure> {
         let mut content = Content::default();
-        while let Some(found) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let next = || files.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !self.progress.is_interrupted());
+        while let Some(found) = next() {
             match self.taker.file(&found.from, found.path.clone(), BATCHED_BYTES_MAX, &mut content) {
                 Ok(Some(entry)) => self.put(&found.from, &entry, &content.runs())?,
                 Ok(None) => {

@@ -87,7 +87,7 @@ impl<'a> Out<'a> {
     fn read(&mut self, reader: &mut BatchReader, threads: &[SyncSender<Vec<Step>>]) -> Result<(), Failure> {
         let thread = |number: u64| (number % threads.len() as u64) as usize;
         let mut steps: Vec<Vec<Step>> = threads.iter().map(|_| Vec::new()).collect();
-        while let Some(records) = reader.next_window()? {
+        while let Some(records) = reader.next_window()?.filter(|_| !self.progress.is_interrupted()) {
             for record in records {
                 let record = record.map_err(|error| Failure::new("cannot understand the daemon", error))?;
                 let (number, step) = match record {

@@ -86,7 +86,7 @@ impl<'a> Plain<'a> {
                 scope.spawn(|| {
                     let mut copier = Copier::new();
                     loop {
-                        let job = queue.lock().next();
+                        let job = queue.lock().next().filter(|_| !self.progress.is_interrupted());
                         let Some(job) = job else { return };
                         let copied = self.copy_file(&mut copier, &job);
                         self.progress.note(&job.from, copied);
@@ -101,6 +101,10 @@ impl<'a> Plain<'a> {
         loop {
             let job = queue.lock().recv();
             let Ok(job) = job else { return };
+            if self.progress.is_interrupted() {
+                // Until the walker has seen it too.
+                continue;
+            }
             if self.how.resume && is_there(&job.to, &job.source) {
                 self.progress.skip(job.source.len());
                 continue;
@@ -143,7 +147,7 @@ impl<'a> Plain<'a> {
         };
         let (from, to) = (job.from.clone(), job.to.clone());
         self.directories.lock().push(job);
-        for entry in entries {
+        for entry in entries.take_while(|_| !self.progress.is_interrupted()) {
             let found = entry.and_then(|entry| Ok((entry.file_name(), fs::symlink_metadata(entry.path())?)));
             match found {
                 Ok((name, source)) => self.walk(Job { from: from.join(&name), to: to.join(&name), source }, workers),

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::units::Bytes;
@@ -23,17 +24,24 @@ pub(super) struct Progress {
     skipped: AtomicU64,
     failures: AtomicU64,
     failed: Mutex<Vec<(PathBuf, String)>>,
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Progress {
-    pub(super) fn new(is_quiet: bool) -> Progress {
+    /// `interrupted` becomes true when nobody wants the copy any more.
+    pub(super) fn new(is_quiet: bool, interrupted: Arc<AtomicBool>) -> Progress {
         let draw = if is_quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(0), draw);
         let style = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left, {msg}";
         bar.set_style(ProgressStyle::with_template(style).expect("a constant template, tested"));
         bar.enable_steady_tick(Duration::from_millis(200));
         let (files, skipped, failures) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Progress { bar, files, skipped, failures, failed: Mutex::default() }
+        Progress { bar, files, skipped, failures, failed: Mutex::default(), interrupted }
+    }
+
+    /// Whether nothing more is to be begun.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     /// So many bytes more are to be copied.

@@ -1,12 +1,17 @@
 //! All or nothing: what is copied gets names of its own first, and takes its place when all of it is there.
 //!
-//! Each source takes its place in one step. Between those of several sources a crash may come.
+//! Each source takes its place in one step. Between those of several sources a crash may come. Who interrupts the program (Ctrl-C) has what is there
+//! undone; who does so twice ends it at once.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use rustix::fs::{CWD, RenameFlags};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use super::plain::Job;
 use crate::failure::Failure;
@@ -55,6 +60,18 @@ impl Stage {
     pub(super) fn undo(&self) -> io::Result<()> {
         self.0.iter().try_for_each(|staged| remove(&staged.aside))
     }
+}
+
+/// Becomes true when somebody interrupts the program, which goes on then until what it did is undone.
+pub(super) fn watch() -> Result<Arc<AtomicBool>, Failure> {
+    let interrupted = Arc::default();
+    let watched = [SIGHUP, SIGINT, SIGTERM].into_iter().try_for_each(|signal| {
+        // In this order: the second signal finds it true, and does what it does to any program.
+        flag::register_conditional_default(signal, Arc::clone(&interrupted))?;
+        flag::register(signal, Arc::clone(&interrupted)).map(drop)
+    });
+    watched.map_err(|error| Failure::new("cannot watch for signals", error))?;
+    Ok(interrupted)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
