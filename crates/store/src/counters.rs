@@ -33,6 +33,7 @@ base::metrics! {
     verify_failures: Counter, Count, "chunks read from a pack that were not what their address says";
     other_copies: Counter, Count, "reads of a chunk from another place, because the one that the index names did not verify";
     index_lookups: Counter, Count, "look-ups that had to ask the index file";
+    index_lookups_spared: Counter, Count, "look-ups that did not: the filter knows that the content is new";
     index_commits: Counter, Count, "batches of entries committed to the index file";
     index_entries: Counter, Count, "entries committed to the index file";
     index_failures: Counter, Count, "index commits that failed or were put off; the entries stay in memory";

@@ -18,6 +18,7 @@
 
 mod backend;
 mod file;
+mod filter;
 mod format;
 
 use core::hash::{BuildHasher, Hasher};
@@ -35,6 +36,7 @@ use crate::failure::StoreError;
 use crate::format::{Entry, INDEX_FILE, INDEX_NEW, Place, Summary};
 
 pub(crate) use file::{IndexFile, Opened};
+pub(crate) use filter::Filter;
 
 /// Entries that go into the file in one step while it is made from the packs: bounds memory.
 pub(crate) const STEP_ENTRIES: usize = 200_000;
@@ -106,6 +108,8 @@ const SHARDS: usize = 16;
 pub(crate) struct Index {
     recent: Vec<Mutex<Shard>>,
     file: RwLock<Arc<IndexFile>>,
+    /// What both parts name, about.
+    filter: RwLock<Option<Arc<Filter>>>,
     /// Heads of the addresses that were found as duplicates since a mark began, for `reclaim`; `None` while no mark runs.
     pinned: Mutex<Option<HashSet<u64, AddressHash>>>,
     is_marking: AtomicBool,
@@ -123,6 +127,7 @@ impl Index {
         Index {
             recent: (0..SHARDS).map(|_| Mutex::default()).collect(),
             file: RwLock::new(Arc::new(file)),
+            filter: RwLock::new(None),
             pinned: Mutex::new(None),
             is_marking: AtomicBool::new(false),
             is_doubted: AtomicBool::new(false),
@@ -151,6 +156,9 @@ impl Index {
 
     /// Names a chunk that was just appended, replacing an older place.
     pub(crate) fn insert_recent(&self, address: ChunkAddress, place: Place) {
+        if let Some(filter) = &*self.filter.read() {
+            filter.add(&address);
+        }
         self.shard(&address).lock().insert(address, place);
     }
 
@@ -169,6 +177,55 @@ impl Index {
         // Between the two looks the entry may have moved from the file to `recent` (reclaim), never the other way unseen:
         // X-3 removes it from `recent` after the file has it.
         Ok(self.recent(address).or(found))
+    }
+
+    /// The same for who would store it otherwise: of what is new it says so without a look into the file.
+    pub(crate) fn lookup_duplicate(
+        &self,
+        address: &ChunkAddress,
+        counters: &Counters,
+    ) -> Result<Option<Place>, StoreError> {
+        if let Some(place) = self.recent(address) {
+            return Ok(Some(place));
+        }
+        if self.filter.read().as_ref().is_some_and(|filter| !filter.may_have(address)) {
+            counters.index_lookups_spared.add(1);
+            return Ok(None);
+        }
+        self.lookup(address, counters)
+    }
+
+    /// Begins a filter, of no more than so many bytes. `None`: there is to be none.
+    pub(crate) fn begin_filter(&self, bytes_max: u64) -> Option<Arc<Filter>> {
+        let file = self.file();
+        if !file.is_small() {
+            return None;
+        }
+        let filter = Arc::new(Filter::for_chunks(file.count(), bytes_max)?);
+        *self.filter.write() = Some(Arc::clone(&filter));
+        Some(filter)
+    }
+
+    /// Takes in what was there before it began; it is whole then. A file that cannot be read leaves it as it is.
+    pub(crate) fn fill_filter(&self, filter: &Filter) {
+        for shard in &self.recent {
+            shard.lock().keys().for_each(|address| filter.add(address));
+        }
+        // What left memory since is in this file.
+        let filled = self.file().walk_while(&mut |address| {
+            filter.add(&address);
+            !filter.is_over()
+        });
+        if filled.is_ok_and(|is_all| is_all) {
+            filter.note_whole();
+        }
+    }
+
+    /// Who fills a filter is to end.
+    pub(crate) fn end_filter(&self) {
+        if let Some(filter) = &*self.filter.read() {
+            filter.end();
+        }
     }
 
     /// Makes a change durable and visible, then drops from `recent` what the file has now.
@@ -211,6 +268,8 @@ impl Index {
             let _name = self.name.lock();
             disk.rename(INDEX_NEW, INDEX_FILE)?;
             *self.file.write() = Arc::new(file.in_place(disk));
+            // The file before may have lacked what this one has.
+            *self.filter.write() = None;
             self.is_doubted.store(false, Ordering::SeqCst);
         }
         disk.sync_directory("")

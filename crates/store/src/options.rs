@@ -18,7 +18,7 @@ pub struct Options {
     pub gap_bytes: u32,
     /// Bytes of content that are hashed, compressed and appended at a time; who comes then is told that the store is busy.
     pub put_bytes_max: u64,
-    /// Most bytes of the index's pages kept in memory.
+    /// Most bytes of the index kept in memory: three quarters for its pages, and one for what says that content is new.
     pub index_cache_bytes: u64,
     /// A pack is sealed when it has about this size. Between 1 MiB and 2 GiB.
     pub pack_bytes: u64,
@@ -46,6 +46,16 @@ pub struct Options {
 }
 
 impl Options {
+    /// Of the index's bytes in memory those of the filter.
+    pub(crate) fn index_filter_bytes(&self) -> u64 {
+        self.index_cache_bytes / 4
+    }
+
+    /// And those of pages.
+    pub(crate) fn index_pages_bytes(&self) -> u64 {
+        self.index_cache_bytes - self.index_filter_bytes()
+    }
+
     /// What is asked for against the loss of disks.
     pub(crate) fn level(&self) -> Level {
         Level::of_settings(self.copies, self.fragments)

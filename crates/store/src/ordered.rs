@@ -194,6 +194,7 @@ impl Reading {
         let address = |number: u32| &self.addresses[number as usize];
         numbers.sort_unstable_by_key(|number| address(*number));
         let (store, mut report) = (&self.store, OrderedReport::default());
+        store.packs.index.file().expect(numbers.len() as u64, u64::from(store.options.gap_bytes));
         for same in numbers.chunk_by(|a, b| address(*a) == address(*b)) {
             let is_cached = store.cache.has(address(same[0]));
             let look = || store.packs.index.lookup(address(same[0]), &store.counters).ok().flatten();

@@ -306,7 +306,7 @@ impl Packs {
     /// Where a chunk lies that may be relied upon as a duplicate.
     pub(crate) fn duplicate(&self, address: &ChunkAddress, level: Level) -> Option<Place> {
         // An index that fails costs room, not data.
-        let place = self.index.lookup(address, &self.counters).ok()??;
+        let place = self.index.lookup_duplicate(address, &self.counters).ok()??;
         // Before the look at what is condemned: L-1.
         self.index.pin(address);
         self.is_reliable(address, &place, level).then_some(place)

@@ -192,7 +192,9 @@ impl Store {
         {
             recovered.report.problems.push(format!("a damaged superblock could not be written again: {error}"));
         }
-        Ok((Arc::new(store), recovered))
+        let store = Arc::new(store);
+        store.begin_filter();
+        Ok((store, recovered))
     }
 }
 
@@ -279,7 +281,7 @@ impl Recovery<'_> {
     ) -> Result<Opened, StoreError> {
         let disk = &self.pool.for_index().disk;
         let opened = match is_there {
-            true => IndexFile::open(disk, options.index_cache_bytes, self.pool.node_identity),
+            true => IndexFile::open(disk, options.index_pages_bytes(), self.pool.node_identity),
             false => {
                 let cause = "the disk that has the index is missing";
                 Err(StoreError::ReadOnly { cause: cause.into() })
@@ -308,7 +310,7 @@ impl Recovery<'_> {
             if !is_first {
                 self.report.index_made_again = Some(error.to_string());
             }
-            IndexFile::make_again(disk, options.index_cache_bytes, self.pool.node_identity)
+            IndexFile::make_again(disk, options.index_pages_bytes(), self.pool.node_identity)
         })
     }
 

@@ -572,6 +572,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::sync_log`] and [`Store::settle`].
     pub async fn close(&self) -> Result<(), StoreError> {
+        self.packs.index.end_filter();
         // Who reads ahead has ended, and nobody does from now on. Closed already: the same.
         if let Ok(all) = self.ahead.acquire_many(self.options.ahead_bytes_max).await {
             all.forget();
@@ -590,6 +591,19 @@ impl Store {
             self.write_root(&mut root, roots, covered, true).await?;
         }
         Ok(())
+    }
+
+    /// Has a filter for what is new made beside the work. The store is closed when that has ended.
+    pub(crate) fn begin_filter(self: &Arc<Store>) {
+        let Ok(permit) = Arc::clone(&self.ahead).try_acquire_owned() else { return };
+        let Some(filter) = self.packs.index.begin_filter(self.options.index_filter_bytes()) else { return };
+        let store = Arc::clone(self);
+        self.platform.tasks.aside(Box::pin(async move {
+            store.packs.index.fill_filter(&filter);
+            // Before it says so: who hears of it may be the last to hold the store.
+            drop(store);
+            drop(permit);
+        }));
     }
 
     /// Gives sealed packs to the index file. A failure is no loss: the entries stay in memory, and the packs know them.

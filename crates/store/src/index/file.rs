@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::id::ChunkAddress;
 use parking_lot::{Mutex, RwLock};
-use platform::disk::{Disk, DiskErrorKind, Open};
+use platform::disk::{Disk, DiskErrorKind, File, Open};
 use redb::{
     AccessGuard, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata,
     StorageError, TableDefinition, TableError,
@@ -35,6 +35,10 @@ const ABOUT: TableDefinition<'_, &'static str, &'static [u8]> = TableDefinition:
 
 /// As much of the file is asked for when it is opened: the entries of some 20 GiB, in a few milliseconds.
 const WARMED_BYTES_MAX: u64 = 32 << 20;
+/// A file of more is not walked at each opening to know what is new: that of some 200 GiB of content in chunks of 64 KiB.
+const WALKED_BYTES_MAX: u64 = 256 << 20;
+/// A file of more is not read whole before many look-ups: with all of it in memory already that is 10 ms of copying.
+const EXPECTED_BYTES_MAX: u64 = 64 << 20;
 /// Entries of one transaction at most: bounds redb's dirty pages.
 const BATCH_ENTRIES: usize = 100_000;
 
@@ -47,6 +51,8 @@ pub(crate) struct IndexFile {
     node_identity: [u8; 16],
     // `None` after a failure, until the next commit opens it anew.
     database: Mutex<Option<Contained<Database>>>,
+    /// What the database lies in.
+    file: Mutex<Option<File>>,
     tables: RwLock<Option<Arc<Contained<Tables>>>>,
     failure: Failure,
 }
@@ -123,6 +129,7 @@ impl IndexFile {
             cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
             node_identity,
             database: Mutex::new(None),
+            file: Mutex::new(None),
             tables: RwLock::new(None),
             failure: Failure::default(),
         }
@@ -177,6 +184,7 @@ impl IndexFile {
         let file = disk.open(self.name, how)?;
         // Look-ups come by hash, from everywhere in it, and each that finds nothing cached would wait for the disk by itself.
         file.will_read(0, WARMED_BYTES_MAX.min(self.cache_bytes as u64));
+        *self.file.lock() = Some(file.clone());
         let backend = Backend::new(file, self.failure.clone());
         self.guarded("its header", || {
             let mut builder = Database::builder();
@@ -276,6 +284,40 @@ impl IndexFile {
             }
             Ok(())
         })
+    }
+
+    /// Whether all of it may be read for one purpose.
+    pub(super) fn is_small(&self) -> bool {
+        self.file.lock().as_ref().is_some_and(|file| file.length().is_ok_and(|length| length <= WALKED_BYTES_MAX))
+    }
+
+    /// The addresses of all entries, in order, as long as that is wanted. Whether they were all.
+    pub(super) fn walk_while(&self, visit: &mut dyn FnMut(ChunkAddress) -> bool) -> Result<bool, StoreError> {
+        let tables = self.tables()?;
+        self.guarded("an entry", || {
+            for entry in tables.chunks.iter().map_err(words)? {
+                if !visit(ChunkAddress(*entry.map_err(words)?.0.value())) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// So many look-ups come, by hash, from everywhere in the file. Where they want so much of it that reading all of it in order costs less than
+    /// their pages one by one, it is read now, by large reads: the kernel keeps it for them.
+    pub(crate) fn expect(&self, lookups: u64, gap_bytes: u64) {
+        const READ_BYTES: u64 = 1 << 20;
+        let Some(file) = self.file.lock().clone() else { return };
+        let worth = lookups.saturating_mul(gap_bytes).min(EXPECTED_BYTES_MAX);
+        let Some(length) = file.length().ok().filter(|length| *length <= worth) else { return };
+        let mut buffer = vec![0; READ_BYTES as usize];
+        for offset in (0..length).step_by(READ_BYTES as usize) {
+            // What cannot be read is told to who wants it.
+            if file.raw().read_at(offset, &mut buffer).is_err() {
+                return;
+            }
+        }
     }
 
     /// The database; after a failure it is opened again.

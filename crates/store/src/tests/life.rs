@@ -1,5 +1,7 @@
 //! Everyday use, without faults.
 
+use std::time::Duration;
+
 use base::id::Position;
 
 use super::{Machine, content};
@@ -97,4 +99,29 @@ fn many_tasks_share_one_sync() {
     assert_eq!(done.load(std::sync::atomic::Ordering::SeqCst), 50);
     let syncs = store.counters().log_sync_frames.distribution().count();
     assert!(syncs <= 5, "{syncs} syncs for 50 frames");
+}
+
+/// Of new content a store knows without the index file that it is new, also of what lies in the file since before it was opened; and it
+/// finds every duplicate, those that are put while the filter is being filled too.
+#[test]
+fn what_is_new_is_known_without_the_index_file() {
+    let machine = Machine::new(90, 1, 1 << 30);
+    let group = |from: u64| (from..from + 500).map(|number| content(number, 300)).collect::<Vec<_>>();
+    for life in 0..4 {
+        let (store, _) = machine.open();
+        machine.run(async {
+            let before = store.counters().new_bytes.value();
+            for of in 0..=life {
+                store.put_many(Class::Data, group(of * 500)).await.unwrap();
+            }
+            assert_eq!(store.counters().new_bytes.value() - before, 500 * 300, "the last group alone is new");
+            // Whoever fills it has done so, or has gone.
+            machine.world.platform().tasks.sleep(Duration::from_secs(60)).await;
+            let looked = store.counters().index_lookups.value();
+            store.put_many(Class::Data, group(1_000_000 + life * 500)).await.unwrap();
+            let looked = store.counters().index_lookups.value() - looked;
+            assert!(looked < 50, "{looked} of 500");
+            store.close().await.unwrap();
+        });
+    }
 }
