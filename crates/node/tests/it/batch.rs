@@ -1,13 +1,14 @@
 //! Batches: many files by one request, into mounts and out of them.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, hydrafs, succeed};
+use crate::support::{Folder, Mounted, Tmpfs, hydrafs, succeed};
 
 fn cp(arguments: &[&dyn AsRef<OsStr>]) -> std::process::Output {
     let arguments: Vec<&OsStr> = [OsStr::new("cp")].into_iter().chain(arguments.iter().map(|a| a.as_ref())).collect();
@@ -253,6 +254,93 @@ fn who_is_interrupted_leaves_all_or_nothing() {
         } else {
             assert!(names.is_empty() && said.contains("the copy was interrupted"), "{names:?}: {said}");
         }
+    }
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// A disk that is full in the middle: each file is there whole or named as failed, or, all or nothing, there is none; and room comes back.
+#[test]
+fn a_full_disk_in_the_middle_leaves_whole_files_or_nothing() {
+    let folder = Folder::new("batch-full");
+    let Some(disk) = Tmpfs::mount(&folder.make("disk"), 160 << 20) else {
+        return eprintln!("skipped: a tmpfs cannot be mounted here");
+    };
+    let (node, point, from) = (folder.join("n"), folder.make("m"), folder.make("from"));
+    succeed(&[OsStr::new("init"), node.as_os_str(), OsStr::new("--disk"), disk.0.as_os_str()]);
+    let mut random = 1_u64;
+    for number in 0..900 {
+        // Of no use to who compresses or looks for duplicates.
+        let mut content = Vec::with_capacity(256 << 10);
+        while content.len() < 256 << 10 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            content.extend_from_slice(&(random ^ random >> 29).to_le_bytes());
+        }
+        fs::write(from.join(format!("f{number}")), content).expect("room");
+    }
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let output = cp(&[&"-a", &"--atomic", &"--json", &from, &point.join("to")]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("o space"), "{said}");
+    assert_eq!(fs::read_dir(&point).expect("mounted").count(), 0, "all or nothing");
+
+    let output = cp(&[&"-a", &"--json", &from, &point.join("to")]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let failed: BTreeSet<&str> =
+        answer["failed"].as_array().expect("a list").iter().filter_map(|one| one["path"].as_str()).collect();
+    assert_eq!(output.status.code(), Some(1));
+    let mut whole = 0;
+    for number in 0..900 {
+        let name = format!("f{number}");
+        match fs::read(point.join("to").join(&name)) {
+            Ok(content) => {
+                whole += 1;
+                assert!(content == fs::read(from.join(&name)).expect("ours"), "{name} is not whole");
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{name}");
+                assert!(failed.iter().any(|path| path.ends_with(&format!("/{name}"))), "{name} is not named");
+            }
+        }
+    }
+    assert!((100..800).contains(&whole), "{whole} of 900");
+    // What was given up takes no room for ever.
+    succeed(&[OsStr::new("rm"), OsStr::new("-r"), point.join("to").as_os_str()]);
+    let part = folder.make("part");
+    for number in 0..whole * 3 / 4 {
+        fs::hard_link(from.join(format!("f{number}")), part.join(format!("f{number}"))).expect("one file system");
+    }
+    copied(&[&"-r", &"--json", &part, &point.join("again")]);
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// The same source twice, and loops of links: nothing is followed for ever, and each fate is told.
+#[test]
+fn lists_with_duplicates_and_loops_end() {
+    let folder = Folder::new("batch-twice");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.join("from"));
+    fill(&from);
+    symlink("..", from.join("sub/loop")).expect("room");
+    // Links of one file are links in the copies of all sources together.
+    fs::remove_file(from.join("sub/deep/again")).expect("ours");
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let to = point.join("to");
+    fs::create_dir(&to).expect("mounted");
+    copied(&[&"-a", &"--json", &from, &from, &from.join("sub"), &from.join("file"), &from.join("file"), &to]);
+    assert_eq!(likeness(&from), likeness(&to.join("from")));
+    assert_eq!(likeness(&from.join("sub")), likeness(&to.join("sub")));
+    assert_eq!(fs::read(to.join("file")).expect("copied").len(), 100_000);
+    let output = cp(&[&"-a", &"--json", &from.join("nothing"), &from.join("file"), &to]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("nothing"), "{said}");
+    // Within the mount, into a directory of itself, and a directory over a file.
+    for (from, to, words) in
+        [(to.clone(), to.join("from/in"), "itself"), (to.join("from/sub"), to.join("file/x"), "ot a directory")]
+    {
+        let output = cp(&[&"-a", &from, &to]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
     }
     expect_whole(&mounted);
     mounted.umount();
