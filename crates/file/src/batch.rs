@@ -10,6 +10,7 @@
 //! - `order`, `read`: content of many files, in the order in which it lies
 //! - `ahead`: the same for who reads the files of a directory one by one
 //! - `optimize`: small files are written next to each other
+//! - `warm`: trees and content are read into memory
 //!
 //! Not here: who asks for it (`node`).
 
@@ -33,10 +34,12 @@ mod read;
 mod ahead;
 
 mod optimize;
+mod warm;
 
 pub use copy::{Anew, BatchCopy, BatchCopyReport};
-pub use optimize::{BatchOptimize, BatchOptimizeReport};
+pub use optimize::BatchOptimize;
 pub use read::{BatchRead, BatchReadReport, BatchSink, Taken};
 pub use unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
 pub use walk::{WalkTell, Walked};
+pub use warm::{BatchWarm, BatchWarmReport};
 pub use write::BatchUnit;

@@ -29,6 +29,9 @@ base::metrics! {
     siblings_ahead: Counter, Count, "small files read ahead of who reads the files of a directory";
     siblings_used: Counter, Count, "such files that were read later";
     siblings_wasted: Counter, Count, "such files that nobody read before their directory was given up or forgotten";
+    layout_passes: Counter, Count, "passes of layout upkeep in the background that went through everything";
+    layout_files: Counter, Count, "small files that layout upkeep looked at, in the background and on request";
+    warmed_files: Counter, Count, "files that warm-ups read into memory";
     batch_stats: Counter, Count, "attributes that walks and batches took from catalogs, without loading the inode";
     removing_trees: Counter, Count, "directories that were removed with everything below them in one go";
     removing_entries: Counter, Count, "names that went behind, in such directories";

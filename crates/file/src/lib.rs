@@ -11,13 +11,14 @@
 //! tree                          copy-on-write maps of chunks
 //! inode, table, references      a file in memory, all of them, and who holds them
 //! removals                      trees that have lost their name
+//! upkeep                        what is known of layout upkeep
 //! receipts                      what came from other nodes and has no name yet
 //! system                        what operations share: transactions, ids, loading
 //! admission                     who may change something now, and who waits
 //! acl, directory, attribute, read, write, namespace      the operations
 //! cut, flush, commit            accepted → local → trees, in the background
 //! batch                         many files in one go
-//! snapshot, branch, prune, open, status, check, repair, reclaim, scrub, transfer         the whole file system
+//! snapshot, branch, prune, open, status, check, repair, reclaim, scrub, layout, transfer         the whole file system
 //! ```
 //!
 //! Not here: errno, the kernel's protocol and processes (`node`), packs and disks (`store`), other nodes.
@@ -42,6 +43,7 @@ mod removals;
 mod room;
 mod siblings;
 mod table;
+mod upkeep;
 
 mod system;
 
@@ -78,6 +80,8 @@ mod scrub;
 
 mod batch;
 
+mod layout;
+
 mod transfer;
 
 mod mender;
@@ -93,8 +97,8 @@ mod tests;
 pub use attribute::XattrMode;
 pub use attributes::{AttributeChange, Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, SET_UID, TimeChange, View};
 pub use batch::{
-    Anew, BatchBudget, BatchContent, BatchCopy, BatchCopyReport, BatchEntry, BatchOptimize, BatchOptimizeReport,
-    BatchRead, BatchReadReport, BatchSink, BatchUnit, BatchWrite, BatchWriteReport, Taken, WalkTell, Walked,
+    Anew, BatchBudget, BatchContent, BatchCopy, BatchCopyReport, BatchEntry, BatchOptimize, BatchRead, BatchReadReport,
+    BatchSink, BatchUnit, BatchWarm, BatchWarmReport, BatchWrite, BatchWriteReport, Taken, WalkTell, Walked,
 };
 pub use check::FilesReport;
 pub use directory::DirectoryEntry;
@@ -115,4 +119,5 @@ pub use store::{
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use transfer::{Received, Receiving, Sending, Sent, TransferError};
+pub use upkeep::{BatchOptimizeReport, LayoutStatus};
 pub use write::Allocate;

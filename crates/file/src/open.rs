@@ -28,8 +28,8 @@ use crate::namespace::has_entries;
 use crate::system::{FileSystem, Options, RECEIVES_MAX, SENDS_MAX, Transaction, batch_units, corrupt, untrue};
 use crate::tree::Gap;
 
-/// Flusher, committer, reclaimer, mender, scrubber, remover.
-const BACKGROUND_TASKS: u32 = 6;
+/// Flusher, committer, reclaimer, mender, scrubber, layout upkeep, remover.
+const BACKGROUND_TASKS: u32 = 7;
 
 /// What opening did.
 #[derive(Clone, Debug)]
@@ -147,6 +147,7 @@ impl FileSystem {
         platform.tasks.spawn("reclaimer", Box::pin(system.clone().run_reclaimer()));
         platform.tasks.spawn("mender", Box::pin(system.clone().run_mender()));
         platform.tasks.spawn("scrubber", Box::pin(system.clone().run_scrubber()));
+        system.begin_upkeep();
         platform.tasks.spawn("remover", Box::pin(system.clone().run_remover()));
         Ok((system, report))
     }
@@ -161,6 +162,7 @@ impl FileSystem {
         self.wants_commit.notify_one();
         self.wants_reclaim.notify_one();
         self.wants_no_scrub.notify_one();
+        self.upkeep.wants_end.notify_one();
         self.wants_mending.notify_one();
         self.removals.wanted.notify_one();
         // They see that it ends (`is_ending`).
@@ -171,6 +173,8 @@ impl FileSystem {
         self.batches.acquire_many(batches).await.expect("never closed").forget();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
+        // Passes of reclaim and chunks that are moved on request end soon.
+        drop(self.reclaiming.lock().await);
         let flushed = self.sync_all().await;
         let committed = self.commit().await;
         // After what somebody waits for.

@@ -17,7 +17,7 @@ use crate::attributes::Node;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::inode::Inode;
-use crate::read::{EXTENTS_PER_STEP, gather};
+use crate::read::{EXTENTS_PER_STEP, Settled, gather};
 use crate::system::{FileSystem, PREFETCHERS};
 
 impl FileSystem {
@@ -67,13 +67,16 @@ impl FileSystem {
         for range in data {
             let mut at = Some(range.start);
             while let Some(start) = at.filter(|start| *start < range.end) {
-                let (addresses, next) = {
+                let (extents, next) = {
                     let _use = self.grace.enter(node.file.number);
                     if !self.is_wanted(node, inode) {
                         return Ok(());
                     }
-                    self.chunks_of(inode, start..range.end).await?
+                    self.extents_from(inode, start..range.end).await?
                 };
+                let address =
+                    |(_, extent)| if let Extent::Chunk { address, .. } = extent { Some(address) } else { None };
+                let addresses: Vec<_> = extents.into_iter().filter_map(address).collect();
                 // What lies there is found by its address, or is not: no root is in use.
                 self.store.prefetch(Class::Data, &addresses).await;
                 at = next;
@@ -100,12 +103,12 @@ impl FileSystem {
             && !inode.state.lock().is_gone
     }
 
-    /// The chunks of some of a range, in order, and where to go on.
-    async fn chunks_of(
+    /// What lies in some of a range of a file and is not in memory alone, in order, and where to go on.
+    pub(crate) async fn extents_from(
         &self,
         inode: &Arc<Inode>,
         range: Range<u64>,
-    ) -> Result<(Vec<base::id::ChunkAddress>, Option<u64>), FileError> {
+    ) -> Result<(Vec<Settled>, Option<u64>), FileError> {
         let (tree, mut settled, mut gaps) = {
             let state = inode.state.lock();
             let mut gaps = vec![range];
@@ -124,7 +127,6 @@ impl FileSystem {
         }
         settled.retain(|(range, _)| next.is_none_or(|next| range.start < next));
         settled.sort_unstable_by_key(|(range, _)| range.start);
-        let address = |(_, extent)| if let Extent::Chunk { address, .. } = extent { Some(address) } else { None };
-        Ok((settled.into_iter().filter_map(address).collect(), next))
+        Ok((settled, next))
     }
 }

@@ -35,6 +35,7 @@ use crate::room::{self, Buffer, CHANGED, FILES, LOGGED, Records};
 use crate::siblings::Siblings;
 use crate::table::Table;
 use crate::tree::{Gap, Trees};
+use crate::upkeep::Upkeep;
 
 /// The virtual directory `.snapshots` of the root. No file gets this id: counters begin behind it.
 pub const SNAPSHOTS: FileId = FileId::main(2);
@@ -84,6 +85,8 @@ pub struct Options {
     pub repair_share: Share,
     /// What is stored is read again once in this time; zero: only when somebody says so.
     pub scrub_interval: Duration,
+    /// Small files that lie scattered are brought together once in this time; zero: only when somebody says so.
+    pub layout_interval: Duration,
     /// Opens without the changes that the journal has of files whose inode or attributes cannot be read: they are lost then.
     pub gives_up_records: bool,
     /// The store's options.
@@ -110,6 +113,7 @@ impl Default for Options {
             background_share: Share::DEFAULT,
             repair_share: Share::FULL,
             scrub_interval: Duration::from_secs(28 * 24 * 3600),
+            layout_interval: Duration::ZERO,
             gives_up_records: false,
             store: store::Options::default(),
         }
@@ -232,6 +236,9 @@ pub struct FileSystem {
     /// Requests that wait for a pass.
     pub(crate) reclaim_hurried: AtomicUsize,
     pub(crate) scrubbing: tokio::sync::Mutex<()>,
+    pub(crate) upkeep: Upkeep,
+    /// Held by who warms the cache.
+    pub(crate) warming: tokio::sync::Mutex<()>,
     /// Whether a commit ended since the last pass: without one a pass would find nothing.
     pub(crate) dropped_since_pass: AtomicBool,
     /// Bytes that were logged, as the store counts them, when the frames of the last commit ended; and those that replay found.
@@ -311,6 +318,8 @@ impl FileSystem {
             reclaiming: tokio::sync::Mutex::new(()),
             reclaim_hurried: AtomicUsize::new(0),
             scrubbing: tokio::sync::Mutex::new(()),
+            upkeep: Upkeep::default(),
+            warming: tokio::sync::Mutex::new(()),
             dropped_since_pass: AtomicBool::new(true),
             journal_committed: AtomicU64::new(store.counters().log_bytes.value()),
             journal_replayed: AtomicU64::new(store.journal_bytes()),

@@ -19,6 +19,7 @@ mod info;
 mod init;
 mod mount;
 mod mount_helper;
+mod optimize;
 mod policy;
 mod profile;
 mod receive;
@@ -38,6 +39,7 @@ mod tar;
 mod tree;
 mod umount;
 mod walk;
+mod warmup;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -103,6 +105,8 @@ enum Verb {
     Du(du::Arguments),
     Walk(walk::Arguments),
     Tar(tar::Arguments),
+    Optimize(optimize::Arguments),
+    Warmup(warmup::Arguments),
     Doctor(doctor::Arguments),
     Completion(completion::Arguments),
 }
@@ -155,6 +159,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Du(arguments) => du::run(&arguments),
         Verb::Walk(arguments) => walk::run(&arguments),
         Verb::Tar(arguments) => tar::run(&arguments),
+        Verb::Optimize(arguments) => optimize::run(&arguments),
+        Verb::Warmup(arguments) => warmup::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
         Verb::Completion(arguments) => completion::run(&arguments),
     }

@@ -60,6 +60,8 @@ pub struct Config {
     pub repair_share: u8,
     /// What is stored is read again once in this time; zero: only when somebody says so.
     pub scrub_interval: Duration,
+    /// Small files that lie scattered are brought together once in this time; zero: only when somebody says so.
+    pub layout_interval: Duration,
     /// Compression of chunks.
     pub compression: Compression,
     /// Whether other users than the daemon's may use the mount.
@@ -101,6 +103,7 @@ impl Default for Config {
             fragments: None,
             repair_share: 0,
             scrub_interval: Duration::ZERO,
+            layout_interval: Duration::ZERO,
             compression: Compression::None,
             allow_other: true,
             access_times: true,
@@ -201,7 +204,7 @@ const KEYS: &[Key] = &[
         section: "storage",
         name: "background_share",
         default: "10",
-        help: "Percentage of the time that work which nobody waits for may take: giving room back, and reading again what is stored.\nBeside programs that never rest it takes less, down to a fortieth of that, unless somebody waits for room.",
+        help: "Percentage of the time that work which nobody waits for may take: giving room back, reading again what is stored, and\n`layout_interval`.\nBeside programs that never rest it takes less, down to a fortieth of that, unless somebody waits for room.",
         set: |config, text| count(text, 1, 100).map(|share| config.background_share = share as u8),
     },
     Key {
@@ -210,6 +213,13 @@ const KEYS: &[Key] = &[
         default: "28 d",
         help: "Everything that is stored is read again and verified once in this time, so that damage is found while there is\nsomething to mend it with. 0 is only when `hydrafs scrub` says so.",
         set: |config, text| duration(text, 0, 3650 * 24 * 3_600_000).map(|interval| config.scrub_interval = interval),
+    },
+    Key {
+        section: "storage",
+        name: "layout_interval",
+        default: "0",
+        help: "Small files that lie scattered, because they were written one by one, are written next to each other once in this time, as\n`hydrafs optimize` does it: \"28 d\" where disks turn. What moves takes its room twice until it comes back, and wears flash. It is\nlooked for within `background_share`, and not while less than a fifth of the room is free. 0 is only when somebody says so.",
+        set: |config, text| duration(text, 0, 3650 * 24 * 3_600_000).map(|interval| config.layout_interval = interval),
     },
     Key {
         section: "read",

@@ -111,6 +111,7 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
         background_share: Share::percent(config.background_share).unwrap_or(Share::DEFAULT),
         repair_share: Share::percent(config.repair_share).unwrap_or(Share::DEFAULT),
         scrub_interval: config.scrub_interval,
+        layout_interval: config.layout_interval,
         ..file::Options::default()
     };
     options.store.cache_bytes = shared / 3;

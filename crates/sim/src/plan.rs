@@ -60,6 +60,8 @@ pub struct Plan {
     pub batches: bool,
     /// Whether content is cut into fragments, 2+1.
     pub cuts_packs: bool,
+    /// Whether small files are brought together nearly all the time.
+    pub keeps_layout: bool,
     /// Most operations of a client in one life.
     pub operations: u64,
     /// Most lives.
@@ -81,6 +83,7 @@ const BASE: Plan = Plan {
     clones: false,
     batches: false,
     cuts_packs: false,
+    keeps_layout: false,
     operations: 160,
     lives: 3,
     sabotage: None,
@@ -241,6 +244,7 @@ impl Plan {
             batch_bytes_max: 8 << 20,
             background_share: Share::DEFAULT,
             scrub_interval: Duration::from_secs(3600),
+            layout_interval: Duration::ZERO,
             repair_share: Share::DEFAULT,
             gives_up_records: false,
             store: StoreOptions {

@@ -8,6 +8,8 @@
 //! W-2   What a reader still has in hand does not go: it would free nothing. Where everything is in hand, what is new stays out.
 //! W-3   Of many that want the same absent chunk at once one reads it, and the others get what it read, or read in turn if it failed.
 //! W-4   What was read ahead does not go before its first use while something else can, once.
+//! W-5   From when a warm-up began the cache knows how much it holds of what came in or was used since, each entry counted once, and whether any
+//!       of that has gone: while it and what is to come stay within the capacity, what is older goes first.
 //!
 //! Not here: who reads (`store`), and what is read ahead (`file`).
 
@@ -80,6 +82,8 @@ struct Entry {
     content: Bytes,
     class: Class,
     usage: Use,
+    /// The warm-up in which it came in or was used last (W-5).
+    warmed: u32,
     /// Its place in the ring.
     list: u8,
     older: u32,
@@ -114,6 +118,11 @@ struct Shard {
     ring: [List; LISTS],
     /// Where in the ring the list of weight 0 is.
     base: u8,
+    /// Number of the last warm-up, and bytes of what it counts (W-5).
+    warming: u32,
+    warm_bytes: u64,
+    /// Some of it has gone, or did not come in.
+    has_lost: bool,
     /// Of those that are being read.
     reading: HashMap<ChunkAddress, Reading, AddressHash>,
 }
@@ -137,6 +146,9 @@ impl Shard {
             places: HashMap::default(),
             ring: [EMPTY; LISTS],
             base: 0,
+            warming: 0,
+            warm_bytes: 0,
+            has_lost: false,
             reading: HashMap::default(),
         }
     }
@@ -149,7 +161,39 @@ impl Shard {
         entry.usage = Use::Used;
         self.unlink(at);
         self.link(at, self.weights.of(class));
+        self.note_warm(at);
         Some((content, before))
+    }
+
+    /// What is here loses its weight, in the order in which it would go, and goes before what comes in now.
+    fn begin_warming(&mut self) {
+        for weight in 0..LISTS as u8 {
+            let mut next = self.ring[usize::from((self.base + weight) % LISTS as u8)].oldest;
+            while next != NONE {
+                let at = next;
+                let entry = &mut self.entries[at as usize];
+                next = entry.newer;
+                if entry.usage == Use::Unused {
+                    entry.usage = Use::Spared;
+                }
+                if weight > 0 {
+                    self.unlink(at);
+                    self.link(at, 0);
+                }
+            }
+        }
+        // What is older than the last 2^32 of them is not told from what is new.
+        self.warming = self.warming.wrapping_add(1).max(1);
+        (self.warm_bytes, self.has_lost) = (0, false);
+    }
+
+    /// W-5.
+    fn note_warm(&mut self, at: u32) {
+        let entry = &mut self.entries[at as usize];
+        if entry.warmed != self.warming {
+            entry.warmed = self.warming;
+            self.warm_bytes += cost(&entry.content);
+        }
     }
 
     fn insert(&mut self, class: Class, address: &ChunkAddress, content: &Bytes, origin: Origin) -> Evicted {
@@ -159,11 +203,13 @@ impl Shard {
         let bytes = cost(content);
         let mut evicted = Evicted::default();
         if bytes > self.capacity || !self.make_room(self.capacity - bytes, &mut evicted) {
+            self.has_lost = true;
             return evicted;
         }
         let usage = if origin == Origin::Ahead { Use::Unused } else { Use::Used };
-        let entry =
-            Entry { address: *address, content: content.clone(), class, usage, list: 0, older: NONE, newer: NONE };
+        let (address, content) = (*address, content.clone());
+        let (list, older, newer) = (0, NONE, NONE);
+        let entry = Entry { address, content, class, usage, warmed: self.warming, list, older, newer };
         let at = match self.free.pop() {
             Some(at) => {
                 self.entries[at as usize] = entry;
@@ -174,8 +220,9 @@ impl Shard {
                 u32::try_from(self.entries.len() - 1).expect("fewer chunks than 2^32 fit into memory")
             }
         };
-        self.places.insert(*address, at);
+        self.places.insert(address, at);
         self.bytes += bytes;
+        self.warm_bytes += if self.warming == 0 { 0 } else { bytes };
         self.link(at, self.weights.of(class));
         evicted
     }
@@ -222,6 +269,10 @@ impl Shard {
         let entry = &mut self.entries[at as usize];
         let content = std::mem::take(&mut entry.content);
         self.bytes -= cost(&content);
+        if entry.warmed == self.warming && self.warming > 0 {
+            self.warm_bytes -= cost(&content);
+            self.has_lost = true;
+        }
         self.places.remove(&entry.address);
         self.free.push(at);
     }
@@ -289,6 +340,42 @@ impl Cache {
     pub(crate) fn has_plenty(&self, address: &ChunkAddress) -> bool {
         let shard = self.shard(address).lock();
         shard.bytes < shard.capacity / 2
+    }
+
+    /// A warm-up begins (W-5). Gives the number of shards.
+    pub(crate) fn begin_warming(&self) -> usize {
+        self.shards.iter().for_each(|shard| shard.lock().begin_warming());
+        self.shards.len()
+    }
+
+    /// Uses a chunk without reading it; `false`: it is not here.
+    pub(crate) fn touch(&self, address: &ChunkAddress) -> bool {
+        self.shard(address).lock().hit(address).is_some()
+    }
+
+    /// The shard of a chunk, what the last warm-up has in it, and what it can hold.
+    pub(crate) fn warmth(&self, address: &ChunkAddress) -> (usize, u64, u64) {
+        let number = self.shard_number(address);
+        let shard = self.shards[number].lock();
+        (number, shard.warm_bytes, shard.capacity)
+    }
+
+    /// The same of each shard.
+    pub(crate) fn shards_warmth(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.shards.iter().map(|shard| {
+            let shard = shard.lock();
+            (shard.warm_bytes, shard.capacity)
+        })
+    }
+
+    /// Whether something of it has gone, or did not come in.
+    pub(crate) fn has_lost_warmth(&self) -> bool {
+        self.shards.iter().any(|shard| shard.lock().has_lost)
+    }
+
+    /// What a chunk of so many bytes costs.
+    pub(crate) fn cost(bytes: u32) -> u64 {
+        u64::from(bytes) + ENTRY_BYTES
     }
 
     /// Takes a chunk in, if there is room for it.
@@ -374,8 +461,12 @@ impl Cache {
     }
 
     fn shard(&self, address: &ChunkAddress) -> &Mutex<Shard> {
+        &self.shards[self.shard_number(address)]
+    }
+
+    fn shard_number(&self, address: &ChunkAddress) -> usize {
         // Not the bytes that the maps use.
-        &self.shards[usize::from(address.0[ChunkAddress::BYTES - 1]) % self.shards.len()]
+        usize::from(address.0[ChunkAddress::BYTES - 1]) % self.shards.len()
     }
 }
 

@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `failure`, `level` and `format`;
-//! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `ordered`, `parcel`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
+//! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `ordered`, `warm`, `parcel`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
 //! `copies` and `members`, `mark` and `reclaim`, `rewrite`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -50,6 +50,8 @@ mod store;
 mod reading;
 
 mod ordered;
+
+mod warm;
 
 mod parcel;
 
@@ -94,6 +96,7 @@ pub use rewrite::Scatter;
 pub use scrub::{ScrubPlan, ScrubReport, ScrubStatus};
 pub use status::{ClassStatus, CutStatus, DiskStatus, MissingStatus, StoreStatus};
 pub use store::{Room, Store};
+pub use warm::Warming;
 
 #[cfg(test)]
 mod tests;

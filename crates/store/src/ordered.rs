@@ -325,6 +325,7 @@ fn run_at(list: &[Member], at: usize, bytes_max: u64, gap_bytes: u64) -> Range<u
             content += u64::from(next.place.raw);
         }
         let is_near = next.place.pack == first.pack
+            && next.place.offset >= last.place.offset
             && u64::from(next.place.offset).saturating_sub(last.end()) <= gap_bytes
             && next.end() - u64::from(first.offset) <= bytes_max
             && content <= CONTENT_BYTES_MAX;
@@ -336,7 +337,7 @@ fn run_at(list: &[Member], at: usize, bytes_max: u64, gap_bytes: u64) -> Range<u
     at..end
 }
 
-/// How many runs some places come to, which are sorted.
+/// How many runs some places come to, which are read in this order.
 pub(crate) fn runs(places: &[Place], gap_bytes: u64) -> u64 {
     let list: Vec<Member> = places.iter().map(|place| Member { place: *place, number: 0 }).collect();
     let (mut at, mut runs) = (0, 0);

@@ -15,6 +15,7 @@ use crate::failure::StoreError;
 use crate::format::{ChunkHeader, Class, Place};
 use crate::level::Level;
 use crate::ordered;
+use crate::pace::Pace;
 use crate::store::Store;
 
 /// Bytes that are read by the order of their places before they are written by another.
@@ -40,42 +41,53 @@ impl Scatter {
 }
 
 impl Store {
-    /// How scattered chunks lie.
+    /// How scattered chunks lie for who reads one part of them after the other, each in the order in which it lies. `ends`: where parts end.
     #[must_use]
-    pub fn scatter(&self, addresses: &[ChunkAddress]) -> Scatter {
-        let mut places: Vec<Place> = self.places_of(addresses).into_iter().map(|(place, _)| place).collect();
-        places.sort_unstable_by_key(|place| (place.pack, place.offset));
+    pub fn scatter(&self, addresses: &[ChunkAddress], ends: &[usize]) -> Scatter {
+        let mut places = Vec::with_capacity(addresses.len());
+        let (mut seen, mut start) = (BTreeSet::new(), 0);
+        for end in ends.iter().copied().chain([addresses.len()]) {
+            let mut part: Vec<Place> =
+                self.new_places(&addresses[start..end], &mut seen).map(|(place, _)| place).collect();
+            part.sort_unstable_by_key(|place| (place.pack, place.offset));
+            places.extend(part);
+            start = end;
+        }
         let bytes = places.iter().map(stored_bytes).sum();
         let runs = ordered::runs(&places, u64::from(self.options.gap_bytes));
         Scatter { chunks: places.len() as u64, bytes, runs }
     }
 
     /// Writes chunks of file content again, in this order, and makes that durable. Those that cannot be read stay where they are. Bytes that were
-    /// written, as stored. No pass of reclaim is at work (L-7).
+    /// written, as stored. No pass of reclaim is at work (L-7). Ends where the pace does: what was not written by then stays.
     ///
     /// # Errors
     /// `Full`, or why it could not be made durable: nothing is lost then.
-    pub async fn rewrite(&self, addresses: &[ChunkAddress]) -> Result<u64, StoreError> {
+    pub async fn rewrite(&self, addresses: &[ChunkAddress], pace: &Pace<'_>) -> Result<u64, StoreError> {
         let places = self.places_of(addresses);
+        let window_bytes = WINDOW_BYTES.min(self.options.put_bytes_max / 2);
         let (mut at, mut written) = (0, 0);
-        while at < places.len() {
+        while at < places.len() && pace.goes_on() {
             let (mut end, mut bytes) = (at, 0);
-            while end < places.len() && bytes < WINDOW_BYTES {
+            while end < places.len() && bytes <= window_bytes {
                 bytes += stored_bytes(&places[end].0);
                 end += 1;
             }
-            written += self.rewrite_window(&places[at..end]).await?;
+            written += self.rewrite_window(&places[at..end], pace).await?;
             at = end;
         }
         self.settle().await?;
         Ok(written)
     }
 
-    async fn rewrite_window(&self, places: &[(Place, ChunkAddress)]) -> Result<u64, StoreError> {
+    async fn rewrite_window(&self, places: &[(Place, ChunkAddress)], pace: &Pace<'_>) -> Result<u64, StoreError> {
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_unstable_by_key(|number| (places[*number].0.pack, places[*number].0.offset));
         let mut packed: Vec<Option<Packed>> = places.iter().map(|_| None).collect();
         for number in order {
+            if !pace.step().await {
+                return Ok(0);
+            }
             let (place, address) = &places[number];
             packed[number] = self.packs.read_packed(address, place).await.ok();
         }
@@ -98,13 +110,20 @@ impl Store {
 
     /// Where each of some chunks of file content lies, once, in their order.
     fn places_of(&self, addresses: &[ChunkAddress]) -> Vec<(Place, ChunkAddress)> {
-        let mut seen = BTreeSet::new();
+        self.new_places(addresses, &mut BTreeSet::new()).collect()
+    }
+
+    /// The same of those that were not seen yet.
+    fn new_places<'a>(
+        &'a self,
+        addresses: &'a [ChunkAddress],
+        seen: &'a mut BTreeSet<ChunkAddress>,
+    ) -> impl Iterator<Item = (Place, ChunkAddress)> + use<'a> {
         let new = addresses.iter().filter(|address| seen.insert(**address));
-        let place = |address: &ChunkAddress| {
+        new.filter_map(|address| {
             let place = self.packs.index.lookup(address, &self.counters).ok()??;
             (place.class == Class::Data && self.packs.has(place.pack)).then_some((place, *address))
-        };
-        new.filter_map(place).collect()
+        })
     }
 }
 

@@ -4,10 +4,16 @@
 //! so nobody is kept from anything, and a crash leaves some of them here and some there.
 //!
 //! I-125 No pass of reclaim is at work while chunks move (L-7).
+//! I-140 What lies together is not written again: so who does all of it once more, because it was ended or because of a crash, pays for
+//!       looking only.
+//! I-141 What is in memory does not grow with the tree, but with its depth: of a directory at most one listing of it waits.
 //!
-//! Not here: the moving (`store::rewrite`); when it is worth it for all files (who asks).
+//! Not here: the moving (`store::rewrite`); when it is worth it for all files (`layout`, or who asks).
+
+use std::sync::atomic::Ordering;
 
 use base::id::{ChunkAddress, FileId};
+use store::{Pace, Share};
 
 use super::read::Look;
 use super::walk::Named;
@@ -15,41 +21,83 @@ use crate::attributes::{Kind, Node};
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::system::FileSystem;
+use crate::upkeep::BatchOptimizeReport;
 
+/// Files up to this size are small, where nobody says otherwise: larger ones are read fast wherever they lie.
+const SMALL_BYTES: u64 = 1 << 20;
 /// Content that is looked at together, and moved so if it is worth it.
 const TOGETHER_BYTES: u64 = 64 << 20;
+/// The same of who leaves time to others: reclaim waits no longer than for this.
+const LITTLE_BYTES: u64 = 4 << 20;
+/// Chunks that are looked at together: most of them where files are tiny.
+const CHUNKS_MAX: usize = 64 << 10;
 /// It is worth it where so many times the least number of runs is read, or more.
 const SCATTERED: u64 = 3;
 
 /// How files are written next to each other.
 #[derive(Clone, Copy)]
 pub struct BatchOptimize<'a> {
-    /// Only files of at most so many bytes: others are read fast wherever they lie.
+    /// Only files of at most so many bytes.
     pub small_bytes: u64,
-    /// Hears of how many files were looked at, and how many bytes were written. `false`: it is to end.
+    /// It only finds out how they lie.
+    pub is_rehearsal: bool,
+    /// The share of the time that it takes, unless somebody waits for room.
+    pub share: Share,
+    /// Hears of how many files were looked at, and how many bytes were written, or would be. `false`: it is to end.
     pub tell: &'a (dyn Fn(u64, u64) -> bool + Sync),
 }
 
-/// What came of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchOptimizeReport {
-    /// Small files that were looked at.
-    pub files: u64,
-    /// Runs by which what was moved is read, before and after.
-    pub runs_before: u64,
-    /// See there.
-    pub runs_after: u64,
-    /// Bytes that were written, as stored.
-    pub bytes: u64,
-    /// Whether all was looked at.
-    pub is_done: bool,
+impl Default for BatchOptimize<'_> {
+    fn default() -> Self {
+        BatchOptimize { small_bytes: SMALL_BYTES, is_rehearsal: false, share: Share::FULL, tell: &|_, _| true }
+    }
 }
 
 /// Chunks that are to lie together.
 #[derive(Default)]
 struct Together {
     addresses: Vec<ChunkAddress>,
+    /// Where those of one directory end and those of the next begin.
+    ends: Vec<usize>,
+    /// The last directory.
+    of: Option<Node>,
     bytes: u64,
+}
+
+impl Together {
+    /// What comes next is of this directory.
+    fn begin(&mut self, directory: Node) {
+        if self.of.is_some_and(|of| of != directory) {
+            self.ends.push(self.addresses.len());
+        }
+        self.of = Some(directory);
+    }
+}
+
+/// A directory on the way.
+struct Level {
+    node: Node,
+    /// Where its listing goes on; `None`: all was listed.
+    after: Option<u64>,
+    /// Those of the last listing whose turn has not come, the next one last.
+    directories: Vec<Node>,
+}
+
+impl Level {
+    fn new(node: Node) -> Level {
+        Level { node, after: Some(0), directories: Vec::new() }
+    }
+}
+
+/// The work on its way.
+struct Work<'a> {
+    system: &'a FileSystem,
+    how: &'a BatchOptimize<'a>,
+    pace: &'a Pace<'a>,
+    levels: Vec<Level>,
+    together: Together,
+    together_bytes: u64,
+    report: BatchOptimizeReport,
 }
 
 impl FileSystem {
@@ -67,82 +115,146 @@ impl FileSystem {
         if self.attributes(directory).await?.kind != Kind::Directory {
             return Err(FileError::NotDirectory);
         }
-        let (mut report, mut together) = (BatchOptimizeReport::default(), Together::default());
-        let mut directories = vec![directory];
-        while let Some(directory) = directories.pop() {
-            let mut next = Some(0);
-            while let Some(after) = next {
-                let listed = self.list_names(directory, after).await;
-                // What cannot be listed is another's to tell of.
-                let (named, more) = listed.unwrap_or_default();
-                next = more;
-                directories.extend(self.collect(&named, how, &mut together, &mut report).await);
-                if together.bytes >= TOGETHER_BYTES {
-                    self.bring_together(std::mem::take(&mut together), &mut report).await?;
-                }
-                if self.is_ending() || !(how.tell)(report.files, report.bytes) {
-                    return Ok(report);
-                }
+        let share = || if self.reclaim_hurried.load(Ordering::SeqCst) > 0 { Share::FULL } else { how.share };
+        let goes_on = || !self.is_ending();
+        let calls = || self.calls();
+        let pace = Pace::new(&self.platform, &share, &goes_on).beside(&calls);
+        let together_bytes = if how.share == Share::FULL { TOGETHER_BYTES } else { LITTLE_BYTES };
+        let (levels, together, report) =
+            (vec![Level::new(directory)], Together::default(), BatchOptimizeReport::default());
+        let mut work = Work { system: self, how, pace: &pace, levels, together, together_bytes, report };
+        let worked = work.run().await;
+        self.counters.layout_files.add(work.report.files);
+        worked.map(|()| work.report)
+    }
+}
+
+impl Work<'_> {
+    async fn run(&mut self) -> Result<(), FileError> {
+        while !self.levels.is_empty() {
+            if !self.pace.step().await || !(self.how.tell)(self.report.files, self.report.bytes) {
+                return Ok(());
             }
+            self.step().await?;
         }
-        self.bring_together(together, &mut report).await?;
-        report.is_done = true;
-        Ok(report)
+        self.bring_together().await?;
+        self.report.is_done = self.pace.goes_on();
+        Ok(())
+    }
+
+    /// The next directory, or some more of a listing.
+    async fn step(&mut self) -> Result<(), FileError> {
+        let Some(level) = self.levels.last_mut() else { return Ok(()) };
+        if let Some(directory) = level.directories.pop() {
+            self.enter(directory);
+            return Ok(());
+        }
+        let (Some(after), node) = (level.after.take(), level.node) else {
+            self.levels.pop();
+            return Ok(());
+        };
+        let (named, more) = match self.system.list_names(node, after).await {
+            Ok(listed) => listed,
+            Err((error, more)) => {
+                self.note_failure(&error);
+                (Vec::new(), more)
+            }
+        };
+        self.together.begin(node);
+        let mut directories = self.collect(&named).await;
+        directories.reverse();
+        if let Some(level) = self.levels.last_mut() {
+            (level.after, level.directories) = (more, directories);
+        }
+        let is_enough = self.together.bytes >= self.together_bytes || self.together.addresses.len() >= CHUNKS_MAX;
+        if is_enough { self.bring_together().await } else { Ok(()) }
+    }
+
+    fn enter(&mut self, directory: Node) {
+        // I-121.
+        if self.levels.iter().any(|level| level.node == directory) {
+            self.report.failed += 1;
+        } else {
+            self.levels.push(Level::new(directory));
+        }
+    }
+
+    /// Counts what cannot be read. What was removed meanwhile is no failure.
+    fn note_failure(&mut self, error: &FileError) {
+        let is_gone = matches!(error, FileError::NoEntry | FileError::Stale);
+        self.report.failed += u64::from(!is_gone);
     }
 
     /// Takes the chunks of small files of a listing, in its order. Gives the directories in it.
-    async fn collect(
-        &self,
-        named: &[Named],
-        how: &BatchOptimize<'_>,
-        together: &mut Together,
-        report: &mut BatchOptimizeReport,
-    ) -> Vec<Node> {
+    async fn collect(&mut self, named: &[Named]) -> Vec<Node> {
         let Some((_, first, _)) = named.first() else { return Vec::new() };
+        let system = self.system;
         let mut order: Vec<usize> = (0..named.len()).collect();
         order.sort_unstable_by_key(|number| named[*number].1);
         let nodes: Vec<Node> = order.iter().map(|number| named[*number].1).collect();
-        let _use = self.grace.enter(first.file.number);
-        let found = self.look_together(&nodes, how.small_bytes).await;
+        let _use = system.grace.enter(first.file.number);
+        let found = system.look_together(&nodes, self.how.small_bytes).await;
+        system.read_trees_ahead(&found).await;
         let mut looks: Vec<Option<Look>> = named.iter().map(|_| None).collect();
         order.iter().zip(found).for_each(|(number, look)| looks[*number] = Some(look));
         let mut directories = Vec::new();
         for ((_, node, _), look) in named.iter().zip(looks) {
             match look {
                 Some(Look::Known { attributes, tree, mut settled, gaps, .. }) => {
-                    if self.settle_gaps(&tree, gaps, &mut settled).await.is_err() {
-                        continue;
+                    match system.settle_gaps(&tree, gaps, &mut settled).await {
+                        Ok(()) => self.add(attributes.size, settled.into_iter().map(|(_, extent)| extent)),
+                        Err(error) => self.note_failure(&error),
                     }
-                    report.files += 1;
-                    together.bytes += attributes.size;
-                    let chunks = settled.into_iter().filter_map(|(_, extent)| match extent {
-                        Extent::Chunk { address, .. } => Some(address),
-                        _ => None,
-                    });
-                    together.addresses.extend(chunks);
                 }
                 Some(Look::Failed(FileError::IsDirectory)) => directories.push(*node),
-                _ => {}
+                // Of another kind.
+                Some(Look::Failed(FileError::Invalid(_)) | Look::Alone) | None => {}
+                Some(Look::Failed(error)) => self.note_failure(&error),
             }
         }
         directories
     }
 
-    /// Moves them if they lie scattered.
-    async fn bring_together(&self, together: Together, report: &mut BatchOptimizeReport) -> Result<(), FileError> {
-        let before = self.store.scatter(&together.addresses);
-        if before.runs < SCATTERED * before.runs_min() || before.runs < SCATTERED {
-            return Ok(());
-        }
-        let bytes = {
-            let _no_pass = self.reclaiming.lock().await;
-            self.store.rewrite(&together.addresses).await?
-        };
+    fn add(&mut self, size: u64, extents: impl Iterator<Item = Extent>) {
+        self.report.files += 1;
+        self.together.bytes += size;
+        let chunks = extents.filter_map(|extent| match extent {
+            Extent::Chunk { address, .. } => Some(address),
+            _ => None,
+        });
+        self.together.addresses.extend(chunks);
+    }
+
+    /// Moves what was collected if it lies scattered.
+    async fn bring_together(&mut self) -> Result<(), FileError> {
+        let Together { addresses, ends, .. } = std::mem::take(&mut self.together);
+        let before = self.system.store.scatter(&addresses, &ends);
+        let (report, least) = (&mut self.report, before.runs_min());
         report.runs_before += before.runs;
-        report.runs_after += self.store.scatter(&together.addresses).runs;
-        report.bytes += bytes;
+        report.runs_min += least;
+        if before.runs < SCATTERED * least || before.runs < SCATTERED {
+            report.runs_after += before.runs;
+        } else if self.how.is_rehearsal {
+            (report.runs_after, report.bytes) = (report.runs_after + before.runs, report.bytes + before.bytes);
+        } else {
+            let bytes = self.system.bring_together(&addresses, self.pace).await?;
+            report.bytes += bytes;
+            report.runs_after += self.system.store.scatter(&addresses, &ends).runs;
+        }
+        Ok(())
+    }
+}
+
+impl FileSystem {
+    /// Writes chunks next to each other. Bytes that were written. The end waits for it.
+    async fn bring_together(&self, addresses: &[ChunkAddress], pace: &Pace<'_>) -> Result<u64, FileError> {
+        let _no_pass = self.reclaiming.lock().await;
+        if self.is_ending() {
+            return Ok(0);
+        }
+        let bytes = self.store.rewrite(addresses, pace).await?;
         // What lies twice now is given back once.
         self.note_dropped(bytes);
-        Ok(())
+        Ok(bytes)
     }
 }

@@ -69,7 +69,7 @@ impl Level {
 }
 
 /// A walk on its way.
-struct Walk<'a, 'b> {
+pub(super) struct Walk<'a, 'b> {
     system: &'a FileSystem,
     levels: Vec<Level>,
     path: Vec<u8>,
@@ -83,16 +83,27 @@ impl FileSystem {
     /// # Errors
     /// Of `root`: `NoEntry`, `Stale`, or the store's.
     pub async fn batch_walk(&self, root: Node, tell: &mut WalkTell<'_>) -> Result<(), FileError> {
-        let attributes = self.attributes(root).await?;
-        let mut walk = Walk { system: self, levels: Vec::new(), path: Vec::new(), tell };
-        if walk.enter(root, &attributes) {
-            while walk.step().await {}
-        }
+        let mut walk = Walk::begin(self, root, tell).await?;
+        while walk.step().await {}
         Ok(())
     }
 }
 
-impl Walk<'_, '_> {
+impl<'a, 'b> Walk<'a, 'b> {
+    /// Tells of `root`.
+    pub(super) async fn begin(
+        system: &'a FileSystem,
+        root: Node,
+        tell: &'a mut WalkTell<'b>,
+    ) -> Result<Walk<'a, 'b>, FileError> {
+        let attributes = system.attributes(root).await?;
+        let mut walk = Walk { system, levels: Vec::new(), path: Vec::new(), tell };
+        if !walk.enter(root, &attributes) {
+            walk.levels.clear();
+        }
+        Ok(walk)
+    }
+
     /// Tells of what is at the path now; if it is a directory, what is in it comes next. `false`: no more.
     fn enter(&mut self, node: Node, attributes: &Attributes) -> bool {
         if !(self.tell)(Ok(Walked { path: &self.path, node, attributes })) {
@@ -112,7 +123,7 @@ impl Walk<'_, '_> {
     }
 
     /// The next entry, or some more of a listing. `false`: no more.
-    async fn step(&mut self) -> bool {
+    pub(super) async fn step(&mut self) -> bool {
         let Some(level) = self.levels.last_mut() else { return false };
         self.path.truncate(level.path_bytes);
         let Some(listed) = level.listed.next() else { return self.list().await };

@@ -5,17 +5,18 @@ use base::id::FileId;
 use super::batch_read::{read, reopen, small_files};
 use super::content::pattern;
 use super::{Machine, create};
-use crate::{BatchOptimize, BatchOptimizeReport, FileError, FileSystem, Kind, Node, Options, Reclaim};
+use crate::{BatchOptimize, BatchOptimizeReport, FileError, FileSystem, Kind, Node, Options, Reclaim, Share};
 
 const BYTES: usize = 3000;
 const MEMORY: u64 = 64 << 20;
-const ALL: BatchOptimize<'_> = BatchOptimize { small_bytes: 64 << 10, tell: &|_, _| true };
+const ALL: BatchOptimize<'_> =
+    BatchOptimize { small_bytes: 64 << 10, is_rehearsal: false, share: Share::FULL, tell: &|_, _| true };
 
 async fn optimize(system: &FileSystem) -> Result<BatchOptimizeReport, FileError> {
     system.batch_optimize(FileId::ROOT, &ALL).await
 }
 
-async fn expect_all(system: &FileSystem, nodes: &[Node]) {
+pub(super) async fn expect_all(system: &FileSystem, nodes: &[Node]) {
     let (report, fates) = read(system, nodes, MEMORY).await;
     assert!(report.is_done);
     for (index, fate) in fates {
@@ -24,7 +25,7 @@ async fn expect_all(system: &FileSystem, nodes: &[Node]) {
 }
 
 /// Small files with large ones in between, so that they lie far from each other.
-async fn scattered(machine: &Machine, system: &FileSystem, count: u64) -> Vec<Node> {
+pub(super) async fn scattered(machine: &Machine, system: &FileSystem, count: u64) -> Vec<Node> {
     let mut nodes = Vec::new();
     let large = create(system, FileId::ROOT, "large", Kind::Regular).await.file;
     let small = create(system, FileId::ROOT, "small", Kind::Directory).await.file;
@@ -112,4 +113,68 @@ fn a_power_cut_while_files_move_loses_nothing() {
         }
     }
     assert!(is_through);
+}
+
+/// Files of one directory lie between those of another; or each directory lies together, far from the next.
+#[test]
+fn directories_are_brought_together_each_and_one_after_the_other() {
+    for (seed, directories, files, bytes) in [(5, 2, 40, 200_000), (6, 40, 3, 2000)] {
+        let machine = Machine::with(seed, 2 << 30, Options::default());
+        let system = machine.open();
+        let (count, report) = machine.run(async {
+            let top = create(&system, FileId::ROOT, "top", Kind::Directory).await.file;
+            let large = create(&system, FileId::ROOT, "large", Kind::Regular).await.file;
+            let mut all = Vec::new();
+            for number in 0..directories {
+                all.push(create(&system, top, &format!("d{number}"), Kind::Directory).await.file);
+            }
+            let names = (0..files).flat_map(|file| (0..directories).map(move |directory| (directory, file)));
+            let mut names: Vec<(usize, u64)> = names.collect();
+            if directories > files as usize {
+                names.sort_unstable();
+            }
+            let mut last = 0;
+            for (directory, number) in names {
+                if directory != last && directories > files as usize {
+                    system.write(large, directory as u64 * 300_000, &pattern(300_000, number), false).await.unwrap();
+                }
+                last = directory;
+                let file = create(&system, all[directory], &format!("f{number}"), Kind::Regular).await.file;
+                system.write(file, 0, &pattern(bytes, file.number), false).await.unwrap();
+                system.sync_all().await.unwrap();
+            }
+            system.commit().await.unwrap();
+            let how = BatchOptimize { small_bytes: 1 << 20, is_rehearsal: true, ..ALL };
+            let plan = system.batch_optimize(top, &how).await.unwrap();
+            assert_eq!((plan.runs_after, plan.is_done), (plan.runs_before, true));
+            assert_eq!(system.store.counters().rewritten_bytes.value(), 0, "a rehearsal");
+            let how = BatchOptimize { is_rehearsal: false, ..how };
+            let done = system.batch_optimize(top, &how).await.unwrap();
+            assert_eq!((done.runs_before, done.runs_min, done.bytes), (plan.runs_before, plan.runs_min, plan.bytes));
+            assert_eq!(system.batch_optimize(top, &how).await.unwrap().bytes, 0, "once (I-140)");
+            (directories as u64 * files, done)
+        });
+        assert_eq!((report.files, report.failed), (count, 0));
+        assert!(report.runs_before >= 20 && report.runs_after <= report.runs_min + 4, "{report:?}");
+    }
+}
+
+#[test]
+fn damaged_content_is_left_where_it_lies_and_the_rest_goes_on() {
+    let machine = Machine::with(7, 2 << 30, Options::default());
+    let system = machine.open();
+    let nodes = machine.run(scattered(&machine, &system, 60));
+    let bad = super::batch_read::data_chunk_place(&machine, &system, nodes[5]);
+    machine.run(system.close()).unwrap();
+    drop(system);
+    machine.disk.flip_bit(&bad.0, bad.1 + 100, 1);
+    machine.world.restart();
+    let system = machine.open();
+    machine.run(async {
+        let report = optimize(&system).await.unwrap();
+        assert_eq!((report.files, report.is_done), (60, true), "where content lies is known without reading it");
+        assert!(report.bytes > 0 && report.runs_after <= 3, "{report:?}");
+        let (_, fates) = read(&system, &nodes, MEMORY).await;
+        assert!(fates.iter().all(|(index, fate)| fate.is_err() == (*index == 5)));
+    });
 }

@@ -278,40 +278,37 @@ fn what_would_be_kept_too_long_is_read_by_itself() {
     assert_eq!(machine.run(expect_same(&system, &nodes, MEMORY)).alone, 0);
 }
 
+/// Where the first chunk of a file lies on the disk: file and offset.
+pub(super) fn data_chunk_place(machine: &Machine, system: &FileSystem, node: Node) -> (String, u64) {
+    let address = machine.run(async {
+        let inode = system.inode(node).await.unwrap();
+        let tree = inode.state.lock().base.tree.clone();
+        let (extents, _) = system.base_extents(&tree, 0..5000, 10).await.unwrap();
+        let Extent::Chunk { address, .. } = extents[0].1 else { panic!("{extents:?}") };
+        address
+    });
+    let files = machine.disk.snapshot_files();
+    let packs = files.iter().filter(|(path, _)| path.starts_with("packs/"));
+    let mut found = packs.flat_map(|(path, bytes)| {
+        let chunks = bytes.windows(4).enumerate().filter(|(_, window)| window == b"Chnk");
+        let of_it = chunks.filter(|(at, _)| bytes[at + 16..].starts_with(&address.0));
+        of_it.map(|(at, _)| (path.clone(), at as u64)).collect::<Vec<_>>()
+    });
+    found.next().unwrap()
+}
+
 #[test]
 fn what_is_damaged_is_the_fate_of_its_file_alone() {
     let machine = Machine::with(4, 2 << 30, Options::default());
     let system = machine.open();
     let nodes = machine.run(small_files(&machine, &system, 500, 5000));
     let bad = [3, 77, 400];
-    let places: Vec<_> = machine.run(async {
-        let mut places = Vec::new();
-        for number in bad {
-            let inode = system.inode(nodes[number]).await.unwrap();
-            let tree = inode.state.lock().base.tree.clone();
-            let (extents, _) = system.base_extents(&tree, 0..5000, 10).await.unwrap();
-            let Extent::Chunk { address, .. } = extents[0].1 else { panic!("{extents:?}") };
-            places.push(address);
-        }
-        places
-    });
-    let system = {
-        machine.run(system.close()).unwrap();
-        drop(system);
-        for address in places {
-            let files = machine.disk.snapshot_files();
-            let packs = files.iter().filter(|(path, _)| path.starts_with("packs/"));
-            let mut found = packs.flat_map(|(path, bytes)| {
-                let chunks = bytes.windows(4).enumerate().filter(|(_, window)| window == b"Chnk");
-                let of_it = chunks.filter(|(at, _)| bytes[at + 16..].starts_with(&address.0));
-                of_it.map(|(at, _)| (path.clone(), at as u64)).collect::<Vec<_>>()
-            });
-            let (path, at) = found.next().unwrap();
-            machine.disk.flip_bit(&path, at + 100, 2);
-        }
-        machine.world.restart();
-        machine.open()
-    };
+    let places = bad.map(|number| data_chunk_place(&machine, &system, nodes[number]));
+    machine.run(system.close()).unwrap();
+    drop(system);
+    places.iter().for_each(|(path, at)| machine.disk.flip_bit(path, at + 100, 2));
+    machine.world.restart();
+    let system = machine.open();
     let (report, fates) = machine.run(read(&system, &nodes, MEMORY));
     assert_eq!((report.files, report.failed), (497, 3));
     for (index, fate) in fates {
@@ -430,5 +427,5 @@ fn what_a_batch_gives_can_be_sent(
     expect_send(system.batch_walk(nodes[0], tell));
     expect_send(system.batch_stat(nodes));
     expect_send(system.batch_read(nodes, how));
-    expect_send(system.batch_optimize(nodes[0].file, &crate::BatchOptimize { small_bytes: 1, tell: &|_, _| true }));
+    expect_send(system.batch_optimize(nodes[0].file, &crate::BatchOptimize::default()));
 }

@@ -41,7 +41,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// A file of a mount, held, so that the daemon knows what its number means while it is asked.
 pub(super) struct Held {
-    _file: OwnedFd,
+    /// Keeps it so.
+    pub(super) file: OwnedFd,
     pub(super) inode: u64,
     pub(super) daemon: Daemon,
 }
@@ -59,7 +60,7 @@ impl Held {
             let why = format!("it is a symbolic link that leads to {}", mount.point.display());
             return Err(Failure::new(what, why).at(path).mend("name what it leads to"));
         }
-        Ok(Held { _file: file, inode: found.stx_ino, daemon: Daemon::find(&mount.source)? })
+        Ok(Held { file, inode: found.stx_ino, daemon: Daemon::find(&mount.source)? })
     }
 }
 

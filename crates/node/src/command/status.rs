@@ -184,7 +184,7 @@ fn stored(status: &Value) -> Vec<String> {
         let count = number(&status["waiting"], &format!("/{key}"));
         waits.extend((count > 0).then(|| format!("{count} {what}")));
     }
-    vec![
+    let mut lines = vec![
         format!("space     {} of {} free", bytes(status, "/space/free_bytes"), bytes(status, "/space/total_bytes")),
         class("data", "data"),
         class("trees", "metadata"),
@@ -201,7 +201,35 @@ fn stored(status: &Value) -> Vec<String> {
             bytes(status, "/cache_bytes"),
             number(status, "/files/in_memory")
         ),
-    ]
+    ];
+    lines.extend(layout(&status["layout"]));
+    lines
+}
+
+/// Layout upkeep in the background, where it is wanted.
+fn layout(layout: &Value) -> Option<String> {
+    let interval = number(layout, "/interval_seconds");
+    if interval == 0 {
+        return None;
+    }
+    let last = match (&layout["last"], layout["last"]["failure"].as_str()) {
+        (Value::Null, _) => "not gone through since the start".to_owned(),
+        (_, Some(failure)) => format!("the last pass failed: {failure}"),
+        (last, None) => format!(
+            "{} small files in {} runs, {} before, {} ago; {} were written",
+            number(last, "/files"),
+            number(last, "/runs_after"),
+            number(last, "/runs_before"),
+            moment::span(number(last, "/ended_seconds")),
+            bytes(last, "/bytes")
+        ),
+    };
+    let now = match (layout["obstacle"].as_str(), layout["now"]["files"].as_u64()) {
+        (Some(obstacle), _) => format!("; waits: {obstacle}"),
+        (None, Some(files)) => format!("; at work, {files} files looked at"),
+        (None, None) => String::new(),
+    };
+    Some(format!("layout    {last}{now}; every {}", moment::span(interval)))
 }
 
 fn bytes(value: &Value, pointer: &str) -> Bytes {
@@ -213,6 +241,24 @@ mod tests {
     use serde_json::json;
 
     use super::lines;
+
+    #[test]
+    fn layout_upkeep_is_told_of_where_it_is_wanted() {
+        let mut layout = json!({ "interval_seconds": 0 });
+        assert_eq!(super::layout(&layout), None);
+        layout["interval_seconds"] = json!(86_400);
+        assert!(super::layout(&layout).unwrap().starts_with("layout    not gone through since the start; every "));
+        layout["last"] = json!({ "ended_seconds": 60, "files": 9, "runs_before": 8, "runs_after": 2, "bytes": 4096 });
+        layout["obstacle"] = json!("room is scarce");
+        let text = super::layout(&layout).unwrap();
+        for part in
+            ["9 small files in 2 runs, 8 before, ", "; 4.00 KiB were written", "; waits: room is scarce; every "]
+        {
+            assert!(text.contains(part), "{text}");
+        }
+        layout["last"]["failure"] = json!("a disk is full");
+        assert!(super::layout(&layout).unwrap().contains("the last pass failed: a disk is full"));
+    }
 
     #[test]
     fn a_disk_that_failed_is_explained() {

@@ -145,6 +145,22 @@ pub enum Request {
         #[serde(default)]
         share: Option<u8>,
     },
+    /// Has the small files below a directory lie next to each other; tells how far it is.
+    Optimize {
+        /// `st_ino` of the directory, of the present.
+        inode: u64,
+        /// Only find out how they lie.
+        dry_run: bool,
+        /// Percentage of the time that it may take.
+        share: u8,
+    },
+    /// Reads trees into memory; tells how far it is.
+    Warmup {
+        /// `st_ino` of directories or files, of the present or of snapshots.
+        inodes: Vec<u64>,
+        /// Only names and attributes.
+        metadata: bool,
+    },
     /// Sets what is asked for a file or directory against the loss of disks, and has its content lie so; tells how far it is.
     PolicySet {
         /// `st_ino`.
@@ -204,7 +220,7 @@ impl Request {
             Request::Info { .. } | Request::SnapshotList {} => true,
             Request::Sync {} | Request::Fsck { .. } | Request::Repair { .. } => false,
             Request::Gc { .. } | Request::Scrub { .. } => false,
-            Request::PolicySet { .. } => false,
+            Request::PolicySet { .. } | Request::Optimize { .. } | Request::Warmup { .. } => false,
             Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Send { .. } | Request::Receive { .. } => false,
@@ -404,6 +420,8 @@ mod tests {
             Request::Gc { dry_run: true, thorough: true, share: Some(1) },
             Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
             Request::PolicySet { inode: 2, copies: None, fragments: Some("4+2".into()), recursive: true },
+            Request::Optimize { inode: u64::MAX, dry_run: true, share: 100 },
+            Request::Warmup { inodes: vec![1 << 63, 2], metadata: true },
             Request::DiskAdd { path: "/a \"b\"".into() },
             Request::DiskDrain { disk: 3, dry_run: true, stop: false, share: None },
             Request::DiskRemove { disk: 63, accept_loss: true },

@@ -7,6 +7,7 @@
 mod batch;
 mod clone;
 mod disks;
+mod layout;
 mod maintain;
 mod measure;
 mod notices;
@@ -330,6 +331,8 @@ impl Handler for Control {
             Request::Scrub { dry_run, older_than_seconds, share } => {
                 self.scrub(Duration::from_secs(older_than_seconds), share, dry_run, progress)
             }
+            Request::Optimize { inode, dry_run, share } => self.optimize(inode, (dry_run, share), progress),
+            Request::Warmup { inodes, metadata } => self.warm_up(&inodes, metadata, progress),
             Request::PolicySet { inode, copies, fragments, recursive } => {
                 self.set_policy(inode, (copies, fragments.as_deref()), recursive, progress)
             }

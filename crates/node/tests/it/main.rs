@@ -7,6 +7,7 @@
 //! - `disks`: disks come, go and fail under a mount.
 //! - `handover`: restarts in the middle of which somebody dies, or is told to end.
 //! - `hung`: a disk that does not answer, and who need not wait for it.
+//! - `layout`: small files that come together, and what is read beforehand.
 //! - `limits`: names, attributes and open files at and over their limits.
 //! - `lists`: lists of system calls beside a local folder.
 //! - `maintain`: room that comes back, and what is stored read again, when somebody says so.
@@ -26,6 +27,7 @@ mod copy;
 mod disks;
 mod handover;
 mod hung;
+mod layout;
 mod limits;
 mod lists;
 mod maintain;

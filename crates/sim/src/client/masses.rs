@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::ready;
 
 use bytes::Bytes;
-use file::{Attributes, BatchOptimize, BatchRead, BatchSink, FileError, Kind, Node as FileNode, Taken, Walked};
+use file::{Attributes, BatchOptimize, BatchRead, BatchSink, FileError, Kind, Node as FileNode, Share, Taken, Walked};
 use parking_lot::Mutex;
 
 use super::{Client, Done};
@@ -14,7 +14,8 @@ use crate::shared::Stop;
 
 /// As little as a batch takes, so that it goes in parts.
 const MEMORY: u64 = 0;
-const OPTIMIZE: BatchOptimize<'_> = BatchOptimize { small_bytes: 32 << 10, tell: &|_, _| true };
+const OPTIMIZE: BatchOptimize<'_> =
+    BatchOptimize { small_bytes: 32 << 10, is_rehearsal: false, share: Share::FULL, tell: &|_, _| true };
 
 type Fates = BTreeMap<usize, Result<Vec<u8>, FileError>>;
 

@@ -188,3 +188,43 @@ fn who_reads_ahead_is_waited_for_and_may_give_up() {
     drop(reader);
     assert!(cache.shards.iter().all(|shard| shard.lock().reading.is_empty()));
 }
+
+/// W-5
+#[test]
+fn what_a_warm_up_brings_in_outlives_everything_before_it_and_is_counted_once() {
+    for (class, origin) in
+        [(Class::Metadata, Origin::Wanted), (Class::Data, Origin::Ahead), (Class::Metadata, Origin::Ahead)]
+    {
+        let capacity = 20 * (100 + ENTRY_BYTES);
+        let mut shard = Shard::new(capacity, Weights::WEIGHTED);
+        let chunk = |number: u8| (address(number), Bytes::from(vec![number; 100]));
+        for number in 0..20 {
+            let (address, content) = chunk(number);
+            shard.insert(class, &address, &content, origin);
+        }
+        shard.begin_warming();
+        assert_eq!((shard.warm_bytes, shard.bytes), (0, capacity));
+        assert!(shard.hit(&address(19)).is_some() && shard.hit(&address(19)).is_some());
+        assert_eq!(shard.warm_bytes, 100 + ENTRY_BYTES, "counted once");
+        for number in 100..119 {
+            let (address, content) = chunk(number);
+            let evicted = shard.insert(Class::Data, &address, &content, Origin::Ahead);
+            assert_eq!(evicted.chunks, 1, "{number}");
+        }
+        assert!(!shard.has_lost && shard.warm_bytes == capacity);
+        assert!((100..119).chain([19]).all(|number| shard.places.contains_key(&address(number))));
+        // The next one pushes out what it should not.
+        let (address, content) = chunk(120);
+        shard.insert(Class::Data, &address, &content, Origin::Ahead);
+        assert!(shard.has_lost && shard.warm_bytes == capacity);
+        shard.begin_warming();
+        assert!(!shard.has_lost && shard.warm_bytes == 0);
+        shard.insert(
+            Class::Data,
+            &chunk(121).0,
+            &Bytes::from(vec![0; usize::try_from(capacity).unwrap()]),
+            Origin::Ahead,
+        );
+        assert!(shard.has_lost, "it has no room for that");
+    }
+}

@@ -6,7 +6,7 @@ use base::metric::{self, Metric, Unit};
 use file::{CheckReport, Description, FilesReport, Kind, Node, Problem, Remedy, StoreStatus, View};
 use serde_json::{Map, Value, json};
 
-use super::{Control, maintain};
+use super::{Control, layout, maintain};
 use crate::failure::Failure;
 use crate::moment;
 
@@ -56,6 +56,7 @@ impl Control {
             },
             "commit": { "generation": store.generation, "covered": store.covered },
             "scrub": maintain::status(&store.scrub),
+            "layout": layout::status(&self.system.layout_status()),
             "cache_bytes": store.cache_bytes,
             "disks": disks(store),
             "missing": missing(store),

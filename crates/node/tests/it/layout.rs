@@ -1,0 +1,235 @@
+//! `hydrafs optimize` and `hydrafs warmup`: what lies scattered comes together, what will be read is in memory.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::batch::expect_whole;
+use crate::support::{Folder, Mounted, hydrafs, run, succeed};
+
+const FILES: usize = 60;
+
+fn os(text: &str) -> &OsStr {
+    OsStr::new(text)
+}
+
+fn json(arguments: &[&OsStr]) -> Value {
+    serde_json::from_str(&succeed(arguments)).expect("JSON")
+}
+
+fn number(answer: &Value, name: &str) -> u64 {
+    answer.pointer(name).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {name} in {answer}"))
+}
+
+#[track_caller]
+fn refusal(arguments: &[&OsStr]) -> String {
+    let output = hydrafs(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+/// Bytes that no compressor shrinks.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+fn content(number: usize) -> Vec<u8> {
+    noise(number as u64, 3000)
+}
+
+/// Small files, each far from the one before it.
+fn scatter(mounted: &Mounted, small: &Path, large: &Path) {
+    for folder in [small.to_owned(), small.join("sub"), large.to_owned()] {
+        fs::create_dir_all(folder).expect("mounted");
+    }
+    for number in 0..FILES {
+        let folder = if number % 3 == 0 { small.join("sub") } else { small.to_owned() };
+        fs::write(folder.join(format!("f{number}")), content(number)).expect("room");
+        fs::write(large.join(format!("l{number}")), noise(1000 + number as u64, 200_000)).expect("room");
+        succeed(&[os("sync"), mounted.point.as_os_str()]);
+    }
+}
+
+fn expect_same(small: &Path) {
+    for number in 0..FILES {
+        let folder = if number % 3 == 0 { small.join("sub") } else { small.to_owned() };
+        assert!(fs::read(folder.join(format!("f{number}"))).expect("there") == content(number), "{number}");
+    }
+}
+
+#[test]
+fn scattered_files_come_together_and_stay_the_same() {
+    let folder = Folder::new("optimize");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let (small, large) = (point.join("small"), point.join("large"));
+    scatter(&mounted, &small, &large);
+    succeed(&[os("snapshot"), os("create"), node.as_os_str(), os("then")]);
+
+    let ask = |arguments: &[&str]| {
+        let arguments: Vec<&OsStr> = arguments.iter().map(|argument| os(argument)).collect();
+        json(&[&[os("optimize"), os("--json")], &arguments[..], &[small.as_os_str()]].concat())[0].clone()
+    };
+    let plan = ask(&["--dry-run"]);
+    assert_eq!((number(&plan, "/files"), number(&plan, "/failed")), (FILES as u64, 0), "{plan}");
+    assert!(number(&plan, "/runs_before") >= 50 && number(&plan, "/runs_min") == 1, "{plan}");
+    let again = ask(&["--dry-run"]);
+    assert_eq!(again["runs_before"], plan["runs_before"], "nothing was written");
+    let done = ask(&["--share", "100"]);
+    assert_eq!(
+        (&done["complete"], &done["runs_before"], &done["bytes"]),
+        (&true.into(), &plan["runs_before"], &plan["bytes"])
+    );
+    assert!(number(&done, "/runs_after") <= 2, "{done}");
+    let said = succeed(&[os("optimize"), small.as_os_str()]);
+    assert!(said.contains("60 small files lie in") && said.contains("there is nothing to do"), "{said}");
+    expect_same(&small);
+
+    fs::write(point.join("file"), "file").expect("room");
+    let link = folder.join("link");
+    symlink(&small, &link).expect("room");
+    for (path, words) in [
+        (point.join("file"), "it is no directory"),
+        (point.join("nothing"), "No such file"),
+        (point.join(".snapshots/then/small"), "it is in a snapshot"),
+        (node.clone(), "not on HydraFS"),
+        (link, "it is no directory"),
+    ] {
+        let said = refusal(&[os("optimize"), path.as_os_str()]);
+        assert!(said.contains(words), "{}: {said}", path.display());
+    }
+    let said = refusal(&[os("optimize"), os("--share"), os("0"), small.as_os_str()]);
+    assert!(said.contains("1 to 100"), "{said}");
+
+    succeed(&[os("gc"), os("--thorough"), node.as_os_str()]);
+    mounted.kill();
+    mounted.mend();
+    expect_same(&small);
+    expect_same(&point.join(".snapshots/then/small"));
+    assert_eq!(number(&ask(&[]), "/bytes"), 0, "they stay together");
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+#[test]
+fn upkeep_in_the_background_is_told_of_by_status() {
+    let folder = Folder::new("upkeep");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let settings = [("HYDRAFS_STORAGE_LAYOUT_INTERVAL", "1 s"), ("HYDRAFS_STORAGE_BACKGROUND_SHARE", "100")];
+    let Some(mounted) = Mounted::start(&node, &point, &settings) else { return };
+    let small = point.join("small");
+    scatter(&mounted, &small, &point.join("large"));
+    // The next pass that begins after this sees all of it.
+    let passes = || {
+        number(&json(&[os("stats"), os("--json"), os("-n"), os("1"), node.as_os_str()]), "/counters/file_layout_passes")
+    };
+    let before = passes();
+    while passes() < before + 2 {}
+    let plan = json(&[os("optimize"), os("--json"), os("--dry-run"), small.as_os_str()]);
+    assert_eq!(number(&plan[0], "/bytes"), 0, "{plan}");
+    let status = json(&[os("status"), os("--json"), node.as_os_str()]);
+    assert_eq!(number(&status, "/layout/interval_seconds"), 1);
+    assert_eq!(status["layout"]["last"]["complete"], true, "{status}");
+    let said = succeed(&[os("status"), node.as_os_str()]);
+    assert!(said.contains("layout    ") && said.contains(" small files in "), "{said}");
+    expect_same(&small);
+    mounted.umount();
+}
+
+#[test]
+fn what_was_warmed_is_read_from_memory() {
+    let folder = Folder::new("warmup");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let (small, large) = (point.join("small"), point.join("large"));
+    scatter(&mounted, &small, &large);
+    succeed(&[os("snapshot"), os("create"), node.as_os_str(), os("then")]);
+    let read_bytes = |node: &Path| {
+        let stats = json(&[os("stats"), os("--json"), os("-n"), os("1"), node.as_os_str()]);
+        number(&stats, "/counters/store_read_bytes") + number(&stats, "/counters/store_prefetched_chunks")
+    };
+    mounted.restart();
+    let cold = read_bytes(&node);
+    let warmed = json(&[os("warmup"), os("--json"), small.as_os_str(), large.join("l7").as_os_str()]);
+    assert_eq!((number(&warmed, "/files"), number(&warmed, "/directories")), (FILES as u64 + 1, 2), "{warmed}");
+    assert_eq!((&warmed["complete"], &warmed["full"]), (&true.into(), &false.into()), "{warmed}");
+    let warm = read_bytes(&node);
+    assert!(warm > cold, "{cold} {warm}");
+    expect_same(&small);
+    assert!(fs::read(large.join("l7")).expect("there") == noise(1007, 200_000));
+    assert_eq!(read_bytes(&node), warm, "all of it came from memory");
+
+    let then = point.join(".snapshots/then/small");
+    let said = succeed(&[os("warmup"), os("--metadata"), then.as_os_str()]);
+    assert!(said.starts_with("attributes of 60 files and 2 directories are in memory"), "{said}");
+    let said = succeed(&[os("warmup"), then.as_os_str()]);
+    assert!(said.starts_with("60 files and 2 directories are in memory: ") && said.contains("memory holds "), "{said}");
+
+    for (path, words) in [(point.join("nothing"), "No such file"), (node.clone(), "not on HydraFS")] {
+        let said = refusal(&[os("warmup"), small.as_os_str(), path.as_os_str()]);
+        assert!(said.contains(words), "{}: {said}", path.display());
+    }
+    mounted.umount();
+}
+
+#[test]
+fn a_small_memory_says_how_much_it_has_room_for_and_damage_is_named() {
+    let folder = Folder::new("warmup-little");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let settings = [("HYDRAFS_MEMORY_BUDGET", "64 MiB")];
+    let Some(mounted) = Mounted::start(&node, &point, &settings) else { return };
+    let folder_of_many = point.join("many");
+    fs::create_dir(&folder_of_many).expect("mounted");
+    for number in 0..40_u64 {
+        fs::write(folder_of_many.join(format!("f{number}")), noise(number, 1 << 20)).expect("room");
+    }
+    succeed(&[os("sync"), point.as_os_str()]);
+    let warmed = json(&[os("warmup"), os("--json"), folder_of_many.as_os_str()]);
+    assert_eq!((&warmed["complete"], &warmed["full"]), (&false.into(), &true.into()), "{warmed}");
+    let files = number(&warmed, "/files");
+    assert!((1..40).contains(&files) && number(&warmed, "/bytes") == files << 20, "{warmed}");
+    assert!(number(&warmed, "/held_bytes") <= number(&warmed, "/room_bytes"), "{warmed}");
+    let said = succeed(&[os("warmup"), folder_of_many.as_os_str()]);
+    assert!(said.contains("memory is full ("), "{said}");
+    mounted.umount();
+
+    // A byte of the content of one of them rots.
+    let rotten = noise(7, 1 << 20);
+    let packs = run(std::process::Command::new("find").arg(&folder.0).args(["-name", "*.pack"]));
+    let packs = String::from_utf8_lossy(&packs.stdout).into_owned();
+    let (pack, at) = packs
+        .lines()
+        .find_map(|pack| {
+            let bytes = fs::read(pack).expect("readable");
+            Some((pack, bytes.windows(64).position(|window| *window == rotten[5000..5064])?))
+        })
+        .expect("it is stored as it is");
+    let mut bytes = fs::read(pack).expect("readable");
+    bytes[at] ^= 1;
+    fs::write(pack, bytes).expect("ours");
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let output = hydrafs(&[os("warmup"), os("--json"), folder_of_many.as_os_str()]);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let path = folder_of_many.join("f7").display().to_string();
+    assert_eq!(
+        (answer["failed"][0]["path"].as_str(), answer["failures"].as_u64()),
+        (Some(&path[..]), Some(1)),
+        "{answer}"
+    );
+    assert!(said.contains(&format!("cannot read: {path}; ")) && said.contains("not everything was read"), "{said}");
+    assert_eq!(number(&answer, "/files"), 39);
+    mounted.umount();
+}
