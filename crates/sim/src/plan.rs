@@ -184,6 +184,17 @@ const PLANS: &[Plan] = &[
         lives: 4,
         ..BASE
     },
+    Plan {
+        name: "layout",
+        about: "small files are brought together all the time, beside writers and reclaim, and the power goes",
+        batches: true,
+        reclaims_often: true,
+        keeps_layout: true,
+        cuts_power: true,
+        operations: 240,
+        lives: 4,
+        ..BASE
+    },
 ];
 
 impl Plan {
@@ -266,6 +277,12 @@ impl Plan {
         }
         if self.cuts_packs {
             options.store.fragments = Erasure::new(2, 1);
+        }
+        if self.keeps_layout {
+            options.layout_interval = Duration::from_millis(random.pick(&[100, 1000]));
+            options.background_share = Share::FULL;
+            // Next to nothing lies together.
+            options.store.gap_bytes = 0;
         }
         // By what was drawn already: the plans of known seeds stay as they are.
         if options.access_times {

@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering;
 
 use base::id::{ChunkAddress, FileId};
-use store::{Pace, Share};
+use store::{Pace, Scatter, Share};
 
 use super::read::Look;
 use super::walk::Named;
@@ -225,24 +225,36 @@ impl Work<'_> {
         self.together.addresses.extend(chunks);
     }
 
-    /// Moves what was collected if it lies scattered.
+    /// Moves what was collected if it lies scattered, or those directories of it that do: few files among much that lies together count too.
     async fn bring_together(&mut self) -> Result<(), FileError> {
-        let Together { addresses, ends, .. } = std::mem::take(&mut self.together);
-        let before = self.system.store.scatter(&addresses, &ends);
-        let (report, least) = (&mut self.report, before.runs_min());
+        let (store, together) = (&self.system.store, std::mem::take(&mut self.together));
+        let Together { addresses, ends, .. } = &together;
+        let before = store.scatter(addresses, ends);
+        let moving = if is_scattered(&before) { addresses.clone() } else { self.scattered_directories(&together) };
+        let report = &mut self.report;
         report.runs_before += before.runs;
-        report.runs_min += least;
-        if before.runs < SCATTERED * least || before.runs < SCATTERED {
+        report.runs_min += before.runs_min();
+        if self.how.is_rehearsal || moving.is_empty() {
             report.runs_after += before.runs;
-        } else if self.how.is_rehearsal {
-            (report.runs_after, report.bytes) = (report.runs_after + before.runs, report.bytes + before.bytes);
+            report.bytes += store.scatter(&moving, &[]).bytes;
         } else {
-            let bytes = self.system.bring_together(&addresses, self.pace).await?;
-            report.bytes += bytes;
-            report.runs_after += self.system.store.scatter(&addresses, &ends).runs;
+            report.bytes += self.system.bring_together(&moving, self.pace).await?;
+            report.runs_after += store.scatter(addresses, ends).runs;
         }
         Ok(())
     }
+
+    fn scattered_directories(&self, together: &Together) -> Vec<ChunkAddress> {
+        let Together { addresses, ends, .. } = together;
+        let starts = [0].into_iter().chain(ends.iter().copied());
+        let parts =
+            starts.zip(ends.iter().copied().chain([addresses.len()])).map(|(start, end)| &addresses[start..end]);
+        parts.filter(|part| is_scattered(&self.system.store.scatter(part, &[]))).flatten().copied().collect()
+    }
+}
+
+fn is_scattered(scatter: &Scatter) -> bool {
+    scatter.runs >= SCATTERED * scatter.runs_min().max(1)
 }
 
 impl FileSystem {

@@ -159,6 +159,26 @@ fn directories_are_brought_together_each_and_one_after_the_other() {
     }
 }
 
+/// A few files that were added to a directory beside much that lies together.
+#[test]
+fn few_files_among_much_that_lies_together_are_brought_together() {
+    let machine = Machine::with(8, 2 << 30, Options::default());
+    let system = machine.open();
+    machine.run(async {
+        let beside = create(&system, FileId::ROOT, "beside", Kind::Directory).await.file;
+        for number in 0..60 {
+            let file = create(&system, beside, &format!("f{number}"), Kind::Regular).await.file;
+            system.write(file, 0, &pattern(200_000, 800 + number), false).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        scattered(&machine, &system, 5).await;
+        let how = BatchOptimize { small_bytes: 1 << 20, ..ALL };
+        let report = system.batch_optimize(FileId::ROOT, &how).await.unwrap();
+        assert!((5 * BYTES as u64..100_000).contains(&report.bytes), "nothing but those: {report:?}");
+        assert_eq!(system.batch_optimize(FileId::ROOT, &how).await.unwrap().bytes, 0, "once (I-140)");
+    });
+}
+
 #[test]
 fn damaged_content_is_left_where_it_lies_and_the_rest_goes_on() {
     let machine = Machine::with(7, 2 << 30, Options::default());
