@@ -137,8 +137,9 @@ fn upkeep_in_the_background_is_told_of_by_status() {
     let before = passes();
     while passes() < before + 2 {}
     let plan = json(&[os("optimize"), os("--json"), os("--dry-run"), small.as_os_str()]);
-    assert_eq!(number(&plan[0], "/bytes"), 0, "{plan}");
     let status = json(&[os("status"), os("--json"), node.as_os_str()]);
+    // Passes went on while files were written: each directory lies together, in a few runs.
+    assert!((1..=6).contains(&number(&plan[0], "/runs_before")), "{plan} {}", status["layout"]);
     assert_eq!(number(&status, "/layout/interval_seconds"), 1);
     assert_eq!(status["layout"]["last"]["complete"], true, "{status}");
     let said = succeed(&[os("status"), node.as_os_str()]);
@@ -151,25 +152,32 @@ fn upkeep_in_the_background_is_told_of_by_status() {
 fn what_was_warmed_is_read_from_memory() {
     let folder = Folder::new("warmup");
     let (node, point) = (folder.node("n"), folder.make("m"));
-    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    // Commits read trees; what a reader does is looked at here.
+    let settings = [("HYDRAFS_MOUNT_ACCESS_TIMES", "noatime"), ("HYDRAFS_DURABILITY_COMMIT_INTERVAL", "1 h")];
+    let Some(mounted) = Mounted::start(&node, &point, &settings) else { return };
     let (small, large) = (point.join("small"), point.join("large"));
     scatter(&mounted, &small, &large);
     succeed(&[os("snapshot"), os("create"), node.as_os_str(), os("then")]);
-    let reads = |node: &Path| {
-        let stats = json(&[os("stats"), os("--json"), os("-n"), os("1"), node.as_os_str()]);
+    mounted.umount();
+    // Neither the daemon nor the kernel has any of it.
+    let Some(mounted) = Mounted::start(&node, &point, &settings) else { return };
+    let counters = |node: &Path| json(&[os("stats"), os("--json"), os("-n"), os("1"), node.as_os_str()]);
+    let reads = |stats: &Value| {
         ["read_bytes", "prefetched_chunks", "cache_data_misses", "cache_metadata_misses", "ordered_runs", "groups_read"]
-            .map(|name| number(&stats, &format!("/counters/store_{name}")))
+            .map(|name| number(stats, &format!("/counters/store_{name}")))
     };
-    mounted.restart();
-    let cold = reads(&node);
+    let cold = reads(&counters(&node));
     let warmed = json(&[os("warmup"), os("--json"), small.as_os_str(), large.join("l7").as_os_str()]);
     assert_eq!((number(&warmed, "/files"), number(&warmed, "/directories")), (FILES as u64 + 1, 2), "{warmed}");
     assert_eq!((&warmed["complete"], &warmed["full"]), (&true.into(), &false.into()), "{warmed}");
-    let warm = reads(&node);
+    let stats = counters(&node);
+    let (warm, calls) = (reads(&stats), number(&stats, "/counters/file_reads"));
     assert!(warm[0] > cold[0] && warm[4] > cold[4], "{cold:?} {warm:?}");
     expect_same(&small);
     assert!(fs::read(large.join("l7")).expect("there") == noise(1007, 200_000));
-    assert_eq!(reads(&node), warm, "all of it came from memory");
+    let stats = counters(&node);
+    assert!(number(&stats, "/counters/file_reads") > calls + FILES as u64, "the kernel had none of it");
+    assert_eq!(reads(&stats), warm, "all of it came from memory");
 
     let then = point.join(".snapshots/then/small");
     let said = succeed(&[os("warmup"), os("--metadata"), then.as_os_str()]);
