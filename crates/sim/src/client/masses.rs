@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::future::ready;
 
 use bytes::Bytes;
-use file::{Attributes, BatchOptimize, BatchRead, BatchSink, FileError, Kind, Node as FileNode, Share, Taken, Walked};
+use file::{
+    Attributes, BatchOptimize, BatchRead, BatchSink, BatchWarm, FileError, Kind, Node as FileNode, Share, Taken, Walked,
+};
 use parking_lot::Mutex;
 
 use super::{Client, Done};
@@ -60,7 +62,28 @@ impl Client {
                 return Ok(());
             }
         }
+        if self.shared.plan.keeps_layout && self.random.one_in(2) && !self.warm_up(&model).await? {
+            return Ok(());
+        }
         self.read_all(&model).await
+    }
+
+    /// Reads everything into memory, as much as fits: what cannot be read is told by its path.
+    async fn warm_up(&mut self, model: &Model) -> Result<bool, Stop> {
+        self.log("warm up");
+        let failed = Mutex::new(Vec::new());
+        let fail = |_, path: &[u8], error| failed.lock().push((show(path), error));
+        let how = BatchWarm { is_metadata_only: self.random.one_in(4), tell: &|_, _| true, fail: &fail };
+        let (system, root) = (self.system.clone(), self.node(model, TOP));
+        let warmed = system.batch_warm(&[root], &how).await.map_err(|(_, error)| error);
+        let Some(report) = self.look("warm up", ready(warmed)).await? else { return Ok(false) };
+        if !report.is_done && !report.is_full {
+            return Err(Stop::Wrong(format!("a warm-up came to no end: {report:?}")));
+        }
+        for (path, error) in failed.into_inner() {
+            self.look::<()>(&format!("warm {path} up"), ready(Err(error))).await?;
+        }
+        Ok(true)
     }
 
     /// The content of all files of the directory.
