@@ -21,7 +21,8 @@ use crate::failure::Failure;
     hydrafs optimize --share 10 /mnt           leave most of the time to who uses the node\n\n\
     Files that were written one by one over weeks lie where the disks were at that time. Nothing changes but where they lie, and programs\n\
     go on meanwhile; the room that they took before comes back in the background. What lies together already is not written again.\n\
-    A run is what is read by one request. Files of more than 1 MiB are read fast wherever they lie, and are left alone.\n\
+    What waits for a commit is committed first. A run is what is read by one request. Files of more than 1 MiB are read fast\n\
+    wherever they lie, and are left alone.\n\
     By itself a node does this once in `storage.layout_interval`, if that is set. It needs the daemon's socket: root, or who runs it.\n\
     Exit code: 0, or 1 if something could not be read, or nothing could be done.")]
 pub(super) struct Arguments {
@@ -78,10 +79,8 @@ fn optimize(arguments: &Arguments, path: &Path) -> Result<Value, Failure> {
     }
     let held = Held::open(path, WHAT)?;
     let Arguments { dry_run, share, .. } = *arguments;
-    if !dry_run {
-        // What is in memory alone lies nowhere yet.
-        sync(path)?;
-    }
+    // What is in the kernel's memory alone lies nowhere yet.
+    sync(path)?;
     let request = Request::Optimize { inode: held.inode, dry_run, share };
     let (bar, answer) = with_bar_of(|progress| held.daemon.ask(&request, progress));
     bar.finish_and_clear();

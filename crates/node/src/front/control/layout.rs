@@ -42,7 +42,12 @@ impl Control {
                 true
             };
             let how = BatchOptimize { is_rehearsal: dry_run, share, tell: &tell, ..BatchOptimize::default() };
-            block_on(self.system.batch_optimize(node.file, &how))
+            block_on(async {
+                // What the journal alone has lies nowhere yet.
+                self.system.sync_all().await?;
+                self.system.commit().await?;
+                self.system.batch_optimize(node.file, &how).await
+            })
         });
         let report = report.map_err(|error| match error {
             FileError::NotDirectory => refuse("it is no directory").mend("name the directory that it is in"),
