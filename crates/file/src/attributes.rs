@@ -90,7 +90,8 @@ pub struct Attributes {
     pub changed: Timestamp,
     /// When it was made.
     pub born: Timestamp,
-    /// For a directory, the one it lies in; the root lies in itself. 0 else.
+    /// For a directory, the one it lies in; the root lies in itself. For anything else a hint: the directory that it was made in or moved to
+    /// last. It may have names elsewhere, or only there; 0: it was made by an older program.
     pub parent: FileId,
     /// Whether space was allocated beyond the size, so that size and allocation say nothing about holes.
     pub is_preallocated: bool,

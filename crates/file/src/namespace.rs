@@ -135,7 +135,7 @@ impl FileSystem {
             modified: now,
             changed: now,
             born: now,
-            parent: if is_directory { directory.attributes.file } else { FileId::NONE },
+            parent: directory.attributes.file,
             is_preallocated: false,
             resilience: directory.attributes.resilience,
         };
@@ -604,8 +604,6 @@ fn change_links(transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &m
 fn move_to(transaction: &mut Transaction<'_>, inode: &Arc<Inode>, state: &mut State, parent: FileId) {
     let mut attributes = state.attributes.clone();
     attributes.changed = transaction.now;
-    if attributes.kind == Kind::Directory {
-        attributes.parent = parent;
-    }
+    attributes.parent = parent;
     transaction.record(inode, state, Change::Attributes(attributes));
 }

@@ -289,7 +289,7 @@ impl FileSystem {
         for (place, born) in plan.born.iter().enumerate().filter(|(_, born)| born.names > 0) {
             let content = std::mem::take(&mut stored[born.entry].content);
             let directory = born.directory.map(|directory| &plan.directories[directory]);
-            let parent = directory.map_or(FileId::NONE, |_| plan.file(born.home, files));
+            let parent = plan.file(born.home, files);
             let allocated = content.iter().map(|(_, content)| content.length()).sum();
             let attributes = Attributes {
                 file: files[place],
