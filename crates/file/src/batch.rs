@@ -7,6 +7,7 @@
 //! - `copy`: the same of a tree that is there, whose content is shared
 //! - `stat`, `walk`: attributes of many files, and of all below a directory
 //! - `remove`: a tree is gone at once, and what it had behind
+//! - `compare`: in what two trees differ
 //! - `order`, `read`: content of many files, in the order in which it lies
 //! - `ahead`: the same for who reads the files of a directory one by one
 //! - `optimize`: small files are written next to each other
@@ -27,6 +28,8 @@ mod copy;
 mod remove;
 mod walk;
 
+mod compare;
+
 mod order;
 
 mod read;
@@ -36,6 +39,7 @@ mod ahead;
 mod optimize;
 mod warm;
 
+pub use compare::{Aspect, BatchCompare, BatchCompareReport, CompareTell, Compared};
 pub use copy::{Anew, BatchCopy, BatchCopyReport};
 pub use optimize::BatchOptimize;
 pub use read::{BatchRead, BatchReadReport, BatchSink, Taken};

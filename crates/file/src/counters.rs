@@ -33,6 +33,7 @@ base::metrics! {
     layout_files: Counter, Count, "small files that layout upkeep looked at, in the background and on request";
     warmed_files: Counter, Count, "files that warm-ups read into memory";
     batch_stats: Counter, Count, "attributes that walks and batches took from catalogs, without loading the inode";
+    batch_compared: Counter, Count, "files and directories that comparisons of trees looked at on both sides";
     removing_trees: Counter, Count, "directories that were removed with everything below them in one go";
     removing_entries: Counter, Count, "names that went behind, in such directories";
     clones_made: Counter, Count, "directories cloned";

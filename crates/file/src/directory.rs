@@ -23,7 +23,7 @@ use crate::system::{FileSystem, SNAPSHOTS, SNAPSHOTS_NAME, corrupt};
 use crate::tree::Start;
 
 /// Names with equal 55-bit hash that a directory can hold. The hash is keyed: nobody can aim for more.
-const COLLISIONS_MAX: u64 = 256;
+pub(crate) const COLLISIONS_MAX: u64 = 256;
 /// Cookies below are the front ends': 0 is the start, 1 and 2 are `.` and `..`.
 const COOKIE_MIN: u64 = COLLISIONS_MAX;
 
@@ -56,6 +56,10 @@ impl Slots {
         Slots { first, entries: BTreeMap::new() }
     }
 
+    pub(crate) fn into_entries(self) -> impl Iterator<Item = Entry> {
+        self.entries.into_values()
+    }
+
     /// A cookie that no entry has.
     pub(crate) fn free(&self) -> Result<u64, FileError> {
         self.free_beside(|_| false)
@@ -67,6 +71,11 @@ impl Slots {
         let free = cookies.find(|cookie| !self.entries.contains_key(cookie) && !is_taken(*cookie));
         free.ok_or(FileError::NoSpace)
     }
+}
+
+/// The first cookie of the names that share a hash, by one of theirs.
+pub(crate) fn group_of(cookie: u64) -> u64 {
+    cookie & !(COLLISIONS_MAX - 1)
 }
 
 pub(crate) fn check_name(name: &[u8]) -> Result<(), FileError> {
@@ -140,8 +149,13 @@ impl FileSystem {
 
     /// The entries that a name could be among. The caller holds the operation lock if it means to change them.
     pub(crate) async fn slots(&self, directory: &Arc<Inode>, name: &[u8]) -> Result<Slots, FileError> {
+        self.slots_of(directory, *self.cookies(name).start()).await
+    }
+
+    /// The same of the names that share the hash to which this first cookie belongs.
+    pub(crate) async fn slots_of(&self, directory: &Arc<Inode>, first: u64) -> Result<Slots, FileError> {
         let _use = self.grace.enter(directory.file.number);
-        let (first, last) = self.cookies(name).into_inner();
+        let last = first + (COLLISIONS_MAX - 1);
         let (tree, decided, version) = {
             let state = directory.state.lock();
             expect_directory(&state)?;

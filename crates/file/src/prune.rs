@@ -44,11 +44,11 @@ impl Drop for Ends<'_> {
 
 /// Numbers of files, a bit each: those of one directory are neighbours.
 #[derive(Default)]
-struct Numbers(BTreeMap<u64, u64>);
+pub(crate) struct Numbers(BTreeMap<u64, u64>);
 
 impl Numbers {
     /// Whether it was not there.
-    fn insert(&mut self, number: u64) -> bool {
+    pub(crate) fn insert(&mut self, number: u64) -> bool {
         let (word, bit) = (self.0.entry(number / 64).or_default(), 1 << (number % 64));
         let is_new = *word & bit == 0;
         *word |= bit;

@@ -2,6 +2,7 @@
 //! have a short proof each.
 
 mod admission;
+mod batch_compare;
 mod batch_copy;
 mod batch_optimize;
 mod batch_read;

@@ -9,6 +9,7 @@
 mod clone;
 mod completion;
 mod cp;
+mod diff;
 mod disk;
 mod doctor;
 mod domain;
@@ -104,6 +105,7 @@ enum Verb {
     Rm(rm::Arguments),
     Du(du::Arguments),
     Walk(walk::Arguments),
+    Diff(diff::Arguments),
     Tar(tar::Arguments),
     Optimize(optimize::Arguments),
     Warmup(warmup::Arguments),
@@ -158,6 +160,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Rm(arguments) => rm::run(&arguments),
         Verb::Du(arguments) => du::run(&arguments),
         Verb::Walk(arguments) => walk::run(&arguments),
+        Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Tar(arguments) => tar::run(&arguments),
         Verb::Optimize(arguments) => optimize::run(&arguments),
         Verb::Warmup(arguments) => warmup::run(&arguments),

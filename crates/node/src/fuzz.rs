@@ -15,7 +15,8 @@ use crate::config::{Config, starter};
 use crate::control::batch::wire::tests::samples;
 use crate::control::batch::wire::{Record, Records};
 use crate::control::wire::{
-    Answer, BatchReading, BatchWriting, Emptied, Filled, Name, REQUEST_BYTES_MAX, Request, Turn, read_line, write_line,
+    Answer, BatchComparing, BatchReading, BatchWriting, Emptied, Filled, Name, REQUEST_BYTES_MAX, Request, Turn,
+    read_line, write_line,
 };
 use crate::failure::Failure;
 use crate::handover::Handover;
@@ -82,6 +83,13 @@ fn requests() -> Vec<Vec<u8>> {
         Request::DiskRemove { disk: u64::MAX, accept_loss: false },
         Request::Stop { detach: false },
         Request::BatchWrite(writing()),
+        Request::BatchCompare(BatchComparing {
+            before: 1,
+            after: 2,
+            windows: 4,
+            window_bytes: 1 << 24,
+            content_only: true,
+        }),
         Request::BatchCopy { source: 2, parent: 1, name: Name::new(b"a"), anew: None },
         Request::BatchRemove { parent: 1, name: Name::new(b"a\xff") },
         Request::Usage { inode: 1 },

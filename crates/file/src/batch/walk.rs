@@ -232,6 +232,6 @@ impl FileSystem {
 }
 
 /// Whether a file of the present is no more, as far as this error tells. A snapshot's go with it: who walks it hears of that.
-fn is_removal(error: &FileError, node: Node) -> bool {
+pub(super) fn is_removal(error: &FileError, node: Node) -> bool {
     node.view == View::LIVE && matches!(error, FileError::NoEntry | FileError::Stale)
 }

@@ -97,6 +97,8 @@ pub enum Request {
     BatchWrite(BatchWriting),
     /// Reads a file, or a directory with everything below it, into the memory that comes with the request.
     BatchRead(BatchReading),
+    /// Compares two files, or two directories with everything below them; what differs comes into the memory that comes with the request.
+    BatchCompare(BatchComparing),
     /// Writes a snapshot into the descriptor that comes with the request; tells how far it is.
     Send {
         /// Its name.
@@ -225,7 +227,7 @@ impl Request {
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Send { .. } | Request::Receive { .. } => false,
             Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchRemove { .. } => false,
-            Request::BatchCopy { .. } | Request::Usage { .. } => false,
+            Request::BatchCopy { .. } | Request::BatchCompare(_) | Request::Usage { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }
@@ -311,6 +313,22 @@ pub struct BatchReading {
     pub content: bool,
     /// Extended attributes too.
     pub xattrs: bool,
+}
+
+/// What two trees are compared by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchComparing {
+    /// `st_ino` of the file or directory as it was.
+    pub before: u64,
+    /// That of what it is compared with.
+    pub after: u64,
+    /// Windows of the memory.
+    pub windows: u32,
+    /// Bytes of each.
+    pub window_bytes: u32,
+    /// Only kinds, content, link targets and device numbers count.
+    pub content_only: bool,
 }
 
 /// What who asked says further on, while a batch is under way.
@@ -400,7 +418,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{Anew, Answer, Name, REQUEST_BYTES_MAX, Request, read_line, write_line};
+    use super::{Anew, Answer, BatchComparing, Name, REQUEST_BYTES_MAX, Request, read_line, write_line};
     use crate::failure::Failure;
 
     fn request(bytes: &[u8]) -> Result<Option<Request>, ErrorKind> {
@@ -436,6 +454,13 @@ mod tests {
                 anew: Some(Anew { uid: 1, gid: 2, umask: 0o22 }),
             },
             Request::BatchRemove { parent: u64::MAX, name: Name::new(b"\xff\0") },
+            Request::BatchCompare(BatchComparing {
+                before: 1,
+                after: 1 << 63,
+                windows: 4,
+                window_bytes: 1 << 24,
+                content_only: true,
+            }),
         ] {
             let mut line = Vec::new();
             write_line(&mut line, &message).expect("memory");

@@ -325,6 +325,7 @@ impl Handler for Control {
             }
             Request::BatchRemove { parent, name } => self.batch_remove(parent, &name),
             Request::BatchRead(how) => self.batch_read(&how, brought),
+            Request::BatchCompare(how) => self.batch_compare(&how, brought),
             Request::BatchWrite(how) => self.batch_write(&how, brought),
             Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
             Request::Gc { dry_run, thorough, share } => self.collect((dry_run, thorough), share, progress),

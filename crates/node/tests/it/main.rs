@@ -4,6 +4,7 @@
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
 //! - `clones`: a tree twice, under programs and over restarts and crashes.
 //! - `copy`: `hydrafs cp` from folder to folder.
+//! - `diff`: in what two trees differ, as `hydrafs diff` says it.
 //! - `disks`: disks come, go and fail under a mount.
 //! - `handover`: restarts in the middle of which somebody dies, or is told to end.
 //! - `hung`: a disk that does not answer, and who need not wait for it.
@@ -24,6 +25,7 @@ mod batch;
 mod cli;
 mod clones;
 mod copy;
+mod diff;
 mod disks;
 mod handover;
 mod hung;

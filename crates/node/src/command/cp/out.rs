@@ -104,6 +104,8 @@ impl<'a> Out<'a> {
                         self.progress.note(&below(&self.from, &path), Err(why));
                         continue;
                     }
+                    // Of comparisons.
+                    Record::Change(_) => continue,
                 };
                 steps[thread(number)].push(step);
             }

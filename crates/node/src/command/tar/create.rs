@@ -94,7 +94,7 @@ impl<W: Write> Creation<W> {
                         self.file(name, &entry, size, &mut stream)?;
                     }
                 }
-                Record::Piece { .. } => {}
+                Record::Piece { .. } | Record::Change(_) => {}
                 Record::End { number, why, .. } => {
                     if let Some(entry) = files.remove(&number) {
                         self.outcome.fail(below(path, &entry.path), why);

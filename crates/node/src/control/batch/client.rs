@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::memory::{Filling, Memory};
 use super::wire::{Entry, PIECE_HEAD_BYTES, Record, Records, piece_head};
 use crate::control::client::{Daemon, Talk};
-use crate::control::wire::{Answer, BatchReading, BatchWriting, Emptied, Filled, Request, Turn};
+use crate::control::wire::{Answer, BatchComparing, BatchReading, BatchWriting, Emptied, Filled, Request, Turn};
 use crate::failure::Failure;
 
 /// Windows of a batch: one or two are filled while the daemon has the others.
@@ -37,6 +37,17 @@ pub struct Reading {
     pub content: bool,
     /// Extended attributes too.
     pub xattrs: bool,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparing {
+    /// `st_ino` of the file or directory as it was. Somebody has both open, so that the daemon knows the numbers.
+    pub before: u64,
+    /// That of what it is compared with.
+    pub after: u64,
+    /// Only kinds, content, link targets and device numbers count.
+    pub content_only: bool,
 }
 
 /// Why an entry was not written, by its number.
@@ -185,7 +196,7 @@ fn unwritable(error: std::io::Error) -> Failure {
     Failure::new("cannot write to the shared memory", error)
 }
 
-/// Reads a file, or a directory with everything below it.
+/// Reads a file, or a directory with everything below it, or what differs between two.
 pub struct BatchReader {
     talk: Talk,
     memory: Memory,
@@ -195,12 +206,25 @@ pub struct BatchReader {
 impl BatchReader {
     /// Begins.
     pub fn begin(daemon: Daemon, how: &Reading) -> Result<BatchReader, Failure> {
+        let Reading { root, content, xattrs } = *how;
+        BatchReader::ask(daemon, &|(windows, window_bytes)| {
+            Request::BatchRead(BatchReading { root, windows, window_bytes, content, xattrs })
+        })
+    }
+
+    /// Begins to read what differs: records that are changes, or lost.
+    pub fn compare(daemon: Daemon, how: &Comparing) -> Result<BatchReader, Failure> {
+        let Comparing { before, after, content_only } = *how;
+        BatchReader::ask(daemon, &|(windows, window_bytes)| {
+            Request::BatchCompare(BatchComparing { before, after, windows, window_bytes, content_only })
+        })
+    }
+
+    fn ask(daemon: Daemon, request: &dyn Fn((u32, u32)) -> Request) -> Result<BatchReader, Failure> {
         let cannot = |error: std::io::Error| Failure::new("cannot share memory with the daemon", error);
         let memory = Memory::make(WINDOWS, WINDOW_BYTES).map_err(cannot)?;
-        let Reading { root, content, xattrs } = *how;
-        let (windows, window_bytes) = (memory.windows(), memory.window_bytes());
-        let how = BatchReading { root, windows, window_bytes, content, xattrs };
-        let mut talk = daemon.begin(&Request::BatchRead(how), Some(memory.share().map_err(cannot)?))?;
+        let request = request((memory.windows(), memory.window_bytes()));
+        let mut talk = daemon.begin(&request, Some(memory.share().map_err(cannot)?))?;
         match talk.hear()? {
             Answer::Ready { .. } => Ok(BatchReader { talk, memory, done: None }),
             Answer::Failed(failure) => Err(failure),
@@ -210,6 +234,11 @@ impl BatchReader {
 
     /// The records of the next window; `None`: that was all.
     pub fn next_window(&mut self) -> Result<Option<Records>, Failure> {
+        self.next_window_telling(&mut |_| {})
+    }
+
+    /// The same; `progress` hears what goes on meanwhile.
+    pub fn next_window_telling(&mut self, progress: &mut dyn FnMut(&str)) -> Result<Option<Records>, Failure> {
         loop {
             match self.talk.hear()? {
                 Answer::Filled(Filled { window, bytes }) => {
@@ -218,7 +247,7 @@ impl BatchReader {
                     self.talk.say(&Turn::Given { window })?;
                     return Ok(Some(Records::new(read)));
                 }
-                Answer::Progress(_) => {}
+                Answer::Progress(text) => progress(&text),
                 Answer::Done(value) => {
                     self.done = Some(value);
                     return Ok(None);

@@ -14,7 +14,7 @@ use base::codec::{DecodeError, Reader, Writer};
 use base::limits::{LINK_TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use base::time::Timestamp;
 use bytes::Bytes;
-use file::Kind;
+use file::{Aspect, Kind};
 
 /// Longest path of an entry: some deeper than a path that the kernel takes.
 pub const PATH_BYTES_MAX: usize = 16 * 1024;
@@ -32,6 +32,7 @@ const PIECE: u8 = 2;
 const END: u8 = 3;
 const LOST: u8 = 4;
 const BEGIN: u8 = 5;
+const CHANGE: u8 = 6;
 
 const NOTHING: u8 = 1;
 const TARGET: u8 = 2;
@@ -84,6 +85,36 @@ pub enum Leads {
     Link(Vec<u8>),
 }
 
+/// What differs between two trees that are compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Where, from the trees' directories on.
+    pub path: Vec<u8>,
+    /// As it was; none: it was not there.
+    pub before: Option<State>,
+    /// As it is.
+    pub after: Option<State>,
+    /// In what it differs, in order; nothing where it is only in one of the trees.
+    pub what: Vec<Aspect>,
+}
+
+/// What a file of one of them is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Its kind.
+    pub kind: Kind,
+    /// Permission, set-id and sticky bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// `st_ino`.
+    pub inode: u64,
+}
+
 /// What lies in a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -115,6 +146,8 @@ pub enum Record {
         /// Why it is not whole; empty: it is.
         why: String,
     },
+    /// What differs between two trees.
+    Change(Box<Change>),
     /// What cannot even be described.
     Lost {
         /// Where.
@@ -147,6 +180,10 @@ impl Record {
                 writer.u64(*number).u64(*size);
                 put_long(&mut writer, short(why));
                 headed(END, writer)
+            }
+            Record::Change(change) => {
+                change.encode(&mut writer);
+                headed(CHANGE, writer)
             }
             Record::Lost { path, why } => {
                 put_long(&mut writer, path);
@@ -278,6 +315,45 @@ impl Entry {
     }
 }
 
+impl Change {
+    fn encode(&self, writer: &mut Writer) {
+        let bits = self.what.iter().fold(0, |bits, aspect| bits | 1 << *aspect as u8);
+        let sides = [&self.before, &self.after];
+        writer.u8(u8::from(self.before.is_some()) | u8::from(self.after.is_some()) << 1).u8(bits).u16(0);
+        for State { kind, mode, uid, gid, size, inode } in sides.into_iter().flatten() {
+            writer.u8(*kind as u8).put(&[0; 3]).u32(*mode).u32(*uid).u32(*gid).u64(*size).u64(*inode);
+        }
+        put_long(writer, &self.path);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Change, DecodeError> {
+        let sides = reader.u8("sides of a change")?;
+        let bits = reader.u8("what has changed")?;
+        reader.zeroes("padding of a change", 2)?;
+        if !(1..=3).contains(&sides) || (bits != 0) != (sides == 3) {
+            return Err(reader.refuse("sides of a change"));
+        }
+        let what = Aspect::ALL.into_iter().filter(|aspect| bits & 1 << *aspect as u8 != 0).collect();
+        let mut state = |side: u8| if sides & side == 0 { Ok(None) } else { State::decode(reader).map(Some) };
+        let (before, after) = (state(1)?, state(2)?);
+        let path = reader.long_bytes("path", PATH_BYTES_MAX)?.to_vec();
+        Ok(Change { path, before, after, what })
+    }
+}
+
+impl State {
+    fn decode(reader: &mut Reader<'_>) -> Result<State, DecodeError> {
+        let kind = reader.u8("kind of file")?;
+        let kind = Kind::from_number(kind).ok_or_else(|| reader.refuse("kind of file"))?;
+        reader.zeroes("padding of a file", 3)?;
+        let (mode, uid, gid) = (reader.u32("mode")?, reader.u32("owner")?, reader.u32("group")?);
+        if mode & !file::MODE_MASK != 0 {
+            return Err(reader.refuse("mode"));
+        }
+        Ok(State { kind, mode, uid, gid, size: reader.u64("size")?, inode: reader.u64("inode number")? })
+    }
+}
+
 /// The records of what was filled of a window. The first that is none is the last that is told.
 pub struct Records {
     bytes: Bytes,
@@ -313,6 +389,7 @@ impl Records {
                 let why = text(body.long_bytes("reason", WHY_BYTES_MAX)?).ok_or_else(|| body.refuse("reason"))?;
                 Record::End { number, size, why }
             }
+            CHANGE => Record::Change(Box::new(Change::decode(&mut body)?)),
             LOST => {
                 let path = body.long_bytes("path", PATH_BYTES_MAX)?.to_vec();
                 let why = text(body.long_bytes("reason", WHY_BYTES_MAX)?).ok_or_else(|| body.refuse("reason"))?;
@@ -345,9 +422,9 @@ impl Iterator for Records {
 pub(crate) mod tests {
     use base::time::Timestamp;
     use bytes::Bytes;
-    use file::Kind;
+    use file::{Aspect, Kind};
 
-    use super::{Entry, Leads, Record, Records};
+    use super::{Change, Entry, Leads, Record, Records, State};
 
     /// One of each.
     pub(crate) fn samples() -> Vec<Record> {
@@ -365,6 +442,11 @@ pub(crate) mod tests {
         };
         let link = Entry { leads: Leads::Link(b"sub".to_vec()), ..Entry::new(b"again".to_vec(), Kind::Regular) };
         let target = Leads::Target(b"../x".to_vec());
+        let state = State { kind: Kind::Regular, mode: 0o644, uid: 1, gid: u32::MAX, size: 5, inode: u64::MAX };
+        let (path, all) = (b"a/\xff".to_vec(), Aspect::ALL.to_vec());
+        let removed = Change { path: path.clone(), before: Some(state), after: None, what: Vec::new() };
+        let added = Change { before: None, after: Some(state), ..removed.clone() };
+        let changed = Change { path, before: Some(state), after: Some(state), what: all };
         vec![
             Record::Entry(Box::new(Entry::new(Vec::new(), Kind::Directory))),
             Record::Entry(Box::new(file)),
@@ -374,6 +456,9 @@ pub(crate) mod tests {
             Record::Entry(Box::new(Entry { leads: target, ..Entry::new(b"s".to_vec(), Kind::Symlink) })),
             Record::Entry(Box::new(link)),
             Record::Lost { path: b"lost".to_vec(), why: "it is damaged".to_owned() },
+            Record::Change(Box::new(removed)),
+            Record::Change(Box::new(added)),
+            Record::Change(Box::new(changed)),
         ]
     }
 

@@ -4,6 +4,9 @@
 
 mod copy;
 mod read;
+
+mod compare;
+
 mod remove;
 mod write;
 

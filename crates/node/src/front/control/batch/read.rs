@@ -250,7 +250,7 @@ impl BatchSink for Sink<'_, '_, '_> {
 }
 
 /// Fills windows.
-struct Filler<'a, 'b> {
+pub(super) struct Filler<'a, 'b> {
     control: &'a Control,
     memory: Memory,
     line: &'a mut Line<'b>,
@@ -265,7 +265,11 @@ struct Filler<'a, 'b> {
 }
 
 impl<'a, 'b> Filler<'a, 'b> {
-    fn begin(control: &'a Control, memory: Memory, line: &'a mut Line<'b>) -> Result<Filler<'a, 'b>, Failure> {
+    pub(super) fn begin(
+        control: &'a Control,
+        memory: Memory,
+        line: &'a mut Line<'b>,
+    ) -> Result<Filler<'a, 'b>, Failure> {
         let window_bytes = memory.window_bytes();
         line.say(&Answer::Ready { window_bytes }).map_err(|error| lost(WHAT, &error))?;
         let (free, away) = ((0..memory.windows()).collect(), vec![false; memory.windows() as usize]);
@@ -287,7 +291,7 @@ impl<'a, 'b> Filler<'a, 'b> {
     }
 
     /// Appends what fits a window.
-    fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.room(bytes.len())?;
         let filling = self.filling.as_mut().expect("there is room in it");
         let put = filling.put(&self.memory, bytes);
@@ -315,12 +319,19 @@ impl<'a, 'b> Filler<'a, 'b> {
         Ok(size - self.filling.as_ref().map_or(0, Filling::bytes) as usize)
     }
 
-    fn hand_over(&mut self) -> Result<(), Failure> {
+    pub(super) fn hand_over(&mut self) -> Result<(), Failure> {
         let Some(filling) = self.filling.take() else { return Ok(()) };
         let ended = filling.end(&self.memory);
         let (window, bytes) = self.noted(ended.map_err(|error| Failure::new(WHAT, error)))?;
         self.away[window as usize] = true;
         let said = self.line.say(&Answer::Filled(Filled { window, bytes }));
+        self.noted(said.map_err(|error| lost(WHAT, &error)))
+    }
+
+    /// Hands over what there is, and says what goes on.
+    pub(super) fn remark(&mut self, text: String) -> Result<(), Failure> {
+        self.hand_over()?;
+        let said = self.line.say(&Answer::Progress(text));
         self.noted(said.map_err(|error| lost(WHAT, &error)))
     }
 
@@ -348,7 +359,7 @@ impl<'a, 'b> Filler<'a, 'b> {
     }
 
     /// Waits until the client has read everything; gives the bytes of content, and how many files are not whole.
-    fn finish(mut self) -> Result<(u64, u64), Failure> {
+    pub(super) fn finish(mut self) -> Result<(u64, u64), Failure> {
         self.hand_over()?;
         while self.away.contains(&true) {
             self.wait()?;
