@@ -213,7 +213,7 @@ impl FileSystem {
     }
 
     /// Gives what nobody needs any more back to the disks, if that may be anything.
-    async fn make_room(&self) -> Result<bool, FileError> {
+    pub(crate) async fn make_room(&self) -> Result<bool, FileError> {
         // What fails there is told by who removes; there may be room for all that.
         let _ = self.finish_removals().await;
         self.commit().await?;

@@ -109,7 +109,7 @@ impl FileSystem {
         let bytes = entries.iter().map(BatchEntry::content_bytes).sum();
         let count = entries.len() as u64;
         let room = self.admit_unit((bytes, count), (budget.taken_of_frame(), count)).await?;
-        let looked = self.store_unit(parent, &entries, how).await?;
+        let looked = self.store_with_room(parent, &entries, how).await?;
         Ok(BatchUnit { parent, entries, how: *how, bytes, looked, began, _room: room })
     }
 
@@ -127,12 +127,29 @@ impl FileSystem {
             }
             match self.write_unit(parent, &entries, looked, &how).await? {
                 ControlFlow::Break(report) => break report,
-                ControlFlow::Continue(_) => looked = self.store_unit(parent, &entries, &how).await?,
+                ControlFlow::Continue(_) => looked = self.store_with_room(parent, &entries, &how).await?,
             }
         };
         self.counters.batch_bytes.add(bytes);
         self.counters.batch_write.record_time(self.platform.clock.elapsed().saturating_sub(began));
         Ok(report)
+    }
+
+    /// Step 1, and once more if the disks are full of what nobody needs.
+    async fn store_with_room(
+        &self,
+        parent: FileId,
+        unit: &[BatchEntry],
+        how: &BatchWrite,
+    ) -> Result<Looked, FileError> {
+        let mut looked = self.store_unit(parent, unit, how).await;
+        // Who asks for room next asks this.
+        self.measure_space();
+        if matches!(looked, Err(FileError::NoSpace)) && Box::pin(self.make_room()).await? {
+            looked = self.store_unit(parent, unit, how).await;
+            self.measure_space();
+        }
+        looked
     }
 
     /// Step 1.

@@ -370,6 +370,24 @@ fn a_full_disk_refuses_a_unit_whole_and_room_comes_back() {
     machine.check(&system);
 }
 
+/// Many times what the disk holds, each removed before the next, by nothing but batches: what they take is seen, and comes back.
+#[test]
+fn what_batches_leave_behind_makes_room_for_batches() {
+    let machine = Machine::with(44, 128 << 20, Options::default());
+    let system = machine.open();
+    machine.run(async {
+        for round in 0..60 {
+            let name = format!("r{round}");
+            let content = pattern(8 << 20, 1000 + round);
+            let unit = vec![directory(&name), file(&format!("{name}/f"), &content)];
+            expect_all(&write(&system, FileId::ROOT, unit, PRESERVE).await);
+            assert!(read_all(&system, find(&system, &format!("{name}/f")).await.unwrap()).await == content, "{round}");
+            system.batch_remove(FileId::ROOT, name.as_bytes()).await.unwrap();
+        }
+    });
+    machine.check(&system);
+}
+
 #[test]
 fn a_budget_says_what_fits_a_frame() {
     let machine = Machine::new(45);
