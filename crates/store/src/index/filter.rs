@@ -15,7 +15,7 @@ use base::id::ChunkAddress;
 
 /// Words of a block: 64 bytes.
 const WORDS: usize = 8;
-/// Bits of a chunk at first, which it has twice the room for: of those that are new one in two hundred is looked for in vain.
+/// Bits of a chunk at first; when there are twice as many, half of it. Of those that are new at most one in a hundred is looked for in vain then (tested).
 const BITS: u64 = 32;
 /// With fewer it says too seldom that something is new.
 const BITS_MIN: u64 = 8;
