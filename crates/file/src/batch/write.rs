@@ -123,7 +123,7 @@ impl FileSystem {
         let report = loop {
             if looked.has_chunks() {
                 // What came of it nobody needs otherwise.
-                self.store.settle().await.inspect_err(|_| self.note_dropped(bytes))?;
+                self.settle_with_room().await.inspect_err(|_| self.note_dropped(bytes))?;
             }
             match self.write_unit(parent, &entries, looked, &how).await? {
                 ControlFlow::Break(report) => break report,
@@ -133,6 +133,14 @@ impl FileSystem {
         self.counters.batch_bytes.add(bytes);
         self.counters.batch_write.record_time(self.platform.clock.elapsed().saturating_sub(began));
         Ok(report)
+    }
+
+    /// Makes what was stored durable, and tries once more if the disks are full of what nobody needs.
+    async fn settle_with_room(&self) -> Result<(), FileError> {
+        match self.store.settle().await.map_err(FileError::from) {
+            Err(FileError::NoSpace) if Box::pin(self.make_room()).await? => Ok(self.store.settle().await?),
+            settled => settled,
+        }
     }
 
     /// Step 1, and once more if the disks are full of what nobody needs.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::id::FileId;
 use base::time::Timestamp;
 
+use super::batch_read::data_chunk_place;
 use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
 use crate::{
@@ -205,4 +206,41 @@ fn a_copy_is_made_anew() {
     system = machine.power_cycle(system);
     machine.run(expect(&system));
     machine.check(&system);
+}
+
+/// A chunk of one file is lost, and that is known: the others are copied, and its name is told.
+#[test]
+fn what_is_lost_of_a_tree_is_told_and_the_rest_is_copied() {
+    let machine = Machine::with(74, 1 << 30, Options { access_times: false, ..Options::default() });
+    let mut system = machine.open();
+    let bad = machine.run(async {
+        let top = create(&system, FileId::ROOT, "s", Kind::Directory).await.file;
+        for number in 0..20 {
+            let file = create(&system, top, &format!("f{number}"), Kind::Regular).await.file;
+            system.write(file, 0, &pattern(20_000, number), false).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        find(&system, "s/f7").await.unwrap()
+    });
+    let (path, at) = data_chunk_place(&machine, &system, bad);
+    machine.run(system.close()).unwrap();
+    drop(system);
+    // Behind the hashes of its groups, which could be mended.
+    machine.disk.flip_bit(&path, at + 2000, 2);
+    machine.world.restart();
+    system = machine.open();
+    machine.run(async {
+        assert!(system.read(bad, 0, &mut [0; 100]).await.is_err_and(|error| error.is_loss()));
+        let from = find(&system, "s").await.unwrap();
+        let report = system.batch_copy(from, FileId::ROOT, b"t", &AS_IT_IS).await.unwrap();
+        assert_eq!(report.files, 20, "the directory and all but one");
+        let [(path, error)] = &report.failed[..] else { panic!("{:?}", report.failed) };
+        assert!(path == b"t/f7" && error.is_loss(), "{error}");
+        assert!(matches!(find(&system, "t/f7").await, Err(FileError::NoEntry)));
+        for number in (0..20).filter(|number| *number != 7) {
+            let copy = find(&system, &format!("t/f{number}")).await.unwrap();
+            assert!(read_all(&system, copy).await == pattern(20_000, number));
+        }
+    });
 }

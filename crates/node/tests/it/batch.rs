@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, Tmpfs, hydrafs, succeed};
+use crate::support::{Folder, Mounted, Tmpfs, hydrafs, noise, succeed};
 
 fn cp(arguments: &[&dyn AsRef<OsStr>]) -> std::process::Output {
     let arguments: Vec<&OsStr> = [OsStr::new("cp")].into_iter().chain(arguments.iter().map(|a| a.as_ref())).collect();
@@ -268,15 +268,8 @@ fn a_full_disk_in_the_middle_leaves_whole_files_or_nothing() {
     };
     let (node, point, from) = (folder.join("n"), folder.make("m"), folder.make("from"));
     succeed(&[OsStr::new("init"), node.as_os_str(), OsStr::new("--disk"), disk.0.as_os_str()]);
-    let mut random = 1_u64;
     for number in 0..900 {
-        // Of no use to who compresses or looks for duplicates.
-        let mut content = Vec::with_capacity(256 << 10);
-        while content.len() < 256 << 10 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            content.extend_from_slice(&(random ^ random >> 29).to_le_bytes());
-        }
-        fs::write(from.join(format!("f{number}")), content).expect("room");
+        fs::write(from.join(format!("f{number}")), noise(number, 256 << 10)).expect("room");
     }
     let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
     let output = cp(&[&"-a", &"--atomic", &"--json", &from, &point.join("to")]);

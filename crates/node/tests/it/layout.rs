@@ -9,13 +9,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::batch::expect_whole;
-use crate::support::{Folder, Mounted, hydrafs, run, succeed};
+use crate::support::{Folder, Mounted, hydrafs, noise, os, refusal, run, succeed};
 
 const FILES: usize = 60;
-
-fn os(text: &str) -> &OsStr {
-    OsStr::new(text)
-}
 
 fn json(arguments: &[&OsStr]) -> Value {
     serde_json::from_str(&succeed(arguments)).expect("JSON")
@@ -23,26 +19,6 @@ fn json(arguments: &[&OsStr]) -> Value {
 
 fn number(answer: &Value, name: &str) -> u64 {
     answer.pointer(name).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {name} in {answer}"))
-}
-
-#[track_caller]
-fn refusal(arguments: &[&OsStr]) -> String {
-    let output = hydrafs(arguments);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    said
-}
-
-/// Bytes that no compressor shrinks.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..length).map(|_| next()).collect()
 }
 
 fn content(number: usize) -> Vec<u8> {

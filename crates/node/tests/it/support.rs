@@ -154,6 +154,32 @@ pub(crate) fn content(folder: &Path) -> BTreeMap<PathBuf, (u32, u64, Vec<u8>)> {
     found
 }
 
+/// An argument.
+pub(crate) fn os(text: &str) -> &OsStr {
+    OsStr::new(text)
+}
+
+/// Runs hydrafs, which must fail; gives what it says.
+#[track_caller]
+pub(crate) fn refusal(arguments: &[&OsStr]) -> String {
+    let output = hydrafs(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+/// Bytes that no compressor shrinks.
+pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
 /// A tmpfs, to have disks that are small or cannot be written. `None` where we may not mount.
 pub(crate) struct Tmpfs(pub(crate) PathBuf);
 

@@ -9,11 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Folder, Mounted, hydrafs, run, spawn, succeed};
-
-fn os(text: &str) -> &OsStr {
-    OsStr::new(text)
-}
+use crate::support::{Folder, Mounted, hydrafs, os, run, spawn, succeed};
 
 /// Two nodes of one dedup domain.
 fn nodes(folder: &Folder) -> [PathBuf; 2] {

@@ -11,20 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::batch::{expect_whole, many};
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, hydrafs, run, spawn, succeed};
-
-/// Runs hydrafs, which must fail; gives what it says.
-#[track_caller]
-fn refusal(arguments: &[&OsStr]) -> String {
-    let output = hydrafs(arguments);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    said
-}
-
-fn os(text: &str) -> &OsStr {
-    OsStr::new(text)
-}
+use crate::support::{Folder, Mounted, hydrafs, os, refusal, run, spawn, succeed};
 
 /// Every path below a folder, and the folder.
 fn paths(top: &Path) -> BTreeSet<PathBuf> {
