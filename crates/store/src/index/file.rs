@@ -311,7 +311,7 @@ impl IndexFile {
         let Some(file) = self.file.lock().clone() else { return };
         let worth = lookups.saturating_mul(gap_bytes).min(EXPECTED_BYTES_MAX);
         let Some(length) = file.length().ok().filter(|length| *length <= worth) else { return };
-        let mut buffer = vec![0; READ_BYTES as usize];
+        let mut buffer = vec![0; READ_BYTES.min(length) as usize];
         for offset in (0..length).step_by(READ_BYTES as usize) {
             // What cannot be read is told to who wants it.
             if file.raw().read_at(offset, &mut buffer).is_err() {
