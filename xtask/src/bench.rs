@@ -251,7 +251,8 @@ const fn beside_ext4(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -
 }
 
 const fn beside_backups(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
-    Workload { name, sides: &[Side::Hydrafs, Side::Restic, Side::Borg], limit: None, is_once: false, work }
+    let sides = &[Side::Hydrafs, Side::HydrafsOneByOne, Side::Restic, Side::Borg];
+    Workload { name, sides, limit: None, is_once: false, work }
 }
 
 const fn alone(name: &'static str, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {

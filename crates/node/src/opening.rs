@@ -123,7 +123,7 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     options.store.put_bytes_max = GROUPS_AT_A_TIME * (options.group_bytes + file::CUT_BYTES_MAX) as u64;
     options.store.ahead_bytes_max = count(shared / 24, 1).min(8 << 20) as u32;
     options.store.index_cache_bytes = shared / 12;
-    options.store.run_bytes = count(shared / 48 / disk_count.max(1) as u64, 1).clamp(64 << 10, 1 << 20);
+    options.store.run_bytes = count(shared / 48 / disk_count.max(1) as u64, 1).clamp(64 << 10, 1280 << 10);
     // Each disk has two packs in hand, and as much may wait for the index file.
     let packs = 2 * disk_count.max(1) as u64 + 1;
     options.store.pack_chunks_max = count(shared / 12, PENDING_CHUNK_BYTES * packs).clamp(1024, 64 << 10);

@@ -11,6 +11,8 @@ pub mod task;
 
 pub mod pools;
 
+pub mod memory;
+
 pub mod disk;
 
 pub mod real;

@@ -75,7 +75,7 @@ struct Buffer {
 /// Room in a new buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 /// A larger buffer is not kept.
-const SPARE_BYTES_MAX: usize = 1 << 20;
+const SPARE_BYTES_MAX: usize = 2 << 20;
 
 /// A segment that holds frames which some superblock may still need.
 #[derive(Clone, Copy, Debug)]

@@ -24,7 +24,7 @@ pub struct Options {
     pub pack_bytes: u64,
     /// A pack is also sealed when it has so many chunks: of those that the index file does not have yet memory holds about 160 bytes each.
     pub pack_chunks_max: usize,
-    /// Bytes of a pack that are written at once. At most 1 MiB: large enough to stream to a rotating disk; each disk has up to five times
+    /// Bytes of a pack that are written at once. At most 1280 KiB: large enough to stream to a rotating disk; each disk has up to five times
     /// as much in memory.
     pub run_bytes: usize,
     /// Size of a journal segment. At least 4 MiB, for the largest frame must fit; at most 1 GiB, which is what an open reads.
@@ -73,7 +73,7 @@ impl Default for Options {
             index_cache_bytes: 64 << 20,
             pack_bytes: 64 << 20,
             pack_chunks_max: 64 << 10,
-            run_bytes: 1 << 20,
+            run_bytes: 1280 << 10,
             segment_bytes: 16 << 20,
             copies: 1,
             fragments: None,

@@ -54,14 +54,15 @@ use crate::level::{Level, Resilience};
 use crate::pool::{Part, Pool};
 
 use fragments::{Fragments, PackFile};
-use open::Writer;
+use open::{Pages, Writer};
 pub(crate) use open::{Member, OpenPack};
 
 /// Appended bytes after which the next lane takes its turn: what arrives together lies together, whatever memory there is, and a disk that
 /// is lost costs few files.
 const TURN_BYTES: usize = 1 << 20;
-/// Least and most buffered bytes that are written at once.
-const RUN_BYTES: RangeInclusive<usize> = 64 << 10..=1 << 20;
+/// Least and most buffered bytes that are written at once. Linux makes no longer requests than these, unless somebody tells it to
+/// (BLK_DEF_MAX_SECTORS_CAP); and with what is kept before and behind it a run fits a large page of memory.
+const RUN_BYTES: RangeInclusive<usize> = 64 << 10..=1280 << 10;
 /// Sealed packs that wait for the index file at most, beside what their chunks say ([`Packs::is_much_waiting`]).
 const SEALED_WAITING_MAX: usize = 16;
 /// Open files of sealed packs that are kept for reading, on all disks together, and on one. The process may have 20,000 (measured).
@@ -452,8 +453,9 @@ impl Packs {
             self.appended.fetch_add(1, Ordering::SeqCst);
             self.index.insert_recent(address, Place::of(writer.pack.number, &entry));
             self.doubted.lock().remove(&address);
-            if writer.pack.buffered_bytes() >= self.run_bytes {
-                self.flush(writer).await;
+            if writer.pack.buffered_bytes() >= self.run_bytes as u64 {
+                let pages = writer.pages();
+                self.flush(writer, Some(pages)).await;
             }
             lane.turn_bytes += chunk.header.stored as usize;
             if lane.turn_bytes >= TURN_BYTES {
@@ -576,9 +578,9 @@ impl Packs {
         Ok(Writer::new(pack))
     }
 
-    /// Writes the buffer; on failure the writer is stuck and keeps what it has.
-    async fn flush(&self, writer: &mut Writer) {
-        match writer.pack.flush(&self.counters).await {
+    /// Writes the buffer, or the whole pages of it; on failure the writer is stuck and keeps what it has.
+    async fn flush(&self, writer: &mut Writer, pages: Option<Pages>) {
+        match writer.pack.flush(pages, &self.counters).await {
             Ok(count) => {
                 for disk in writer.pack.disks().iter() {
                     self.pool.disks[disk].settle_promise(count);
@@ -604,7 +606,7 @@ impl Packs {
         let pack = writer.pack.clone();
         // Each time round but the last it leaves a disk that failed.
         loop {
-            self.flush(writer).await;
+            self.flush(writer, None).await;
             if !writer.is_stuck
                 && let Err((disk, error)) = pack.sync(&self.counters).await
             {

@@ -4,51 +4,60 @@
 //! Not here: when it is written.
 
 use platform::disk::RUN_ALIGN;
+use platform::memory::Memory;
 
 #[derive(Default)]
 pub(crate) struct Run {
-    bytes: Vec<u8>,
+    memory: Memory,
+    /// Where the content begins, and where it ends.
     skipped: usize,
+    end: usize,
 }
 
 impl Run {
     /// An empty one in the memory of this one, for what begins at `offset`, with room for `room` bytes before it has to move.
     pub(crate) fn begin(mut self, offset: u64, room: usize) -> Run {
-        self.bytes.clear();
-        self.bytes.reserve(room + RUN_ALIGN);
+        if self.memory.len() < room + RUN_ALIGN {
+            self.memory = Memory::zeroed(room + RUN_ALIGN);
+        }
         let within_page = usize::try_from(offset % RUN_ALIGN as u64).expect("below a page");
-        self.skipped = (self.bytes.as_ptr().align_offset(RUN_ALIGN) + within_page) % RUN_ALIGN;
-        self.bytes.resize(self.skipped, 0);
+        self.skipped = (self.memory.as_ptr().align_offset(RUN_ALIGN) + within_page) % RUN_ALIGN;
+        self.end = self.skipped;
         self
     }
 
     pub(crate) fn content(&self) -> &[u8] {
-        &self.bytes[self.skipped..]
+        &self.memory[self.skipped..self.end]
     }
 
     pub(crate) fn content_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.skipped..]
+        &mut self.memory[self.skipped..self.end]
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.skipped
+        self.end - self.skipped
     }
 
     /// Bytes of memory that it keeps.
     pub(crate) fn capacity(&self) -> usize {
-        self.bytes.capacity()
+        self.memory.len()
     }
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        if self.bytes.len() + bytes.len() > self.bytes.capacity() {
-            // A vector that grows by itself may come to lie otherwise.
-            let within_page = (self.bytes.as_ptr().addr() + self.skipped) % RUN_ALIGN;
+        if self.end + bytes.len() > self.memory.len() {
+            // The bigger memory lies relative to a page as this one does.
+            let within_page = (self.memory.as_ptr().addr() + self.skipped) % RUN_ALIGN;
             let room = (self.len() + bytes.len()).max(2 * self.len());
             let mut bigger = Run::default().begin(within_page as u64, room);
-            bigger.bytes.extend_from_slice(self.content());
+            bigger.append(self.content());
             *self = bigger;
         }
-        self.bytes.extend_from_slice(bytes);
+        self.append(bytes);
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.memory[self.end..][..bytes.len()].copy_from_slice(bytes);
+        self.end += bytes.len();
     }
 
     /// Appends zeroes until its length is a multiple of `align`.

@@ -1,7 +1,8 @@
 //! What is stored of two things that are much alike, and how long that takes: beside restic and borg, which dedup and compress too.
 //!
 //! All do the same work: take the first, take the second, have everything on the disk. Each compresses as it does by default. restic
-//! encrypts, and cannot do without; borg is told not to.
+//! encrypts, and cannot do without; borg is told not to. Like these two `hydrafs cp -a` reads what it takes and stores it; "one by one" is
+//! cp(1) through the mount, where each file costs the calls of the kernel.
 //!
 //! Not here: reading it back.
 
@@ -164,7 +165,7 @@ fn ingest(run: &mut Run<'_>, lines: &Lines, pair: &Pair) -> Result<()> {
         run.sync()?;
         run.record(line, started.elapsed().as_secs_f64());
     }
-    let (stored, taken) = if run.side == Side::Hydrafs {
+    let (stored, taken) = if run.side.is_ours() {
         // Ended cleanly, so that the trees are stored too, and not only in the journal.
         run.sides.volume().unmount()?;
         run.sides.volume().mount()?;
@@ -183,7 +184,7 @@ fn ingest(run: &mut Run<'_>, lines: &Lines, pair: &Pair) -> Result<()> {
 /// restic and borg keep their caches where they are removed with the run.
 fn backup(name: &str, dir: &Path) -> Program {
     let program = Program::new(name).env("RESTIC_PASSWORD", "bench").env("RESTIC_CACHE_DIR", dir.join("cache"));
-    program.env("BORG_BASE_DIR", dir.join("home")).limit(Duration::from_secs(3600))
+    program.env("BORG_BASE_DIR", dir.join("home"))
 }
 
 pub(super) fn prepare(run: &Run<'_>, repository: &Path) -> Result<()> {
@@ -198,11 +199,12 @@ pub(super) fn take(run: &Run<'_>, repository: &Path, path: &Path, name: &str) ->
     let program = match run.side {
         Side::Restic => backup("restic", &run.dir).args(["backup", "--quiet", "--repo"]).arg(repository).arg(path),
         Side::Borg => backup("borg", &run.dir).arg("create").arg(format!("{}::{name}", repository.display())).arg(path),
-        _ => {
-            Program::new("cp").args(["-a", "--"]).arg(path).arg(repository.join(name)).limit(Duration::from_secs(3600))
+        Side::Hydrafs => {
+            Program::new(run.sides.binary()).args(["cp", "-a", "--quiet"]).arg(path).arg(repository.join(name))
         }
+        _ => Program::new("cp").args(["-a", "--"]).arg(path).arg(repository.join(name)),
     };
-    program.output().map(drop)
+    program.limit(Duration::from_secs(3600)).output().map(drop)
 }
 
 /// Reads all content of a file or tree, so that it is cached on each side's turn.

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, Tmpfs, hydrafs, noise, succeed};
+use crate::support::{Folder, Mounted, Tmpfs, hydrafs, noise, run, succeed};
 
-fn cp(arguments: &[&dyn AsRef<OsStr>]) -> std::process::Output {
+fn cp(arguments: &[&dyn AsRef<OsStr>]) -> Output {
     let arguments: Vec<&OsStr> = [OsStr::new("cp")].into_iter().chain(arguments.iter().map(|a| a.as_ref())).collect();
     hydrafs(&arguments)
 }
@@ -304,6 +305,135 @@ fn a_full_disk_in_the_middle_leaves_whole_files_or_nothing() {
         fs::hard_link(from.join(format!("f{number}")), part.join(format!("f{number}"))).expect("one file system");
     }
     copied(&[&"-r", &"--json", &part, &point.join("again")]);
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// Sources that are replaced or go while others are copied: each is copied whole, as it was or as it is, or named, and the rest goes on.
+#[test]
+fn sources_that_change_or_vanish_are_whole_or_named() {
+    const FILES: usize = 400;
+    let folder = Folder::new("batch-vanish");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    let (before, after) = (noise(1, 1 << 20), noise(2, 700_000));
+    let name = |number: usize| format!("f{number:03}");
+    fs::write(folder.join("before"), &before).expect("room");
+    for number in 0..FILES {
+        // Not -a: each name is a file of its own, and to make them takes no time.
+        fs::hard_link(folder.join("before"), from.join(name(number))).expect("one file system");
+    }
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let to = point.join("to");
+    let program = Command::new(env!("CARGO_BIN_EXE_hydrafs"))
+        .args(["cp", "-r", "--json"])
+        .args([&from, &to])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let copy = program.expect("it runs");
+    let pid = rustix::process::Pid::from_child(&copy);
+    let tell = |signal| rustix::process::kill_process(pid, signal).expect("our child");
+    // The first unit has come: it has listed all of them and read some.
+    while fs::metadata(&to).is_err() {
+        std::thread::yield_now();
+    }
+    tell(rustix::process::Signal::STOP);
+    let middle = FILES / 2;
+    for number in middle..FILES {
+        let path = from.join(name(number));
+        fs::remove_file(&path).expect("ours");
+        match number % 3 {
+            0 => fs::write(&path, &after).expect("room"),
+            1 => fs::create_dir(&path).expect("room"),
+            _ => {}
+        }
+    }
+    tell(rustix::process::Signal::CONT);
+    let output = copy.wait_with_output().expect("our child");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let failed: BTreeSet<&str> =
+        answer["failed"].as_array().expect("a list").iter().filter_map(|one| one["path"].as_str()).collect();
+    let mut found = [0; 3];
+    for number in 0..FILES {
+        let is_named = failed.iter().any(|path| path.ends_with(&format!("/{}", name(number))));
+        let kind = match fs::read(to.join(name(number))) {
+            Ok(content) if content == before => 0,
+            Ok(content) => {
+                assert!(content == after && number >= middle && number.is_multiple_of(3), "{number} is not whole");
+                1
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{number}");
+                assert!(number >= middle, "{number} was always there");
+                2
+            }
+        };
+        assert_eq!(is_named, kind == 2, "{number}: {answer}");
+        found[kind] += 1;
+    }
+    assert!(found.iter().all(|count| *count > 0), "{found:?}: the copy was faster");
+    assert_eq!(output.status.code(), Some(1));
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// Who may not use the daemon's socket copies by system calls, as far as the kernel lets him, and hears what he could not.
+#[test]
+fn another_user_copies_what_he_may() {
+    const USER: u32 = 1234;
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root may be somebody else");
+    }
+    let folder = Folder::new("batch-user");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    let (open, closed) = (point.join("open"), point.join("closed"));
+    many(&from, 200);
+    let set_mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+    set_mode(&from.join("d1/f7"), 0o600);
+    set_mode(&from.join("d2"), 0o700);
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    for (path, mode) in [(&open, 0o777), (&closed, 0o755)] {
+        fs::create_dir(path).expect("mounted");
+        set_mode(path, mode);
+    }
+    // Where he can run it, wherever this was built.
+    let program = folder.join("hydrafs");
+    assert!(run(Command::new("cp").arg(env!("CARGO_BIN_EXE_hydrafs")).arg(&program)).status.success());
+    let as_user = |arguments: &[&dyn AsRef<OsStr>]| {
+        let mut command = Command::new(&program);
+        run(command.arg("cp").args(arguments.iter().map(|one| one.as_ref())).current_dir("/").uid(USER).gid(USER))
+    };
+    let named = |output: &Output| -> BTreeSet<String> {
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let failed = answer["failed"].as_array().expect("a list").iter();
+        failed.map(|one| one["path"].as_str().expect("a path").to_owned()).collect()
+    };
+    let paths = |top: &Path, names: &[&str]| -> BTreeSet<String> {
+        names.iter().map(|name| top.join(name).display().to_string()).collect()
+    };
+
+    // Into the mount.
+    let output = as_user(&[&"-a", &"--json", &from, &open]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(named(&output), paths(&from, &["d1/f7", "d2"]));
+    let copy = open.join("from");
+    assert_eq!(fs::read(copy.join("d3/f49")).expect("copied"), fs::read(from.join("d3/f49")).expect("ours"));
+    assert_eq!(fs::metadata(copy.join("d3/f49")).expect("copied").uid(), USER);
+    // Where he may not.
+    let output = as_user(&[&"-a", &"--json", &from.join("d1/f1"), &closed]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!((named(&output), fs::read_dir(&closed).expect("ours").count()), (paths(&from, &["d1/f1"]), 0));
+    // Within the mount, and out of it.
+    set_mode(&copy.join("d0/f3"), 0o600);
+    std::os::unix::fs::chown(copy.join("d0/f3"), Some(0), Some(0)).expect("root may");
+    let outside = folder.make("outside");
+    set_mode(&outside, 0o777);
+    for to in [open.join("again"), outside.join("again")] {
+        let output = as_user(&[&"-a", &"--json", &copy, &to]);
+        assert_eq!((output.status.code(), named(&output)), (Some(1), paths(&copy, &["d0/f3"])));
+        assert_eq!(fs::read(to.join("d3/f49")).expect("copied"), fs::read(from.join("d3/f49")).expect("ours"));
+        assert!(!to.join("d0/f3").exists() && !to.join("d1/f7").exists());
+    }
     expect_whole(&mounted);
     mounted.umount();
 }

@@ -304,21 +304,22 @@ impl RawFile for DirectoryFile {
     }
 
     fn write_run(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        // Whole aligned pages go directly. What is beside them shares its page with the run before or after, and stays for that.
+        // Whole aligned pages go directly. What is before them shares its page with the run before, and stays for that. A run that ends within
+        // a page goes by the cache as a whole: the device is asked once that way, and not for its last page once more.
         let skipped = bytes.as_ptr().align_offset(RUN_ALIGN).min(bytes.len());
-        let (head, rest) = bytes.split_at(skipped);
-        let (pages, tail) = rest.split_at(rest.len() - rest.len() % RUN_ALIGN);
+        let (head, pages) = bytes.split_at(skipped);
         let begin = offset + head.len() as u64;
         let is_direct = begin.is_multiple_of(RUN_ALIGN as u64)
+            && pages.len().is_multiple_of(RUN_ALIGN)
             && self.direct().is_some_and(|direct| direct.write_all_at(pages, begin).is_ok());
         if is_direct {
-            self.write_at(offset, head)?;
-            return self.write_at(begin + pages.len() as u64, tail);
+            return self.write_at(offset, head);
         }
         // Whatever kept it from being direct: here it is told, or does not matter.
         self.write_at(offset, bytes)?;
-        // Linux writes the dirty pages of a range that it is told will not be needed, before it lets go of them (mm/fadvise.c).
-        // A failure of that writing is told to the next sync, like any other.
+        // Linux writes the dirty pages of a range that it is told will not be needed, before it lets go of them (mm/fadvise.c): a sync has less to
+        // wait for, and what its file system notes of several files goes with one of them. A failure of that writing is told to the
+        // next sync, like any other.
         let length = NonZeroU64::new(bytes.len() as u64);
         let _ = rustix::fs::fadvise(&self.file, offset, length, rustix::fs::Advice::DontNeed);
         Ok(())

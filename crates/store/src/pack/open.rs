@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use platform::disk::{DiskError, DiskErrorKind, File};
+use platform::disk::{DiskError, DiskErrorKind, File, RUN_ALIGN};
 use platform::task::all;
 
 use crate::chunk::{CUT_BYTES_MAX, Packed};
@@ -13,6 +13,8 @@ use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::format::{ChunkHeader, Class, Entry, PackHeader, Summary};
 use crate::run::Run;
+
+use super::RUN_BYTES;
 
 /// The file of an open pack on one disk.
 pub(crate) struct Member {
@@ -75,31 +77,77 @@ pub(crate) struct OpenPack {
     gate: tokio::sync::Mutex<()>,
 }
 
-/// Bytes that are not in the file yet.
-struct Tail {
-    /// Where they begin, and where the file's written bytes end.
+/// Bytes in memory, of which the first may be in the file already: a chunk is whole in memory, or whole in the file.
+struct Held {
+    /// Where they begin in the file, with a chunk.
     start: u64,
-    /// Being written, or left over from a write that failed. Comes before `pending`.
-    flushing: Option<Arc<Run>>,
-    pending: Run,
+    run: Run,
+}
+
+impl Held {
+    fn end(&self) -> u64 {
+        self.start + self.run.len() as u64
+    }
+
+    /// What is here of the file from one offset to another.
+    fn part(&self, from: u64, to: u64) -> Option<&[u8]> {
+        let from = usize::try_from(from.checked_sub(self.start)?).ok()?;
+        let to = usize::try_from(to.checked_sub(self.start)?).ok()?;
+        self.run.content().get(from..to)
+    }
+}
+
+/// What is not in the file yet.
+struct Tail {
+    /// Where the file's written bytes end.
+    written: u64,
+    /// Being written up to here, or left over from a write that failed. Comes before `pending`.
+    flushing: Option<(Arc<Held>, u64)>,
+    pending: Held,
     /// What was written last, for the next one: fresh memory costs as much as filling it (measured).
     spare: Run,
 }
 
 impl Tail {
-    fn flushing_bytes(&self) -> usize {
-        self.flushing.as_ref().map_or(0, |run| run.len())
-    }
-
     /// Where the next byte goes.
     fn end(&self) -> u64 {
-        self.start + (self.flushing_bytes() + self.pending.len()) as u64
+        self.pending.end()
+    }
+
+    /// Where the chunks in memory begin, and those end that are whole in the file.
+    fn memory_start(&self) -> u64 {
+        self.flushing.as_ref().map_or(self.pending.start, |(held, _)| held.start)
+    }
+
+    /// What to write next, and where to stop: all of it, or the whole pages, where `kept` is the begin of the chunk in which these end.
+    fn next_write(&mut self, pages: Option<Pages>, room: usize) -> Option<(Arc<Held>, u64)> {
+        if self.flushing.is_none() {
+            let end = self.end();
+            let pages = pages.unwrap_or(Pages { end, kept: end });
+            if pages.end <= self.written {
+                return None;
+            }
+            let mut run = std::mem::take(&mut self.spare).begin(pages.kept, room);
+            run.push(self.pending.part(pages.kept, end).expect("whole in memory, like every chunk that is not in the file"));
+            let held = std::mem::replace(&mut self.pending, Held { start: pages.kept, run });
+            self.flushing = Some((Arc::new(held), pages.end));
+        }
+        self.flushing.clone()
     }
 }
 
-/// Bytes of memory for a run: beyond it goes the chunk that completes it.
+/// Whole pages of a buffer, to be written while what shares a page with the next chunks waits for them.
+#[derive(Clone, Copy)]
+pub(super) struct Pages {
+    /// Where they end.
+    end: u64,
+    /// Where the chunk begins that they end in, which stays in memory.
+    kept: u64,
+}
+
+/// Bytes of memory for a run: before it may lie a chunk that is written in part, and beyond it goes the one that completes it.
 fn room(run_bytes: usize) -> usize {
-    run_bytes + ChunkHeader::BYTES + CUT_BYTES_MAX
+    run_bytes + 2 * (ChunkHeader::BYTES + CUT_BYTES_MAX)
 }
 
 impl OpenPack {
@@ -112,7 +160,12 @@ impl OpenPack {
             class,
             run_bytes,
             members: RwLock::new(members.into_iter().map(Arc::new).collect()),
-            tail: Mutex::new(Tail { start: 0, flushing: None, pending, spare: Run::default() }),
+            tail: Mutex::new(Tail {
+                written: 0,
+                flushing: None,
+                pending: Held { start: 0, run: pending },
+                spare: Run::default(),
+            }),
             summary: Mutex::new(Summary::empty(class, level)),
             synced: AtomicU64::new(0),
             gate: tokio::sync::Mutex::new(()),
@@ -153,9 +206,9 @@ impl OpenPack {
         *self.summary.lock()
     }
 
-    /// Bytes that are in the file, unless nobody knows.
+    /// Where the chunks end that are whole in the file, unless nobody knows.
     pub(crate) fn written(&self) -> Option<u64> {
-        (!self.has_failed()).then(|| self.tail.lock().start)
+        (!self.has_failed()).then(|| self.tail.lock().memory_start())
     }
 
     /// Bytes appended so far.
@@ -171,57 +224,50 @@ impl OpenPack {
         self.members().iter().any(|member| member.has_failed())
     }
 
-    pub(super) fn buffered_bytes(&self) -> usize {
+    /// Bytes that are not in the file.
+    pub(super) fn buffered_bytes(&self) -> u64 {
         let tail = self.tail.lock();
-        tail.flushing_bytes() + tail.pending.len()
+        tail.end() - tail.written
     }
 
     /// Bytes from the buffer; `None` if they are in the file.
     pub(super) fn buffered(&self, offset: u64, length: usize) -> Option<Bytes> {
         let tail = self.tail.lock();
-        let from = usize::try_from(offset.checked_sub(tail.start)?).ok()?;
-        let flushing = tail.flushing_bytes();
-        let (bytes, from) = match &tail.flushing {
-            Some(run) if from < flushing => (run.content(), from),
-            _ => (tail.pending.content(), from - flushing),
-        };
-        bytes.get(from..from + length).map(Bytes::copy_from_slice)
+        let end = offset + length as u64;
+        let of_flushing = tail.flushing.as_ref().and_then(|(held, _)| held.part(offset, end));
+        of_flushing.or_else(|| tail.pending.part(offset, end)).map(Bytes::copy_from_slice)
     }
 
-    /// Writes the buffer to the file and tells how much that was. A failure, or being dropped halfway, leaves the buffer for
-    /// the next try.
-    pub(super) async fn flush(&self, counters: &Counters) -> Result<u64, (usize, DiskError)> {
+    /// Writes the buffer to the file, all of it or the whole pages of it, and tells how much that was. A failure, or being dropped
+    /// halfway, leaves the buffer for the next try.
+    ///
+    /// A page that is written in part is written twice, each time by a request of its own: as many of these as runs, and a device that
+    /// seeks does no more of them than of large ones. So what streams is written up to a page, and all of it when it has to be durable.
+    pub(super) async fn flush(&self, pages: Option<Pages>, counters: &Counters) -> Result<u64, (usize, DiskError)> {
         let mut count = 0;
         loop {
-            let (start, run) = {
+            let (start, held, end) = {
                 let mut tail = self.tail.lock();
-                if tail.flushing.is_none() {
-                    if tail.pending.len() == 0 {
-                        return Ok(count);
-                    }
-                    let next = std::mem::take(&mut tail.spare).begin(tail.end(), room(self.run_bytes));
-                    let pending = std::mem::replace(&mut tail.pending, next);
-                    tail.flushing = Some(Arc::new(pending));
-                }
-                (tail.start, tail.flushing.clone().expect("set above"))
+                let Some((held, end)) = tail.next_write(pages, room(self.run_bytes)) else { return Ok(count) };
+                (tail.written, held, end)
             };
             counters.pack_writes.add(1);
-            let bytes = run.content();
-            let is_run = bytes.len() >= self.run_bytes;
+            let bytes = held.part(start, end).expect("in memory until they are written");
+            let is_run = pages.is_some() || bytes.len() >= *RUN_BYTES.start();
             let step = if is_run { Step::Run(start, bytes) } else { Step::Bytes(start, bytes) };
             OpenPack::take(&self.members(), step).await?;
             let mut tail = self.tail.lock();
-            tail.start += bytes.len() as u64;
-            count += bytes.len() as u64;
+            tail.written = end;
+            count += end - start;
             tail.flushing = None;
-            tail.spare = Arc::into_inner(run).unwrap_or_default();
+            tail.spare = Arc::into_inner(held).map(|held| held.run).unwrap_or_default();
         }
     }
 
     /// Makes durable what was written. After one failure it fails for ever: the kernel may have dropped the pages.
     pub(super) async fn sync(&self, counters: &Counters) -> Result<(), (usize, DiskError)> {
         let _gate = self.gate.lock().await;
-        let (written, members) = (self.tail.lock().start, self.members());
+        let (written, members) = (self.tail.lock().written, self.members());
         if let Some(member) = members.iter().find(|member| member.has_failed()) {
             let error = DiskError {
                 kind: DiskErrorKind::Failed,
@@ -247,8 +293,8 @@ impl OpenPack {
         directory: &[u8],
         counters: &Counters,
     ) -> Result<(), (usize, DiskError)> {
-        let start = self.tail.lock().start;
-        assert_eq!(start, end, "a pack is flushed before it is sealed");
+        let written = self.tail.lock().written;
+        assert_eq!(written, end, "a pack is flushed before it is sealed");
         assert!(self.synced() >= end, "a pack is synced before its footer is written (K-2)");
         let members = self.members();
         OpenPack::take(&members, Step::Bytes(end, directory)).await?;
@@ -279,7 +325,16 @@ impl Writer {
 
     /// Bytes that the disk was promised for it and that are not written.
     pub(super) fn promised(&self) -> u64 {
-        (self.pack.buffered_bytes() + self.entries.len() * Entry::BYTES) as u64
+        self.pack.buffered_bytes() + (self.entries.len() * Entry::BYTES) as u64
+    }
+
+    /// A run of what is buffered, up to a page. What came beyond it waits: a request that is a little too long for the device is two.
+    pub(super) fn pages(&self) -> Pages {
+        let end = (self.pack.tail.lock().written + self.pack.run_bytes as u64).min(self.end);
+        let end = end - end % RUN_ALIGN as u64;
+        let later = self.entries.partition_point(|entry| entry.end() <= end);
+        let kept = self.entries.get(later).map_or(self.end, |entry| u64::from(entry.offset));
+        Pages { end, kept }
     }
 
     /// Puts a chunk into the buffer.
@@ -288,9 +343,9 @@ impl Writer {
         let entry = Entry { offset, header: chunk.header };
         let header = chunk.header.encode(self.pack.number, offset);
         let mut tail = self.pack.tail.lock();
-        tail.pending.push(&header);
-        tail.pending.push(&chunk.table);
-        tail.pending.push(&chunk.payload);
+        tail.pending.run.push(&header);
+        tail.pending.run.push(&chunk.table);
+        tail.pending.run.push(&chunk.payload);
         assert_eq!(tail.end(), entry.end(), "the buffer ends where the writer thinks");
         drop(tail);
         let mut summary = self.pack.summary.lock();

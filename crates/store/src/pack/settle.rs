@@ -50,7 +50,7 @@ impl Packs {
                 && writer.pack.disks().iter().all(|disk| self.pool.disks[disk].is_good())
             {
                 if writer.pack.buffered_bytes() > 0 {
-                    self.flush(writer).await;
+                    self.flush(writer, None).await;
                 }
                 unsynced.push(writer.pack.clone());
             }
@@ -89,7 +89,7 @@ impl Packs {
             let disks = writer.pack.disks();
             let give_back = || disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
             if disks.iter().all(|disk| self.pool.disks[disk].is_good()) && !writer.pack.has_failed() {
-                let mut done = writer.pack.flush(&self.counters).await.map(drop);
+                let mut done = writer.pack.flush(None, &self.counters).await.map(drop);
                 if done.is_ok() {
                     done = writer.pack.sync(&self.counters).await;
                 }

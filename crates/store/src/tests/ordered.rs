@@ -7,7 +7,7 @@ use bytes::Bytes;
 use platform::sim::{Placed, Platter};
 
 use super::{Machine, content, hurried, options};
-use crate::format::ChunkHeader;
+use crate::format::{ChunkHeader, Entry};
 use crate::{Class, Erasure, Options, Ordered, OrderedReport, Store, StoreError};
 
 const MEMORY_BYTES: u64 = 4 << 20;
@@ -87,6 +87,45 @@ fn masses_of_chunks_are_read_in_order_by_few_requests() {
         requests += reads.len() as u64;
     }
     assert!(requests <= report.runs, "{requests} requests of {} runs", report.runs);
+}
+
+/// What streams is written in whole pages, each once: one in part would be a request of its own, twice. What is in memory still is read there.
+#[test]
+fn what_streams_is_written_in_whole_pages() {
+    const PAGE: u64 = 4096;
+    const CHUNKS: u64 = 2000;
+    const RUN: u64 = 256 << 10;
+    let machine = Machine::new(7, 2, 1 << 40);
+    let (store, _) = machine.open();
+    let store = reopen(&machine, store, Options { pack_bytes: 1 << 30, run_bytes: RUN as usize, ..options() });
+    let before = store.counters().stored_bytes.value();
+    machine.disks.iter().for_each(|disk| disk.set_platter(Platter::SAS_7200));
+    let streamed = async {
+        let mut put = Vec::new();
+        for number in 0..CHUNKS {
+            let content = content(number, 100 + (number as usize * 3701) % 20_000);
+            put.push((store.put(Class::Data, &content).await.unwrap(), content));
+            // What came last lies in memory, before that in memory and in the file, and before that in the file.
+            for back in [0, 1, number % 97] {
+                let Some((address, content)) = put.len().checked_sub(1 + back as usize).map(|at| &put[at]) else { continue };
+                assert!(store.get(Class::Data, address).await.unwrap() == *content, "{number}, {back} before");
+            }
+        }
+    };
+    machine.run(streamed);
+    let mut written = 0;
+    for placed in machine.disks.iter().flat_map(|disk| disk.take_placed()).filter(|placed| placed.is_write) {
+        assert!(placed.address.is_multiple_of(PAGE) && placed.bytes.is_multiple_of(PAGE), "{placed:?}");
+        written += placed.bytes;
+    }
+    let stored = store.counters().stored_bytes.value() - before - CHUNKS * Entry::BYTES as u64;
+    let waiting = stored - written;
+    assert!(written > stored / 2 && waiting < machine.disks.len() as u64 * (RUN + 21_000), "{written} of {stored}");
+    // The rest goes when it has to be durable.
+    machine.run(store.settle()).unwrap();
+    let packs = machine.disks.iter().flat_map(|disk| disk.durable_files());
+    let durable: u64 = packs.filter(|(path, _)| path.ends_with(".pack")).map(|(_, bytes)| bytes.len() as u64).sum();
+    assert!(durable >= stored, "{durable} of {stored}");
 }
 
 #[test]
