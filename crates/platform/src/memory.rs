@@ -76,7 +76,9 @@ mod tests {
     #[test]
     fn memory_is_as_large_as_asked_for_and_zero() {
         assert!(Memory::default().is_empty());
-        for bytes in [1, 4096, MAPPED_BYTES_MIN, LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN, LARGE_PAGE_BYTES, LARGE_PAGE_BYTES + 1] {
+        for bytes in
+            [1, 4096, MAPPED_BYTES_MIN, LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN, LARGE_PAGE_BYTES, LARGE_PAGE_BYTES + 1]
+        {
             let mut memory = Memory::zeroed(bytes);
             assert!(memory.len() >= bytes && memory.iter().all(|byte| *byte == 0));
             memory.fill(7);

@@ -20,6 +20,9 @@
 //! K-9   What lies there is a duplicate of what is put if it lies on as many disks as that asks for. Else it is stored anew, on more; the index
 //!       names the newer, and the other one goes with the next pass of reclaim.
 //!
+//! K-11  A chunk of an open pack is whole in memory, or whole in the file. While content streams the file ends with a page, and the chunk that this
+//!       divides stays in memory until the rest of it is written.
+//!
 //! Not here: what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
 pub(crate) mod fragments;
@@ -54,8 +57,8 @@ use crate::level::{Level, Resilience};
 use crate::pool::{Part, Pool};
 
 use fragments::{Fragments, PackFile};
-use open::{Pages, Writer};
 pub(crate) use open::{Member, OpenPack};
+use open::{Pages, Writer};
 
 /// Appended bytes after which the next lane takes its turn: what arrives together lies together, whatever memory there is, and a disk that
 /// is lost costs few files.

@@ -77,7 +77,7 @@ pub(crate) struct OpenPack {
     gate: tokio::sync::Mutex<()>,
 }
 
-/// Bytes in memory, of which the first may be in the file already: a chunk is whole in memory, or whole in the file.
+/// Bytes in memory, of which the first may be in the file already (K-11).
 struct Held {
     /// Where they begin in the file, with a chunk.
     start: u64,
@@ -128,7 +128,9 @@ impl Tail {
                 return None;
             }
             let mut run = std::mem::take(&mut self.spare).begin(pages.kept, room);
-            run.push(self.pending.part(pages.kept, end).expect("whole in memory, like every chunk that is not in the file"));
+            run.push(
+                self.pending.part(pages.kept, end).expect("whole in memory, like every chunk that is not in the file"),
+            );
             let held = std::mem::replace(&mut self.pending, Held { start: pages.kept, run });
             self.flushing = Some((Arc::new(held), pages.end));
         }

@@ -107,7 +107,9 @@ fn what_streams_is_written_in_whole_pages() {
             put.push((store.put(Class::Data, &content).await.unwrap(), content));
             // What came last lies in memory, before that in memory and in the file, and before that in the file.
             for back in [0, 1, number % 97] {
-                let Some((address, content)) = put.len().checked_sub(1 + back as usize).map(|at| &put[at]) else { continue };
+                let Some((address, content)) = put.len().checked_sub(1 + back as usize).map(|at| &put[at]) else {
+                    continue;
+                };
                 assert!(store.get(Class::Data, address).await.unwrap() == *content, "{number}, {back} before");
             }
         }
