@@ -331,12 +331,21 @@ impl Writer {
     }
 
     /// A run of what is buffered, up to a page. What came beyond it waits: a request that is a little too long for the device is two.
+    ///
+    /// The first chunk of a pack is written whole, or not: a file in which none is whole looks like one that has rotted.
     pub(super) fn pages(&self) -> Pages {
-        let end = (self.pack.tail.lock().written + self.pack.run_bytes as u64).min(self.end);
-        let end = end - end % RUN_ALIGN as u64;
-        let later = self.entries.partition_point(|entry| entry.end() <= end);
-        let kept = self.entries.get(later).map_or(self.end, |entry| u64::from(entry.offset));
-        Pages { end, kept }
+        const PAGE: u64 = RUN_ALIGN as u64;
+        let run_end = self.pack.tail.lock().written + self.pack.run_bytes as u64;
+        let least = self.entries.first().map_or(0, |first| first.end().next_multiple_of(PAGE));
+        let end = run_end.max(least).min(self.end);
+        let end = end - end % PAGE;
+        match self.entries.partition_point(|entry| entry.end() <= end) {
+            0 => Pages { end: 0, kept: 0 },
+            whole => {
+                let kept = self.entries.get(whole).map_or(self.end, |entry| u64::from(entry.offset));
+                Pages { end, kept }
+            }
+        }
     }
 
     /// Puts a chunk into the buffer.
