@@ -62,6 +62,8 @@ const FOUND: &[(&str, u64)] = &[
     ("batches", 21549),
     // `admit_change`: commits failed for want of room, and removals, which would have given it, failed with them.
     ("full", 219),
+    // A crash while the first chunk of a pack was written in part: the file was set aside as damaged.
+    ("calm", 1009),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.
