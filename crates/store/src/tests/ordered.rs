@@ -130,6 +130,23 @@ fn what_streams_is_written_in_whole_pages() {
     assert!(durable >= stored, "{durable} of {stored}");
 }
 
+/// A crash while the first chunk of a pack is under way: a file in which no chunk is whole would look like one that has rotted.
+#[test]
+fn a_pack_that_was_begun_is_no_damage_after_a_crash() {
+    for length in [5000, 100_000, 300_000] {
+        let machine = Machine::new(8, 1, 1 << 30);
+        let (store, _) = machine.open();
+        let store = reopen(&machine, store, Options { pack_bytes: 1 << 30, run_bytes: 64 << 10, ..options() });
+        machine.run(store.put(Class::Data, &content(2, length))).unwrap();
+        machine.world.crash();
+        drop(store);
+        let (store, _) = machine.open();
+        drop(store);
+        let names: Vec<String> = machine.disks[0].snapshot_files().into_keys().collect();
+        assert!(names.iter().all(|name| !name.ends_with(".damaged")), "{length}: {names:?}");
+    }
+}
+
 #[test]
 fn gaps_are_read_over_as_far_as_somebody_says() {
     let machine = Machine::new(2, 1, 1 << 30);
