@@ -123,7 +123,8 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     options.store.put_bytes_max = GROUPS_AT_A_TIME * (options.group_bytes + file::CUT_BYTES_MAX) as u64;
     options.store.ahead_bytes_max = count(shared / 24, 1).min(8 << 20) as u32;
     options.store.index_cache_bytes = shared / 12;
-    options.store.run_bytes = count(shared / 48 / disk_count.max(1) as u64, 1).clamp(64 << 10, 1280 << 10);
+    options.store.run_bytes =
+        count(shared / 48 / disk_count.max(1) as u64, 1).clamp(*file::RUN_BYTES.start(), *file::RUN_BYTES.end());
     // Each disk has two packs in hand, and as much may wait for the index file.
     let packs = 2 * disk_count.max(1) as u64 + 1;
     options.store.pack_chunks_max = count(shared / 12, PENDING_CHUNK_BYTES * packs).clamp(1024, 64 << 10);
@@ -217,7 +218,7 @@ mod tests {
             let parts = [
                 3 * options.store.pack_chunks_max as u64 * super::PENDING_CHUNK_BYTES,
                 options.pending_log_bytes,
-                5 * options.store.run_bytes as u64,
+                7 * options.store.run_bytes as u64,
                 u64::from(options.store.ahead_bytes_max),
                 options.unlogged_files_max as u64 * super::INODE_BYTES,
                 u64::from(config.request_bytes(0, 4)) * u64::from(config.queue_depth) * 4,

@@ -37,10 +37,12 @@ mod group;
 mod index;
 
 mod cache;
+
+mod options;
+
 mod pack;
 mod reindex;
 
-mod options;
 mod pace;
 
 mod journal;
@@ -83,7 +85,7 @@ pub use identity::are_free;
 pub use level::{COPIES_MAX, Erasure, Resilience};
 pub use mark::Marks;
 pub use members::{DrainPlan, Gone};
-pub use options::Options;
+pub use options::{Options, RUN_BYTES};
 pub use ordered::{Got, Ordered, OrderedReport, OrderedRoom};
 pub use pace::{Pace, Share};
 pub use parcel::{Packing, Parcel};

@@ -1,8 +1,14 @@
 //! Sizes and habits of a store, chosen each time it is opened.
 
+use std::ops::RangeInclusive;
+
 use crate::cache::Weights;
 use crate::chunk::Compression;
 use crate::level::{Erasure, Level};
+
+/// Least and most of [`Options::run_bytes`]. Linux makes no longer requests than the most, unless somebody tells it to (BLK_DEF_MAX_SECTORS_CAP);
+/// and with what is kept before and behind it a run of that size fits a large page of memory.
+pub const RUN_BYTES: RangeInclusive<usize> = 64 << 10..=1280 << 10;
 
 /// How a store is opened. Nothing here changes what is on disk already.
 #[derive(Clone, Debug)]
@@ -24,8 +30,8 @@ pub struct Options {
     pub pack_bytes: u64,
     /// A pack is also sealed when it has so many chunks: of those that the index file does not have yet memory holds about 160 bytes each.
     pub pack_chunks_max: usize,
-    /// Bytes of a pack that are written at once. At most 1280 KiB: large enough to stream to a rotating disk; each disk has up to five times
-    /// as much in memory.
+    /// Bytes of a pack that are written at once, within [`RUN_BYTES`]: large enough to stream to a rotating disk; each disk has up to seven times
+    /// as much in memory, for two packs in hand that are written from one large page and filled in another.
     pub run_bytes: usize,
     /// Size of a journal segment. At least 4 MiB, for the largest frame must fit; at most 1 GiB, which is what an open reads.
     pub segment_bytes: u64,
@@ -73,7 +79,7 @@ impl Default for Options {
             index_cache_bytes: 64 << 20,
             pack_bytes: 64 << 20,
             pack_chunks_max: 64 << 10,
-            run_bytes: 1280 << 10,
+            run_bytes: *RUN_BYTES.end(),
             segment_bytes: 16 << 20,
             copies: 1,
             fragments: None,

@@ -21,7 +21,7 @@
 //!       names the newer, and the other one goes with the next pass of reclaim.
 //!
 //! K-11  A chunk of an open pack is whole in memory, or whole in the file. While content streams the file ends with a page, and the chunk that this
-//!       divides stays in memory until the rest of it is written.
+//!       divides stays in memory until the rest of it is written. The first chunk of a pack is written whole, or not.
 //!
 //! Not here: what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
@@ -35,7 +35,6 @@ mod settle;
 mod unsealed;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -54,6 +53,7 @@ use crate::format::{ChunkHeader, Class, Entry, PACK_VERSION, PACKS, PackHeader, 
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::level::{Level, Resilience};
+use crate::options::RUN_BYTES;
 use crate::pool::{Part, Pool};
 
 use fragments::{Fragments, PackFile};
@@ -63,9 +63,6 @@ use open::{Pages, Writer};
 /// Appended bytes after which the next lane takes its turn: what arrives together lies together, whatever memory there is, and a disk that
 /// is lost costs few files.
 const TURN_BYTES: usize = 1 << 20;
-/// Least and most buffered bytes that are written at once. Linux makes no longer requests than these, unless somebody tells it to
-/// (BLK_DEF_MAX_SECTORS_CAP); and with what is kept before and behind it a run fits a large page of memory.
-const RUN_BYTES: RangeInclusive<usize> = 64 << 10..=1280 << 10;
 /// Sealed packs that wait for the index file at most, beside what their chunks say ([`Packs::is_much_waiting`]).
 const SEALED_WAITING_MAX: usize = 16;
 /// Open files of sealed packs that are kept for reading, on all disks together, and on one. The process may have 20,000 (measured).

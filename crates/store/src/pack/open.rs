@@ -12,9 +12,8 @@ use crate::chunk::{CUT_BYTES_MAX, Packed};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::format::{ChunkHeader, Class, Entry, PackHeader, Summary};
+use crate::options::RUN_BYTES;
 use crate::run::Run;
-
-use super::RUN_BYTES;
 
 /// The file of an open pack on one disk.
 pub(crate) struct Member {
