@@ -1,0 +1,349 @@
+//! Filling packs: lanes, the packs that they have in hand, and what comes of these when they are full.
+//!
+//! Keeps K-2 up to the directory, K-4, K-7 and K-9 of [`pack`](super): which disk takes a chunk, when its run is written, and when a pack is sealed.
+//!
+//! Not here: the bytes of one open pack (`open`), what makes them durable (`settle`), the directory (`unsealed`), what is known of packs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use platform::disk::{DiskError, Open};
+
+use super::open::{Member, OpenPack, Pages, Writer};
+use super::{PackKnown, PackState, Packs};
+use crate::chunk::Packed;
+use crate::disks::DiskSet;
+use crate::failure::StoreError;
+use crate::format::{Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, pack_path};
+use crate::level::Level;
+
+/// Appended bytes after which the next lane takes its turn: what arrives together lies together, whatever memory there is, and a disk that
+/// is lost costs few files.
+const TURN_BYTES: usize = 1 << 20;
+
+#[derive(Default)]
+pub(super) struct Lane {
+    pub(super) writer: Option<Writer>,
+    /// Bytes appended in this turn.
+    turn_bytes: usize,
+}
+
+/// Lanes of one disk: one for trees, and one for content of each level.
+pub(super) const LANES: usize = 1 + Level::LANES;
+
+fn lane_of(class: Class, level: Level) -> usize {
+    match class {
+        Class::Metadata => 0,
+        Class::Data => 1 + level.lane(),
+    }
+}
+
+impl Packs {
+    /// Appends chunks in order and names them in the index. Accepted, not durable. `room` is whose room is used: chunks that were accepted already may go into the reserve. `moves` appends even what
+    /// the index knows, and names the new place.
+    pub(crate) async fn append_to_any(
+        &self,
+        (class, level): (Class, Level),
+        room: Class,
+        chunks: Vec<Packed>,
+        moves: bool,
+    ) -> Result<(), StoreError> {
+        let mut queue = chunks.into_iter().peekable();
+        while let Some(next) = queue.peek() {
+            let needed = u64::from(next.header.stored_bytes()) + Entry::BYTES as u64 + PackHeader::BYTES as u64;
+            let mut is_placed = false;
+            for disk in self.candidates(room, needed, self.turns[lane_of(class, level)].load(Ordering::Relaxed)) {
+                if self.append_run(disk, (class, level), room, &mut queue, moves).await > 0 {
+                    is_placed = true;
+                    break;
+                }
+            }
+            if !is_placed {
+                return Err(self.pool.full("a chunk", needed));
+            }
+        }
+        Ok(())
+    }
+
+    fn candidates(&self, room: Class, needed: u64, turn: usize) -> Vec<usize> {
+        let candidates = self.pool.candidates(room, needed, turn);
+        if !candidates.is_empty() {
+            return candidates;
+        }
+        // Something may have been deleted since the last look.
+        self.pool.takers().iter().for_each(|disk| drop(self.pool.disks[disk].look()));
+        self.pool.candidates(room, needed, turn)
+    }
+
+    /// Appends from the queue to one lane until its turn is over; how many chunks were taken. None: this disk cannot.
+    async fn append_run(
+        &self,
+        disk: usize,
+        (class, level): (Class, Level),
+        room: Class,
+        queue: &mut std::iter::Peekable<std::vec::IntoIter<Packed>>,
+        moves: bool,
+    ) -> usize {
+        let mut lane = self.lanes[disk][lane_of(class, level)].lock().await;
+        let mut taken = 0;
+        while let Some(next) = queue.peek() {
+            let bytes = u64::from(next.header.stored_bytes()) + Entry::BYTES as u64;
+            if self.pool.room(disk, room) < bytes
+                || !self.ready_writer(&mut lane, disk, (class, level), room, bytes).await
+            {
+                break;
+            }
+            let chunk = queue.next().expect("peeked");
+            taken += 1;
+            let address = chunk.header.address;
+            if !moves && self.index.recent(&address).is_some_and(|place| self.is_reliable(&address, &place, level)) {
+                // Another caller was faster since our look-up.
+                self.counters.chunks_duplicate.add(1);
+                continue;
+            }
+            let writer = lane.writer.as_mut().expect("ready");
+            let entry = writer.push(&chunk);
+            self.pool.promise(writer.pack.disks(), bytes);
+            self.counters.stored_bytes.add(bytes);
+            // Before the index names it: whoever finds it there and settles waits for this count.
+            self.appended.fetch_add(1, Ordering::SeqCst);
+            self.index.insert_recent(address, Place::of(writer.pack.number, &entry));
+            self.doubted.lock().remove(&address);
+            if writer.pack.buffered_bytes() >= self.run_bytes as u64 {
+                let pages = writer.pages();
+                self.flush(writer, Some(pages)).await;
+            }
+            lane.turn_bytes += chunk.header.stored as usize;
+            if lane.turn_bytes >= TURN_BYTES {
+                lane.turn_bytes = 0;
+                self.turns[lane_of(class, level)].fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Makes the lane have an open pack with room for `bytes`; `false` if the disk cannot.
+    async fn ready_writer(
+        &self,
+        lane: &mut Lane,
+        disk: usize,
+        (class, level): (Class, Level),
+        room: Class,
+        bytes: u64,
+    ) -> bool {
+        let copies = self.copies_now(level);
+        if let Some(writer) = &mut lane.writer {
+            if writer.is_stuck && !self.leave_failed(writer) {
+                return false;
+            }
+            let disks = writer.pack.disks();
+            let has_room = disks.iter().all(|disk| self.pool.room(disk, room) >= bytes);
+            // K-7.
+            let is_on_enough = disks.count() >= copies && disks.both(self.pool.takers()) == disks;
+            let fits = writer.end() + bytes <= self.pack_bytes && writer.entries.len() < self.pack_chunks_max;
+            // A lane may have several codes of the same parity.
+            let is_of_level = writer.pack.summary().level == level;
+            if fits && has_room && is_on_enough && is_of_level {
+                return true;
+            }
+            if writer.entries.is_empty() && is_on_enough && is_of_level {
+                return has_room;
+            }
+            if !self.seal(lane).await {
+                return false;
+            }
+        }
+        // Each time round but the last a disk is found to have failed.
+        while let Some(disks) = self.pool.disks_for(disk, room, bytes, self.copies_now(level)) {
+            match self.create(disks, disk, (class, level)) {
+                Ok(writer) => {
+                    lane.writer = Some(writer);
+                    return true;
+                }
+                Err((failed, error)) => {
+                    let _ = self.pool.failed(failed, error, &self.counters);
+                }
+            }
+        }
+        false
+    }
+
+    /// On how many disks a pack of a level can be now.
+    pub(crate) fn copies_now(&self, level: Level) -> usize {
+        usize::from(level.copies()).min(self.pool.takers().count()).max(1)
+    }
+
+    /// K-7: has a pack go on without disks that failed; `false` where none is left, or it is stuck for another reason.
+    pub(super) fn leave_failed(&self, writer: &mut Writer) -> bool {
+        let disks = writer.pack.disks();
+        let failed_here = writer.pack.failed_disks();
+        let failed: DiskSet =
+            disks.iter().filter(|disk| failed_here.has(*disk) || !self.pool.disks[*disk].is_good()).collect();
+        if failed.is_empty() || failed == disks {
+            return false;
+        }
+        failed.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
+        writer.pack.leave(failed);
+        self.counters.pack_disks_left.add(failed.count() as u64);
+        writer.is_stuck = false;
+        true
+    }
+
+    fn create(&self, disks: DiskSet, first: usize, kind: (Class, Level)) -> Result<Writer, (usize, DiskError)> {
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
+        self.making.lock().insert(number);
+        let made = self.make(number, disks, first, kind);
+        self.making.lock().remove(&number);
+        made
+    }
+
+    fn make(
+        &self,
+        number: u64,
+        disks: DiskSet,
+        first: usize,
+        (class, level): (Class, Level),
+    ) -> Result<Writer, (usize, DiskError)> {
+        let mut members: Vec<Member> = Vec::with_capacity(disks.count());
+        for disk in disks.iter() {
+            let on = &self.pool.disks[disk].disk;
+            let made = on.open(&pack_path(number), Open::Create).and_then(|file| {
+                // The name is durable before anything that is in it is relied upon.
+                on.sync_directory(PACKS)?;
+                Ok(file)
+            });
+            match made {
+                Ok(file) => members.push(Member::new(disk, file)),
+                Err(error) => {
+                    // There is nothing in them.
+                    for member in members {
+                        let _ = self.pool.disks[member.disk].disk.remove(&pack_path(number));
+                    }
+                    return Err((disk, error));
+                }
+            }
+        }
+        let (node_identity, disk_uuid) = (self.pool.node_identity, self.pool.disks[first].uuid);
+        let header = PackHeader { version: PACK_VERSION, pack: number, node_identity, disk_uuid, class, level };
+        let pack = Arc::new(OpenPack::new(&header, members, self.run_bytes));
+        let known = PackKnown::new(disks, PackState::Open(pack.clone()), pack.summary());
+        self.catalog.write().insert(number, known);
+        self.ages.note(number);
+        self.counters.packs_created.add(1);
+        Ok(Writer::new(pack))
+    }
+
+    /// Writes the buffer, or the whole pages of it; on failure the writer is stuck and keeps what it has.
+    pub(super) async fn flush(&self, writer: &mut Writer, pages: Option<Pages>) {
+        match writer.pack.flush(pages, &self.counters).await {
+            Ok(count) => {
+                for disk in writer.pack.disks().iter() {
+                    self.pool.disks[disk].settle_promise(count);
+                    if let Err(error) = self.pool.disks[disk].look() {
+                        let _ = self.pool.failed(disk, error, &self.counters);
+                    }
+                }
+            }
+            Err((disk, error)) => {
+                writer.is_stuck = true;
+                let _ = self.pool.failed(disk, error, &self.counters);
+            }
+        }
+    }
+
+    /// Seals the lane's pack; `false` if the disk could not, and then the lane is stuck or empty.
+    async fn seal(&self, lane: &mut Lane) -> bool {
+        let Some(writer) = &mut lane.writer else { return true };
+        if writer.entries.is_empty() {
+            self.discard(lane);
+            return true;
+        }
+        let pack = writer.pack.clone();
+        // Each time round but the last it leaves a disk that failed.
+        loop {
+            self.flush(writer, None).await;
+            if !writer.is_stuck
+                && let Err((disk, error)) = pack.sync(&self.counters).await
+            {
+                writer.is_stuck = true;
+                let _ = self.pool.failed(disk, error, &self.counters);
+            }
+            if !writer.is_stuck {
+                break;
+            }
+            if !self.leave_failed(writer) {
+                return false;
+            }
+        }
+        let writer = lane.writer.take().expect("looked at above");
+        let promised = (writer.entries.len() * Entry::BYTES) as u64;
+        pack.disks().iter().for_each(|disk| self.pool.disks[disk].settle_promise(promised));
+        self.end_with_directory(writer).await
+    }
+
+    /// Lets go of an open pack in which there is nothing.
+    fn discard(&self, lane: &mut Lane) {
+        let Some(writer) = lane.writer.take() else { return };
+        let disks = writer.pack.disks();
+        disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
+        self.drop_pack(writer.pack.number);
+        for disk in disks.iter() {
+            // What is left of one is removed by the next opening.
+            let _ = self.pool.disks[disk].disk.remove(&pack_path(writer.pack.number));
+        }
+    }
+
+    /// Seals the open packs on some disks.
+    pub(crate) async fn seal_on(&self, disks: DiskSet) {
+        self.seal_where(|pack| !pack.disks().both(disks).is_empty()).await;
+    }
+
+    /// Seals the open packs that are on fewer disks than they should be, so that they are brought to more.
+    pub(crate) async fn seal_lacking(&self) {
+        self.seal_where(|pack| self.is_lacking(pack)).await;
+    }
+
+    /// Whether any is.
+    pub(crate) fn is_open_lacking(&self) -> bool {
+        let catalog = self.catalog.read();
+        catalog.values().any(|known| matches!(&known.state, PackState::Open(pack) if self.is_lacking(pack)))
+    }
+
+    fn is_lacking(&self, pack: &OpenPack) -> bool {
+        let takers = self.pool.takers();
+        let summary = pack.summary();
+        summary.count > 0 && pack.disks().both(takers).count() < self.wanted(&summary).min(takers.count())
+    }
+
+    async fn seal_where(&self, is_due: impl Fn(&OpenPack) -> bool) {
+        self.seal_unsealed().await;
+        for lane in self.lanes() {
+            let mut lane = lane.lock().await;
+            if lane.writer.as_ref().is_some_and(|writer| is_due(&writer.pack)) {
+                self.seal(&mut lane).await;
+            }
+        }
+    }
+
+    /// Seals every open pack, for a clean close and before reclaim. Whether all of them are sealed.
+    pub(crate) async fn seal_all(&self) -> bool {
+        let mut is_all = true;
+        self.seal_unsealed().await;
+        for lane in self.lanes() {
+            let mut lane = lane.lock().await;
+            let pack =
+                lane.writer.as_ref().filter(|writer| !writer.entries.is_empty()).map(|writer| writer.pack.number);
+            if let Some(pack) = pack {
+                self.seal(&mut lane).await;
+                is_all &= self.is_sealed(pack);
+            }
+        }
+        is_all
+    }
+
+    /// The lanes of all disks.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &tokio::sync::Mutex<Lane>> {
+        self.lanes.iter().take(self.pool.disks.end()).flatten()
+    }
+}
