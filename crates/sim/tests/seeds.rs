@@ -64,6 +64,8 @@ const FOUND: &[(&str, u64)] = &[
     ("full", 219),
     // A crash while the first chunk of a pack was written in part: the file was set aside as damaged.
     ("calm", 1009),
+    // `check_files` took a chunk for absent that was bad in a pack's whole file, and good in its fragments (T-3).
+    ("fragments", 834_431_310_985),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.

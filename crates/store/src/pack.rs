@@ -322,6 +322,14 @@ impl Packs {
         self.doubted.lock().insert(address);
     }
 
+    /// Takes that back: what lies at a place is good, and is what the index names.
+    pub(crate) fn trust(&self, address: &ChunkAddress, place: &Place) {
+        let is_doubted = self.doubted.lock().contains(address);
+        if is_doubted && matches!(self.index.lookup(address, &self.counters), Ok(Some(named)) if named == *place) {
+            self.doubted.lock().remove(address);
+        }
+    }
+
     /// What is asked for content of a class.
     pub(crate) fn level(&self, class: Class, resilience: Resilience) -> Level {
         match class {

@@ -10,12 +10,12 @@ use platform::task::parallel;
 
 use super::{Check, Depth};
 use crate::chunk::verify;
-use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
     ChunkHeader, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place,
     Unfit, number_of, pack_path,
 };
+use crate::index::AddressSet;
 use crate::pack::fragments::{Fragments, Joined, read_blocks, read_header};
 use crate::pack::scan::{read_directory, read_footer};
 use crate::pack::{Member, OpenPack, PackKnown, PackState};
@@ -52,9 +52,9 @@ impl Check<'_> {
         }
     }
 
-    /// A disk that takes no writes keeps its packs until it is well again. What is on other disks too is written again from there.
-    fn remedy(&self, pack: u64, disk: usize, disks: DiskSet) -> Option<Remedy> {
-        let remedy = if disks.count() > 1 { Remedy::Copy { disk, pack } } else { Remedy::Pack { pack } };
+    /// A disk that takes no writes keeps its packs until it is well again. What is elsewhere too is written again from there.
+    fn remedy(&self, pack: u64, disk: usize, is_elsewhere: bool) -> Option<Remedy> {
+        let remedy = if is_elsewhere { Remedy::Copy { disk, pack } } else { Remedy::Pack { pack } };
         self.store.pool.disks[disk].is_good().then_some(remedy)
     }
 
@@ -73,26 +73,36 @@ impl Check<'_> {
 
     pub(crate) async fn sealed(&mut self, pack: u64, known: &PackKnown) {
         let (mut known, before) = (known.clone(), self.report.problems.len());
-        loop {
-            self.sealed_at(pack, &known).await;
+        let bad = loop {
+            let bad = self.sealed_at(pack, &known).await;
             let now = self.store.packs.known_pack(pack);
             match now.filter(|now| self.report.problems.len() > before && !now.is_where(&known)) {
                 // It was cut into fragments meanwhile, or left a disk.
                 Some(now) => known = now,
-                None => return,
+                None => break bad,
             }
             self.report.problems.truncate(before);
-        }
+        };
+        bad.into_iter().for_each(|address| self.store.packs.doubt(address));
     }
 
-    async fn sealed_at(&mut self, pack: u64, known: &PackKnown) {
+    /// Tells which chunks are bad wherever the pack lies.
+    async fn sealed_at(&mut self, pack: u64, known: &PackKnown) -> AddressSet {
         let disks = known.disks();
-        let mut is_compared = false;
+        let mut bad = None;
+        let note = |bad: &mut Option<AddressSet>, here: AddressSet| match bad {
+            Some(bad) => bad.retain(|address| here.contains(address)),
+            None => *bad = Some(here),
+        };
         if let Some(fragments) = known.fragments() {
-            is_compared = self.fragments(pack, known, fragments).await.is_some();
+            bad = self.fragments(pack, known, fragments).await;
         }
+        let is_elsewhere = disks.count() > 1 || bad.is_some();
         for disk in disks.iter() {
-            is_compared |= self.sealed_on(disk, pack, known, !is_compared).await.is_some();
+            let remedy = self.remedy(pack, disk, is_elsewhere);
+            if let Some(here) = self.sealed_on(disk, pack, known, remedy, bad.is_none()).await {
+                note(&mut bad, here);
+            }
         }
         // The mender sees it without reading anything.
         if self.pace.is_none() && !known.is_cut() && disks.count() < usize::from(known.summary.level.copies()) {
@@ -101,13 +111,21 @@ impl Check<'_> {
             let remedy = Some(Remedy::Copies { pack });
             self.problem("HF0020", "a pack", (self.store.packs.path_of(pack), 0), words, remedy);
         }
+        bad.unwrap_or_default()
     }
 
-    /// The file of a pack on one disk. `Some` if it has a directory, which was compared with the index if that was asked for.
-    async fn sealed_on(&mut self, disk: usize, pack: u64, known: &PackKnown, compares: bool) -> Option<()> {
+    /// The file of a pack on one disk. If it has a directory, which was compared with the index if that was asked for, the chunks that are bad
+    /// there.
+    async fn sealed_on(
+        &mut self,
+        disk: usize,
+        pack: u64,
+        known: &PackKnown,
+        remedy: Option<Remedy>,
+        compares: bool,
+    ) -> Option<AddressSet> {
         let on = &self.store.pool.disks[disk].disk;
         let path = format!("{}/{}", on.path(), pack_path(pack));
-        let remedy = self.remedy(pack, disk, known.disks());
         let file = match on.open(&pack_path(pack), Open::Read) {
             Ok(file) => file,
             Err(error) if error.kind == DiskErrorKind::Absent => {
@@ -149,14 +167,16 @@ impl Check<'_> {
         if compares {
             self.compare(pack, &path, &entries);
         }
+        let mut bad = AddressSet::default();
         if self.depth == Depth::Deep {
-            self.contents(&file, pack, &entries, remedy).await;
+            self.contents(&file, pack, &entries, remedy, &mut bad).await;
         }
-        Some(())
+        Some(bad)
     }
 
-    /// A pack in fragments: each by itself, and what they make. `Some` if that has a directory, which was compared with the index.
-    async fn fragments(&mut self, pack: u64, known: &PackKnown, fragments: &Arc<Fragments>) -> Option<()> {
+    /// A pack in fragments: each by itself, and what they make. If that has a directory, which was compared with the index, the chunks that
+    /// are bad there.
+    async fn fragments(&mut self, pack: u64, known: &PackKnown, fragments: &Arc<Fragments>) -> Option<AddressSet> {
         for (index, disk) in fragments.each() {
             let is_good = self.store.pool.disks[disk].is_good();
             let remedy = is_good.then_some(Remedy::Copy { disk, pack });
@@ -203,10 +223,11 @@ impl Check<'_> {
         };
         self.report.chunks += entries.len() as u64;
         self.compare(pack, &path, &entries);
+        let mut bad = AddressSet::default();
         if self.depth == Depth::Deep {
-            self.contents(&joined, pack, &entries, remedy).await;
+            self.contents(&joined, pack, &entries, remedy, &mut bad).await;
         }
-        Some(())
+        Some(bad)
     }
 
     /// The file of one fragment; the bytes that were read.
@@ -297,7 +318,14 @@ impl Check<'_> {
         }
     }
 
-    async fn contents(&mut self, file: &File, pack: u64, entries: &[Entry], remedy: Option<Remedy>) {
+    async fn contents(
+        &mut self,
+        file: &File,
+        pack: u64,
+        entries: &[Entry],
+        remedy: Option<Remedy>,
+        bad: &mut AddressSet,
+    ) {
         let mut rest = entries;
         while let Some(first) = rest.first() {
             if let Some(pace) = self.pace {
@@ -314,30 +342,31 @@ impl Check<'_> {
             // What lies on the disk, not what memory keeps of it.
             file.forget(start, end - start);
             match file.read_exact_at(start, &mut bytes).await {
-                Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes), remedy),
+                Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes), remedy, bad),
                 // A sector that cannot be read must not hide what lies beside it.
                 Err(_) if count > 1 => {
                     for entry in step {
-                        Box::pin(self.contents(file, pack, std::slice::from_ref(entry), remedy)).await;
+                        Box::pin(self.contents(file, pack, std::slice::from_ref(entry), remedy, bad)).await;
                     }
                 }
                 Err(error) => {
                     let at = (file.path().to_owned(), start);
                     self.problem("HF0007", "a chunk", at, (first.header.address, error), remedy);
-                    self.doubt(first.header.address, remedy);
+                    bad.insert(first.header.address);
                 }
             }
         }
     }
 
-    /// What is good on another disk is a duplicate to rely on.
-    fn doubt(&self, address: ChunkAddress, remedy: Option<Remedy>) {
-        if !matches!(remedy, Some(Remedy::Copy { .. })) {
-            self.store.packs.doubt(address);
-        }
-    }
-
-    fn step(&mut self, path: &str, pack: u64, entries: &[Entry], bytes: &Bytes, remedy: Option<Remedy>) {
+    fn step(
+        &mut self,
+        path: &str,
+        pack: u64,
+        entries: &[Entry],
+        bytes: &Bytes,
+        remedy: Option<Remedy>,
+        bad: &mut AddressSet,
+    ) {
         let (store, start) = (self.store, entries[0].offset);
         let verified = parallel(&store.platform.tasks, entries.to_vec(), |entry| {
             let from = (entry.offset - start) as usize;
@@ -351,11 +380,14 @@ impl Check<'_> {
         self.report.bytes += bytes.len() as u64;
         self.report.chunks_verified += entries.len() as u64;
         for (entry, result) in entries.iter().zip(verified) {
-            if let Err(found) = result {
-                let address = entry.header.address;
-                let at = (path.to_owned(), u64::from(entry.offset));
-                self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), remedy);
-                self.doubt(address, remedy);
+            let address = entry.header.address;
+            match result {
+                Ok(()) => store.packs.trust(&address, &Place::of(pack, entry)),
+                Err(found) => {
+                    let at = (path.to_owned(), u64::from(entry.offset));
+                    self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), remedy);
+                    bad.insert(address);
+                }
             }
         }
     }
@@ -371,7 +403,7 @@ impl Check<'_> {
     async fn open_on(&mut self, open: &OpenPack, member: &Member, written: u64) {
         let mut bytes = vec![0; usize::try_from(written).expect("packs fit in memory")];
         let path = member.file.path().to_owned();
-        let remedy = self.remedy(open.number, member.disk, open.disks());
+        let remedy = self.remedy(open.number, member.disk, open.disks().count() > 1);
         member.file.forget(0, written);
         if let Err(error) = member.file.read_exact_at(0, &mut bytes).await {
             return self.failed("HF0007", path, error.into(), remedy);

@@ -229,6 +229,72 @@ fn what_two_disks_have_wrong_is_made_of_the_others_and_written_again() {
     }
 }
 
+/// T-3: a pack that was being cut when the power went is whole on one disk, where it rotted, and in fragments. Nothing of it is damaged, it is
+/// written again, and who asks for it is not told that it is gone (sim, plan fragments, seed 834431310985).
+#[test]
+fn what_rotted_where_a_pack_is_whole_and_not_in_its_fragments_is_there() {
+    for is_repaired in [false, true] {
+        let (machine, contents) = node(14, DISKS);
+        let store = open(&machine);
+        let disk = 2;
+        machine.run(async {
+            for pack in fragments(&machine).into_keys() {
+                store.copy_pack(pack, disk, &hurried(&store)).await.unwrap();
+            }
+        });
+        let files = machine.disks[disk].durable_files().into_iter();
+        for (path, bytes) in files.filter(|(path, _)| path.ends_with(".pack")) {
+            (5000..bytes.len() as u64).step_by(20_000).for_each(|at| machine.disks[disk].flip_bit(&path, at, 3));
+        }
+        let expect_there = || {
+            let is_there = |content: &Bytes| store.contains(&store.key().address(content));
+            assert!(contents.iter().all(is_there));
+        };
+        if is_repaired {
+            let found = machine.run(store.check(Depth::Deep, &|_, _| {})).problems;
+            assert!(found.iter().any(|problem| problem.code == "HF0007"), "{found:?}");
+            expect_there();
+            machine.run(async {
+                for remedy in found.iter().filter_map(|problem| problem.remedy) {
+                    store.repair(remedy).await.unwrap();
+                }
+            });
+        } else {
+            let report = machine.run(store.scrub(std::time::Duration::ZERO, &hurried(&store), &|_, _| {}));
+            assert!(!report.problems.is_empty());
+            expect_there();
+        }
+        let report = restore(&machine, &store);
+        assert_eq!((report.lacking, &report.problems), (0, &Vec::new()));
+        expect_sound(&machine, &store);
+        expect_there();
+        expect_all(&machine, &store, &contents);
+        end(&machine, store);
+        expect_whole_classes(&machine);
+    }
+}
+
+/// T-3: what is good nowhere is damaged, also where it lies on several disks, and is not any more once it is good again.
+#[test]
+fn what_is_bad_in_every_copy_is_damaged_until_a_check_finds_it_good() {
+    let (machine, contents) = node(15, DISKS);
+    let store = open(&machine);
+    let flip = || {
+        for disk in 0..3 {
+            for (path, length) in paths_of_fragments(&machine, disk) {
+                (4096..length).step_by(20_000).for_each(|at| machine.disks[disk].flip_bit(&path, at, 3));
+            }
+        }
+    };
+    let there = || contents.iter().filter(|content| store.contains(&store.key().address(content))).count();
+    flip();
+    assert!(!machine.run(store.check(Depth::Deep, &|_, _| {})).problems.is_empty());
+    assert!(there() < contents.len(), "{}", there());
+    flip();
+    assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
+    assert_eq!(there(), contents.len());
+}
+
 /// Three of six are one more than it survives: each chunk is read or an error, and what lies in what is left is saved.
 #[test]
 fn of_too_few_fragments_what_lies_in_them_is_read_and_saved() {
