@@ -110,6 +110,10 @@ pub trait RawFile: Send + Sync {
     fn forget(&self, offset: u64, bytes: u64);
     /// Makes what was written, and the length, durable.
     fn sync(&self) -> Result<(), DiskError>;
+    /// The same, begun now and waited for elsewhere; `None` where [`RawFile::sync`] keeps no thread waiting.
+    fn sync_beside(&self) -> Option<Boxed<Result<(), DiskError>>> {
+        None
+    }
     /// Bytes in the file.
     fn length(&self) -> Result<u64, DiskError>;
     /// Cuts or extends with zeroes.
@@ -220,6 +224,16 @@ impl File {
     pub async fn sync(&self) -> Result<(), DiskError> {
         self.pause(Access::Sync).await;
         self.0.sync()
+    }
+
+    /// The same for who has several files to wait for: [`all`](crate::task::all) of these wait side by side, which [`File::sync`] on a real
+    /// machine does not.
+    pub async fn sync_beside(&self) -> Result<(), DiskError> {
+        self.pause(Access::Sync).await;
+        match self.0.sync_beside() {
+            Some(synced) => synced.await,
+            None => self.0.sync(),
+        }
     }
 
     /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.

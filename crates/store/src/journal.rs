@@ -362,13 +362,13 @@ impl Journal {
     /// Writes and syncs a run at the end of the current segment, on all its homes; on those that remain, when some fail (J-9).
     async fn write_to_all(&self, current: &mut Current, run: &[u8]) -> Result<(), StoreError> {
         let end = current.end;
-        let one = async |file: &File| {
+        let one = async |file: &File, is_alone: bool| {
             file.write_run(end, run).await?;
-            file.sync().await
+            if is_alone { file.sync().await } else { file.sync_beside().await }
         };
         let done: Vec<Result<(), DiskError>> = match &*current.files {
-            [(_, file)] => vec![one(file).await],
-            files => all(files.iter().map(|(_, file)| one(file))).await,
+            [(_, file)] => vec![one(file, true).await],
+            files => all(files.iter().map(|(_, file)| one(file, false))).await,
         };
         let mut failure = None;
         let mut done = done.into_iter();

@@ -347,6 +347,20 @@ impl RawFile for DirectoryFile {
         self.file.sync_data().map_err(self.failed("sync"))
     }
 
+    fn sync_beside(&self) -> Option<Boxed<Result<(), DiskError>>> {
+        let (file, shown) = (Arc::clone(&self.file), Arc::clone(&self.shown));
+        let (send, receive) = oneshot::channel();
+        let task = Box::pin(async move {
+            let synced = file.sync_data().map_err(|error| describe("sync", &shown, &error));
+            // Who asked may have gone.
+            drop(send.send(synced));
+        });
+        // Where the system starts no more threads this one waits.
+        aside().run(task).ok()?;
+        let gone = self.failed("sync")(io::Error::other("the thread that did it ended early"));
+        Some(Box::pin(async move { receive.await.unwrap_or(Err(gone)) }))
+    }
+
     fn length(&self) -> Result<u64, DiskError> {
         self.file.metadata().map(|metadata| metadata.len()).map_err(self.failed("measure"))
     }

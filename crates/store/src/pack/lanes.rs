@@ -264,7 +264,7 @@ impl Packs {
         loop {
             self.flush(writer, None).await;
             if !writer.is_stuck
-                && let Err((disk, error)) = pack.sync(&self.counters).await
+                && let Err((disk, error)) = pack.sync(true, &self.counters).await
             {
                 writer.is_stuck = true;
                 let _ = self.pool.failed(disk, error, &self.counters);

@@ -42,6 +42,8 @@ enum Step<'a> {
     Run(u64, &'a [u8]),
     Bytes(u64, &'a [u8]),
     Sync,
+    /// Where others are synced too.
+    SyncBeside,
 }
 
 impl Step<'_> {
@@ -49,10 +51,13 @@ impl Step<'_> {
         match self {
             Step::Run(offset, bytes) => member.file.write_run(offset, bytes).await,
             Step::Bytes(offset, bytes) => member.file.write_at(offset, bytes).await,
-            Step::Sync => {
+            Step::Sync | Step::SyncBeside => {
                 // Set before and cleared after: a sync that is dropped halfway told nobody its result.
                 member.has_failed.store(true, Ordering::SeqCst);
-                member.file.sync().await?;
+                match self {
+                    Step::SyncBeside => member.file.sync_beside().await?,
+                    _ => member.file.sync().await?,
+                }
                 member.has_failed.store(false, Ordering::SeqCst);
                 Ok(())
             }
@@ -221,6 +226,12 @@ impl OpenPack {
         self.synced.load(Ordering::SeqCst)
     }
 
+    /// Whether there is nothing to sync.
+    pub(super) fn is_synced(&self) -> bool {
+        let written = self.tail.lock().written;
+        !self.has_failed() && self.synced() >= written
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.members().iter().any(|member| member.has_failed())
     }
@@ -265,8 +276,9 @@ impl OpenPack {
         }
     }
 
-    /// Makes durable what was written. After one failure it fails for ever: the kernel may have dropped the pages.
-    pub(super) async fn sync(&self, counters: &Counters) -> Result<(), (usize, DiskError)> {
+    /// Makes durable what was written; `is_alone`: and nothing else is synced meanwhile. After one failure it fails for ever: the kernel may have
+    /// dropped the pages.
+    pub(super) async fn sync(&self, is_alone: bool, counters: &Counters) -> Result<(), (usize, DiskError)> {
         let _gate = self.gate.lock().await;
         let (written, members) = (self.tail.lock().written, self.members());
         if let Some(member) = members.iter().find(|member| member.has_failed()) {
@@ -282,7 +294,7 @@ impl OpenPack {
             return Ok(());
         }
         counters.pack_syncs.add(1);
-        OpenPack::take(&members, Step::Sync).await?;
+        OpenPack::take(&members, sync_of(is_alone && members.len() == 1)).await?;
         self.synced.fetch_max(written, Ordering::SeqCst);
         Ok(())
     }
@@ -301,8 +313,12 @@ impl OpenPack {
         OpenPack::take(&members, Step::Bytes(end, directory)).await?;
         let _gate = self.gate.lock().await;
         counters.pack_syncs.add(1);
-        OpenPack::take(&members, Step::Sync).await
+        OpenPack::take(&members, sync_of(members.len() == 1)).await
     }
+}
+
+fn sync_of(is_alone: bool) -> Step<'static> {
+    if is_alone { Step::Sync } else { Step::SyncBeside }
 }
 
 /// The writer's own part of an open pack.

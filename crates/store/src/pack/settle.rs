@@ -2,9 +2,12 @@
 //!
 //! Not here: the bytes of one pack and their sync (`open`), leaving one of several disks (`leave_failed`), sealing.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Packs;
+use platform::task::all;
+
+use super::{Lane, OpenPack, Packs};
 use crate::failure::StoreError;
 use crate::format::{Class, Place};
 use crate::level::COPIES_MAX;
@@ -40,27 +43,29 @@ impl Packs {
         Err(self.pool.full("chunks that were accepted", 0))
     }
 
-    /// Writes and syncs every lane on a good disk. Failures are left on the writers.
+    /// Writes and syncs every lane on a good disk. They are synced side by side: each waits for its own disk, and those that lie on one file
+    /// system may share a commit of its journal. Failures are left on the writers.
     async fn flush_and_sync(&self) {
-        let mut unsynced = Vec::new();
-        for lane in self.lanes() {
-            let mut lane = lane.lock().await;
-            if let Some(writer) = &mut lane.writer
-                && !writer.is_stuck
-                && writer.pack.disks().iter().all(|disk| self.pool.disks[disk].is_good())
-            {
-                if writer.pack.buffered_bytes() > 0 {
-                    self.flush(writer, None).await;
-                }
-                unsynced.push(writer.pack.clone());
-            }
-        }
+        let unsynced: Vec<_> =
+            all(self.lanes().map(|lane| self.flush_lane(lane))).await.into_iter().flatten().collect();
         // Not under the lanes' locks: appends go on meanwhile.
-        for pack in unsynced {
-            if let Err((disk, error)) = pack.sync(&self.counters).await {
-                let _ = self.pool.failed(disk, error, &self.counters);
-            }
+        let is_alone = unsynced.len() == 1;
+        let synced = all(unsynced.iter().map(|pack| pack.sync(is_alone, &self.counters))).await;
+        for (disk, error) in synced.into_iter().filter_map(Result::err) {
+            let _ = self.pool.failed(disk, error, &self.counters);
         }
+    }
+
+    /// Writes what a lane has in memory; its pack, if there is anything to sync.
+    async fn flush_lane(&self, lane: &tokio::sync::Mutex<Lane>) -> Option<Arc<OpenPack>> {
+        let mut lane = lane.lock().await;
+        let is_good = |disk: usize| self.pool.disks[disk].is_good();
+        let writer =
+            lane.writer.as_mut().filter(|writer| !writer.is_stuck && writer.pack.disks().iter().all(is_good))?;
+        if writer.pack.buffered_bytes() > 0 {
+            self.flush(writer, None).await;
+        }
+        (!writer.pack.is_synced()).then(|| writer.pack.clone())
     }
 
     /// Takes writers that cannot write any more out of their lanes. Whether one goes on without a disk that failed: it was not synced.
@@ -91,7 +96,7 @@ impl Packs {
             if disks.iter().all(|disk| self.pool.disks[disk].is_good()) && !writer.pack.has_failed() {
                 let mut done = writer.pack.flush(None, &self.counters).await.map(drop);
                 if done.is_ok() {
-                    done = writer.pack.sync(&self.counters).await;
+                    done = writer.pack.sync(true, &self.counters).await;
                 }
                 let Err((disk, _)) = done else {
                     give_back();

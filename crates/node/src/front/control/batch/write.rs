@@ -29,7 +29,7 @@ use crate::front::control::Control;
 /// Directories of a batch that are remembered by path.
 const DIRECTORIES_MAX: usize = 64 << 10;
 /// Windows that are read before the first of them is written.
-const WINDOWS_AHEAD: usize = 2;
+const WINDOWS_AHEAD: usize = 3;
 
 /// What came of a batch.
 #[derive(Default)]
