@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::task::Boxed;
+use crate::task::{Boxed, all};
 
 /// What went wrong on a disk, in words for a person and in a kind for the program.
 #[derive(Clone, Debug)]
@@ -89,6 +89,9 @@ pub enum Read {
     Waits(usize, Boxed<Result<Vec<u8>, DiskError>>),
 }
 
+/// Waits for what was begun.
+pub type Begun = Box<dyn FnOnce() -> Result<(), DiskError> + Send>;
+
 /// One open file, blocking. Implemented by `real` and `sim`.
 pub trait RawFile: Send + Sync {
     /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
@@ -110,8 +113,8 @@ pub trait RawFile: Send + Sync {
     fn forget(&self, offset: u64, bytes: u64);
     /// Makes what was written, and the length, durable.
     fn sync(&self) -> Result<(), DiskError>;
-    /// The same, begun now and waited for elsewhere; `None` where [`RawFile::sync`] keeps no thread waiting.
-    fn sync_beside(&self) -> Option<Boxed<Result<(), DiskError>>> {
+    /// The same, begun on another thread; what is returned waits for it. `None` where it is not to be begun but done.
+    fn begin_sync(&self) -> Option<Begun> {
         None
     }
     /// Bytes in the file.
@@ -226,14 +229,20 @@ impl File {
         self.0.sync()
     }
 
-    /// The same for who has several files to wait for: [`all`](crate::task::all) of these wait side by side, which [`File::sync`] on a real
-    /// machine does not.
-    pub async fn sync_beside(&self) -> Result<(), DiskError> {
-        self.pause(Access::Sync).await;
-        match self.0.sync_beside() {
-            Some(synced) => synced.await,
-            None => self.0.sync(),
-        }
+    /// The same for several files, side by side, with what came of each. Like one sync it is over when it returns, or is dropped: on a real
+    /// machine the calling thread waits for all.
+    pub async fn sync_all(files: &[&File]) -> Vec<Result<(), DiskError>> {
+        // The last is for this thread, and the first to be polled.
+        let others = files.len().saturating_sub(1);
+        let begun: Vec<_> = files[..others].iter().map(|file| file.0.begin_sync()).collect();
+        let one = async |(file, begun): (&&File, Option<Begun>)| match begun {
+            Some(wait) => wait(),
+            None => file.sync().await,
+        };
+        let begun = begun.into_iter().chain([None]);
+        let mut synced = all(files.iter().zip(begun).collect::<Vec<_>>().into_iter().rev().map(one)).await;
+        synced.reverse();
+        synced
     }
 
     /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.

@@ -41,6 +41,7 @@ use platform::disk::DiskErrorKind;
 use crate::failure::StoreError;
 use crate::format::{IDENTITY_COPY, IDENTITY_FILE, Identity, JOURNAL, Place, SUPERBLOCK_FILE, Unfit};
 use crate::identity;
+use crate::index::AddressSet;
 use crate::journal::replay;
 use crate::pace::Pace;
 use crate::remedy::Remedy;
@@ -117,6 +118,8 @@ pub(crate) struct Check<'a> {
     total_bytes: u64,
     /// What the directories of sealed packs say, by pack: for comparing with the index.
     named: BTreeMap<u64, Fingerprint>,
+    /// Chunks that are bad in a file of the pack that is being read.
+    bad: AddressSet,
 }
 
 /// A sum over entries that does not depend on their order.
@@ -156,7 +159,7 @@ impl<'a> Check<'a> {
         pace: Option<&'a Pace<'a>>,
     ) -> Check<'a> {
         let (report, named) = (CheckReport::default(), BTreeMap::new());
-        Check { store, depth, progress, pace, report, total_bytes: 0, named }
+        Check { store, depth, progress, pace, report, total_bytes: 0, named, bad: AddressSet::default() }
     }
 
     /// For single packs.

@@ -362,16 +362,13 @@ impl Journal {
     /// Writes and syncs a run at the end of the current segment, on all its homes; on those that remain, when some fail (J-9).
     async fn write_to_all(&self, current: &mut Current, run: &[u8]) -> Result<(), StoreError> {
         let end = current.end;
-        let one = async |file: &File, is_alone: bool| {
-            file.write_run(end, run).await?;
-            if is_alone { file.sync().await } else { file.sync_beside().await }
-        };
-        let done: Vec<Result<(), DiskError>> = match &*current.files {
-            [(_, file)] => vec![one(file, true).await],
-            files => all(files.iter().map(|(_, file)| one(file, false))).await,
-        };
+        let files = current.files.iter().map(|(_, file)| file);
+        let written = all(files.clone().map(|file| file.write_run(end, run))).await;
+        let to_sync: Vec<&File> =
+            files.zip(&written).filter(|(_, written)| written.is_ok()).map(|(file, _)| file).collect();
+        let mut synced = File::sync_all(&to_sync).await.into_iter();
+        let mut done = written.into_iter().map(|written| written.and_then(|()| synced.next().expect("it was written")));
         let mut failure = None;
-        let mut done = done.into_iter();
         current.files.retain(|(disk, _)| match done.next().expect("one for each") {
             Ok(()) => true,
             // A full disk cannot be met here, the segment's blocks exist; should a file system say so all the same, it is

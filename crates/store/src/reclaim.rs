@@ -20,6 +20,7 @@
 use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
+use platform::disk::RUN_ALIGN;
 
 use crate::failure::StoreError;
 use crate::format::{Class, Entry, PACKS, Place};
@@ -89,7 +90,10 @@ impl Examined {
         if is_thorough {
             return self.live.len() < self.entries.len() || self.entries.is_empty();
         }
-        Self::stored(&self.live) * SPARSE_PART < Self::stored(&self.entries).max(1)
+        // With the gaps between chunks (K-11), but for as many as are made by bringing few chunks elsewhere.
+        let end = self.entries.last().map_or(0, Entry::end);
+        let taken = end.saturating_sub(RUN_ALIGN as u64).max(Self::stored(&self.entries));
+        Self::stored(&self.live) * SPARSE_PART < taken.max(1)
     }
 }
 

@@ -229,7 +229,13 @@ fn a_clone_that_is_removed_gives_its_room_back() {
         let status = system.status().store;
         status.data.stored_bytes + status.metadata.stored_bytes
     };
-    machine.run(source(&system));
+    // More than the pages that whatever is stored ends with.
+    machine.run(async {
+        source(&system).await;
+        let large = find(&system, "source/large").await.unwrap();
+        system.write(large.file, 0, &pattern(1 << 20, 9000), false).await.unwrap();
+        system.sync_all().await.unwrap();
+    });
     let before = used(&system);
     let open = machine.run(async {
         clone(&system, "source", "clone").await.unwrap();

@@ -13,6 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -24,7 +25,9 @@ use tokio::sync::oneshot;
 
 use super::question::Question;
 use super::{aside, is_waiting};
-use crate::disk::{Access, Disk, DiskError, DiskErrorKind, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space};
+use crate::disk::{
+    Access, Begun, Disk, DiskError, DiskErrorKind, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space,
+};
 use crate::task::{Boxed, First, first};
 
 /// How long a read waits for a device that does not answer. The kernel's own limits, with their repetitions, are about as long.
@@ -347,18 +350,17 @@ impl RawFile for DirectoryFile {
         self.file.sync_data().map_err(self.failed("sync"))
     }
 
-    fn sync_beside(&self) -> Option<Boxed<Result<(), DiskError>>> {
+    fn begin_sync(&self) -> Option<Begun> {
         let (file, shown) = (Arc::clone(&self.file), Arc::clone(&self.shown));
-        let (send, receive) = oneshot::channel();
+        let (send, receive) = channel();
         let task = Box::pin(async move {
             let synced = file.sync_data().map_err(|error| describe("sync", &shown, &error));
-            // Who asked may have gone.
-            drop(send.send(synced));
+            let _ = send.send(synced);
         });
-        // Where the system starts no more threads this one waits.
+        // Where the system starts no more threads this one does it.
         aside().run(task).ok()?;
         let gone = self.failed("sync")(io::Error::other("the thread that did it ended early"));
-        Some(Box::pin(async move { receive.await.unwrap_or(Err(gone)) }))
+        Some(Box::new(move || receive.recv().unwrap_or(Err(gone))))
     }
 
     fn length(&self) -> Result<u64, DiskError> {

@@ -15,7 +15,6 @@ use crate::format::{
     ChunkHeader, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place,
     Unfit, number_of, pack_path,
 };
-use crate::index::AddressSet;
 use crate::pack::fragments::{Fragments, Joined, read_blocks, read_header};
 use crate::pack::scan::{read_directory, read_footer};
 use crate::pack::{Member, OpenPack, PackKnown, PackState};
@@ -73,36 +72,43 @@ impl Check<'_> {
 
     pub(crate) async fn sealed(&mut self, pack: u64, known: &PackKnown) {
         let (mut known, before) = (known.clone(), self.report.problems.len());
-        let bad = loop {
-            let bad = self.sealed_at(pack, &known).await;
+        loop {
+            self.bad.clear();
+            self.sealed_at(pack, &known).await;
             let now = self.store.packs.known_pack(pack);
             match now.filter(|now| self.report.problems.len() > before && !now.is_where(&known)) {
                 // It was cut into fragments meanwhile, or left a disk.
                 Some(now) => known = now,
-                None => break bad,
+                None => break,
             }
             self.report.problems.truncate(before);
-        };
-        bad.into_iter().for_each(|address| self.store.packs.doubt(address));
+        }
+        self.doubt(pack).await;
     }
 
-    /// Tells which chunks are bad wherever the pack lies.
-    async fn sealed_at(&mut self, pack: u64, known: &PackKnown) -> AddressSet {
-        let disks = known.disks();
-        let mut bad = None;
-        let note = |bad: &mut Option<AddressSet>, here: AddressSet| match bad {
-            Some(bad) => bad.retain(|address| here.contains(address)),
-            None => *bad = Some(here),
-        };
-        if let Some(fragments) = known.fragments() {
-            bad = self.fragments(pack, known, fragments).await;
+    /// T-3: of what is bad in one file of a pack, what cannot be read from any, where the index names it there.
+    async fn doubt(&mut self, pack: u64) {
+        let packs = &self.store.packs;
+        for address in std::mem::take(&mut self.bad) {
+            if let Ok(Some(place)) = packs.index.lookup(&address, &packs.counters)
+                && place.pack == pack
+                && packs.read(&address, &place).await.is_err()
+            {
+                packs.doubt(address);
+            }
         }
-        let is_elsewhere = disks.count() > 1 || bad.is_some();
+    }
+
+    async fn sealed_at(&mut self, pack: u64, known: &PackKnown) {
+        let disks = known.disks();
+        let mut is_compared = false;
+        if let Some(fragments) = known.fragments() {
+            is_compared = self.fragments(pack, known, fragments).await.is_some();
+        }
+        let is_elsewhere = disks.count() > 1 || is_compared;
         for disk in disks.iter() {
             let remedy = self.remedy(pack, disk, is_elsewhere);
-            if let Some(here) = self.sealed_on(disk, pack, known, remedy, bad.is_none()).await {
-                note(&mut bad, here);
-            }
+            is_compared |= self.sealed_on(disk, pack, known, remedy, !is_compared).await.is_some();
         }
         // The mender sees it without reading anything.
         if self.pace.is_none() && !known.is_cut() && disks.count() < usize::from(known.summary.level.copies()) {
@@ -111,11 +117,9 @@ impl Check<'_> {
             let remedy = Some(Remedy::Copies { pack });
             self.problem("HF0020", "a pack", (self.store.packs.path_of(pack), 0), words, remedy);
         }
-        bad.unwrap_or_default()
     }
 
-    /// The file of a pack on one disk. If it has a directory, which was compared with the index if that was asked for, the chunks that are bad
-    /// there.
+    /// The file of a pack on one disk. `Some` if it has a directory, which was compared with the index if that was asked for.
     async fn sealed_on(
         &mut self,
         disk: usize,
@@ -123,7 +127,7 @@ impl Check<'_> {
         known: &PackKnown,
         remedy: Option<Remedy>,
         compares: bool,
-    ) -> Option<AddressSet> {
+    ) -> Option<()> {
         let on = &self.store.pool.disks[disk].disk;
         let path = format!("{}/{}", on.path(), pack_path(pack));
         let file = match on.open(&pack_path(pack), Open::Read) {
@@ -167,16 +171,14 @@ impl Check<'_> {
         if compares {
             self.compare(pack, &path, &entries);
         }
-        let mut bad = AddressSet::default();
         if self.depth == Depth::Deep {
-            self.contents(&file, pack, &entries, remedy, &mut bad).await;
+            self.contents(&file, pack, &entries, remedy).await;
         }
-        Some(bad)
+        Some(())
     }
 
-    /// A pack in fragments: each by itself, and what they make. If that has a directory, which was compared with the index, the chunks that
-    /// are bad there.
-    async fn fragments(&mut self, pack: u64, known: &PackKnown, fragments: &Arc<Fragments>) -> Option<AddressSet> {
+    /// A pack in fragments: each by itself, and what they make. `Some` if that has a directory, which was compared with the index.
+    async fn fragments(&mut self, pack: u64, known: &PackKnown, fragments: &Arc<Fragments>) -> Option<()> {
         for (index, disk) in fragments.each() {
             let is_good = self.store.pool.disks[disk].is_good();
             let remedy = is_good.then_some(Remedy::Copy { disk, pack });
@@ -223,11 +225,10 @@ impl Check<'_> {
         };
         self.report.chunks += entries.len() as u64;
         self.compare(pack, &path, &entries);
-        let mut bad = AddressSet::default();
         if self.depth == Depth::Deep {
-            self.contents(&joined, pack, &entries, remedy, &mut bad).await;
+            self.contents(&joined, pack, &entries, remedy).await;
         }
-        Some(bad)
+        Some(())
     }
 
     /// The file of one fragment; the bytes that were read.
@@ -318,14 +319,7 @@ impl Check<'_> {
         }
     }
 
-    async fn contents(
-        &mut self,
-        file: &File,
-        pack: u64,
-        entries: &[Entry],
-        remedy: Option<Remedy>,
-        bad: &mut AddressSet,
-    ) {
+    async fn contents(&mut self, file: &File, pack: u64, entries: &[Entry], remedy: Option<Remedy>) {
         let mut rest = entries;
         while let Some(first) = rest.first() {
             if let Some(pace) = self.pace {
@@ -342,31 +336,23 @@ impl Check<'_> {
             // What lies on the disk, not what memory keeps of it.
             file.forget(start, end - start);
             match file.read_exact_at(start, &mut bytes).await {
-                Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes), remedy, bad),
+                Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes), remedy),
                 // A sector that cannot be read must not hide what lies beside it.
                 Err(_) if count > 1 => {
                     for entry in step {
-                        Box::pin(self.contents(file, pack, std::slice::from_ref(entry), remedy, bad)).await;
+                        Box::pin(self.contents(file, pack, std::slice::from_ref(entry), remedy)).await;
                     }
                 }
                 Err(error) => {
                     let at = (file.path().to_owned(), start);
                     self.problem("HF0007", "a chunk", at, (first.header.address, error), remedy);
-                    bad.insert(first.header.address);
+                    self.bad.insert(first.header.address);
                 }
             }
         }
     }
 
-    fn step(
-        &mut self,
-        path: &str,
-        pack: u64,
-        entries: &[Entry],
-        bytes: &Bytes,
-        remedy: Option<Remedy>,
-        bad: &mut AddressSet,
-    ) {
+    fn step(&mut self, path: &str, pack: u64, entries: &[Entry], bytes: &Bytes, remedy: Option<Remedy>) {
         let (store, start) = (self.store, entries[0].offset);
         let verified = parallel(&store.platform.tasks, entries.to_vec(), |entry| {
             let from = (entry.offset - start) as usize;
@@ -386,7 +372,7 @@ impl Check<'_> {
                 Err(found) => {
                     let at = (path.to_owned(), u64::from(entry.offset));
                     self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), remedy);
-                    bad.insert(address);
+                    self.bad.insert(address);
                 }
             }
         }

@@ -234,6 +234,13 @@ impl Packs {
         Ok(Writer::new(pack))
     }
 
+    /// Writes the buffer, filled up to a page (K-11).
+    pub(super) async fn flush_all(&self, writer: &mut Writer) {
+        let padded = writer.pad();
+        self.pool.promise(writer.pack.disks(), padded);
+        self.flush(writer, None).await;
+    }
+
     /// Writes the buffer, or the whole pages of it; on failure the writer is stuck and keeps what it has.
     pub(super) async fn flush(&self, writer: &mut Writer, pages: Option<Pages>) {
         match writer.pack.flush(pages, &self.counters).await {
@@ -262,9 +269,9 @@ impl Packs {
         let pack = writer.pack.clone();
         // Each time round but the last it leaves a disk that failed.
         loop {
-            self.flush(writer, None).await;
+            self.flush_all(writer).await;
             if !writer.is_stuck
-                && let Err((disk, error)) = pack.sync(true, &self.counters).await
+                && let Err((disk, error)) = pack.sync(&self.counters).await
             {
                 writer.is_stuck = true;
                 let _ = self.pool.failed(disk, error, &self.counters);

@@ -31,6 +31,18 @@ impl Member {
     fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::SeqCst)
     }
+
+    /// Syncs their files, with what came of each. The caller holds the gates of their packs.
+    async fn sync_all(members: &[&Member]) -> Vec<Result<(), DiskError>> {
+        // Set before and cleared after: a sync that is dropped halfway told nobody its result.
+        members.iter().for_each(|member| member.has_failed.store(true, Ordering::SeqCst));
+        let files: Vec<&File> = members.iter().map(|member| &member.file).collect();
+        let synced = File::sync_all(&files).await;
+        for (member, _) in members.iter().zip(&synced).filter(|(_, synced)| synced.is_ok()) {
+            member.has_failed.store(false, Ordering::SeqCst);
+        }
+        synced
+    }
 }
 
 type Members = Arc<[Arc<Member>]>;
@@ -41,9 +53,6 @@ enum Step<'a> {
     /// Bytes to an offset, past the page cache where the device can.
     Run(u64, &'a [u8]),
     Bytes(u64, &'a [u8]),
-    Sync,
-    /// Where others are synced too.
-    SyncBeside,
 }
 
 impl Step<'_> {
@@ -51,16 +60,6 @@ impl Step<'_> {
         match self {
             Step::Run(offset, bytes) => member.file.write_run(offset, bytes).await,
             Step::Bytes(offset, bytes) => member.file.write_at(offset, bytes).await,
-            Step::Sync | Step::SyncBeside => {
-                // Set before and cleared after: a sync that is dropped halfway told nobody its result.
-                member.has_failed.store(true, Ordering::SeqCst);
-                match self {
-                    Step::SyncBeside => member.file.sync_beside().await?,
-                    _ => member.file.sync().await?,
-                }
-                member.has_failed.store(false, Ordering::SeqCst);
-                Ok(())
-            }
         }
     }
 }
@@ -276,27 +275,43 @@ impl OpenPack {
         }
     }
 
-    /// Makes durable what was written; `is_alone`: and nothing else is synced meanwhile. After one failure it fails for ever: the kernel may have
-    /// dropped the pages.
-    pub(super) async fn sync(&self, is_alone: bool, counters: &Counters) -> Result<(), (usize, DiskError)> {
-        let _gate = self.gate.lock().await;
-        let (written, members) = (self.tail.lock().written, self.members());
-        if let Some(member) = members.iter().find(|member| member.has_failed()) {
-            let error = DiskError {
-                kind: DiskErrorKind::Failed,
-                operation: "sync",
-                path: member.file.path().to_owned(),
-                detail: "an earlier sync of this file failed".to_owned(),
-            };
-            return Err((member.disk, error));
+    /// Makes durable what was written. After one failure it fails for ever: the kernel may have dropped the pages.
+    pub(super) async fn sync(&self, counters: &Counters) -> Result<(), (usize, DiskError)> {
+        OpenPack::sync_all(&[self], counters).await.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// The same for several, side by side; the failures, each with its disk.
+    pub(super) async fn sync_all(packs: &[&OpenPack], counters: &Counters) -> Vec<(usize, DiskError)> {
+        let (mut failures, mut under_way) = (Vec::new(), Vec::new());
+        for pack in packs {
+            // Who has another one's waits for nothing but its disk.
+            let gate = pack.gate.lock().await;
+            let (written, members) = (pack.tail.lock().written, pack.members());
+            if let Some(member) = members.iter().find(|member| member.has_failed()) {
+                let error = DiskError {
+                    kind: DiskErrorKind::Failed,
+                    operation: "sync",
+                    path: member.file.path().to_owned(),
+                    detail: "an earlier sync of this file failed".to_owned(),
+                };
+                failures.push((member.disk, error));
+            } else if pack.synced() < written {
+                counters.pack_syncs.add(1);
+                under_way.push((pack, gate, written, members));
+            }
         }
-        if self.synced() >= written {
-            return Ok(());
+        let all: Vec<&Member> =
+            under_way.iter().flat_map(|(.., members)| members.iter().map(|member| &**member)).collect();
+        let mut synced = Member::sync_all(&all).await.into_iter();
+        for (pack, _gate, written, members) in &under_way {
+            let before = failures.len();
+            let here = members.iter().zip(&mut synced);
+            failures.extend(here.filter_map(|(member, synced)| Some((member.disk, synced.err()?))));
+            if failures.len() == before {
+                pack.synced.fetch_max(*written, Ordering::SeqCst);
+            }
         }
-        counters.pack_syncs.add(1);
-        OpenPack::take(&members, sync_of(is_alone && members.len() == 1)).await?;
-        self.synced.fetch_max(written, Ordering::SeqCst);
-        Ok(())
+        failures
     }
 
     /// Writes directory and footer behind everything, and syncs.
@@ -313,12 +328,10 @@ impl OpenPack {
         OpenPack::take(&members, Step::Bytes(end, directory)).await?;
         let _gate = self.gate.lock().await;
         counters.pack_syncs.add(1);
-        OpenPack::take(&members, sync_of(members.len() == 1)).await
+        let all: Vec<&Member> = members.iter().map(|member| &**member).collect();
+        let synced = Member::sync_all(&all).await;
+        members.iter().zip(synced).try_for_each(|(member, synced)| synced.map_err(|error| (member.disk, error)))
     }
-}
-
-fn sync_of(is_alone: bool) -> Step<'static> {
-    if is_alone { Step::Sync } else { Step::SyncBeside }
 }
 
 /// The writer's own part of an open pack.
@@ -363,6 +376,19 @@ impl Writer {
         }
     }
 
+    /// Fills the last page up, before all of the buffer is made durable: so nothing durable is written again (K-11). Tells by how many bytes.
+    pub(super) fn pad(&mut self) -> u64 {
+        let end = self.end.next_multiple_of(RUN_ALIGN as u64);
+        let count = end - self.end;
+        let mut tail = self.pack.tail.lock();
+        tail.pending.run.push(&[0; RUN_ALIGN][..usize::try_from(count).expect("below a page")]);
+        assert_eq!(tail.end(), end, "the buffer ends where the writer thinks");
+        drop(tail);
+        self.pack.summary.lock().data_bytes = u32::try_from(end).expect("packs end below 4 GiB");
+        self.end = end;
+        count
+    }
+
     /// Puts a chunk into the buffer.
     pub(super) fn push(&mut self, chunk: &Packed) -> Entry {
         let offset = u32::try_from(self.end).expect("at most PACK_BYTES_MAX");
@@ -376,7 +402,7 @@ impl Writer {
         drop(tail);
         let mut summary = self.pack.summary.lock();
         summary.count += 1;
-        summary.data_bytes += entry.header.stored_bytes();
+        summary.data_bytes = u32::try_from(entry.end()).expect("packs end below 4 GiB");
         summary.raw_bytes += u64::from(entry.header.raw);
         drop(summary);
         self.end = entry.end();

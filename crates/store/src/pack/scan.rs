@@ -11,7 +11,7 @@
 
 use base::hash::DomainKey;
 use bytes::{Bytes, BytesMut};
-use platform::disk::{DiskError, DiskErrorKind, File, Open};
+use platform::disk::{DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
 
 use crate::chunk::{mended, unpack};
 use crate::failure::{StoreError, corrupt};
@@ -66,6 +66,8 @@ pub(crate) async fn read_directory(file: &File, footer: &PackFooter) -> Result<V
 #[derive(Default)]
 pub(crate) struct Scanned {
     pub(crate) entries: Vec<Entry>,
+    /// Where the directory goes, if that is known of another file of the pack (N-3), and else behind the last chunk.
+    data_bytes: Option<u32>,
     /// Stretches between or behind the good chunks that are no chunks, in bytes.
     pub(crate) bad_bytes: u64,
     /// Chunks whose header is sound and whose content is not.
@@ -79,6 +81,10 @@ pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
     while offset + ChunkHeader::BYTES <= bytes.len() {
         let place = u32::try_from(offset).expect("packs end below 4 GiB");
         let Ok(header) = ChunkHeader::decode(&bytes[offset..offset + ChunkHeader::BYTES], pack, place) else {
+            if let Some(padded) = padding(bytes, offset) {
+                offset = padded;
+                continue;
+            }
             let next = next_magic(bytes, offset + 1);
             scanned.bad_bytes += (next - offset) as u64;
             offset = next;
@@ -98,8 +104,15 @@ pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
             offset = next;
         }
     }
+    let offset = padding(bytes, offset).unwrap_or(offset);
     scanned.bad_bytes += bytes.len().saturating_sub(offset) as u64;
     scanned
+}
+
+/// The end of the page, or of the bytes, if there is nothing but zeroes up to there: what was settled is filled up with them (K-11).
+fn padding(bytes: &[u8], from: usize) -> Option<usize> {
+    let end = from.next_multiple_of(RUN_ALIGN).min(bytes.len());
+    (from < end && bytes[from..end].iter().all(|byte| *byte == 0)).then_some(end)
 }
 
 // The next place where a chunk may begin, or the end.
@@ -201,7 +214,10 @@ pub(crate) async fn agree(
         Found::Open { .. } => None,
     });
     if let Some((disk, truth)) = truth {
-        found.retain(|(_, found)| !matches!(found, Found::Sealed(sealed) if sealed.entries != truth.entries));
+        let is_other = |sealed: &SealedPack| {
+            sealed.entries != truth.entries || sealed.summary.data_bytes != truth.summary.data_bytes
+        };
+        found.retain(|(_, found)| !matches!(found, Found::Sealed(sealed) if is_other(sealed)));
         if found.iter().all(|(_, found)| matches!(found, Found::Sealed(_))) {
             return Ok(found);
         }
@@ -213,7 +229,11 @@ pub(crate) async fn agree(
                 let is_here = |entry: &Entry| entries.binary_search_by_key(&entry.offset, |one| one.offset).is_ok();
                 let lacking: Vec<Entry> = truth.entries.iter().filter(|entry| !is_here(entry)).copied().collect();
                 *bytes = with_chunks(pack, bytes, &sound, &lacking);
-                *scanned = Scanned { entries: truth.entries.clone(), ..Scanned::default() };
+                *scanned = Scanned {
+                    entries: truth.entries.clone(),
+                    data_bytes: Some(truth.summary.data_bytes),
+                    ..Scanned::default()
+                };
             }
         }
         return Ok(found);
@@ -357,9 +377,10 @@ fn remove(on: &PoolDisk, pack: u64, bytes: &[u8], bad_bytes: u64) -> Result<Reco
 
 async fn seal(on: &PoolDisk, header: &PackHeader, bytes: &[u8], scanned: Scanned) -> Result<Recovered, DiskError> {
     let pack = header.pack;
-    let Scanned { entries, bad_bytes, .. } = scanned;
-    let end = entries.last().expect("the caller looked").end();
-    let data_bytes = u32::try_from(end).expect("packs end below 4 GiB");
+    let Scanned { entries, bad_bytes, data_bytes, .. } = scanned;
+    let last = entries.last().expect("the caller looked").end();
+    let data_bytes = data_bytes.unwrap_or_else(|| u32::try_from(last).expect("packs end below 4 GiB"));
+    let end = u64::from(data_bytes);
     let sealed = SealedPack::new(pack, Summary::of(data_bytes, &entries, header.level), entries);
     let file = on.disk.open(&pack_path(pack), Open::Write)?;
     // Written again before it is synced: O-3; only what was verified, lest a reading that went wrong be made to last. The chunks

@@ -49,9 +49,8 @@ impl Packs {
         let unsynced: Vec<_> =
             all(self.lanes().map(|lane| self.flush_lane(lane))).await.into_iter().flatten().collect();
         // Not under the lanes' locks: appends go on meanwhile.
-        let is_alone = unsynced.len() == 1;
-        let synced = all(unsynced.iter().map(|pack| pack.sync(is_alone, &self.counters))).await;
-        for (disk, error) in synced.into_iter().filter_map(Result::err) {
+        let packs: Vec<&OpenPack> = unsynced.iter().map(|pack| &**pack).collect();
+        for (disk, error) in OpenPack::sync_all(&packs, &self.counters).await {
             let _ = self.pool.failed(disk, error, &self.counters);
         }
     }
@@ -63,7 +62,7 @@ impl Packs {
         let writer =
             lane.writer.as_mut().filter(|writer| !writer.is_stuck && writer.pack.disks().iter().all(is_good))?;
         if writer.pack.buffered_bytes() > 0 {
-            self.flush(writer, None).await;
+            self.flush_all(writer).await;
         }
         (!writer.pack.is_synced()).then(|| writer.pack.clone())
     }
@@ -91,12 +90,12 @@ impl Packs {
     async fn rescue(&self) -> Result<(), StoreError> {
         let mut stranded = self.stranded.lock().await;
         while let Some(writer) = stranded.last() {
-            let disks = writer.pack.disks();
-            let give_back = || disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
+            let (disks, promised) = (writer.pack.disks(), writer.promised());
+            let give_back = || disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(promised));
             if disks.iter().all(|disk| self.pool.disks[disk].is_good()) && !writer.pack.has_failed() {
                 let mut done = writer.pack.flush(None, &self.counters).await.map(drop);
                 if done.is_ok() {
-                    done = writer.pack.sync(true, &self.counters).await;
+                    done = writer.pack.sync(&self.counters).await;
                 }
                 let Err((disk, _)) = done else {
                     give_back();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use platform::sim::{Faults, each_seed};
 
 use super::{Machine, content, hurried, options, reclaim};
-use crate::format::{PACK_SUFFIX, number_of};
+use crate::format::{PACK_SUFFIX, PackFooter, number_of, pack_path};
 use crate::{Class, CopiesReport, Depth, Options, Recovered, Store, StoreError};
 
 fn contents(numbers: std::ops::Range<u64>) -> Vec<Bytes> {
@@ -246,6 +246,61 @@ fn what_a_crash_left_of_a_pack_is_the_same_on_all_its_disks_afterwards() {
             assert_eq!(files.len(), 2, "seed {seed}: pack {pack}");
         }
     });
+}
+
+/// N-3, where the power went between the directory on one disk and on the other: what was settled ends with a page (K-11), and the last chunk
+/// before that.
+#[test]
+fn a_pack_that_was_sealed_on_one_disk_is_the_same_on_both_afterwards() {
+    for last in [false, true] {
+        let machine = Machine::new(31, 2, 64 << 20);
+        let store = open(&machine);
+        let contents = contents(0..20);
+        machine.run(async {
+            for some in contents.chunks(3) {
+                store.put_many(Class::Data, some.to_vec()).await.unwrap();
+                store.settle().await.unwrap();
+            }
+            store.packs.seal_all().await;
+        });
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        for (pack, files) in packs(&machine) {
+            let (disk, bytes) = if last { files.last_key_value() } else { files.first_key_value() }.unwrap();
+            let data_bytes = PackFooter::decode(&bytes[bytes.len() - PackFooter::BYTES..], pack).unwrap().data_bytes;
+            assert!(data_bytes.is_multiple_of(4096), "{data_bytes}");
+            machine.disks[*disk].truncate(&pack_path(pack), u64::from(data_bytes));
+        }
+        let store = open(&machine);
+        assert!(!store.lacks_copies());
+        expect_all(&machine, &store, &contents);
+        expect_sound(&machine, &store);
+        close(&machine, store);
+        for (pack, files) in packs(&machine) {
+            let all: Vec<&Vec<u8>> = files.values().collect();
+            assert!(all.len() == 2 && all[0] == all[1], "pack {pack} differs");
+        }
+    }
+}
+
+/// T-3: of two files one has bad chunks, and the other a bad footer.
+#[test]
+fn what_can_be_read_from_some_file_is_not_damaged() {
+    let (machine, contents) = node(12);
+    for (pack, files) in packs(&machine) {
+        let ends = [files.first_key_value(), files.last_key_value()].map(|file| file.unwrap());
+        let [(one, _), (other, bytes)] = ends;
+        (5000..bytes.len() as u64 / 2)
+            .step_by(9000)
+            .for_each(|at| machine.disks[*one].flip_bit(&pack_path(pack), at, 1));
+        machine.disks[*other].flip_bit(&pack_path(pack), bytes.len() as u64 - 20, 1);
+    }
+    let store = open(&machine);
+    let found = machine.run(store.check(Depth::Deep, &|_, _| {})).problems;
+    let is_there = |code| found.iter().any(|problem| problem.code == code);
+    assert!(is_there("HF0007") && is_there("HF0005"), "{found:?}");
+    assert!(contents.iter().all(|content| store.contains(&store.key().address(content))));
 }
 
 /// What reclaim removes is gone from every disk.

@@ -8,7 +8,7 @@ use platform::sim::{Placed, Platter};
 
 use super::{Machine, content, hurried, options};
 use crate::format::{ChunkHeader, Entry};
-use crate::{Class, Erasure, Options, Ordered, OrderedReport, Store, StoreError};
+use crate::{Class, Depth, Erasure, Options, Ordered, OrderedReport, Store, StoreError};
 
 const MEMORY_BYTES: u64 = 4 << 20;
 
@@ -128,6 +128,48 @@ fn what_streams_is_written_in_whole_pages() {
     let packs = machine.disks.iter().flat_map(|disk| disk.durable_files());
     let durable: u64 = packs.filter(|(path, _)| path.ends_with(".pack")).map(|(_, bytes)| bytes.len() as u64).sum();
     assert!(durable >= stored, "{durable} of {stored}");
+}
+
+/// K-11: what was made durable is not written again. A page with the end of it and what comes next would be read, and written twice; and while
+/// that goes on, what is durable would hang on the device writing it whole.
+#[test]
+fn what_is_durable_is_not_written_again() {
+    const PAGE: u64 = 4096;
+    let machine = Machine::new(9, 2, 1 << 40);
+    let (store, _) = machine.open();
+    let store = reopen(&machine, store, Options { pack_bytes: 1 << 30, run_bytes: 64 << 10, ..options() });
+    machine.disks.iter().for_each(|disk| disk.set_platter(Platter::SAS_7200));
+    let mut contents = Vec::new();
+    let mut written: Vec<Vec<(u64, u64)>> = vec![Vec::new(); machine.disks.len()];
+    for round in 0..60_u64 {
+        for number in 0..round % 9 {
+            let content = content(round * 10 + number, 100 + (round as usize * 3701 + number as usize * 7001) % 60_000);
+            machine.run(store.put(Class::Data, &content)).unwrap();
+            contents.push(content);
+        }
+        machine.run(store.settle()).unwrap();
+        for (disk, written) in machine.disks.iter().zip(&mut written) {
+            for placed in disk.take_placed() {
+                assert!(placed.is_write, "{placed:?} was read in round {round}");
+                assert!(placed.address.is_multiple_of(PAGE) && placed.bytes.is_multiple_of(PAGE), "{placed:?}");
+                let end = placed.address + placed.bytes;
+                let again = written.iter().find(|(start, until)| placed.address < *until && *start < end);
+                assert_eq!(again, None, "{placed:?} in round {round}");
+                written.push((placed.address, end));
+            }
+        }
+    }
+    // The gaps are as good as no gaps: for who checks, who opens it after a crash, and who counts.
+    assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+    let (store, recovered) = machine.open();
+    assert_eq!((recovered.report.bytes_cut, recovered.report.problems), (0, Vec::new()));
+    for content in &contents {
+        assert!(machine.run(store.get(Class::Data, &store.key().address(content))).unwrap() == *content);
+    }
+    assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
 }
 
 /// A crash while the first chunk of a pack is under way: a file in which no chunk is whole would look like one that has rotted.

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
 use super::{DirectoryFile, Overdue, beside, silent};
-use crate::disk::{DiskError, DiskErrorKind, RUN_ALIGN, RawFile, Read};
+use crate::disk::{DiskError, DiskErrorKind, File, RUN_ALIGN, RawFile, Read};
 use crate::real::block_on;
 
 /// Where runs end: within pages, at their borders, and more than a page on.
@@ -96,4 +96,20 @@ fn a_device_that_was_waited_for_in_vain_is_not_waited_for_again_until_it_answers
     told.recv().expect("it goes on");
     while overdue.load(Ordering::SeqCst) > 0 {}
     assert_eq!(kind(block_on(beside(|| Ok(2), &overdue, said(), pending()))), Ok(2));
+}
+
+#[test]
+fn several_files_are_synced_side_by_side_and_each_is_answered() {
+    for count in [0, 1, 2, 5] {
+        let files: Vec<File> =
+            (0..count).map(|number| File::new(Arc::new(file(&format!("sync-{count}-{number}"), false)))).collect();
+        block_on(async {
+            for file in &files {
+                file.write_at(0, b"content").await.unwrap();
+            }
+            let all: Vec<&File> = files.iter().collect();
+            let synced = File::sync_all(&all).await;
+            assert!(synced.len() == count && synced.iter().all(Result::is_ok), "{synced:?}");
+        });
+    }
 }
