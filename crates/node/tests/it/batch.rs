@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::copy::{fill, likeness};
+use crate::mount::SMALL;
 use crate::support::{Folder, Mounted, Tmpfs, hydrafs, noise, run, succeed};
 
 fn cp(arguments: &[&dyn AsRef<OsStr>]) -> Output {
@@ -478,4 +479,29 @@ fn counter(mounted: &Mounted, name: &str) -> u64 {
     let stats = succeed(&[OsStr::new("stats"), OsStr::new("--json"), OsStr::new("-n1"), mounted.node.as_os_str()]);
     let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
     stats["counters"][name].as_u64().expect("it is counted")
+}
+
+/// A daemon with little memory takes little of a window at a time; what does not fit goes by system calls, from a folder and from an archive.
+#[test]
+fn files_of_any_size_go_into_a_node_with_little_memory() {
+    let folder = Folder::new("little");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    for kibibytes in [1_u64, 200, 500, 900, 1100, 2100, 3900, 5000] {
+        fs::write(from.join(format!("{kibibytes}")), noise(kibibytes, (kibibytes as usize) << 10)).expect("room");
+    }
+    copied(&[&"-r", &"--json", &from, &point.join("copy")]);
+    let archive = folder.join("archive");
+    run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(folder.join("")).arg("from"));
+    let [tar, extract, file, into] = ["tar", "-x", "-f", "-C"].map(OsStr::new);
+    succeed(&[tar, extract, file, archive.as_os_str(), into, point.as_os_str()]);
+    let expected = likeness(&from).len();
+    for copy in ["copy", "from"] {
+        for name in fs::read_dir(&from).expect("a folder").map(|entry| entry.expect("an entry").file_name()) {
+            let (one, other) = (fs::read(from.join(&name)), fs::read(point.join(copy).join(&name)));
+            assert!(one.expect("readable") == other.expect("readable"), "{copy}/{}", name.display());
+        }
+        assert_eq!(fs::read_dir(point.join(copy)).expect("a folder").count(), expected);
+    }
+    expect_whole(&mounted);
 }

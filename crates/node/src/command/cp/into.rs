@@ -23,8 +23,6 @@ use crate::failure::Failure;
 
 /// Files of one sweep: enough that their inodes lie together, and a few MiB of paths.
 const SWEEP_FILES: usize = 16 << 10;
-/// Larger files go by system calls.
-const BATCHED_BYTES_MAX: u64 = 4 << 20;
 
 /// A copy under way.
 pub(super) struct Into<'a> {
@@ -269,9 +267,10 @@ impl<'a> Into<'a> {
     /// One of several threads that read.
     fn read(&self, files: &[Found], next: &AtomicUsize) -> Result<(), Failure> {
         let mut content = Content::default();
+        let bytes_max = self.shared.lock().writer.content_bytes_max();
         let next = || files.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !self.progress.is_interrupted());
         while let Some(found) = next() {
-            match self.taker.file(&found.from, found.path.clone(), BATCHED_BYTES_MAX, &mut content) {
+            match self.taker.file(&found.from, found.path.clone(), bytes_max, &mut content) {
                 Ok(Some(entry)) => self.put(&found.from, &entry, &content.runs())?,
                 Ok(None) => {
                     let Found { from, to, source, .. } = found;

@@ -21,8 +21,6 @@ use crate::control::client::Daemon;
 use crate::failure::Failure;
 
 const WHAT: &str = "cannot extract the archive";
-/// Larger files go by system calls.
-const BATCHED_BYTES_MAX: u64 = 4 << 20;
 
 /// An extraction under way.
 struct Extraction<'a> {
@@ -101,7 +99,7 @@ impl Extraction<'_> {
                 self.known.insert(entry.path.clone());
                 self.directories.push(entry.clone());
             }
-            if entry.kind == Kind::Regular && entry.size > BATCHED_BYTES_MAX {
+            if entry.kind == Kind::Regular && entry.size > self.writer.content_bytes_max() {
                 self.large(&entry, &mut found)?;
                 continue;
             }

@@ -14,6 +14,8 @@ use crate::failure::Failure;
 const WINDOWS: u32 = 4;
 /// Bytes of each.
 const WINDOW_BYTES: u32 = 16 << 20;
+/// Content of a file from which on a batch gains nothing.
+const BATCHED_BYTES_MAX: u64 = 4 << 20;
 
 /// How a batch is written.
 #[derive(Clone, Copy, Debug)]
@@ -90,10 +92,11 @@ impl BatchWriter {
         Ok(BatchWriter { talk, memory, room, free, filling, away, next: 0, settled: 0, failed })
     }
 
-    /// Whether an entry with so much content fits a window. Otherwise it is none of a batch.
+    /// The most content that an entry has in a batch: beyond it a file goes by system calls. What a daemon with little memory takes of a window at
+    /// a time is small, and the entry itself has to fit too.
     #[must_use]
-    pub fn fits(&self, bytes: u64) -> bool {
-        bytes <= u64::from(self.room / 2)
+    pub fn content_bytes_max(&self) -> u64 {
+        BATCHED_BYTES_MAX.min(u64::from(self.room / 2))
     }
 
     /// Writes an entry with its content, runs of bytes by offset; gives its number.
