@@ -22,7 +22,7 @@
 //!
 //! K-11  A chunk of an open pack is whole in memory, or whole in the file. While content streams the file ends with a page, and the chunk that this
 //!       divides stays in memory until the rest of it is written. What is made durable is filled up to a page with zeroes, and what comes next
-//!       begins there: no page is written twice. The first chunk of a pack is written whole, or not.
+//!       begins there: no page is written twice while a pack is filled. The first chunk of a pack is written whole, or not.
 //!
 //! Not here: how packs are filled (`lanes`), what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 

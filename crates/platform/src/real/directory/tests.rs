@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::future::{pending, ready};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
@@ -98,18 +99,24 @@ fn a_device_that_was_waited_for_in_vain_is_not_waited_for_again_until_it_answers
     assert_eq!(kind(block_on(beside(|| Ok(2), &overdue, said(), pending()))), Ok(2));
 }
 
+/// A pipe cannot be synced.
+fn pipe() -> DirectoryFile {
+    let (reader, _) = std::io::pipe().unwrap();
+    let file = Arc::new(fs::File::from(OwnedFd::from(reader)));
+    DirectoryFile { file, direct: OnceLock::from(None), shown: "a pipe".into(), overdue: Overdue::default() }
+}
+
+/// Whichever of them this thread syncs itself.
 #[test]
-fn several_files_are_synced_side_by_side_and_each_is_answered() {
-    for count in [0, 1, 2, 5] {
-        let files: Vec<File> =
-            (0..count).map(|number| File::new(Arc::new(file(&format!("sync-{count}-{number}"), false)))).collect();
-        block_on(async {
-            for file in &files {
-                file.write_at(0, b"content").await.unwrap();
-            }
-            let all: Vec<&File> = files.iter().collect();
-            let synced = File::sync_all(&all).await;
-            assert!(synced.len() == count && synced.iter().all(Result::is_ok), "{synced:?}");
-        });
+fn of_files_that_are_synced_together_each_has_its_own_answer() {
+    for count in 0..5 {
+        for bad in 0..=count {
+            let make =
+                |number| if number == bad { pipe() } else { file(&format!("sync-{count}-{bad}-{number}"), false) };
+            let files: Vec<File> = (0..count).map(|number| File::new(Arc::new(make(number)))).collect();
+            let synced = block_on(File::sync_all(&files.iter().collect::<Vec<_>>()));
+            let are_right = synced.iter().enumerate().all(|(number, synced)| synced.is_err() == (number == bad));
+            assert!(synced.len() == count && are_right, "{count} files, the bad one {bad}: {synced:?}");
+        }
     }
 }

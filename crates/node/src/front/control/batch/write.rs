@@ -28,7 +28,8 @@ use crate::front::control::Control;
 
 /// Directories of a batch that are remembered by path.
 const DIRECTORIES_MAX: usize = 64 << 10;
-/// Windows that are read before the first of them is written.
+/// Windows that are read before the first of them is written: on a slow disk one settle then covers several. Each is a part of what may wait to be
+/// stored (`BUFFER_PARTS`), and one part is left to others.
 const WINDOWS_AHEAD: usize = 3;
 
 /// What came of a batch.
