@@ -58,19 +58,21 @@ pub fn first_cut(bytes: &[u8], last: bool) -> Option<usize> {
     (end > 0 && is_certain).then_some(end)
 }
 
-/// From this size on a sample says first whether compression is worth trying.
-const SAMPLED_BYTES_MIN: usize = 16 * 1024;
-/// Bytes of each of the sample's three pieces.
-const SAMPLE_BYTES: usize = 1024;
-/// The sample must save one part in so many: it sees less of the repetitions than the whole.
-const SAMPLE_SAVES: usize = 32;
-
-/// From this size on, and below [`SAMPLED_BYTES_MIN`], bytes are counted before compression is tried: so many of them, in four pieces.
+/// From this size on bytes are counted before compression is tried: so many of them, in four pieces.
 const COUNTED_BYTES_MIN: usize = 2 * 1024;
 const COUNTED_BYTES: usize = 1024;
 /// The sum of the squares of how often each byte occurs in those, at most, where they look random. Of random ones it is 5116, and its standard deviation
 /// 90; of 128 symbols that occur equally often it is 8192.
 const SQUARES_RANDOM_MAX: u32 = 5600;
+/// The same where little can be saved of single bytes: seven bits of each.
+const SQUARES_EVEN_MAX: u32 = 8192;
+
+/// Where little can be saved of single bytes, a sample says from this size on whether compression is worth trying.
+const SAMPLED_BYTES_MIN: usize = 16 * 1024;
+/// Bytes of each of the sample's three pieces.
+const SAMPLE_BYTES: usize = 1024;
+/// The sample must save one part in so many: it sees less of the repetitions than the whole.
+const SAMPLE_SAVES: usize = 32;
 
 /// A content with what it is called.
 pub(crate) struct Named {
@@ -120,7 +122,8 @@ pub(crate) fn pack(compression: Compression, class: Class, named: Named) -> Pack
 }
 
 // `None` where less than a sixteenth is saved: zstd gives up when its output of that size is full. Three KiB of a large chunk tell as
-// much for less: hashing and trying took 0.95 s of processor per GiB of random bytes, with the sample 0.5 s (measured).
+// much for less: hashing and trying took 0.95 s of processor per GiB of random bytes, with the sample 0.5 s (measured). But of a toolchain's chunks
+// the sample took a tenth as long as compressing them, and of most a count of bytes says for much less that compression pays (measured).
 fn compress(level: i32, content: &[u8]) -> Option<Bytes> {
     PRESS.with_borrow_mut(|slot| {
         if slot.as_ref().is_none_or(|press| press.level != level) {
@@ -129,8 +132,10 @@ fn compress(level: i32, content: &[u8]) -> Option<Bytes> {
         }
         let press = slot.as_mut()?;
         if content.len() >= SAMPLED_BYTES_MIN {
-            let piece = |number: usize| &content[content.len() * number / 4..][..SAMPLE_BYTES];
-            press.shrink(&[piece(1), piece(2), piece(3)].concat(), SAMPLE_SAVES)?;
+            if squares(content) <= SQUARES_EVEN_MAX {
+                let piece = |number: usize| &content[content.len() * number / 4..][..SAMPLE_BYTES];
+                press.shrink(&[piece(1), piece(2), piece(3)].concat(), SAMPLE_SAVES)?;
+            }
         } else if content.len() >= COUNTED_BYTES_MIN && looks_random(content) {
             return None;
         }
@@ -140,13 +145,18 @@ fn compress(level: i32, content: &[u8]) -> Option<Bytes> {
 
 /// Whether some of the bytes are spread as evenly as random ones. What then repeats itself all the same is stored as it is.
 fn looks_random(content: &[u8]) -> bool {
+    squares(content) <= SQUARES_RANDOM_MAX
+}
+
+/// The sum of the squares of how often each byte occurs in four pieces: the less, the more evenly they are spread.
+fn squares(content: &[u8]) -> u32 {
     const PIECE: usize = COUNTED_BYTES / 4;
     let mut counts = [0_u32; 256];
     for number in 0..4 {
         let place = (content.len() - PIECE) * number / 3;
         content[place..][..PIECE].iter().for_each(|byte| counts[usize::from(*byte)] += 1);
     }
-    counts.iter().map(|count| count * count).sum::<u32>() <= SQUARES_RANDOM_MAX
+    counts.iter().map(|count| count * count).sum()
 }
 
 impl Press {

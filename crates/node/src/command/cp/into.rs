@@ -141,17 +141,19 @@ impl<'a> Into<'a> {
                 return Vec::new();
             }
         };
-        let mut names = Vec::new();
+        let mut named = Vec::new();
         for entry in entries {
             match entry {
-                Ok(entry) => names.push((entry.ino(), entry.file_name())),
+                Ok(entry) => named.push(entry),
                 Err(error) => self.progress.note(&directory.from, Err(error)),
             }
         }
-        names.sort_unstable();
-        let below = |(_, name): (u64, std::ffi::OsString)| {
+        named.sort_by_cached_key(|entry| (entry.ino(), entry.file_name()));
+        let below = |entry: fs::DirEntry| {
+            let name = entry.file_name();
             let from = directory.from.join(&name);
-            match fs::symlink_metadata(&from) {
+            // By the open directory, which spares the way along the path.
+            match entry.metadata() {
                 Ok(source) => {
                     let path = [&directory.path[..], name.as_bytes()].join(&b'/');
                     Some(Found { from, to: directory.to.join(&name), path, source })
@@ -162,7 +164,7 @@ impl<'a> Into<'a> {
                 }
             }
         };
-        names.into_iter().filter_map(below).collect()
+        named.into_iter().filter_map(below).collect()
     }
 
     /// Something that is no directory.
@@ -190,7 +192,7 @@ impl<'a> Into<'a> {
 
     /// Puts what has no content.
     fn put_described(&self, found: &Found) -> Result<(), Failure> {
-        match self.taker.entry(&found.from, found.path.clone(), &found.source) {
+        match self.taker.entry(&found.from, None, found.path.clone(), &found.source) {
             Ok(entry) => self.put(&found.from, &entry, &[]),
             Err(error) => {
                 self.progress.note(&found.from, Err(error));
@@ -284,7 +286,7 @@ impl<'a> Into<'a> {
 
     /// One more name of a file that was put before, or went by system calls.
     fn put_link(&self, found: Found, first: Vec<u8>) -> Result<(), Failure> {
-        match self.taker.entry(&found.from, found.path.clone(), &found.source) {
+        match self.taker.entry(&found.from, None, found.path.clone(), &found.source) {
             Ok(entry) => {
                 let entry = Entry { leads: Leads::Link(first), size: 0, ..entry };
                 self.put_as(Away::Link(Box::new(found)), &entry, &[])

@@ -3,7 +3,7 @@
 //! The order matters: a change of owner clears set-id bits, so the mode follows it; everything changes times, so they come last.
 //! What only root may do, others leave out silently, as cp(1) does.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -36,7 +36,7 @@ pub(super) fn take_over(from: &Path, to: &Path, source: &Metadata) -> io::Result
         is_symlink: source.file_type().is_symlink(),
         accessed: time(source.atime(), source.atime_nsec()),
         modified: time(source.mtime(), source.mtime_nsec()),
-        xattrs: xattrs(from)?,
+        xattrs: xattrs(from, None)?,
     };
     likeness.put_on(to)
 }
@@ -113,16 +113,25 @@ pub(super) fn kind_of(source: &Metadata) -> Kind {
     }
 }
 
-/// All extended attributes that can be read.
-pub(super) fn xattrs(from: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let names = match sized(|buffer| rustix::fs::llistxattr(from, buffer)) {
-        Ok(names) => names,
-        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+/// All extended attributes that can be read of what is at `from`; `open`: the same, where it is open, which spares the way along the path.
+pub(super) fn xattrs(from: &Path, open: Option<&File>) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let list = |buffer: &mut [u8]| match open {
+        Some(file) => rustix::fs::flistxattr(file, buffer),
+        None => rustix::fs::llistxattr(from, buffer),
+    };
+    // Most have none, and an empty buffer is enough to learn that.
+    let names = match list(&mut []) {
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Ok(_) => sized(list)?,
         Err(error) => return Err(error.into()),
     };
     let mut found = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match sized(|buffer| rustix::fs::lgetxattr(from, name, buffer)) {
+        let value = sized(|buffer| match open {
+            Some(file) => rustix::fs::fgetxattr(file, name, buffer),
+            None => rustix::fs::lgetxattr(from, name, buffer),
+        });
+        match value {
             Ok(value) => found.push((name.to_vec(), value)),
             // It went meanwhile, or is not for us.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}

@@ -36,6 +36,16 @@ pub(super) struct How {
     pub(super) jobs: u16,
 }
 
+/// How content gets to where it is copied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Through the kernel's pages: what any file system takes.
+    ThroughPages,
+    /// From our buffer to the daemon, which a mount takes at any offset and in any length. The kernel's pages of a large file, made, filled and
+    /// given back, took an eighth of the processors' time of a whole copy (measured).
+    AroundPages,
+}
+
 /// A copy under way.
 pub(super) struct Plain<'a> {
     how: How,
@@ -78,7 +88,7 @@ impl<'a> Plain<'a> {
         }
     }
 
-    /// Copies regular files into directories that are there.
+    /// Copies large regular files into directories of a mount that are there.
     pub(super) fn files(&self, plan: Vec<Job>) {
         let queue = Mutex::new(plan.into_iter());
         std::thread::scope(|scope| {
@@ -88,7 +98,7 @@ impl<'a> Plain<'a> {
                     loop {
                         let job = queue.lock().next().filter(|_| !self.progress.is_interrupted());
                         let Some(job) = job else { return };
-                        let copied = self.copy_file(&mut copier, &job);
+                        let copied = self.copy_file(&mut copier, &job, Way::AroundPages);
                         self.progress.note(&job.from, copied);
                     }
                 });
@@ -109,7 +119,7 @@ impl<'a> Plain<'a> {
                 self.progress.skip(job.source.len());
                 continue;
             }
-            let copied = self.copy_file(&mut copier, &job);
+            let copied = self.copy_file(&mut copier, &job, Way::ThroughPages);
             self.progress.note(&job.from, copied);
         }
     }
@@ -156,14 +166,16 @@ impl<'a> Plain<'a> {
         }
     }
 
-    fn copy_file(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
+    fn copy_file(&self, copier: &mut Copier, job: &Job, way: Way) -> io::Result<()> {
         let from = File::options().read(true).open(&job.from)?;
         if fs::symlink_metadata(&job.to).is_ok_and(|found| !found.is_file()) {
             remove_other(&job.to)?;
         }
         // With --archive nobody reads it before its mode is known to be right.
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
-        let to = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&job.to)?;
+        let flags = if way == Way::AroundPages { libc::O_DIRECT } else { 0 };
+        let mut to = OpenOptions::new();
+        let to = to.write(true).create(true).truncate(true).mode(mode).custom_flags(flags).open(&job.to)?;
         let can_share = to.metadata()?.dev() == job.source.dev();
         copier.copy(&from, &to, can_share, &|bytes| self.progress.copied(bytes))?;
         drop(to);

@@ -29,7 +29,9 @@ pub(super) struct Taker {
 /// A file's content: runs of bytes in `buffer`, by offset.
 #[derive(Default)]
 pub(super) struct Content {
+    /// What is behind `used` is of files before: clearing it for each would take as long as a part of reading.
     buffer: Vec<u8>,
+    used: usize,
     runs: Vec<(u64, Range<usize>)>,
 }
 
@@ -50,8 +52,15 @@ impl Taker {
         }
     }
 
-    /// The entry of what is at `from`, without its content. What only root may do, others leave out silently, as cp(1) does.
-    pub(super) fn entry(&self, from: &Path, path: Vec<u8>, source: &Metadata) -> io::Result<Entry> {
+    /// The entry of what is at `from`, without its content; `open`: the same, where it is open. What only root may do, others leave out silently,
+    /// as cp(1) does.
+    pub(super) fn entry(
+        &self,
+        from: &Path,
+        open: Option<&File>,
+        path: Vec<u8>,
+        source: &Metadata,
+    ) -> io::Result<Entry> {
         let time = |seconds, nanos: i64| Timestamp { seconds, nanos: u32::try_from(nanos).unwrap_or(0) };
         let kind = kind_of(source);
         let mut entry = Entry {
@@ -70,12 +79,12 @@ impl Taker {
             entry.leads = Leads::Target(fs::read_link(from)?.into_os_string().into_vec());
         }
         if self.archive {
-            self.take_over(from, &mut entry, source)?;
+            self.take_over(from, open, &mut entry, source)?;
         }
         Ok(entry)
     }
 
-    fn take_over(&self, from: &Path, entry: &mut Entry, source: &Metadata) -> io::Result<()> {
+    fn take_over(&self, from: &Path, open: Option<&File>, entry: &mut Entry, source: &Metadata) -> io::Result<()> {
         let is_root = self.uid == 0;
         let may_give = source.uid() == self.uid && (source.gid() == self.gid || self.groups.contains(&source.gid()));
         if is_root || may_give {
@@ -84,7 +93,7 @@ impl Taker {
             // Set-id bits belong to an owner: without him they would give away the copier's rights.
             entry.mode &= !0o6000;
         }
-        entry.xattrs = xattrs(from)?;
+        entry.xattrs = xattrs(from, open)?;
         if !is_root {
             entry.xattrs.retain(|(name, _)| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_"));
         }
@@ -115,7 +124,7 @@ impl Taker {
                 break;
             }
         }
-        let mut entry = self.entry(from, path, &source)?;
+        let mut entry = self.entry(from, Some(&file), path, &source)?;
         entry.size = content.runs.last().map_or(0, |(offset, range)| offset + range.len() as u64).max(entry.size);
         Ok(Some(entry))
     }
@@ -130,7 +139,7 @@ pub(super) fn umask() -> u32 {
 
 /// Reads all of a file; false: it has more than `bytes_max`.
 fn read(file: &File, source: &Metadata, bytes_max: u64, content: &mut Content) -> io::Result<bool> {
-    content.buffer.clear();
+    content.used = 0;
     content.runs.clear();
     let size = source.len();
     if size > bytes_max {
@@ -151,29 +160,31 @@ fn read(file: &File, source: &Metadata, bytes_max: u64, content: &mut Content) -
 
 /// Reads a range; whether the file ended before its end.
 fn read_run(file: &File, range: Range<u64>, content: &mut Content) -> io::Result<bool> {
-    let begin = content.buffer.len();
+    let begin = content.used;
     let mut at = range.start;
     let is_end = loop {
         if at == range.end {
             break false;
         }
         let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(1 << 20);
-        let place = content.buffer.len();
-        content.buffer.resize(place + wanted, 0);
+        let place = content.used;
+        if content.buffer.len() < place + wanted {
+            content.buffer.resize(place + wanted, 0);
+        }
         let count = loop {
-            match file.read_at(&mut content.buffer[place..], at) {
+            match file.read_at(&mut content.buffer[place..place + wanted], at) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => break result?,
             }
         };
-        content.buffer.truncate(place + count);
+        content.used += count;
         at += count as u64;
         if count == 0 {
             break true;
         }
     };
-    if content.buffer.len() > begin {
-        content.runs.push((range.start, begin..content.buffer.len()));
+    if content.used > begin {
+        content.runs.push((range.start, begin..content.used));
     }
     Ok(is_end)
 }
