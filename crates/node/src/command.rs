@@ -6,6 +6,7 @@
 //! The same program is the helper of mount(8) when it is called `mount.hydrafs`, and of umount(8) when it is called
 //! `umount.fuse.hydrafs` (`hydrafs doctor --fix` makes the links).
 
+mod beneath;
 mod clone;
 mod completion;
 mod cp;

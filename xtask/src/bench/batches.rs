@@ -54,6 +54,7 @@ const SIZES: [(u64, &str); 6] = [
 const HERE_BYTES: u64 = 400 << 20;
 const SEEK_BYTES: u64 = 32 << 20;
 const SSD_BYTES: u64 = 256 << 20;
+const LARGE_BYTES: u64 = 256 << 20;
 
 /// How long a tool may take for a set.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -64,21 +65,26 @@ const BESIDE: u64 = 2;
 const LATER: u64 = 3;
 
 pub(super) fn here(run: &mut Run<'_>) -> Result<()> {
-    all(run, HERE_BYTES, "this machine's disk")
+    all(run, &SIZES, HERE_BYTES, "this machine's disk")
 }
 
 pub(super) fn on_seeks(run: &mut Run<'_>) -> Result<()> {
-    all(run, SEEK_BYTES, device::SEEK.name)
+    all(run, &SIZES, SEEK_BYTES, device::SEEK.name)
 }
 
 pub(super) fn on_ssd(run: &mut Run<'_>) -> Result<()> {
-    all(run, SSD_BYTES, device::SSD.name)
+    all(run, &SIZES, SSD_BYTES, device::SSD.name)
 }
 
-fn all(run: &mut Run<'_>, bytes: u64, place: &'static str) -> Result<()> {
+/// The largest files alone, in a set in which what a batch costs once, whatever is in it, is a small part.
+pub(super) fn large_on_seeks(run: &mut Run<'_>) -> Result<()> {
+    all(run, &SIZES[SIZES.len() - 1..], LARGE_BYTES, device::SEEK.name)
+}
+
+fn all(run: &mut Run<'_>, sizes: &[(u64, &'static str)], bytes: u64, place: &'static str) -> Result<()> {
     let bytes = run.scaled(bytes);
     let memory = Mount::make("tmpfs", Path::new("none"), &run.inputs.root.join("memory"))?;
-    for (file_bytes, size) in SIZES {
+    for &(file_bytes, size) in sizes {
         for order in [Order::Random, Order::Listed] {
             interrupt::check()?;
             let set = Set { files: (bytes / file_bytes).max(1), file_bytes, order };

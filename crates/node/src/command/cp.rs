@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
+pub(super) use self::content::{AROUND_PAGES, stream};
 pub(super) use self::likeness::Likeness;
 pub(super) use self::plain::remove_other;
 
@@ -139,7 +140,7 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
         Plain::new(how, progress).all(by_calls);
         return Ok(place);
     };
-    Into::new(how, progress, writer).all(plan)?;
+    Into::new(how, progress, &held.path, writer).all(plan)?;
     sync(&held.path)?;
     Ok(Some(held.path))
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::batch::{expect_whole, many};
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, hydrafs, os, refusal, run, spawn, succeed};
+use crate::support::{Folder, Mounted, hydrafs, noise, os, refusal, run, spawn, succeed};
 
 /// Every path below a folder, and the folder.
 fn paths(top: &Path) -> BTreeSet<PathBuf> {
@@ -246,6 +246,72 @@ fn archives_are_those_of_tar() {
     }
     let said = refusal(&[os("tar"), os("-c"), os("-C"), point.as_os_str(), os("../m/from")]);
     assert!(said.contains("does not leave it"), "{said}");
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// Appends to an archive, with tar(1).
+fn append(archive: &Path, folder: &Path, arguments: &[&str]) {
+    let output = run(Command::new("tar").arg("-rf").arg(archive).arg("-C").arg(folder).args(arguments));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn large_files_come_in_the_archives_order_and_follow_no_link_out_of_the_directory() {
+    let folder = Folder::new("tar-large");
+    let (node, point, from, elsewhere) =
+        (folder.node("n"), folder.make("m"), folder.make("from"), folder.make("elsewhere"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let archive = folder.join("order.tar");
+    // What is on its way when a large file comes: its directory, a smaller file of its name, one more name of what it replaces, small ones.
+    fs::create_dir_all(from.join("a/b")).expect("room");
+    fs::write(from.join("a/b/small"), "small").expect("room");
+    fs::write(from.join("a/b/first"), "old").expect("room");
+    append(&archive, &from, &["a/b/small", "a/b/first"]);
+    fs::hard_link(from.join("a/b/first"), from.join("a/b/link")).expect("room");
+    append(&archive, &from, &["a/b/first", "a/b/link"]);
+    fs::remove_file(from.join("a/b/first")).expect("there");
+    for (number, name) in ["first", "second", "third"].into_iter().enumerate() {
+        fs::write(from.join("a/b").join(name), noise(number as u64, (3 << 20) + number)).expect("room");
+        append(&archive, &from, &[&format!("a/b/{name}")]);
+    }
+    fs::hard_link(from.join("a/b/second"), from.join("a/b/another")).expect("room");
+    append(&archive, &from, &["a/b/second", "a/b/another"]);
+    succeed(&[os("tar"), os("-x"), os("-f"), archive.as_os_str(), os("-C"), point.as_os_str()]);
+    assert_eq!(fs::read(point.join("a/b/link")).expect("there"), b"old");
+    for (number, name) in ["first", "second", "third"].into_iter().enumerate() {
+        assert!(
+            fs::read(point.join("a/b").join(name)).expect("there") == noise(number as u64, (3 << 20) + number),
+            "{name}"
+        );
+    }
+    let inode = |name| fs::metadata(point.join("a/b").join(name)).expect("there").ino();
+    assert_eq!(inode("second"), inode("another"));
+
+    // A symbolic link of the archive, or one that is there, leads a large file no further than a small one.
+    let (hostile, names) = (folder.join("hostile.tar"), ["out/large", "out/small"]);
+    symlink(&elsewhere, from.join("out")).expect("room");
+    append(&hostile, &from, &["out"]);
+    fs::remove_file(from.join("out")).expect("there");
+    fs::create_dir(from.join("out")).expect("room");
+    fs::write(from.join("out/large"), noise(9, 8 << 20)).expect("room");
+    fs::write(from.join("out/small"), "small").expect("room");
+    append(&hostile, &from, &names);
+    for _ in 0..2 {
+        let said = refusal(&[os("tar"), os("-x"), os("-f"), hostile.as_os_str(), os("-C"), point.as_os_str()]);
+        assert!(names.iter().all(|name| said.contains(name)), "{said}");
+        assert!(said.contains("a symbolic link is where a directory is meant"), "{said}");
+    }
+    fs::create_dir_all(from.join("deep/out")).expect("room");
+    fs::write(from.join("deep/out/large"), noise(9, 8 << 20)).expect("room");
+    fs::create_dir(point.join("deep")).expect("room");
+    symlink(&elsewhere, point.join("deep/out")).expect("room");
+    let said = refusal(&[os("cp"), os("-a"), from.join("deep").as_os_str(), point.as_os_str()]);
+    assert!(
+        said.contains("deep/out/large") && said.contains("a symbolic link is where a directory is meant"),
+        "{said}"
+    );
+    assert_eq!(fs::read_dir(&elsewhere).expect("readable").count(), 0);
     expect_whole(&mounted);
     mounted.umount();
 }

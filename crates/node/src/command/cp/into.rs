@@ -27,6 +27,8 @@ const SWEEP_FILES: usize = 16 << 10;
 /// A copy under way.
 pub(super) struct Into<'a> {
     how: How,
+    /// The directory that the batch has.
+    top: &'a Path,
     progress: &'a Progress,
     taker: Taker,
     shared: Mutex<Shared>,
@@ -36,8 +38,8 @@ pub(super) struct Into<'a> {
     directories: Vec<Found>,
     /// Files of this sweep.
     files: Vec<Found>,
-    /// Those of them that are too large.
-    large: Mutex<Vec<Job>>,
+    /// Those of them that are too large, with their paths in the batch.
+    large: Mutex<Vec<(Job, Vec<u8>)>>,
     /// Further names of files of this sweep.
     links: Vec<(Found, Vec<u8>)>,
 }
@@ -73,11 +75,13 @@ struct Found {
 }
 
 impl<'a> Into<'a> {
-    pub(super) fn new(how: How, progress: &'a Progress, writer: BatchWriter) -> Into<'a> {
+    /// `top`: the directory that the writer's paths begin in.
+    pub(super) fn new(how: How, progress: &'a Progress, top: &'a Path, writer: BatchWriter) -> Into<'a> {
         let (away, alone) = (BTreeMap::new(), Vec::new());
         let shared = Shared { writer, away, alone, finishing: u64::MAX, ended: None };
         Into {
             how,
+            top,
             progress,
             taker: Taker::new(how.archive),
             shared: Mutex::new(shared),
@@ -258,7 +262,7 @@ impl<'a> Into<'a> {
         if !large.is_empty() {
             // The directories that they go into must be there.
             self.settle()?;
-            Plain::new(self.how, self.progress).files(large);
+            Plain::new(self.how, self.progress).files(self.top, large);
         }
         for (found, first) in std::mem::take(&mut self.links) {
             self.put_link(found, first)?;
@@ -275,8 +279,9 @@ impl<'a> Into<'a> {
             match self.taker.file(&found.from, found.path.clone(), bytes_max, &mut content) {
                 Ok(Some(entry)) => self.put(&found.from, &entry, &content.runs())?,
                 Ok(None) => {
-                    let Found { from, to, source, .. } = found;
-                    self.large.lock().push(Job { from: from.clone(), to: to.clone(), source: source.clone() });
+                    let Found { from, to, path, source } = found;
+                    let job = Job { from: from.clone(), to: to.clone(), source: source.clone() };
+                    self.large.lock().push((job, path.clone()));
                 }
                 Err(error) => self.progress.note(&found.from, Err(error)),
             }

@@ -12,9 +12,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
 
-use super::content::Copier;
+use super::content::{AROUND_PAGES, Copier};
 use super::likeness;
 use super::progress::Progress;
+use crate::command::beneath::beneath;
 
 /// Files that wait for a worker.
 const QUEUE_COUNT_MAX: usize = 256;
@@ -34,16 +35,6 @@ pub(super) struct How {
     pub(super) resume: bool,
     /// Files at a time.
     pub(super) jobs: u16,
-}
-
-/// How content gets to where it is copied to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Through the kernel's pages: what any file system takes.
-    ThroughPages,
-    /// From our buffer to the daemon, which a mount takes at any offset and in any length. The kernel's pages of a large file, made, filled and
-    /// given back, took an eighth of the processors' time of a whole copy (measured).
-    AroundPages,
 }
 
 /// A copy under way.
@@ -88,8 +79,8 @@ impl<'a> Plain<'a> {
         }
     }
 
-    /// Copies large regular files into directories of a mount that are there.
-    pub(super) fn files(&self, plan: Vec<Job>) {
+    /// Copies large regular files to places at and below a directory of a mount; the directories that they go into are there.
+    pub(super) fn files(&self, top: &Path, plan: Vec<(Job, Vec<u8>)>) {
         let queue = Mutex::new(plan.into_iter());
         std::thread::scope(|scope| {
             for _ in 0..self.how.jobs {
@@ -97,8 +88,11 @@ impl<'a> Plain<'a> {
                     let mut copier = Copier::new();
                     loop {
                         let job = queue.lock().next().filter(|_| !self.progress.is_interrupted());
-                        let Some(job) = job else { return };
-                        let copied = self.copy_file(&mut copier, &job, Way::AroundPages);
+                        let Some((job, path)) = job else { return };
+                        let copied = beneath(top, &path).and_then(|place| {
+                            let job = Job { to: place.path(), from: job.from.clone(), source: job.source };
+                            self.copy_file(&mut copier, &job, AROUND_PAGES)
+                        });
                         self.progress.note(&job.from, copied);
                     }
                 });
@@ -119,7 +113,7 @@ impl<'a> Plain<'a> {
                 self.progress.skip(job.source.len());
                 continue;
             }
-            let copied = self.copy_file(&mut copier, &job, Way::ThroughPages);
+            let copied = self.copy_file(&mut copier, &job, 0);
             self.progress.note(&job.from, copied);
         }
     }
@@ -166,14 +160,13 @@ impl<'a> Plain<'a> {
         }
     }
 
-    fn copy_file(&self, copier: &mut Copier, job: &Job, way: Way) -> io::Result<()> {
+    fn copy_file(&self, copier: &mut Copier, job: &Job, flags: i32) -> io::Result<()> {
         let from = File::options().read(true).open(&job.from)?;
         if fs::symlink_metadata(&job.to).is_ok_and(|found| !found.is_file()) {
             remove_other(&job.to)?;
         }
         // With --archive nobody reads it before its mode is known to be right.
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
-        let flags = if way == Way::AroundPages { libc::O_DIRECT } else { 0 };
         let mut to = OpenOptions::new();
         let to = to.write(true).create(true).truncate(true).mode(mode).custom_flags(flags).open(&job.to)?;
         let can_share = to.metadata()?.dev() == job.source.dev();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use base::time::Timestamp;
@@ -11,7 +12,8 @@ use file::Kind;
 use tar::{Archive, EntryType};
 
 use super::{Arguments, Outcome};
-use crate::command::cp::{Likeness, remove_other};
+use crate::command::beneath::beneath;
+use crate::command::cp::{AROUND_PAGES, Likeness, remove_other, stream};
 use crate::command::info::Held;
 use crate::command::sync::{mount_of, sync};
 use crate::command::tree::below;
@@ -30,11 +32,29 @@ struct Extraction<'a> {
     is_root: bool,
     outcome: Outcome,
     /// What is on its way, by number.
-    away: BTreeMap<u64, Vec<u8>>,
+    away: BTreeMap<u64, Away>,
     /// Directories that are there, or on their way.
     known: HashSet<Vec<u8>>,
     /// Those of the archive, whose times come last.
     directories: Vec<Entry>,
+    /// For large files.
+    buffer: Vec<u8>,
+}
+
+/// What is on its way.
+struct Away {
+    path: Vec<u8>,
+    /// The file that it is one more name of.
+    link_of: Option<Vec<u8>>,
+}
+
+impl Away {
+    /// Whether it has to be there before something is made at `path` by other means.
+    fn comes_before(&self, path: &[u8]) -> bool {
+        let is_below = |path: &[u8], above: &[u8]| path.strip_prefix(above).is_some_and(|rest| rest.starts_with(b"/"));
+        let Away { path: ours, link_of } = self;
+        ours == path || is_below(path, ours) || is_below(ours, path) || link_of.as_deref() == Some(path)
+    }
 }
 
 pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
@@ -59,6 +79,7 @@ pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
         away: BTreeMap::new(),
         known: HashSet::new(),
         directories: Vec::new(),
+        buffer: Vec::new(),
     };
     let mut archive = Archive::new(BufReader::with_capacity(1 << 20, input(&arguments.file)?));
     extraction.all(&mut archive)?;
@@ -210,7 +231,8 @@ impl Extraction<'_> {
     fn put(&mut self, entry: &Entry, content: &[u8]) -> Result<(), Failure> {
         let runs: &[(u64, &[u8])] = if content.is_empty() { &[] } else { &[(0, content)] };
         let number = self.writer.put(entry, runs)?;
-        self.away.insert(number, entry.path.clone());
+        let link_of = if let Leads::Link(first) = &entry.leads { Some(first.clone()) } else { None };
+        self.away.insert(number, Away { path: entry.path.clone(), link_of });
         self.outcome.bytes += content.len() as u64;
         self.tell_settled();
         Ok(())
@@ -220,7 +242,7 @@ impl Extraction<'_> {
         let failed: BTreeMap<u64, String> = self.writer.take_failed().into_iter().collect();
         let settled = self.writer.settled();
         while let Some(entry) = self.away.first_entry().filter(|entry| *entry.key() < settled) {
-            let (number, path) = entry.remove_entry();
+            let (number, Away { path, .. }) = entry.remove_entry();
             match failed.get(&number) {
                 Some(why) => self.outcome.fail(below(self.directory, &path), why),
                 None => self.outcome.entries += 1,
@@ -228,28 +250,34 @@ impl Extraction<'_> {
         }
     }
 
-    /// A file that is no part of a unit. What it lies in must be there.
+    /// A file that is no part of a unit. Units are waited for only where they concern it: a tree may have a large file here and there.
     fn large(&mut self, entry: &Entry, found: &mut impl Read) -> Result<(), Failure> {
-        self.writer.settle()?;
-        self.tell_settled();
-        let to = below(self.directory, &entry.path);
-        let made = remove_other(&to).and_then(|()| {
-            let mut file = File::options().write(true).create_new(true).open(&to)?;
-            let count = io::copy(found, &mut file)?;
-            self.outcome.bytes += count;
+        if self.away.values().any(|away| away.comes_before(&entry.path)) {
+            self.settle()?;
+        }
+        let made = beneath(self.directory, &entry.path).and_then(|place| {
+            let to = place.path();
+            remove_other(&to)?;
+            let file = File::options().write(true).create_new(true).custom_flags(AROUND_PAGES).open(&to)?;
+            self.outcome.bytes += stream(found, &file, &mut self.buffer)?;
             Likeness::of(entry).put_on(&to)
         });
         match made {
             Ok(()) => self.outcome.entries += 1,
-            Err(error) => self.outcome.fail(to, error),
+            Err(error) => self.outcome.fail(below(self.directory, &entry.path), error),
         }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.writer.settle()?;
+        self.tell_settled();
         Ok(())
     }
 
     /// What was put into directories has changed their times.
     fn finish(mut self) -> Result<Outcome, Failure> {
-        self.writer.settle()?;
-        self.tell_settled();
+        self.settle()?;
         for entry in std::mem::take(&mut self.directories) {
             self.writer.put(&entry, &[])?;
         }

@@ -15,7 +15,7 @@ const WINDOWS: u32 = 4;
 /// Bytes of each.
 const WINDOW_BYTES: u32 = 16 << 20;
 /// Content of a file from which on a batch gains nothing.
-const BATCHED_BYTES_MAX: u64 = 4 << 20;
+const BATCHED_BYTES_MAX: u64 = 1 << 20;
 
 /// How a batch is written.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +151,8 @@ impl BatchWriter {
     /// Ends the batch. All is settled then, and durable.
     pub fn finish(mut self) -> Result<(Value, Vec<Failed>), Failure> {
         self.settle()?;
+        // Who lets go of the memory last waits until all of it is given back: the daemon does so beside others' work.
+        drop(self.memory);
         self.talk.say(&Turn::End {})?;
         match self.talk.hear()? {
             Answer::Done(value) => Ok((value, self.failed)),

@@ -120,6 +120,7 @@ impl Control {
             }
             Ok(())
         })?;
+        self.platform.tasks.aside(Box::pin(async move { drop(memory) }));
         block_on(self.system.sync(parent.file)).map_err(self.explain(what))?;
         Ok(writer.totals.to_json(self.platform.clock.elapsed().saturating_sub(started)))
     }
