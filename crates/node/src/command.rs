@@ -42,6 +42,7 @@ mod tree;
 mod umount;
 mod walk;
 mod warmup;
+mod whole;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

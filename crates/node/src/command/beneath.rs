@@ -35,6 +35,11 @@ pub(super) fn beneath(top: &Path, path: &[u8]) -> io::Result<Beneath> {
 impl Beneath {
     /// A path to it that lasts as long as this.
     pub(super) fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(&self.name)
+        self.directory().join(&self.name)
+    }
+
+    /// The same, of its directory.
+    pub(super) fn directory(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()))
     }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-pub(super) use self::content::{AROUND_PAGES, stream};
+pub(super) use self::content::stream;
 pub(super) use self::likeness::Likeness;
 pub(super) use self::plain::remove_other;
 

@@ -13,10 +13,6 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Most that one copy_file_range is asked for, so that progress is seen.
 const SHARE_BYTES: usize = 64 << 20;
 
-/// How a large file of a mount is opened to be written: from our buffer to the daemon, which a mount takes at any offset and in any length. The kernel's
-/// pages of large files, made, filled and given back, took an eighth of the processors' time of a whole copy (measured).
-pub(in crate::command) const AROUND_PAGES: i32 = libc::O_DIRECT;
-
 /// Writes all that comes to an empty file, by requests as large as can be; gives its length. `buffer` is kept for the next file.
 pub(in crate::command) fn stream(from: &mut impl Read, to: &File, buffer: &mut Vec<u8>) -> io::Result<u64> {
     let mut at = 0;

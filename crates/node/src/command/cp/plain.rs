@@ -12,10 +12,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
 
-use super::content::{AROUND_PAGES, Copier};
+use super::content::Copier;
 use super::likeness;
 use super::progress::Progress;
-use crate::command::beneath::beneath;
+use crate::command::whole::Whole;
 
 /// Files that wait for a worker.
 const QUEUE_COUNT_MAX: usize = 256;
@@ -89,10 +89,7 @@ impl<'a> Plain<'a> {
                     loop {
                         let job = queue.lock().next().filter(|_| !self.progress.is_interrupted());
                         let Some((job, path)) = job else { return };
-                        let copied = beneath(top, &path).and_then(|place| {
-                            let job = Job { to: place.path(), from: job.from.clone(), source: job.source };
-                            self.copy_file(&mut copier, &job, AROUND_PAGES)
-                        });
+                        let copied = self.copy_whole(&mut copier, &job, top, &path);
                         self.progress.note(&job.from, copied);
                     }
                 });
@@ -113,7 +110,7 @@ impl<'a> Plain<'a> {
                 self.progress.skip(job.source.len());
                 continue;
             }
-            let copied = self.copy_file(&mut copier, &job, 0);
+            let copied = self.copy_file(&mut copier, &job);
             self.progress.note(&job.from, copied);
         }
     }
@@ -160,15 +157,14 @@ impl<'a> Plain<'a> {
         }
     }
 
-    fn copy_file(&self, copier: &mut Copier, job: &Job, flags: i32) -> io::Result<()> {
+    fn copy_file(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
         let from = File::options().read(true).open(&job.from)?;
         if fs::symlink_metadata(&job.to).is_ok_and(|found| !found.is_file()) {
             remove_other(&job.to)?;
         }
         // With --archive nobody reads it before its mode is known to be right.
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
-        let mut to = OpenOptions::new();
-        let to = to.write(true).create(true).truncate(true).mode(mode).custom_flags(flags).open(&job.to)?;
+        let to = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&job.to)?;
         let can_share = to.metadata()?.dev() == job.source.dev();
         copier.copy(&from, &to, can_share, &|bytes| self.progress.copied(bytes))?;
         drop(to);
@@ -176,6 +172,17 @@ impl<'a> Plain<'a> {
             likeness::take_over(&job.from, &job.to, &job.source)?;
         }
         Ok(())
+    }
+
+    /// The same, to a path below a directory of a mount.
+    fn copy_whole(&self, copier: &mut Copier, job: &Job, top: &Path, path: &[u8]) -> io::Result<()> {
+        let from = File::options().read(true).open(&job.from)?;
+        let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
+        let whole = Whole::begin(top, path, mode)?;
+        let can_share = whole.file().metadata()?.dev() == job.source.dev();
+        copier.copy(&from, whole.file(), can_share, &|bytes| self.progress.copied(bytes))?;
+        let take_over = |path: &Path| likeness::take_over(&job.from, path, &job.source);
+        whole.finish(|path| if self.how.archive { take_over(path) } else { Ok(()) })
     }
 
     /// A symbolic link, FIFO, socket or device.

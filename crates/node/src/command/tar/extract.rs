@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use base::time::Timestamp;
@@ -12,11 +11,11 @@ use file::Kind;
 use tar::{Archive, EntryType};
 
 use super::{Arguments, Outcome};
-use crate::command::beneath::beneath;
-use crate::command::cp::{AROUND_PAGES, Likeness, remove_other, stream};
+use crate::command::cp::{Likeness, stream};
 use crate::command::info::Held;
 use crate::command::sync::{mount_of, sync};
 use crate::command::tree::below;
+use crate::command::whole::Whole;
 use crate::control::batch::client::{BatchWriter, Writing};
 use crate::control::batch::wire::{Entry, Leads};
 use crate::control::client::Daemon;
@@ -255,12 +254,9 @@ impl Extraction<'_> {
         if self.away.values().any(|away| away.comes_before(&entry.path)) {
             self.settle()?;
         }
-        let made = beneath(self.directory, &entry.path).and_then(|place| {
-            let to = place.path();
-            remove_other(&to)?;
-            let file = File::options().write(true).create_new(true).custom_flags(AROUND_PAGES).open(&to)?;
-            self.outcome.bytes += stream(found, &file, &mut self.buffer)?;
-            Likeness::of(entry).put_on(&to)
+        let made = Whole::begin(self.directory, &entry.path, 0o600).and_then(|whole| {
+            self.outcome.bytes += stream(found, whole.file(), &mut self.buffer)?;
+            whole.finish(|path| Likeness::of(entry).put_on(path))
         });
         match made {
             Ok(()) => self.outcome.entries += 1,

@@ -1,0 +1,65 @@
+//! A large file of a mount, made by system calls, that takes its name when all of it is there, as a small one of a batch does: who makes it may
+//! die in the middle, and nothing of it remains.
+//!
+//! Not so where O_TMPFILE is missing (before Linux 6.6): there it has its name from the beginning.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD};
+
+use super::beneath::{Beneath, beneath};
+use super::cp::remove_other;
+
+/// Its pages are not the kernel's: from our buffer to the daemon, which a mount takes at any offset and in any length. The kernel's
+/// pages of large files, made, filled and given back, took an eighth of the processors' time of a whole copy (measured).
+const AROUND_PAGES: i32 = libc::O_DIRECT;
+
+/// A file on its way.
+pub(super) struct Whole {
+    place: Beneath,
+    file: File,
+    has_name: bool,
+}
+
+impl Whole {
+    /// Begins a file that is to lie at `path` below `top`, where no symbolic link leads it elsewhere.
+    pub(super) fn begin(top: &Path, path: &[u8], mode: u32) -> io::Result<Whole> {
+        let place = beneath(top, path)?;
+        let options = |flags| {
+            let mut options = File::options();
+            options.write(true).mode(mode).custom_flags(AROUND_PAGES | flags);
+            options
+        };
+        match options(libc::O_TMPFILE).open(place.directory()) {
+            Ok(file) => Ok(Whole { place, file, has_name: false }),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) => {
+                let to = place.path();
+                remove_other(&to)?;
+                let file = options(0).create_new(true).open(&to)?;
+                Ok(Whole { place, file, has_name: true })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What its content goes to.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// All of it is there: it takes its name, and `describe` gets a path to it, for its attributes. What had the name goes, as if it had been removed:
+    /// a rename over it would have the content on the disks first, file by file.
+    pub(super) fn finish(self, describe: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+        let Whole { place, file, has_name } = self;
+        let (to, open) = (place.path(), format!("/proc/self/fd/{}", file.as_raw_fd()));
+        if !has_name {
+            remove_other(&to)?;
+            rustix::fs::linkat(CWD, open, CWD, &to, AtFlags::SYMLINK_FOLLOW)?;
+        }
+        describe(&to)
+    }
+}
