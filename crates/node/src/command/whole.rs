@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
 
 use super::beneath::{Beneath, beneath};
 use super::cp::remove_other;
@@ -55,11 +56,21 @@ impl Whole {
     /// a rename over it would have the content on the disks first, file by file.
     pub(super) fn finish(self, describe: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let Whole { place, file, has_name } = self;
-        let (to, open) = (place.path(), format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let to = place.path();
         if !has_name {
-            remove_other(&to)?;
-            rustix::fs::linkat(CWD, open, CWD, &to, AtFlags::SYMLINK_FOLLOW)?;
+            name(&file, &to)?;
         }
         describe(&to)
+    }
+}
+
+/// Gives a name to a file that has none. Another thread may have given it to what it copies meanwhile, each of a few times.
+fn name(file: &File, to: &Path) -> io::Result<()> {
+    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+    loop {
+        match rustix::fs::linkat(CWD, &open, CWD, to, AtFlags::SYMLINK_FOLLOW) {
+            Err(Errno::EXIST) => remove_other(to)?,
+            linked => return Ok(linked?),
+        }
     }
 }
