@@ -1,5 +1,7 @@
 //! Where the path of an entry leads, for who makes it by system calls: symbolic links on the way are not followed, as in a batch. An archive
 //! that brings one could otherwise write anywhere. Nor does a path lead into what is mounted on the way, where a batch does not go either.
+//!
+//! Not here: what is made there (`whole`), and what batches follow (`file`).
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,8 +1,8 @@
 //! Copies into a mount by batches: sources are walked and read in the order in which their file system has them, and units of many
 //! files go to the daemon through shared memory.
 //!
-//! A sweep at a time: first the names and attributes of many files, then their content in the order of their inodes. Files that fill windows by
-//! themselves go by system calls (`plain`), whose streams are as fast.
+//! A sweep at a time: first the names and attributes of many files, then their content in the order of their inodes. Large files (of more than a MiB, or
+//! of a part of what a daemon with little memory takes) go by system calls (`plain`), and have their names when they are whole (`whole`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
