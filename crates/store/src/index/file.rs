@@ -478,17 +478,21 @@ fn write_batch(
                 chunks.insert(&address.0, &place.encode(address)).map_err(words)?;
             }
         }
-        for (pack, addresses) in removed {
-            for address in addresses {
-                copies.remove((&address.0, *pack)).map_err(words)?;
-                let is_there = chunks
-                    .get(&address.0)
-                    .map_err(words)?
-                    .is_some_and(|value| Place::decode(address, value.value()).is_none_or(|place| place.pack == *pack));
-                if is_there {
-                    chunks.remove(&address.0).map_err(words)?;
-                }
+        // In key order too: a pack's addresses come in the order of its chunks, from everywhere in the tree.
+        let mut going: Vec<(&ChunkAddress, u64)> =
+            removed.iter().flat_map(|(pack, addresses)| addresses.iter().map(|address| (address, *pack))).collect();
+        going.sort_unstable();
+        for (address, pack) in going {
+            copies.remove((&address.0, pack)).map_err(words)?;
+            let is_there = chunks
+                .get(&address.0)
+                .map_err(words)?
+                .is_some_and(|value| Place::decode(address, value.value()).is_none_or(|place| place.pack == pack));
+            if is_there {
+                chunks.remove(&address.0).map_err(words)?;
             }
+        }
+        for (pack, _) in removed {
             packs.remove(*pack).map_err(words)?;
             checked.remove(*pack).map_err(words)?;
         }
