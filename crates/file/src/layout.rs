@@ -57,7 +57,7 @@ impl FileSystem {
         if self.options.layout_interval.is_zero() {
             self.stopped.add_permits(1);
         } else {
-            self.platform.tasks.spawn("layout", Box::pin(Arc::clone(self).run_upkeep()));
+            self.platform.tasks.spawn_behind("layout", Box::pin(Arc::clone(self).run_upkeep()));
         }
     }
 

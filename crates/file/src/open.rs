@@ -146,7 +146,7 @@ impl FileSystem {
         platform.tasks.spawn("committer", Box::pin(system.clone().run_committer()));
         platform.tasks.spawn("reclaimer", Box::pin(system.clone().run_reclaimer()));
         platform.tasks.spawn("mender", Box::pin(system.clone().run_mender()));
-        platform.tasks.spawn("scrubber", Box::pin(system.clone().run_scrubber()));
+        platform.tasks.spawn_behind("scrubber", Box::pin(system.clone().run_scrubber()));
         system.begin_upkeep();
         platform.tasks.spawn("remover", Box::pin(system.clone().run_remover()));
         Ok((system, report))

@@ -4,6 +4,7 @@
 mod aside;
 mod directory;
 mod question;
+mod rank;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,7 @@ use base::time::Timestamp;
 
 use aside::Aside;
 pub use directory::Directory;
+pub use rank::give_way;
 
 use crate::task::{Boxed, Tasks};
 use crate::{Chance, Clock, Platform};
@@ -27,10 +29,13 @@ pub fn platform() -> Platform {
     // A program that made them itself has its own wishes. Made here, and not by the first who computes: that may be a thread
     // that is tied to one CPU, and all of them would be.
     CORES.call_once(|| drop(rayon::ThreadPoolBuilder::new().build_global()));
+    rank::begin();
+    // Its thread for timers begins with the first of them, and has the rank of who asks for that.
+    drop(futures_timer::Delay::new(Duration::ZERO));
     Platform {
         clock: Arc::new(SystemClock { start: Instant::now() }),
         chance: Arc::new(SystemChance),
-        tasks: Arc::new(Threads { aside: aside() }),
+        tasks: Arc::new(Threads { aside: aside(), behind: aside_behind() }),
     }
 }
 
@@ -38,6 +43,17 @@ pub fn platform() -> Platform {
 fn aside() -> &'static Aside {
     static ASIDE: OnceLock<Aside> = OnceLock::new();
     ASIDE.get_or_init(Aside::new)
+}
+
+/// Those for work in masses.
+fn aside_behind() -> &'static Aside {
+    static BEHIND: OnceLock<Aside> = OnceLock::new();
+    BEHIND.get_or_init(Aside::behind)
+}
+
+/// Those that have the rank of the calling thread.
+fn aside_alike() -> &'static Aside {
+    if rank::is_behind() { aside_behind() } else { aside() }
 }
 
 thread_local! {
@@ -84,6 +100,16 @@ impl Chance for SystemChance {
 
 struct Threads {
     aside: &'static Aside,
+    behind: &'static Aside,
+}
+
+impl Threads {
+    fn run_aside(aside: &Aside, task: Boxed<()>) {
+        if let Err(task) = aside.run(task) {
+            // No more threads in this system: the caller then waits with the others.
+            aside::finish(task);
+        }
+    }
 }
 
 impl Tasks for Threads {
@@ -98,11 +124,22 @@ impl Tasks for Threads {
         builder.spawn(run).expect("the system starts a thread");
     }
 
+    fn spawn_behind(&self, name: &str, task: Boxed<()>) {
+        self.spawn(
+            name,
+            Box::pin(async move {
+                give_way();
+                task.await;
+            }),
+        );
+    }
+
     fn aside(&self, task: Boxed<()>) {
-        if let Err(task) = self.aside.run(task) {
-            // No more threads in this system: the caller then waits with the others.
-            aside::finish(task);
-        }
+        Threads::run_aside(self.aside, task);
+    }
+
+    fn aside_behind(&self, task: Boxed<()>) {
+        Threads::run_aside(self.behind, task);
     }
 
     fn sleep(&self, duration: Duration) -> Boxed<()> {
@@ -110,12 +147,22 @@ impl Tasks for Threads {
     }
 
     fn compute(&self, jobs: Vec<Box<dyn FnOnce() + Send + '_>>) {
-        rayon::scope(|scope| jobs.into_iter().for_each(|job| scope.spawn(move |_| job())));
+        fn begin<'a>(scope: &rayon::Scope<'a>, jobs: Vec<Box<dyn FnOnce() + Send + 'a>>) {
+            jobs.into_iter().for_each(|job| scope.spawn(move |_| job()));
+        }
+        match rank::cores() {
+            Some(cores) => cores.scope(|scope| begin(scope, jobs)),
+            None => rayon::scope(|scope| begin(scope, jobs)),
+        }
     }
 
     fn compute_beside(&self, job: Box<dyn FnOnce() + Send>) {
         // Who waits for what a job says hears of a panic by its silence; without this it would end the process.
-        rayon::spawn(move || drop(catch_unwind(AssertUnwindSafe(job))));
+        let run = move || drop(catch_unwind(AssertUnwindSafe(job)));
+        match rank::cores() {
+            Some(cores) => cores.spawn(run),
+            None => rayon::spawn(run),
+        }
     }
 }
 

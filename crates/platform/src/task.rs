@@ -16,9 +16,17 @@ pub trait Tasks: Send + Sync {
     /// Starts a task that runs until it returns. Real: a thread of that name that polls it; a panic there ends the process, for who waits
     /// for the task would wait for ever. Simulated: an entry of the schedule.
     fn spawn(&self, name: &str, task: Boxed<()>);
+    /// The same, for work in masses, where hardly anybody waits for a part. Real: others get a CPU first. Simulated: as `spawn`.
+    fn spawn_behind(&self, name: &str, task: Boxed<()>) {
+        self.spawn(name, task);
+    }
     /// Runs a task that waits for a disk, beside the caller. Real: on a thread that is kept for such, or on a new one, for none waits for
     /// its turn. A panic ends the task alone.
     fn aside(&self, task: Boxed<()>);
+    /// The same, for work in masses. Real: others get a CPU first. Simulated: as `aside`.
+    fn aside_behind(&self, task: Boxed<()>) {
+        self.aside(task);
+    }
     /// Completes after `duration`.
     fn sleep(&self, duration: Duration) -> Boxed<()>;
     /// Runs the jobs of one batch on all cores and returns when all are done. They only compute: no I/O, no locks held across.

@@ -165,7 +165,7 @@ impl Store {
         let (store, addresses) = (Arc::clone(self), Arc::new(addresses));
         let reading = Reading { store, class, addresses, room, units, send, shared: Arc::clone(&shared) };
         // The index is looked at for all of them, and its pages may have to be read.
-        self.platform.tasks.aside(Box::pin(reading.begin()));
+        self.platform.tasks.aside_behind(Box::pin(reading.begin()));
         Ordered { got, shared }
     }
 }
@@ -174,7 +174,7 @@ impl Reading {
     async fn begin(self) {
         let (lists, others) = self.lists();
         for (_, list) in lists {
-            self.store.platform.tasks.aside(Box::pin(self.clone().read_disk(list)));
+            self.store.platform.tasks.aside_behind(Box::pin(self.clone().read_disk(list)));
         }
         self.read_alone(&others).await;
     }
@@ -236,7 +236,10 @@ impl Reading {
             let turn = Arc::clone(&requests).acquire_many_owned(cost).await.expect("never closed");
             let room = self.room_for(bytes + content).await;
             let reading = self.clone();
-            self.store.platform.tasks.aside(Box::pin(async move { reading.read_run(&members, turn, room).await }));
+            self.store
+                .platform
+                .tasks
+                .aside_behind(Box::pin(async move { reading.read_run(&members, turn, room).await }));
         }
     }
 

@@ -82,7 +82,7 @@ impl FileSystem {
             let room = self.store.room(group.iter().map(|chunk| chunk.len() as u64).sum()).await;
             let (send, receive) = oneshot::channel();
             let store = Arc::clone(&self.store);
-            self.platform.tasks.aside(Box::pin(async move {
+            self.platform.tasks.aside_behind(Box::pin(async move {
                 let put = store.put_with(room, (Class::Data, resilience), group).await;
                 // Before it says so: who hears of the last may be the last to hold the store.
                 drop(store);

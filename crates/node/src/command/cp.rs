@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use platform::real;
 
 pub(super) use self::content::stream;
 pub(super) use self::likeness::Likeness;
@@ -87,6 +88,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    real::give_way();
     let (target, sources) = arguments.paths.split_last().expect("clap asks for two at least");
     sources.iter().chain([target]).try_for_each(|path| refuse_dead(path))?;
     let into = fs::metadata(target).is_ok_and(|metadata| metadata.is_dir());

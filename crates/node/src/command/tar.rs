@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
+use platform::real;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -68,6 +69,7 @@ impl Outcome {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    real::give_way();
     let outcome = if arguments.create { create::create(arguments)? } else { extract::extract(arguments)? };
     if arguments.json {
         let failed = outcome.failed.iter();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use platform::real;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 
@@ -242,6 +243,10 @@ fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
             };
             let descriptor = line.hearing.get_mut().descriptor.take();
             let brought = Brought { descriptor, line: Some(&mut line) };
+            if request.is_behind() {
+                // This thread is for this one request.
+                real::give_way();
+            }
             handler.handle(request, brought, &mut progress).map_or_else(Answer::Failed, Answer::Done)
         }
         Err(error) => Answer::Failed(
@@ -275,7 +280,22 @@ mod tests {
         }
     }
 
+    /// Tells the nice value of the thread that it is asked on.
+    struct Nice;
+    impl Handler for Nice {
+        fn handle(&self, _: Request, _: Brought<'_, '_>, _: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+            // The 19th, and the second may hold anything (proc_pid_stat(5)).
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux");
+            let (_, fields) = stat.rsplit_once(')').expect("a name");
+            Ok(json!(fields.split_whitespace().nth(16).expect("enough of them")))
+        }
+    }
+
     fn answer_to(bytes: &[u8]) -> String {
+        answer_of(&Echo, bytes)
+    }
+
+    fn answer_of(handler: &(dyn Handler + Sync), bytes: &[u8]) -> String {
         let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
         let bytes = bytes.to_owned();
         let writer = std::thread::Builder::new().spawn(move || {
@@ -287,7 +307,8 @@ mod tests {
             String::from_utf8(text).expect("JSON")
         });
         let writer = writer.expect("a thread");
-        let _ = converse(&theirs, &Echo);
+        // Each on its own thread, as when a daemon is asked.
+        let _ = std::thread::scope(|scope| scope.spawn(|| converse(&theirs, handler)).join().expect("no panic"));
         drop(theirs);
         writer.join().expect("no panic")
     }
@@ -299,5 +320,18 @@ mod tests {
         for hostile in [&b"\n"[..], b"GET / HTTP/1.1\r\n\r\n", b"{\"do\":", &[0; 4096], b"\xff\n"] {
             assert!(answer_to(hostile).starts_with("{\"failed\":{\"what\":\"cannot understand"), "{hostile:?}");
         }
+    }
+
+    #[test]
+    fn work_in_masses_gives_way_and_who_waits_for_an_answer_does_not() {
+        let nice = |request: &Request| {
+            let answer = answer_of(&Nice, format!("{}\n", json!(request)).as_bytes());
+            let answer: Value = serde_json::from_str(&answer).expect("JSON");
+            answer["done"].as_str().and_then(|nice| nice.parse::<i32>().ok()).expect("a number")
+        };
+        let (first, masses) = (nice(&Request::Sync {}), Request::Warmup { inodes: Vec::new(), metadata: true });
+        // The most there is need not become more.
+        assert!(nice(&masses) > first || first == 19);
+        assert_eq!(nice(&Request::Sync {}), first);
     }
 }

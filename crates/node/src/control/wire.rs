@@ -231,6 +231,24 @@ impl Request {
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }
+
+    /// Whether it is work in masses, which gets a CPU after others.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        match self {
+            Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchCopy { .. } => true,
+            Request::BatchCompare(_) | Request::Warmup { .. } => true,
+            Request::Scrub { .. } | Request::Optimize { .. } | Request::Fsck { .. } => true,
+            Request::Send { .. } | Request::Receive { .. } | Request::DiskDrain { .. } => true,
+            Request::Status {} | Request::Counters {} | Request::Metrics {} | Request::Info { .. } => false,
+            // A name; what it had goes later. Who waits for room waits for a pass.
+            Request::BatchRemove { .. } | Request::Gc { .. } => false,
+            Request::Usage { .. } | Request::Sync {} | Request::PolicySet { .. } | Request::Clone { .. } => false,
+            Request::SnapshotCreate { .. } | Request::SnapshotList {} | Request::SnapshotDelete { .. } => false,
+            Request::DiskAdd { .. } | Request::DiskRemove { .. } | Request::Repair { .. } => false,
+            Request::Stop { .. } | Request::Restart { .. } => false,
+        }
+    }
 }
 
 /// A name of a file: text, or bytes that are none.

@@ -24,7 +24,7 @@ use rustix::io::ReadWriteFlags;
 use tokio::sync::oneshot;
 
 use super::question::Question;
-use super::{aside, is_waiting};
+use super::{aside, aside_alike, is_waiting};
 use crate::disk::{
     Access, Begun, Disk, DiskError, DiskErrorKind, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space,
 };
@@ -145,7 +145,7 @@ fn beside<T: Send + 'static>(
         // Who asked may have gone.
         drop(send.send(result));
     });
-    if aside().run(task).is_err() {
+    if aside_alike().run(task).is_err() {
         let detail = "the system starts no more threads".to_owned();
         return Box::pin(async move { Err(DiskError { kind: DiskErrorKind::Failed, detail, ..silent }) });
     }
