@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD};
@@ -60,7 +60,11 @@ impl Whole {
         if !has_name {
             name(&file, &to)?;
         }
-        describe(&to)
+        match describe(&to) {
+            // A list names it twice, and the thread that copies it once more has taken the name from ours: its file has it, or will.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && file.metadata()?.nlink() == 0 => Ok(()),
+            described => described,
+        }
     }
 }
 
@@ -72,5 +76,31 @@ fn name(file: &File, to: &Path) -> io::Result<()> {
             Err(Errno::EXIST) => remove_other(to)?,
             linked => return Ok(linked?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Error, ErrorKind};
+
+    use super::Whole;
+
+    #[test]
+    fn who_loses_the_name_to_another_copy_has_copied() {
+        let top = std::env::temp_dir().join(format!("hydrafs-whole-{}", std::process::id()));
+        fs::create_dir(&top).expect("room");
+        let missing = || Err(Error::from(ErrorKind::NotFound));
+        for (is_taken, is_ok) in [(true, true), (false, false)] {
+            let whole = Whole::begin(&top, b"file", 0o600).expect("room");
+            let finished = whole.finish(|path| {
+                if is_taken {
+                    fs::remove_file(path).expect("it has its name");
+                }
+                missing()
+            });
+            assert_eq!(finished.is_ok(), is_ok, "{finished:?}");
+        }
+        fs::remove_dir_all(&top).expect("ours");
     }
 }
