@@ -3,6 +3,9 @@
 //! An operation runs in the thread that polls it, disk and all. Where that thread serves others too, as a transport's does, waiting for a
 //! disk would hold them all up: so reads wait here, and what is told to take long.
 //!
+//! Those for work in masses are threads of their own, which give way (`rank`). An ordinary one has been started by one that never did, whoever
+//! gave it its task.
+//!
 //! No task waits for a thread, for one may be what another waits for. Who has many bounds them himself.
 
 use std::collections::VecDeque;

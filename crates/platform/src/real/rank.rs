@@ -6,6 +6,8 @@
 //!
 //! A thread that gave way stays so, for to take up again is a right that not everybody has: so there are others for what it has computed
 //! or waits for.
+//!
+//! Not here: which work that is (`node` for requests, `file` and `store` for tasks).
 
 #![expect(unsafe_code, reason = "sched_getattr(2) and sched_setattr(2) have no safe wrapper")]
 
