@@ -3,6 +3,8 @@
 //! 1. What do they want? The inodes of many are looked up together, past the table, then where their content lies.
 //! 2. All chunks are read in the order in which they lie ([`Store::read_in_order`]), and a file is handed out when the last of its chunks
 //!    came. Files are handed out one after the other, each whole.
+//!    A larger file lies in several runs, on all disks, and between them lie runs of its neighbours: so these are read some files at a time, as many as
+//!    memory holds whole, the next ones while those before are handed out. Each run is long enough to cost little.
 //!
 //! A batch whose list would not fit its memory goes in parts, each a pass over the disks. Read by themselves, after a part, are: large files, which
 //! are fast so; files with content that no chunk has yet; files that changed since 1 and those that lost a chunk meanwhile; and those
@@ -23,7 +25,7 @@ use std::sync::Arc;
 
 use base::id::Version;
 use bytes::Bytes;
-use store::{Class, OrderedReport, StoreError};
+use store::{Class, Ordered, OrderedReport, StoreError};
 
 use super::order::{Came, Part, Piece, Wanted};
 use super::stat::TOGETHER;
@@ -38,6 +40,9 @@ use crate::system::{BATCH_BYTES_MIN, FileSystem, batch_units, corrupt};
 const WINDOW_BYTES: u64 = 2 << 20;
 /// How often such a file is read because it changed meanwhile.
 const TRIES: usize = 3;
+/// Files of more bytes than this are read some at a time: a disk's run is as long.
+const SCATTERED_BYTES_MIN: u64 = 1 << 20;
+
 /// Ready when there is room for more; `false`: nothing more is wanted.
 pub type Taken<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
@@ -91,6 +96,16 @@ struct Batch<'a> {
     report: BatchReadReport,
 }
 
+/// What phase 1 found.
+#[derive(Default)]
+struct Found {
+    /// What is read in one pass over the disks.
+    part: Part,
+    /// Larger files, some in each, and how much they have in the last.
+    groups: Vec<Part>,
+    last_bytes: u64,
+}
+
 /// What is known of a file before its content is looked for.
 pub(super) enum Look {
     /// It is as the tree says in the gaps, and as the journal does elsewhere.
@@ -123,6 +138,26 @@ impl FileSystem {
     }
 }
 
+impl Found {
+    /// Bytes that it takes in memory, beside content.
+    fn bytes(&self) -> u64 {
+        self.part.bytes() + self.groups.iter().map(Part::bytes).sum::<u64>()
+    }
+
+    /// The part that a file of this size belongs to, if no group may have more than so many bytes.
+    fn part_for(&mut self, size: u64, group_bytes_max: u64) -> &mut Part {
+        if size < SCATTERED_BYTES_MIN {
+            return &mut self.part;
+        }
+        self.last_bytes += size;
+        if self.groups.is_empty() || self.last_bytes > group_bytes_max {
+            self.groups.push(Part::default());
+            self.last_bytes = size;
+        }
+        self.groups.last_mut().expect("one was made")
+    }
+}
+
 impl Batch<'_> {
     /// Whether all of it was done.
     async fn run(&mut self) -> bool {
@@ -136,10 +171,10 @@ impl Batch<'_> {
             let mut at = 0;
             while at < indexes.len() {
                 let roots = self.system.roots.lock().clone();
-                let mut part = Part::default();
-                at += self.look_for(&indexes[at..], &mut part).await;
+                let mut found = Found::default();
+                at += self.look_for(&indexes[at..], &mut found).await;
                 self.report.parts += 1;
-                if !self.read(part, &roots).await {
+                if !self.read(found, &roots).await {
                     return false;
                 }
             }
@@ -148,44 +183,64 @@ impl Batch<'_> {
     }
 
     /// Phase 1: a part of some files, as many as its list may have. How many.
-    async fn look_for(&self, indexes: &[u32], part: &mut Part) -> usize {
+    async fn look_for(&self, indexes: &[u32], found: &mut Found) -> usize {
         let mut at = 0;
-        while at < indexes.len() && part.bytes() < self.memory / 4 {
+        while at < indexes.len() && found.bytes() < self.memory / 4 {
             let group = &indexes[at..indexes.len().min(at + TOGETHER)];
-            at += self.look_at(group, part).await;
+            at += self.look_at(group, found).await;
         }
         at
     }
 
-    async fn look_at(&self, group: &[u32], part: &mut Part) -> usize {
+    async fn look_at(&self, group: &[u32], found: &mut Found) -> usize {
         let nodes: Vec<Node> = group.iter().map(|index| self.nodes[*index as usize]).collect();
         let _use = self.system.grace.enter(nodes[0].file.number);
         let looks = self.system.look_together(&nodes, self.memory / 8).await;
         self.system.read_trees_ahead(&looks).await;
         for ((number, index), look) in group.iter().enumerate().zip(looks) {
-            if part.bytes() >= self.memory / 4 && number > 0 {
+            if found.bytes() >= self.memory / 4 && number > 0 {
                 return number;
             }
             match look {
                 Look::Known { attributes, version, tree, mut settled, gaps } => {
                     match self.system.settle_gaps(&tree, gaps, &mut settled).await {
-                        Ok(()) => part.add(*index, nodes[number], (attributes, version), settled),
-                        Err(error) => part.failed.push((*index, error)),
+                        Ok(()) => {
+                            let part = found.part_for(attributes.size, self.memory / 8);
+                            part.add(*index, nodes[number], (attributes, version), settled);
+                        }
+                        Err(error) => found.part.failed.push((*index, error)),
                     }
                 }
-                Look::Alone => part.alone.push(*index),
-                Look::Failed(error) => part.failed.push((*index, error)),
+                Look::Alone => found.part.alone.push(*index),
+                Look::Failed(error) => found.part.failed.push((*index, error)),
             }
         }
         group.len()
     }
 
     /// Phase 2. Whether it goes on.
-    async fn read(&mut self, mut part: Part, roots: &Arc<Roots>) -> bool {
-        let addresses = part.take_addresses();
-        let mut ordered = self.system.store.read_in_order(Class::Data, addresses, self.memory / 2);
+    async fn read(&mut self, found: Found, roots: &Arc<Roots>) -> bool {
+        let mut groups = found.groups.into_iter();
+        let mut next = Some(self.begin(found.part, self.memory / 2));
+        while let Some((part, ordered, memory)) = next {
+            next = groups.next().map(|group| self.begin(group, self.memory / 4));
+            if !self.read_part(part, ordered, memory, roots).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Begins to read a part, in so much memory.
+    fn begin(&self, mut part: Part, memory: u64) -> (Part, Ordered, u64) {
+        let ordered = self.system.store.read_in_order(Class::Data, part.take_addresses(), memory);
+        (part, ordered, memory)
+    }
+
+    /// Hands a part out. Whether it goes on.
+    async fn read_part(&mut self, mut part: Part, mut ordered: Ordered, memory: u64, roots: &Arc<Roots>) -> bool {
         while let Some(got) = ordered.next().await {
-            let came = part.came(got.number, got.content, got.room, self.memory / 4);
+            let came = part.came(got.number, got.content, got.room, memory / 2);
             if let Came::Whole(file, pieces) = came
                 && !self.hand_out(&file, pieces, roots, &mut part.alone).await
             {

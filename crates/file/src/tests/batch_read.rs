@@ -248,27 +248,30 @@ fn a_batch_beyond_its_memory_goes_in_parts() {
     assert_eq!((report.alone, report.reread), (0, 0));
 }
 
-/// Files whose halves lie far from each other would have to be kept, each until its second half comes.
+/// Files whose halves lie far from each other.
+async fn halves_apart(system: &FileSystem, files: u64, half_bytes: usize) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    for half in 0..2 {
+        for number in 0..files {
+            if half == 0 {
+                let made = create(system, FileId::ROOT, &format!("f{number}"), Kind::Regular).await;
+                nodes.push(Node::live(made.file));
+            }
+            let bytes = pattern(half_bytes, 2 * number + half);
+            system.write(nodes[number as usize].file, half * half_bytes as u64, &bytes, false).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+    }
+    nodes
+}
+
+/// In one pass they would have to be kept, each until its second half comes.
 #[test]
 fn what_would_be_kept_too_long_is_read_by_itself() {
     let machine = Machine::with(3, 2 << 30, Options::default());
     let system = machine.open();
-    let nodes: Vec<Node> = machine.run(async {
-        let mut nodes = Vec::new();
-        for half in 0..2 {
-            for number in 0..60 {
-                if half == 0 {
-                    let made = create(&system, FileId::ROOT, &format!("f{number}"), Kind::Regular).await;
-                    nodes.push(Node::live(made.file));
-                }
-                let bytes = pattern(100_000, 2 * number + half);
-                system.write(nodes[number as usize].file, half * 100_000, &bytes, false).await.unwrap();
-            }
-            system.sync_all().await.unwrap();
-            system.commit().await.unwrap();
-        }
-        nodes
-    });
+    let nodes = machine.run(halves_apart(&system, 60, 100_000));
     let system = reopen(&machine, system);
     machine.run(async {
         let report = expect_same(&system, &nodes, 0).await;
@@ -276,6 +279,21 @@ fn what_would_be_kept_too_long_is_read_by_itself() {
     });
     let system = reopen(&machine, system);
     assert_eq!(machine.run(expect_same(&system, &nodes, MEMORY)).alone, 0);
+}
+
+/// Where they are larger than a disk's run, those that memory holds are read together, each chunk once.
+#[test]
+fn large_files_that_lie_scattered_are_read_once() {
+    const HALF_BYTES: usize = 1 << 20;
+    let options = Options { read_ahead_bytes_max: 0, ..Options::default() };
+    let machine = Machine::with(4, 2 << 30, options);
+    let system = machine.open();
+    let nodes = machine.run(halves_apart(&system, 30, HALF_BYTES));
+    let system = reopen(&machine, system);
+    let report = machine.run(expect_same(&system, &nodes, 32 << 20));
+    assert_eq!((report.files, report.alone, report.reread), (30, 0, 0), "{report:?}");
+    let whole = 60 * HALF_BYTES as u64;
+    assert!((whole..whole + whole / 50).contains(&report.ordered.read_bytes), "{report:?}");
 }
 
 /// Where the first chunk of a file lies on the disk: file and offset.
