@@ -9,6 +9,7 @@
 //! Not here: the pools (`room`); how room is made (`flush`, `commit`, `reclaim`).
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use platform::pools::Reservation;
 use platform::task::{First, first};
@@ -21,6 +22,8 @@ use crate::system::FileSystem;
 pub(crate) const CHANGE_BYTES: u64 = 4 << 10;
 /// A file's last chunk is small: what it takes beyond its bytes, with header and entries.
 const CHUNK_OVERHEAD_BYTES: u64 = 256;
+/// After a pass of reclaim that met something lost nobody who wants room begins another one for so long.
+const PASS_AFTER_LOSS: Duration = Duration::from_secs(10);
 /// Space that data may not use up: commits and deletions need it.
 const SPACE_MARGIN_BYTES: u64 = 16 << 20;
 
@@ -212,16 +215,23 @@ impl FileSystem {
         }
     }
 
-    /// Gives what nobody needs any more back to the disks, if that may be anything.
+    /// Gives what nobody needs any more back to the disks, if that may be anything. Whether it did: what keeps a pass from it is told by the status, and
+    /// who wants room hears that there is none.
     pub(crate) async fn make_room(&self) -> Result<bool, FileError> {
         // What fails there is told by who removes; there may be room for all that.
         let _ = self.finish_removals().await;
         self.commit().await?;
-        if !self.dropped_since_pass.load(Ordering::SeqCst) {
+        if !self.dropped_since_pass.load(Ordering::SeqCst) || self.has_met_loss_lately() {
             return Ok(false);
         }
-        self.reclaim_at_once().await?;
-        Ok(true)
+        Ok(self.reclaim_at_once().await.is_ok())
+    }
+
+    /// Whether the last pass ended at something that is lost (I-96), and so would another one.
+    fn has_met_loss_lately(&self) -> bool {
+        let failure = self.reclaim_failure.lock();
+        let is_late = |when: Duration| self.platform.clock.elapsed().saturating_sub(when) < PASS_AFTER_LOSS;
+        failure.as_ref().is_some_and(|(failure, when)| failure.is_loss() && is_late(*when))
     }
 
     /// So many bytes in the store have no name any more, or never had one.

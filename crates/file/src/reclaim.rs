@@ -107,8 +107,11 @@ impl FileSystem {
     /// The store's; nothing that is needed is lost.
     pub async fn reclaim(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
         let _one = self.reclaiming.lock().await;
+        let _time = self.platform.clock.timer(&self.counters.reclaim_pass);
         let result = self.pass(how).await;
-        *self.reclaim_failure.lock() = result.as_ref().err().cloned();
+        self.counters.reclaim_failures.add(u64::from(result.is_err()));
+        let failure = result.as_ref().err().cloned();
+        *self.reclaim_failure.lock() = failure.map(|failure| (failure, self.platform.clock.elapsed()));
         result
     }
 

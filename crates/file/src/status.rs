@@ -113,7 +113,7 @@ impl FileSystem {
             left_out: self.left_out_files(),
             removing: self.removing(),
             not_removed: self.removals.failures(),
-            reclaim_failure: self.reclaim_failure.lock().as_ref().map(FileError::to_string),
+            reclaim_failure: self.reclaim_failure.lock().as_ref().map(|(failure, _)| failure.to_string()),
             journal_failure: self.journal_failure.lock().as_ref().map(FileError::to_string),
             store: self.store.status(),
             metrics,

@@ -220,8 +220,8 @@ pub struct FileSystem {
     /// Files that commits leave out (I-106), and how many: nobody looks where there is none.
     pub(crate) left_out: Mutex<BTreeMap<FileId, LeftOut>>,
     pub(crate) left_out_count: AtomicUsize,
-    /// Why the last pass of reclaim failed.
-    pub(crate) reclaim_failure: Mutex<Option<FileError>>,
+    /// Why the last pass of reclaim failed, and when.
+    pub(crate) reclaim_failure: Mutex<Option<(FileError, Duration)>>,
     pub(crate) is_stopping: AtomicBool,
     pub(crate) stopped: tokio::sync::Semaphore,
     pub(crate) readers: Readers,

@@ -6,7 +6,7 @@ use base::id::FileId;
 use platform::sim::Faults;
 
 use super::content::pattern;
-use super::{Machine, create, find, read_all};
+use super::{Machine, chunk_place, create, find, read_all};
 use crate::{AttributeChange, FileError, Kind, Node};
 
 #[test]
@@ -143,4 +143,55 @@ fn a_pass_that_fails_is_still_due() {
     assert!(machine.run(system.reclaim(&crate::Reclaim::default())).is_err());
     assert_eq!(system.dropped_bytes.load(Ordering::Relaxed), dropped);
     assert!(system.dropped_since_pass.load(Ordering::SeqCst));
+}
+
+/// On a full disk a write to a file that is well hears that there is no room, whatever keeps reclaim from going on; and does not have everything
+/// walked again each time.
+#[test]
+fn who_wants_room_does_not_hear_of_what_is_lost_elsewhere() {
+    let machine = Machine::new(15);
+    machine.disk.set_capacity(160 << 20);
+    let system = machine.open();
+    let leaf = machine.run(async {
+        for number in 0..300 {
+            create(&system, FileId::ROOT, &format!("file number {number}"), Kind::Regular).await;
+        }
+        let kept = create(&system, FileId::ROOT, "kept", Kind::Regular).await.file;
+        system.write(kept, 0, &pattern(1 << 20, 1), false).await.unwrap();
+        system.snapshot("kept").await.unwrap();
+        let snapshot = system.snapshots.lock().values().next().unwrap().clone();
+        let mut leaves = Vec::new();
+        let mut visit = |address: &_, level| {
+            leaves.extend((level == 0).then_some(*address));
+            true
+        };
+        system.trees.walk(&snapshot.catalog, &mut visit, &mut |_, _| Ok(())).await.unwrap();
+        // All of them are other ones from now on.
+        for number in 0..300 {
+            system.remove_file(FileId::ROOT, format!("file number {number}").as_bytes()).await.unwrap();
+        }
+        system.close().await.unwrap();
+        leaves[0]
+    });
+    drop(system);
+    let (path, at) = chunk_place(&machine, &leaf);
+    machine.disk.flip_bit(&path, at + 60, 1);
+    machine.world.restart();
+    let system = machine.open();
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "more", Kind::Regular).await.file;
+        let (mut refused, mut number) = (0, 0);
+        while refused < 20 {
+            assert!(number < 1000, "the disk does not fill");
+            number += 1;
+            match system.write(file, (number % 40) << 20, &pattern(1 << 20, number), false).await {
+                Ok(()) => {}
+                Err(FileError::NoSpace) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let failures = system.counters.reclaim_failures.value();
+        assert!((1..5).contains(&failures), "{failures} passes");
+        assert!(system.status().reclaim_failure.is_some());
+    });
 }
