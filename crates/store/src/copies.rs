@@ -244,8 +244,7 @@ impl Store {
             },
             Due::Mend => {
                 let bytes = known.fragments().map_or(0, |fragments| fragments.cut.file_bytes());
-                wrote(self.mend_fragments(pack, pace).await?, bytes);
-                Ok(())
+                self.mend_fragments(pack, pace, &mut || wrote(1, bytes)).await
             }
             Due::Whole(copies) => {
                 let bytes = known.summary.file_bytes();

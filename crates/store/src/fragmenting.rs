@@ -48,6 +48,13 @@ struct Unfinished {
     sums: Vec<u8>,
 }
 
+/// Where fragments of a pack go: which, and on which disk.
+struct Targets {
+    found: Vec<(usize, usize)>,
+    /// Why there is none for some.
+    missing: Option<StoreError>,
+}
+
 /// Takes it away that packs are being made of, however that ends.
 struct Making<'a>(&'a Store, u64);
 
@@ -115,7 +122,8 @@ impl Store {
         let sound = self.sound(pack);
         let indices: Vec<usize> = before.lacking_on(sound).collect();
         // It gives back more than it takes, so it may have the reserve (P-2).
-        let targets = self.targets(pack, &before, &indices, Class::Metadata)?;
+        let Targets { found: targets, missing } = self.targets(pack, &before, &indices, Class::Metadata);
+        missing.map_or(Ok(()), Err)?;
         let written = targets.len() as u64;
         if !targets.is_empty() {
             let source = Source::of(self, pack, &known).await?;
@@ -177,32 +185,25 @@ impl Store {
         self.pool.takers().iter().filter(|disk| !suspect.has(*disk)).collect()
     }
 
-    /// Where fragments are to be written: where one of the same lies that is suspect, or on a disk that has none.
-    fn targets(
-        &self,
-        pack: u64,
-        fragments: &Fragments,
-        indices: &[usize],
-        room: Class,
-    ) -> Result<Vec<(usize, usize)>, StoreError> {
+    /// Where fragments are to be written: where one of the same lies that is suspect, those first, or on a disk that has none.
+    fn targets(&self, pack: u64, fragments: &Fragments, indices: &[usize], room: Class) -> Targets {
         let (bytes, takers) = (fragments.cut.file_bytes(), self.pool.takers());
         // Something may have been deleted since the last look.
         takers.iter().for_each(|disk| drop(self.pool.disks[disk].look()));
         let others = self.pool.candidates(room, bytes, usize::try_from(pack).unwrap_or(0));
-        let mut others = others.into_iter().filter(|disk| fragments.index_on(*disk).is_none());
-        let target = |index: usize| {
-            let again = fragments.at(index).both(takers).first();
-            again.or_else(|| others.next()).map(|disk| (index, disk))
-        };
-        let targets: Vec<_> = indices.iter().copied().filter_map(target).collect();
-        if targets.len() < indices.len() {
+        let others = others.into_iter().filter(|disk| fragments.index_on(*disk).is_none());
+        let again = |index: &usize| fragments.at(*index).both(takers).first();
+        let mut found: Vec<_> = indices.iter().filter_map(|index| Some((*index, again(index)?))).collect();
+        found.extend(indices.iter().copied().filter(|index| again(index).is_none()).zip(others));
+        let is_short = found.len() < indices.len();
+        let missing = is_short.then(|| {
             let has_none = |disk: &usize| fragments.index_on(*disk).is_none();
             let free = takers.iter().filter(has_none).map(|disk| self.pool.disks[disk].free());
             let without = free.filter(|free| *free < bytes).max();
             let what = "a fragment of a pack, beside its others, each on a disk of its own";
-            return Err(StoreError::Full { what, needed: bytes, free: without.unwrap_or(0) });
-        }
-        Ok(targets)
+            StoreError::Full { what, needed: bytes, free: without.unwrap_or(0) }
+        });
+        Targets { found, missing }
     }
 
     /// Writes fragments of a pack, each to its disk, and makes them count. `data` gives a window of all of them.
@@ -333,12 +334,18 @@ impl Store {
         fragments.each().filter(is_needless).collect()
     }
 
-    /// Makes fragments again that are lacking, of the others; how many. The caller holds `copy_work`.
-    pub(crate) async fn mend_fragments(&self, pack: u64, pace: &Pace<'_>) -> Result<u64, StoreError> {
-        let Some(known) = self.packs.known_pack(pack) else { return Ok(0) };
-        let Some(fragments) = known.fragments() else { return Ok(0) };
+    /// Makes fragments again that are lacking, of the others, and tells of each. Want of room for one keeps no other from its disk, and is told
+    /// at the end. The caller holds `copy_work`.
+    pub(crate) async fn mend_fragments(
+        &self,
+        pack: u64,
+        pace: &Pace<'_>,
+        wrote: &mut (dyn FnMut() + Send),
+    ) -> Result<(), StoreError> {
+        let Some(known) = self.packs.known_pack(pack) else { return Ok(()) };
+        let Some(fragments) = known.fragments() else { return Ok(()) };
         let (cut, indices) = (fragments.cut, self.lacking_fragments(pack, fragments));
-        let targets = self.targets(pack, fragments, &indices, Class::Data)?;
+        let Targets { found: targets, missing } = self.targets(pack, fragments, &indices, Class::Data);
         // One after the other: what is there of one is not made of others.
         for (index, disk) in &targets {
             let joined = Joined::open(&self.pool, pack, fragments, self.packs.suspect_on(pack));
@@ -359,6 +366,7 @@ impl Store {
             let bad = joined.bad();
             self.packs.suspects.lock().extend(bad.iter().filter(|bad| bad != disk).map(|disk| (pack, disk)));
             written?;
+            wrote();
         }
         let known = self.packs.known_pack(pack);
         if let Some(fragments) = known.as_ref().and_then(PackKnown::fragments) {
@@ -366,7 +374,7 @@ impl Store {
                 self.drop_fragment(pack, cut, index, disk)?;
             }
         }
-        Ok(targets.len() as u64)
+        missing.map_or(Ok(()), Err)
     }
 
     /// Writes what a disk has of a pack again: its file, or its fragment. The caller holds `copy_work`.
@@ -375,7 +383,7 @@ impl Store {
         match known.filter(|known| !known.disks().has(disk)).as_ref().and_then(PackKnown::fragments) {
             Some(fragments) if fragments.index_on(disk).is_some() => {
                 self.packs.suspects.lock().insert((pack, disk));
-                self.mend_fragments(pack, pace).await.map(drop)
+                self.mend_fragments(pack, pace, &mut || ()).await
             }
             _ => self.copy_pack(pack, disk, pace).await,
         }

@@ -511,6 +511,34 @@ fn fragments_of_a_disk_that_is_gone_are_made_again_where_there_is_a_disk() {
     expect_sound(&machine, &store);
 }
 
+/// Two disks go and two come, one of them full: each pack gets back what fits, and so survives the next.
+#[test]
+fn a_disk_without_room_keeps_no_fragment_from_another() {
+    let (machine, contents) = node(24, DISKS);
+    let (store, _) = open_some(&machine, &without(&machine, &[0, 1]), four_two()).unwrap();
+    let fresh = ["/roomy", "/full"].map(|name| machine.world.disk(name, 64 << 20));
+    machine.run(async {
+        for gone in [0, 1] {
+            store.remove_disk(gone, true).await.unwrap().wipe().unwrap();
+        }
+        for disk in &fresh {
+            store.format_disk(&disk.disk()).await.unwrap();
+            store.take_in_disk(&disk.disk()).await.unwrap();
+        }
+        store.renew_root().await.unwrap();
+    });
+    let space = fresh[1].disk().space().unwrap();
+    fresh[1].set_capacity(space.total - space.free + (8 << 10));
+    let report = restore(&machine, &store);
+    assert!(report.lacking > 0 && report.problems.iter().all(|problem| problem.contains("has room for a fragment")));
+    assert!(report.written > 0, "{report:?}");
+    end(&machine, store);
+    let mut handles = without(&machine, &[0, 1, 2]);
+    handles.extend(fresh.map(|disk| disk.disk()));
+    let (store, _) = open_some(&machine, &handles, four_two()).unwrap();
+    expect_all(&machine, &store, &contents);
+}
+
 /// P-6 and F-7, for fragments: with a disk to spare they move, with none the pack is whole again.
 #[test]
 fn a_drained_disk_ends_up_empty() {
