@@ -26,6 +26,18 @@ pub struct DrainPlan {
     pub bytes: u64,
     /// Room that the others have for them.
     pub room_bytes: u64,
+    /// On how many disks something is to be that lies there, at most.
+    pub copies: usize,
+    /// Disks that would take something then.
+    pub disks_left: usize,
+}
+
+impl DrainPlan {
+    /// Whether something would be on fewer disks than was asked for.
+    #[must_use]
+    pub fn lowers(&self) -> bool {
+        self.copies > self.disks_left
+    }
 }
 
 /// A disk that the node does without.
@@ -118,9 +130,11 @@ impl Store {
     pub fn drain_plan(&self, number: u64) -> Result<DrainPlan, StoreError> {
         let disk = self.member(number)?;
         let takers = self.pool.takers().without(disk);
-        let mut plan = DrainPlan::default();
+        let of_trees = usize::from(self.packs.floor());
+        let mut plan = DrainPlan { copies: of_trees, disks_left: takers.count(), ..DrainPlan::default() };
         for known in self.packs.known().into_values().filter(|known| known.places().has(disk)) {
             plan.packs += 1;
+            plan.copies = plan.copies.max(self.packs.wanted(&known.summary));
             if let Some(fragments) = known.fragments().filter(|_| known.is_cut()) {
                 plan.bytes += match takers.count() < fragments.cut.erasure.count() {
                     // It is made whole again.

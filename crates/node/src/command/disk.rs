@@ -60,6 +60,9 @@ enum Verb {
         /// Percentage of the time that it may take; the rest belongs to who uses the node. Default: `storage.repair_share`.
         #[arg(long, value_name = "PERCENT")]
         share: Option<u8>,
+        /// Do it although something will be on fewer disks than was asked for, by the settings or a policy.
+        #[arg(long)]
+        accept_fewer_copies: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -96,11 +99,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::List { node, json } => list(&NodeFolder::open(node)?, *json)?,
         Verb::Add { node, dir } => add(&NodeFolder::open(node)?, dir)?,
-        Verb::Drain { node, disk, dry_run, stop, share, json } => {
+        Verb::Drain { node, disk, dry_run, stop, share, accept_fewer_copies, json } => {
             check_share(*share, "cannot drain the disk")?;
             let folder = NodeFolder::open(node)?;
             let (disk, _) = find(&folder, disk)?;
-            let request = Request::DiskDrain { disk, dry_run: *dry_run, stop: *stop, share: *share };
+            let (dry_run, stop, share, accept_fewer) = (*dry_run, *stop, *share, *accept_fewer_copies);
+            let request = Request::DiskDrain { disk, dry_run, stop, share, accept_fewer };
             let answer = with_bar(&folder, request)?;
             if *json { super::say_json(&answer) } else { super::say(drained(&answer)) }
         }
@@ -207,8 +211,13 @@ fn drained(answer: &Value) -> String {
     if answer["dry_run"] == json!(true) {
         let (bytes, room) = (Bytes(number(answer, "/bytes")), Bytes(number(answer, "/room_bytes")));
         let packs = number(answer, "/packs");
+        let (copies, left) = (number(answer, "/copies"), number(answer, "/disks_left"));
+        let lowered = match copies > left {
+            true => format!("; something there is to be on {copies} disks, and {left} would be left"),
+            false => String::new(),
+        };
         return format!(
-            "would bring {bytes} to other disks, which have room for {room}; {packs} packs lie on disk {disk}"
+            "would bring {bytes} to other disks, which have room for {room}; {packs} packs lie on disk {disk}{lowered}"
         );
     }
     if answer["drained"] != json!(true) {
@@ -238,7 +247,8 @@ fn replace(old: &Remove, dir: &Path, share: Option<u8>) -> Result<(), Failure> {
         if !folder()?.disk_paths().iter().any(|known| known.canonicalize().ok() == new && new.is_some()) {
             add(&folder()?, dir)?;
         }
-        let answer = with_bar(&folder()?, Request::DiskDrain { disk, dry_run: false, stop: false, share })?;
+        let request = Request::DiskDrain { disk, dry_run: false, stop: false, share, accept_fewer: false };
+        let answer = with_bar(&folder()?, request)?;
         super::say(drained(&answer));
         return remove(&folder()?, disk, false);
     }

@@ -191,6 +191,9 @@ pub enum Request {
         /// As for `Gc`; none: that of repairs.
         #[serde(default)]
         share: Option<u8>,
+        /// Also if something will be on fewer disks than was asked for.
+        #[serde(default)]
+        accept_fewer: bool,
     },
     /// Does without a disk from now on.
     DiskRemove {
@@ -459,7 +462,7 @@ mod tests {
             Request::Optimize { inode: u64::MAX, dry_run: true, share: 100 },
             Request::Warmup { inodes: vec![1 << 63, 2], metadata: true },
             Request::DiskAdd { path: "/a \"b\"".into() },
-            Request::DiskDrain { disk: 3, dry_run: true, stop: false, share: None },
+            Request::DiskDrain { disk: 3, dry_run: true, stop: false, share: None, accept_fewer: false },
             Request::DiskRemove { disk: 63, accept_loss: true },
             Request::Stop { detach: true },
             Request::Restart { program: Some("/a b".into()) },

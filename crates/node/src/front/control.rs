@@ -340,7 +340,9 @@ impl Handler for Control {
             Request::DiskAdd { path } => self.add_disk(&path),
             Request::DiskDrain { disk, dry_run: true, .. } => self.drain_plan(disk),
             Request::DiskDrain { disk, stop: true, .. } => self.take_part_again(disk),
-            Request::DiskDrain { disk, share, .. } => self.drain_disk(disk, share, progress),
+            Request::DiskDrain { disk, share, accept_fewer, .. } => {
+                self.drain_disk(disk, (share, accept_fewer), progress)
+            }
             Request::DiskRemove { disk, accept_loss } => self.remove_disk(disk, accept_loss),
             Request::Repair { deep, accept_loss } => self.repair(deep, accept_loss, progress),
             Request::Stop { .. } | Request::Restart { .. } => {

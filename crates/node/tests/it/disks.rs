@@ -196,6 +196,13 @@ fn a_directory_with_more_copies_survives_the_loss_of_any_disk() {
         };
         while lacking() {}
     });
+    // With one disk left there would be one copy.
+    let path = node.as_os_str();
+    assert!(disk(&[OsStr::new("drain"), path, OsStr::new("0")]).contains("disk 0 is empty"));
+    refused(&[OsStr::new("drain"), path, OsStr::new("1")], "is to be on 2 disks, and 1 would be left");
+    let plan = disk(&[OsStr::new("drain"), OsStr::new("--dry-run"), path, OsStr::new("1")]);
+    assert!(plan.contains("is to be on 2 disks, and 1 would be left"), "{plan}");
+    disk(&[OsStr::new("drain"), OsStr::new("--stop"), path, OsStr::new("0")]);
     mounted.umount();
     let mut lost_of_scratch = 0;
     for disk in &disks {

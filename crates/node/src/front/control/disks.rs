@@ -37,6 +37,8 @@ impl Control {
             "packs": plan.packs,
             "bytes": plan.bytes,
             "room_bytes": plan.room_bytes,
+            "copies": plan.copies,
+            "disks_left": plan.disks_left,
         }))
     }
 
@@ -48,10 +50,19 @@ impl Control {
     pub(super) fn drain_disk(
         &self,
         disk: u64,
-        share: Option<u8>,
+        (share, accept_fewer): (Option<u8>, bool),
         progress: &mut dyn FnMut(&str),
     ) -> Result<Value, Failure> {
         let what = "cannot drain the disk";
+        let plan = self.system.drain_plan(disk).map_err(self.explain(what))?;
+        if plan.lowers() && plan.disks_left > 0 && !accept_fewer {
+            let why = format!(
+                "what lies there is to be on {} disks, and {} would be left that take something",
+                plan.copies, plan.disks_left
+            );
+            let mend = "add a disk first (`hydrafs disk add`), or put one in its place (`hydrafs disk replace`); `--accept-fewer-copies` does with fewer";
+            return Err(Failure::new(what, why).at(&self.folder.path).mend(mend));
+        }
         let share = match share {
             None => self.system.repair_share(),
             share => self.share(share, what)?,
