@@ -13,11 +13,13 @@
 //!
 //! I-114 A snapshot that came is made when its stream ended as the sender says, and when everything that it names was found here, while no
 //!       reclaim ran. Until then nothing but unnamed chunks has changed.
+//!       What its files ask for against the loss of disks is done before it is made, where there are disks for it; else it says how many go without.
 //! I-115 A snapshot that is being sent, or that what comes is the difference to, is not deleted.
 //!
 //! Not here: where a stream comes from and goes (`node`).
 
 pub(crate) mod format;
+mod levels;
 mod receive;
 mod send;
 mod surplus;

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::id::{ChunkAddress, FileId, NodeNumber};
-use platform::sim::World;
-use store::Domain;
+use platform::sim::{SimDisk, World};
+use store::{Domain, Resilience};
 
 use super::content::pattern;
 use super::{Machine, create, find, new, read_all};
+use crate::extent::Extent;
 use crate::transfer::format::Head;
 use crate::{
     Attributes, FileError, FileSystem, Kind, NewFile, Node, Options, Received, Receiving, RenameMode, Sending, Sent,
-    Snapshot, TransferError, XattrMode, format_node_in,
+    Snapshot, TransferError, XattrMode, format_node, format_node_in,
 };
 
 /// What is seen of a file: attributes, extended ones, and content, entries or target.
@@ -646,4 +647,82 @@ fn what_is_sent_or_built_upon_is_not_deleted() {
     machine.run(system.delete_snapshot("before")).unwrap();
     receive(&there, &receiver, &deleter.2).unwrap();
     expect_same((&machine, &system), (&there, &receiver), "after");
+}
+
+/// A world with a node of a dedup domain, or of its own, on so many disks.
+fn on_disks(seed: u64, count: usize, domain: Option<&Domain>) -> (World, Vec<SimDisk>, Arc<FileSystem>) {
+    let world = World::new(seed);
+    let disks: Vec<SimDisk> = (0..count).map(|number| world.disk(&format!("disk{number}"), 1 << 30)).collect();
+    let (platform, handles) = (world.platform(), disks.iter().map(SimDisk::disk).collect::<Vec<_>>());
+    let opened = world.run_until(async {
+        match domain {
+            Some(domain) => format_node_in(domain, &platform, &handles, NodeNumber(1), (0, 0)).await.unwrap(),
+            None => format_node(&platform, &handles, NodeNumber(1), 0, 0).await.unwrap(),
+        }
+        FileSystem::open(&platform, &handles, Options::default()).await.unwrap().0
+    });
+    (world, disks, opened.expect("nothing halts the machine"))
+}
+
+/// On how many of the disks the only chunk of a file lies.
+async fn disks_of(disks: &[SimDisk], system: &FileSystem, path: &str) -> usize {
+    let inode = system.inode(find(system, path).await.unwrap()).await.unwrap();
+    let tree = inode.state.lock().base.tree.clone();
+    let (extents, _) = system.base_extents(&tree, 0..SMALL_BYTES as u64, 2).await.unwrap();
+    let [(_, Extent::Chunk { address, .. })] = &extents[..] else { panic!("{extents:?}") };
+    let is_there = |bytes: &Vec<u8>| bytes.windows(address.0.len()).any(|window| window == address.0);
+    let has = |disk: &&SimDisk| {
+        let packs = disk.durable_files().into_iter().filter(|(path, _)| path.starts_with("packs/"));
+        packs.into_iter().any(|(_, bytes)| is_there(&bytes))
+    };
+    disks.iter().filter(has).count()
+}
+
+/// Of one chunk.
+const SMALL_BYTES: usize = 10_000;
+
+/// What is asked for a file against the loss of disks is done where it comes to, whether its content comes with that or was there; and where there
+/// are too few disks it is said.
+#[test]
+fn what_comes_lies_on_as_many_disks_as_it_asks_for() {
+    let (here, disks, system) = on_disks(90, 2, None);
+    let send = |snapshot: &str, from: Option<&str>| {
+        let mut stream = Vec::new();
+        let how = Sending { snapshot, from, resume: None, tell: &|_| {} };
+        here.run_until(system.send(&how, Some(&mut stream))).unwrap().unwrap();
+        stream
+    };
+    let ask_for_two = async |name: &str| {
+        let file = find(&system, name).await.unwrap().file;
+        system.set_policy_below(file, Resilience::Copies(2), false, &|_| {}).await.unwrap();
+    };
+    here.run_until(async {
+        for (number, name) in ["plain", "safe"].into_iter().enumerate() {
+            let file = create(&system, FileId::ROOT, name, Kind::Regular).await.file;
+            system.write(file, 0, &pattern(SMALL_BYTES, number as u64), false).await.unwrap();
+        }
+        ask_for_two("safe").await;
+        system.snapshot("one").await.unwrap();
+    })
+    .unwrap();
+    let first = send("one", None);
+    here.run_until(async {
+        ask_for_two("plain").await;
+        system.snapshot("two").await.unwrap();
+    })
+    .unwrap();
+    let second = send("two", Some("one"));
+    let handles: Vec<_> = disks.iter().map(SimDisk::disk).collect();
+    let domain = here.run_until(Domain::of(&handles)).unwrap().unwrap();
+    for (count, lies, unmet) in [(2, [1, 2, 2], [0, 0]), (1, [1, 1, 1], [1, 1])] {
+        let (there, disks, system) = on_disks(91, count, Some(&domain));
+        let receive = |stream: &[u8]| there.run_until(system.receive(&AS_SENT, &mut &stream[..])).unwrap().unwrap().1;
+        let on = |path: &str| there.run_until(disks_of(&disks, &system, path)).unwrap();
+        let one = receive(&first);
+        let lay = [on(".snapshots/one/plain"), on(".snapshots/one/safe")];
+        let two = receive(&second);
+        assert_eq!([lay[0], lay[1], on(".snapshots/two/plain")], lies);
+        assert_eq!([one.unmet, two.unmet], unmet);
+        assert_eq!([one.raised, two.raised], [count as u64 - 1; 2]);
+    }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use store::Parcel;
 
 use super::format::{Head, NoHead, PART_BYTES, Part, START_BYTES};
+use super::levels::Levels;
 use super::surplus::Surplus;
 use super::{TransferError, identity, place, stream_of, token};
 use crate::attributes::Kind;
@@ -46,6 +47,10 @@ pub struct Received {
     pub had: u64,
     /// Bytes of the stream.
     pub bytes: u64,
+    /// Chunks that were stored anew because files ask for more than the settings do.
+    pub raised: u64,
+    /// Files that ask for more than there are disks for: their content lies as the settings say.
+    pub unmet: u64,
 }
 
 /// A stream that is being read.
@@ -106,11 +111,11 @@ impl FileSystem {
             // What came before the cut. Of a batch that is wrong nothing is left.
             let _ = self.put_arrived(&mut incoming).await;
         }
-        let received = incoming.received;
+        let mut received = incoming.received;
         let arrived = match arrived {
             Err(Stop::Stream(why)) => return Err(self.cut(&receipt, why, &stream).await),
             Err(Stop::Failed(error)) => Err(error.into()),
-            Ok(()) => self.make_received(snapshot, base_held.as_ref().map(|base| &base.value)).await,
+            Ok(()) => self.make_received(snapshot, base_held.as_ref().map(|base| &base.value), &mut received).await,
         };
         if matches!(&arrived, Ok(_) | Err(TransferError::File(FileError::NoSpace))) {
             self.receipts.end(&receipt);
@@ -209,9 +214,12 @@ impl FileSystem {
         &self,
         snapshot: SnapshotValue,
         base: Option<&SnapshotValue>,
+        received: &mut Received,
     ) -> Result<Snapshot, TransferError> {
         let _no_reclaim = self.reclaiming.lock().await;
         self.expect_all(&snapshot, base).await?;
+        let Levels { raised, unmet } = self.raise_received(&snapshot, base).await?;
+        (received.raised, received.unmet) = (raised, unmet);
         let _change = self.snapshot_change.lock().await;
         let name = snapshot.name.clone();
         if self.find_snapshot(name.as_bytes()).is_some() {

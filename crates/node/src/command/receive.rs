@@ -56,5 +56,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             super::rate(number(&answer, "/bytes"), &answer)
         ));
     }
+    let unmet = number(&answer, "/files_on_too_few_disks");
+    if unmet > 0 {
+        super::remark(&format!(
+            "{unmet} of its files ask for more copies or fragments than there are disks for here: they are stored as the settings say. Add disks \
+            (`hydrafs disk add`), clone it and set the policy of the clone"
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }

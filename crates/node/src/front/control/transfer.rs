@@ -84,7 +84,7 @@ impl Control {
         let received = beside(progress, |send| {
             let teller = Teller::new(&self.platform, send);
             let tell = |received: &Received| {
-                let Received { bytes, chunks, had } = *received;
+                let Received { bytes, chunks, had, .. } = *received;
                 let text =
                     |rate| format!("{} in {chunks} chunks, {}/s; {had} of them were here", Bytes(bytes), Bytes(rate));
                 teller.tell(bytes, None, &text);
@@ -99,6 +99,8 @@ impl Control {
         answer["chunks"] = json!(received.chunks);
         answer["chunks_here_before"] = json!(received.had);
         answer["bytes"] = json!(received.bytes);
+        answer["chunks_raised"] = json!(received.raised);
+        answer["files_on_too_few_disks"] = json!(received.unmet);
         answer["seconds"] = json!(self.platform.clock.elapsed().saturating_sub(started).as_secs_f64());
         Ok(answer)
     }
