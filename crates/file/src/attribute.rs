@@ -1,5 +1,6 @@
 //! Reading and changing attributes, extended attributes and link targets.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use base::interval::IntervalMap;
@@ -100,11 +101,12 @@ impl FileSystem {
         let mut allocated = base_allocated;
         for (range, Allocation(is_allocated)) in painted.iter() {
             let mut hidden = 0;
-            for (below, extent) in self.base_extents(tree, range.clone(), usize::MAX).await?.0 {
+            let mut count = |below: Range<u64>, extent: Extent| {
                 if extent.is_allocated() {
                     hidden += below.end.min(range.end) - below.start.max(range.start);
                 }
-            }
+            };
+            self.each_base_extent(tree, range.clone(), &mut count).await?;
             allocated = allocated.saturating_sub(hidden);
             if *is_allocated {
                 allocated += range.end - range.start;

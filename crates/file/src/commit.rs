@@ -41,6 +41,9 @@ use crate::tree::Edits;
 
 /// Bytes of the journal that become chunks together.
 const PUT_BYTES: usize = 8 << 20;
+/// Extents that a hole hides are taken out so many at a time. A shorter one is not looked at for that: it hides little, or is as many holes.
+const HIDDEN_EXTENTS_MAX: usize = 16 << 10;
+const HOLE_BYTES_MIN: u64 = 64 << 20;
 /// Looks for a commit that is due, in parts of the commit interval.
 const ROUNDS_PER_INTERVAL: u32 = 10;
 
@@ -368,6 +371,7 @@ impl FileSystem {
             [whole] if *whole == (0..u64::MAX) => (Root::Empty, 0),
             _ => (tree, allocated),
         };
+        let (tree, allocated) = self.without_hidden(tree, allocated, content).await?;
         let mut old: IntervalMap<Extent> = IntervalMap::default();
         for range in &ranges {
             for (below, extent) in self.base_extents(&tree, range.clone(), usize::MAX).await?.0 {
@@ -392,6 +396,31 @@ impl FileSystem {
             edits.insert(range.start, Some(writer.into_bytes()));
         }
         Ok((self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?, allocated))
+    }
+
+    /// Takes out what long holes hide, and zeroes, while there is more of it than memory should hold: a large file that is cut has millions of extents.
+    async fn without_hidden(
+        &self,
+        mut tree: Root,
+        mut allocated: u64,
+        content: &IntervalMap<Extent>,
+    ) -> Result<(Root, u64), FileError> {
+        for (hole, _) in content.iter().filter(|(range, _)| range.end - range.start > HOLE_BYTES_MIN) {
+            loop {
+                let (found, next) = self.base_extents(&tree, hole.clone(), HIDDEN_EXTENTS_MAX).await?;
+                let hidden = found.iter().filter(|(range, _)| hole.start <= range.start && range.end <= hole.end);
+                let edits: Edits = hidden.clone().map(|(range, _)| (range.start, None)).collect();
+                if next.is_none() || edits.is_empty() {
+                    break;
+                }
+                let allocating = hidden.filter(|(_, extent)| extent.is_allocated());
+                let bytes = allocating.map(|(range, _)| range.end - range.start).sum();
+                self.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
+                allocated = allocated.saturating_sub(bytes);
+                tree = self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?;
+            }
+        }
+        Ok((tree, allocated))
     }
 
     /// Makes the catalogs of branches that changed, and the list that has them. Gives what each is now; `None`: it is no more (I-110).

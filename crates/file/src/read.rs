@@ -184,6 +184,22 @@ impl FileSystem {
         Ok((found.collect::<Result<_, _>>()?, next))
     }
 
+    /// Tells of all of them, and holds some at a time.
+    pub(crate) async fn each_base_extent(
+        &self,
+        tree: &Root,
+        range: Range<u64>,
+        tell: &mut (dyn FnMut(Range<u64>, Extent) + Send),
+    ) -> Result<(), FileError> {
+        let mut at = Some(range.start);
+        while let Some(start) = at {
+            let (found, next) = self.base_extents(tree, start..range.end, EXTENTS_PER_STEP).await?;
+            found.into_iter().for_each(|(range, extent)| tell(range, extent));
+            at = next;
+        }
+        Ok(())
+    }
+
     /// The ranges in `range` that are no holes, in order, up to some end (the second value) that is `range.end` at the latest.
     pub(crate) async fn allocated_ranges(
         &self,

@@ -156,3 +156,51 @@ fn what_is_reserved_beyond_the_logged_size_is_counted_once() {
     system = machine.power_cycle(system);
     assert_eq!(machine.run(system.attributes(Node::live(file))).unwrap().allocated, 5000);
 }
+
+/// A hole over more extents than memory should hold: they go some at a time, and what lies beside it stays.
+#[test]
+fn a_hole_may_hide_any_number_of_extents() {
+    const EXTENTS: u64 = 20_000;
+    const STRIDE: u64 = 8192;
+    let machine = Machine::new(25);
+    let system = machine.open();
+    let (punched, cut) = machine.run(async {
+        let mut files = Vec::new();
+        for name in ["punched", "cut"] {
+            let file = create(&system, FileId::ROOT, name, Kind::Regular).await.file;
+            for number in 0..EXTENTS {
+                system.write(file, number * STRIDE, &pattern(100, number), false).await.unwrap();
+            }
+            files.push(file);
+        }
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        let hole = 2 * STRIDE + 50..(EXTENTS - 2) * STRIDE + 50;
+        system.allocate(files[0], Allocate::Punch, hole.start, hole.end - hole.start).await.unwrap();
+        let size = AttributeChange { size: Some(STRIDE + 50), ..AttributeChange::default() };
+        system.set_attributes(files[1], &size).await.unwrap();
+        system.commit().await.unwrap();
+        (files[0], files[1])
+    });
+    machine.check(&system);
+    let system = machine.power_cycle(system);
+    machine.run(async {
+        let mut bytes = read_all(&system, Node::live(punched)).await;
+        for number in [0, 1, 2, EXTENTS - 2, EXTENTS - 1] {
+            let seen = &mut bytes[(number * STRIDE) as usize..][..100];
+            let mut expected = pattern(100, number);
+            match number {
+                2 => expected[50..].fill(0),
+                number if number == EXTENTS - 2 => expected[..50].fill(0),
+                _ => {}
+            }
+            assert_eq!(seen, expected, "{number}");
+            seen.fill(0);
+        }
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        assert_eq!(system.attributes(Node::live(punched)).await.unwrap().allocated, 400);
+        let bytes = read_all(&system, Node::live(cut)).await;
+        assert_eq!((bytes.len() as u64, &bytes[STRIDE as usize..]), (STRIDE + 50, &pattern(100, 1)[..50]));
+        assert_eq!(system.attributes(Node::live(cut)).await.unwrap().allocated, 150);
+    });
+}
