@@ -20,6 +20,7 @@ mod backend;
 mod file;
 mod filter;
 mod format;
+mod pins;
 
 use core::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use crate::format::{Entry, INDEX_FILE, INDEX_NEW, Place, Summary};
 
 pub(crate) use file::{IndexFile, Opened};
 pub(crate) use filter::Filter;
+use pins::Pins;
 
 /// Entries that go into the file in one step while it is made from the packs: bounds memory.
 pub(crate) const STEP_ENTRIES: usize = 200_000;
@@ -110,8 +112,8 @@ pub(crate) struct Index {
     file: RwLock<Arc<IndexFile>>,
     /// What both parts name, about.
     filter: RwLock<Option<Arc<Filter>>>,
-    /// Heads of the addresses that were found as duplicates since a mark began, for `reclaim`; `None` while no mark runs.
-    pinned: Mutex<Option<HashSet<u64, AddressHash>>>,
+    /// What was found as a duplicate since a mark began, for `reclaim`; `None` while no mark runs.
+    pinned: Mutex<Option<Pins>>,
     is_marking: AtomicBool,
     is_doubted: AtomicBool,
     /// Held by who gives the file's name on the disk to another, or takes it away.
@@ -294,9 +296,9 @@ impl Index {
         *self.made_again.lock() = None;
     }
 
-    /// From now on every address that is pinned is kept.
-    pub(crate) fn begin_mark(&self) {
-        *self.pinned.lock() = Some(HashSet::default());
+    /// From now on every address that is pinned is kept, in about so much memory.
+    pub(crate) fn begin_mark(&self, pins_bytes: u64) {
+        *self.pinned.lock() = Some(Pins::new(pins_bytes / 2));
         self.is_marking.store(true, Ordering::SeqCst);
     }
 
@@ -310,11 +312,11 @@ impl Index {
         if self.is_marking.load(Ordering::SeqCst)
             && let Some(pinned) = self.pinned.lock().as_mut()
         {
-            pinned.insert(head(address));
+            pinned.add(address);
         }
     }
 
     pub(crate) fn is_pinned(&self, address: &ChunkAddress) -> bool {
-        self.pinned.lock().as_ref().is_some_and(|pinned| pinned.contains(&head(address)))
+        self.pinned.lock().as_ref().is_some_and(|pinned| pinned.may_have(address))
     }
 }

@@ -29,6 +29,9 @@ use crate::store::Store;
 const WAITING_PART: u64 = 8;
 /// The least of them: to go through all directories costs something.
 const WAITING_MIN: usize = 1024;
+/// Part of it for what is pinned meanwhile, and the least of that.
+const PINS_PART: u64 = 16;
+const PINS_BYTES_MIN: u64 = 1 << 20;
 
 /// A mark that runs. It ends when this is dropped.
 #[must_use]
@@ -69,7 +72,7 @@ impl Store {
         let known = self.packs.known().into_iter().filter(|(_, known)| matches!(known.state, PackState::Sealed));
         let bits = |known: &PackKnown| vec![0; (known.summary.count as usize).div_ceil(64)];
         let packs = known.map(|(pack, known)| (pack, bits(&known))).collect();
-        self.packs.index.begin_mark();
+        self.packs.index.begin_mark((self.options.cache_bytes / PINS_PART).max(PINS_BYTES_MIN));
         let room = usize::try_from(self.options.cache_bytes / WAITING_PART / 8).unwrap_or(usize::MAX);
         let waiting_max = room.max(WAITING_MIN);
         Ok(Marks { store: self, is_rehearsal, packs, waiting: Vec::new(), waiting_max, problems: Vec::new() })

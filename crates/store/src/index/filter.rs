@@ -37,9 +37,20 @@ impl Filter {
         if bytes * 8 < chunks * BITS_MIN {
             return None;
         }
-        let blocks = usize::try_from(bytes / (WORDS as u64 * 8)).ok()?;
+        Some(Filter::empty(bytes))
+    }
+
+    /// An empty one of so many bytes, which lacks nothing.
+    pub(super) fn of_bytes(bytes: u64) -> Filter {
+        let filter = Filter::empty(bytes);
+        filter.note_whole();
+        filter
+    }
+
+    fn empty(bytes: u64) -> Filter {
+        let blocks = (bytes / (WORDS as u64 * 8)).max(1);
         let blocks = (0..blocks).map(|_| Default::default()).collect();
-        Some(Filter { blocks, is_whole: AtomicBool::new(false), is_over: AtomicBool::new(false) })
+        Filter { blocks, is_whole: AtomicBool::new(false), is_over: AtomicBool::new(false) }
     }
 
     pub(super) fn add(&self, address: &ChunkAddress) {
