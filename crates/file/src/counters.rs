@@ -22,6 +22,7 @@ base::metrics! {
     batch_write: Histogram, Seconds, "a unit of a batch is written: admitted, stored, settled, recorded";
     batch_entries: Counter, Count, "entries that units of batches wrote";
     batch_bytes: Counter, Bytes, "bytes of content that units of batches wrote";
+    batch_wait: Histogram, Seconds, "a batch that reads waits for memory, which others have; most do not wait";
     batch_read: Histogram, Seconds, "a batch of files is read, with what its caller takes to take it";
     batch_read_files: Counter, Count, "files that batches read";
     batch_read_bytes: Counter, Bytes, "bytes of content that batches read";

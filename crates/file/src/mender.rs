@@ -14,6 +14,8 @@ use crate::system::FileSystem;
 
 /// How soon after it was noticed it is begun. Soon, because another disk may fail; not at once, because much may be noticed together.
 const PAUSE: Duration = Duration::from_secs(10);
+/// The longest pause between passes of which each could do nothing: something needed is good nowhere, or no disk has room for it.
+const PAUSE_MAX: Duration = Duration::from_secs(160);
 
 impl FileSystem {
     /// Brings everything onto as many disks as it should be on. `tell` hears of bytes done, and of bytes in all.
@@ -42,12 +44,15 @@ impl FileSystem {
     }
 
     pub(crate) async fn run_mender(self: Arc<Self>) {
+        let mut pause = PAUSE;
         while !self.is_stopping.load(Ordering::SeqCst) {
-            first(self.wants_mending.notified(), self.platform.tasks.sleep(PAUSE)).await;
+            first(self.wants_mending.notified(), self.platform.tasks.sleep(pause)).await;
             if !self.is_stopping.load(Ordering::SeqCst) && self.store.lacks_copies() {
                 let progress = |done, total| *self.mending.lock() = Some((done, total));
                 let report = self.restore_copies(self.options.repair_share, &progress).await;
                 *self.mending.lock() = None;
+                let is_vain = report.lacking > 0 && report.written == 0;
+                pause = if is_vain { PAUSE_MAX.min(2 * pause) } else { PAUSE };
                 *self.mended.lock() = report;
             }
         }

@@ -37,7 +37,7 @@ use super::walk::{Walked, is_removal};
 use crate::attributes::{Attributes, Kind, Node, View};
 use crate::failure::FileError;
 use crate::format::Xattrs;
-use crate::system::{FileSystem, SNAPSHOTS, batch_units, untrue};
+use crate::system::{FileSystem, SNAPSHOTS, untrue};
 
 /// How trees are compared.
 #[derive(Clone, Copy)]
@@ -181,8 +181,8 @@ impl FileSystem {
         if before.file == SNAPSHOTS || after.file == SNAPSHOTS {
             return Err(FileError::NotSupported("the list of snapshots is no tree to compare: name one of them"));
         }
-        let how = BatchCompare { memory: how.memory.min(self.options.batch_bytes_max), ..*how };
-        let _room = self.batches.acquire_many(batch_units(how.memory)).await.expect("never closed");
+        let (_room, memory) = self.batch_room(how.memory).await;
+        let how = BatchCompare { memory: how.memory.min(memory), ..*how };
         let in_memory = self.newer_in_memory(before, after).await?;
         let (known, levels, report) = (HashMap::default(), Vec::new(), BatchCompareReport::default());
         let limits = Limits::of(how.memory);

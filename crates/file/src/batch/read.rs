@@ -26,6 +26,7 @@ use std::sync::Arc;
 use base::id::Version;
 use bytes::Bytes;
 use store::{Class, Ordered, OrderedReport, StoreError};
+use tokio::sync::SemaphorePermit;
 
 use super::order::{Came, Part, Piece, Wanted};
 use super::stat::TOGETHER;
@@ -122,11 +123,27 @@ pub(super) enum Look {
 }
 
 impl FileSystem {
+    /// Waits for memory for a batch, and says how much: as much as it wants, but no more than half of what is free, so that some whose callers take
+    /// nothing for hours keep nobody else from reading.
+    pub(crate) async fn batch_room(&self, wanted: u64) -> (SemaphorePermit<'_>, u64) {
+        let _time = self.platform.clock.timer(&self.counters.batch_wait);
+        loop {
+            let free = (self.batches.available_permits() as u64) << 10;
+            let memory = wanted.min(free / 2).max(BATCH_BYTES_MIN);
+            let units = batch_units(memory);
+            match self.batches.try_acquire_many(units) {
+                Ok(room) => return (room, memory),
+                // Somebody came in between.
+                Err(_) if memory > BATCH_BYTES_MIN => {}
+                Err(_) => return (self.batches.acquire_many(units).await.expect("never closed"), memory),
+            }
+        }
+    }
+
     /// Reads the content of many files, each as of one moment, in the order in which it lies on the disks. Whoever waits, waits for room
     /// first: batches share `batch_bytes_max`.
     pub async fn batch_read(&self, nodes: &[Node], how: &BatchRead<'_>) -> BatchReadReport {
-        let memory = how.memory.min(self.options.batch_bytes_max).max(BATCH_BYTES_MIN);
-        let _room = self.batches.acquire_many(batch_units(memory)).await.expect("never closed");
+        let (_room, memory) = self.batch_room(how.memory).await;
         let _time = self.platform.clock.timer(&self.counters.batch_read);
         let report = BatchReadReport::default();
         let mut batch = Batch { system: self, nodes, sink: how.sink, memory, report };

@@ -20,7 +20,7 @@ use super::walk::{Walk, Walked};
 use crate::attributes::{Kind, Node};
 use crate::extent::Extent;
 use crate::failure::FileError;
-use crate::system::{BATCH_BYTES_MIN, FileSystem, batch_units};
+use crate::system::FileSystem;
 
 /// Of the memory of all batches a warm-up takes this part at most.
 const MEMORY_PARTS: u64 = 4;
@@ -115,8 +115,7 @@ impl FileSystem {
     /// Of a root, with its number: `NoEntry`, `Stale`, or the store's.
     pub async fn batch_warm(&self, roots: &[Node], how: &BatchWarm<'_>) -> Result<BatchWarmReport, (usize, FileError)> {
         let _one = self.warming.lock().await;
-        let memory = (self.options.batch_bytes_max / MEMORY_PARTS).max(BATCH_BYTES_MIN);
-        let _room = self.batches.acquire_many(batch_units(memory)).await.expect("never closed");
+        let (_room, memory) = self.batch_room(self.options.batch_bytes_max / MEMORY_PARTS).await;
         let (warming, report) = (self.store.begin_warming(), BatchWarmReport::default());
         let mut warm = Warm { system: self, how, warming, memory, part: Part::default(), report };
         let mut goes_on = true;

@@ -248,6 +248,27 @@ fn a_batch_beyond_its_memory_goes_in_parts() {
     assert_eq!((report.alone, report.reread), (0, 0));
 }
 
+/// Callers that take nothing of what their batches read hold memory, and keep nobody else from reading.
+#[test]
+fn slow_callers_leave_memory_to_others() {
+    let options = Options { batch_bytes_max: 128 << 20, ..Options::default() };
+    let machine = Machine::with(7, 2 << 30, options);
+    let system = machine.open();
+    let nodes = machine.run(small_files(&machine, &system, 100, 5000));
+    machine.run(async {
+        let mut rooms = Vec::new();
+        for mebibytes in [64, 32, 16, 8, 4] {
+            let (room, memory) = system.batch_room(MEMORY).await;
+            assert_eq!(memory, mebibytes << 20);
+            rooms.push(room);
+        }
+        assert_eq!(expect_same(&system, &nodes, MEMORY).await.files, 100);
+        drop(rooms.pop());
+        // One that was there before is not kept waiting by who comes.
+        assert_eq!(system.batch_room(MEMORY).await.1, 4 << 20);
+    });
+}
+
 /// Files whose halves lie far from each other.
 async fn halves_apart(system: &FileSystem, files: u64, half_bytes: usize) -> Vec<Node> {
     let mut nodes = Vec::new();
