@@ -16,7 +16,7 @@ use foldhash::fast::FixedState;
 use super::unit::{BatchContent, BatchEntry, BatchWrite};
 use crate::acl;
 use crate::attribute::check_xattr_name;
-use crate::attributes::{Attributes, Kind, MODE_MASK, NewFile};
+use crate::attributes::{Attributes, Kind, MODE_MASK, NewFile, without_set_id};
 use crate::directory::{Slots, check_name, expect_directory};
 use crate::failure::FileError;
 use crate::format::Xattrs;
@@ -80,6 +80,14 @@ pub(super) struct Born {
     pub(super) names: i64,
     /// Its place among the directories, if it is one.
     pub(super) directory: Option<usize>,
+}
+
+/// What a file that is replaced leaves to the one that takes its place.
+struct Kept {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    access: Option<Vec<u8>>,
 }
 
 /// A file that is there and gets names, or loses some.
@@ -185,11 +193,32 @@ impl<'a> Plan<'a> {
             return Ok(target);
         }
         self.may_replace(found).await?;
+        let kept = self.kept(found, entry).await?;
         let target = self.bear(number, entry, home, (cookie, name, found.is_none()))?;
+        if let (Target::Born(born), Some(Kept { mode, uid, gid, access })) = (target, kept) {
+            let Born { attributes, xattrs, .. } = &mut self.born[born];
+            *attributes = Attributes { mode, uid, gid, ..attributes.clone() };
+            xattrs.remove(acl::ACCESS);
+            xattrs.extend(access.map(|access| (acl::ACCESS.to_vec(), access)));
+        }
         if let Some(found) = found {
             self.relink(found, -1);
         }
         Ok(target)
+    }
+
+    /// What a file that takes the place of one keeps of it where attributes are not preserved: as if that had been written to.
+    async fn kept(&self, found: Option<Target>, entry: &BatchEntry) -> Result<Option<Kept>, FileError> {
+        let Some(Target::There(file, Kind::Regular)) = found.filter(|_| !self.how.preserve) else { return Ok(None) };
+        if entry.kind != Kind::Regular {
+            return Ok(None);
+        }
+        let inode = &self.relinked[&file].inode;
+        self.system.load_xattrs(inode).await?;
+        let state = inode.state.lock();
+        let Attributes { mode, uid, gid, .. } = state.attributes;
+        let access = state.xattrs.as_ref().and_then(|xattrs| xattrs.get(acl::ACCESS)).cloned();
+        Ok(Some(Kept { mode: without_set_id(mode), uid, gid, access }))
     }
 
     async fn add_to_top(&mut self, entry: &BatchEntry) -> Result<Target, FileError> {

@@ -60,7 +60,8 @@ pub enum BatchContent {
 /// How a unit is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchWrite {
-    /// A file that is there is replaced, as renaming over it would; else it is that entry's failure.
+    /// A file that is there is replaced, as renaming over it would; else it is that entry's failure. Without `preserve` a regular file in the place
+    /// of another has its mode, owner and access list, as if that had been written to.
     pub replace: bool,
     /// What fails of one entry fails the unit, and nothing is done; else the others are written.
     pub atomic: bool,

@@ -286,18 +286,23 @@ fn a_replaced_file_stays_for_who_has_it_open_and_goes_with_him() {
     machine.check(&system);
 }
 
-/// As `create_file` does it, unless the entries say what is to be.
-#[test]
-fn groups_and_access_lists_are_inherited_unless_attributes_are_preserved() {
-    let machine = Machine::new(43);
-    let system = machine.open();
-    // user::rwx, user:5:rwx, group::r-x, mask::rwx, other::---
+/// user::rwx, user:5:rwx, group::r-x, mask::rwx, other::---
+fn access_list() -> Vec<u8> {
     let rules: [(u16, u16, u32); 5] =
         [(1, 7, u32::MAX), (2, 7, 5), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
     let mut acl = 2_u32.to_le_bytes().to_vec();
     for (tag, rights, id) in rules {
         acl.extend([&tag.to_le_bytes()[..], &rights.to_le_bytes()[..], &id.to_le_bytes()[..]].concat());
     }
+    acl
+}
+
+/// As `create_file` does it, unless the entries say what is to be.
+#[test]
+fn groups_and_access_lists_are_inherited_unless_attributes_are_preserved() {
+    let machine = Machine::new(43);
+    let system = machine.open();
+    let acl = access_list();
     let default = b"system.posix_acl_default";
     machine.run(async {
         let of_group = NewFile { mode: 0o2775, gid: 99, ..new(Kind::Directory) };
@@ -416,6 +421,33 @@ fn a_budget_says_what_fits_a_frame() {
         assert_eq!(system.attributes(Node::live(FileId::ROOT)).await.unwrap().size, count as u64);
         let last = find(&system, &name(count - 1)).await.unwrap();
         assert_eq!(read_all(&system, last).await, (count - 1).to_le_bytes());
+    });
+    machine.check(&system);
+}
+
+/// As if it had been written to; what else it was is gone, as its other names know.
+#[test]
+fn what_is_replaced_gives_its_mode_owner_and_access_list_unless_attributes_are_preserved() {
+    let machine = Machine::new(13);
+    let system = machine.open();
+    machine.run(async {
+        let made = NewFile { mode: 0o750, uid: 70, gid: 80, ..new(Kind::Regular) };
+        let before = system.create_file(FileId::ROOT, b"file", &made).await.unwrap().file;
+        let access = access_list();
+        system.set_xattr(before, b"system.posix_acl_access", &access, XattrMode::Set, false).await.unwrap();
+        let replace = BatchWrite { replace: true, ..PLAIN };
+        expect_all(&write(&system, FileId::ROOT, vec![file("file", b"new"), file("other", b"new")], replace).await);
+        let now = find(&system, "file").await.unwrap();
+        assert_eq!(read_all(&system, now).await, b"new");
+        let seen = system.attributes(now).await.unwrap();
+        // What a list says of a group is in its mask.
+        assert_eq!((seen.mode, seen.uid, seen.gid), (0o770, 70, 80));
+        assert_eq!(system.xattr(now, b"system.posix_acl_access").await.unwrap(), access);
+        let other = system.attributes(find(&system, "other").await.unwrap()).await.unwrap();
+        assert_eq!((other.mode, other.uid), (0o640, 7));
+        expect_all(&write(&system, FileId::ROOT, vec![file("file", b"newer")], REPLACE).await);
+        let seen = system.attributes(find(&system, "file").await.unwrap()).await.unwrap();
+        assert_eq!((seen.mode, seen.uid, seen.gid), (0o640, 7, 8));
     });
     machine.check(&system);
 }
