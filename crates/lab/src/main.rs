@@ -1,5 +1,5 @@
 //! `lab`: experiments on the layers below the kernel. How near streams through the file layer come to what the store alone can do, and what
-//! reading ahead and the weighted cache are worth where a disk is far away; what memory many chunks take; what memory batches of many entries take; and masses of
+//! reading ahead and the weighted cache are worth where a disk is far away; what memory many chunks take; what ways of cutting store; what memory batches of many entries take; and masses of
 //! small files on a disk that turns.
 //!
 //! Each result is a line of JSON; `cargo xtask bench` makes tables and plots of them.
@@ -8,6 +8,7 @@
 
 mod batches;
 mod chunks;
+mod cuts;
 mod far;
 mod masses;
 mod stream;
@@ -48,6 +49,12 @@ enum Experiment {
         #[arg(long, value_delimiter = ',', default_value = "163840,16384000")]
         counts: Vec<u64>,
     },
+    /// What several ways of cutting store of some trees, one after the other.
+    Cuts {
+        /// Folders or files, as versions come.
+        #[arg(required = true)]
+        trees: Vec<PathBuf>,
+    },
     /// The memory of batches of few entries, and of a hundred times as many.
     Masses {
         /// A folder for nodes; what the experiment makes there it removes.
@@ -72,6 +79,7 @@ fn main() -> ExitCode {
             stream::run(&folder, mebibytes << 20, &duplicates, &sides)
         }
         Experiment::Chunks { folder, counts } => chunks::run(&folder, &counts),
+        Experiment::Cuts { trees } => cuts::run(&trees),
         Experiment::Masses { folder, counts } => masses::run(&folder, &counts),
         Experiment::Batches { mebibytes } => batches::run(mebibytes),
         Experiment::Far => far::run(),
