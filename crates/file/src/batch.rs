@@ -4,6 +4,7 @@
 //! - `plan`: what a unit comes to in the directories that are there
 //! - `put`: its content becomes chunks, as one run
 //! - `write`: one frame makes all of it
+//! - `nameless`: what no frame holds takes its name when it is whole
 //! - `copy`: the same of a tree that is there, whose content is shared
 //! - `stat`, `walk`: attributes of many files, and of all below a directory
 //! - `remove`: a tree is gone at once, and what it had behind
@@ -21,6 +22,8 @@ mod plan;
 mod put;
 
 mod write;
+
+mod nameless;
 
 mod stat;
 

@@ -52,6 +52,9 @@ pub(crate) struct Replacement {
     pub(crate) content: Vec<(u64, Content)>,
 }
 
+/// Settled extents, and bytes that are in no chunk yet.
+pub(crate) type Layers = (Vec<Settled>, Vec<(Range<u64>, Bytes)>);
+
 /// Most that one copy shares: its extents must fit one journal frame even where each is one small chunk.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Extents of one record: half a frame.
@@ -357,29 +360,52 @@ impl FileSystem {
     }
 
     /// The content of a range: settled extents that are no holes, and bytes that are in no chunk yet.
-    pub(crate) async fn layers(
+    pub(crate) async fn layers(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<Layers, FileError> {
+        Ok(self.layers_within(inode, range, (usize::MAX, u64::MAX)).await?.expect("there is no limit"))
+    }
+
+    /// The same of a range that has no more than so many pieces, holes among them, and bytes that are in no chunk yet. It looks no further
+    /// than that.
+    pub(crate) async fn layers_within(
         &self,
         inode: &Arc<Inode>,
         range: Range<u64>,
-    ) -> Result<(Vec<Settled>, Vec<(Range<u64>, Bytes)>), FileError> {
+        (pieces_max, bytes_max): (usize, u64),
+    ) -> Result<Option<Layers>, FileError> {
         let mut memory: Vec<(Range<u64>, Bytes)> = Vec::new();
+        let (mut pieces, mut bytes_left, mut is_within) = (0, bytes_max, true);
         let (tree, mut settled, gaps) = {
             let state = inode.state.lock();
             let mut gaps = vec![range];
             let settled = gather(&state, &mut gaps, &mut |range, bytes| {
-                memory.push((range, Bytes::copy_from_slice(bytes)));
+                pieces += 1;
+                match bytes_left.checked_sub(bytes.len() as u64).filter(|_| pieces <= pieces_max) {
+                    Some(left) => {
+                        bytes_left = left;
+                        memory.push((range, Bytes::copy_from_slice(bytes)));
+                    }
+                    None => is_within = false,
+                }
             });
             (state.base.tree.clone(), settled, gaps)
         };
+        pieces += settled.len();
         for gap in gaps {
-            for (range, extent) in self.base_extents(&tree, gap.clone(), usize::MAX).await?.0 {
+            let Some(left) = pieces_max.checked_sub(pieces).filter(|_| is_within) else { return Ok(None) };
+            let (found, next) = self.base_extents(&tree, gap.clone(), left.saturating_add(1)).await?;
+            pieces += found.len();
+            is_within = next.is_none();
+            for (range, extent) in found {
                 let inside = range.start.max(gap.start)..range.end.min(gap.end);
                 settled.push((inside.clone(), cut(&range, &extent, &inside)));
             }
         }
+        if !is_within || pieces > pieces_max {
+            return Ok(None);
+        }
         settled.retain(|(_, extent)| extent.is_allocated());
         settled.sort_unstable_by_key(|(range, _)| range.start);
-        Ok((settled, memory))
+        Ok(Some((settled, memory)))
     }
 }
 

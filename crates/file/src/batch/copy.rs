@@ -5,6 +5,10 @@
 //! looked up once more.
 //!
 //! I-134 What a copy has of a file is of one moment, its size apart: a tree that changes meanwhile is copied as `cp` would, file by file.
+//!       A file of too many extents for a unit is copied in steps, each of one moment.
+//!
+//! Such a large file comes when the unit before it is written, so that its directory is there, and has its name when it is whole (I-151).
+//! What fails, of a unit or of a large file, is told of each file by its own name, and the rest is copied.
 //!
 //! Not here: sharing a part of one file (`write`), a whole tree in constant time (`branch`).
 
@@ -13,6 +17,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use base::id::FileId;
+use base::limits::BATCH_BYTES_MAX;
 use foldhash::fast::FixedState;
 use store::Class;
 
@@ -27,7 +32,7 @@ use crate::system::{FileSystem, SNAPSHOTS};
 
 /// Entries of a directory that are read at a time.
 const LISTED: usize = 1000;
-/// Extents of a file that goes into a unit with others; one of more is made empty, and gets its content range by range.
+/// Extents of a file that goes into a unit with others, holes among them; one of more is copied by itself.
 const EXTENTS_MAX: usize = 4096;
 
 /// Times that what has gone meanwhile is looked for again.
@@ -72,10 +77,18 @@ struct Unit {
     /// Of each entry, if it has content.
     sources: Vec<Option<Node>>,
     stored: Vec<Stored>,
-    /// Files that get their content later, by entry.
-    large: Vec<(usize, Node)>,
+    /// Files that have become too large for a unit since they were added.
+    grown: Vec<(Node, BatchEntry)>,
     bytes: u64,
     budget: BatchBudget,
+}
+
+impl Unit {
+    fn push(&mut self, entry: BatchEntry, source: Option<Node>, stored: Stored) {
+        self.entries.push(entry);
+        self.sources.push(source);
+        self.stored.push(stored);
+    }
 }
 
 /// A directory whose entries are to come.
@@ -160,30 +173,61 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The extents of a file, and what memory has of it as chunks or bytes. The caller is known to run (I-90).
-    async fn content_of(&self, node: Node, to: &Attributes) -> Result<Stored, FileError> {
+    /// The extents of a file, and what memory has of it as chunks or bytes; `None` if it is too large for a unit. The caller is known to
+    /// run (I-90).
+    async fn content_of(&self, node: Node, to: &Attributes) -> Result<Option<Stored>, FileError> {
         let inode = self.inode(node).await?;
         let size = inode.state.lock().attributes.size;
-        let (settled, memory) = self.layers(&inode, 0..size).await?;
+        let layers = self.layers_within(&inode, 0..size, (EXTENTS_MAX, BATCH_BYTES_MAX)).await?;
+        expect_there(&inode)?;
+        let Some((settled, memory)) = layers else { return Ok(None) };
         let mut content = self.settle_memory(to.resilience, memory).await?;
         content.extend(
             settled.into_iter().map(|(range, extent)| (range.start, Content::Extent(range.end - range.start, extent))),
         );
         content.sort_unstable_by_key(|(offset, _)| *offset);
-        Ok(Stored { content, resilience: None })
+        Ok(Some(Stored { content, resilience: None }).filter(|stored| stored.content.len() <= EXTENTS_MAX))
     }
 
     /// The same of a file whose content may have gone: what is not to be found is read, and so is all of it if it `is_suspect`. An error
     /// tells of what is lost.
-    async fn content_again(&self, node: Node, to: &Attributes, is_suspect: bool) -> Result<Stored, FileError> {
+    async fn content_again(&self, node: Node, to: &Attributes, is_suspect: bool) -> Result<Option<Stored>, FileError> {
         let stored = self.content_of(node, to).await?;
-        for address in stored.content.iter().filter_map(|(_, content)| address(content)) {
+        let content = stored.iter().flat_map(|stored| &stored.content);
+        for address in content.filter_map(|(_, content)| address(content)) {
             if is_suspect || !self.store.contains(&address) {
                 self.store.get(Class::Data, &address).await?;
             }
         }
         Ok(stored)
     }
+
+    /// The content of a large file, step by step; its bytes.
+    async fn copy_content(&self, from: Node, to: FileId) -> Result<u64, FileError> {
+        let source = self.inode(from).await?;
+        let mut at = 0;
+        loop {
+            if self.is_ending() {
+                return Err(FileError::Busy("the node is being closed"));
+            }
+            let copied = self.copy_range(from, at, to, at, u64::MAX - at).await?;
+            expect_there(&source)?;
+            at += copied;
+            if copied == 0 {
+                return Ok(at);
+            }
+        }
+    }
+}
+
+/// Who looked at a file that is no more has seen holes instead of its content.
+fn expect_there(inode: &Inode) -> Result<(), FileError> {
+    if inode.state.lock().is_gone { Err(FileError::NoEntry) } else { Ok(()) }
+}
+
+/// Whether it is the end of everything else, too. Stale: the snapshot went.
+fn is_end(error: &FileError) -> bool {
+    matches!(error, FileError::NoSpace | FileError::ReadOnly | FileError::Stale)
 }
 
 impl Copy<'_> {
@@ -206,45 +250,49 @@ impl Copy<'_> {
             }
         }
         if self.how.anew.is_none() && made_in < self.units && !self.again.contains_key(&path) {
-            let entry = self.entry(node, path.clone()).await?.0;
-            self.again.insert(path, entry);
+            match self.entry(node, path.clone()).await {
+                Ok((entry, _)) => drop(self.again.insert(path, entry)),
+                Err(error) => self.fail(path, error)?,
+            }
         }
         Ok(())
     }
 
-    /// What cannot be read of a tree is told, and the rest goes on.
+    /// What cannot be read of a tree is told, and the rest goes on. What went before it was copied was not there.
     fn fail(&mut self, path: Vec<u8>, error: FileError) -> Result<(), FileError> {
-        match error {
-            // Stale: the snapshot went.
-            FileError::NoSpace | FileError::ReadOnly | FileError::Stale => Err(error),
-            // It went meanwhile.
-            FileError::NoEntry => Ok(()),
-            error => {
-                self.report.failed.push((path, error));
-                Ok(())
-            }
-        }
+        if matches!(error, FileError::NoEntry) { Ok(()) } else { self.tell_failed(path, error) }
     }
 
-    /// Adds something to the unit; writes that before if it is full.
+    /// What was to be written and is not.
+    fn tell_failed(&mut self, path: Vec<u8>, error: FileError) -> Result<(), FileError> {
+        if is_end(&error) {
+            return Err(error);
+        }
+        self.report.failed.push((path, error));
+        Ok(())
+    }
+
+    /// Adds something to the unit; writes that before if it is full. An error is of what is added, or ends the copy.
     async fn add(&mut self, node: Node, path: Vec<u8>) -> Result<(), FileError> {
         let (mut entry, attributes) = self.entry(node, path.clone()).await?;
-        if self.how.anew.is_none() && attributes.kind != Kind::Directory && attributes.links > 1 {
-            if let Some(first) = self.linked.get(&node.file) {
-                entry.content = BatchContent::Link(first.clone());
-            } else {
-                self.linked.insert(node.file, path.clone());
-            }
+        let mut is_first = self.how.anew.is_none() && attributes.kind != Kind::Directory && attributes.links > 1;
+        if let Some(first) = self.linked.get(&node.file) {
+            (entry.content, is_first) = (BatchContent::Link(first.clone()), false);
         }
         let has_content = matches!(&entry.content, BatchContent::Data(_, size) if *size > 0);
         let mut stored = Stored::default();
         if has_content {
-            let _use = self.system.grace.enter(node.file.number);
-            stored = self.system.content_of(node, &attributes).await?;
-        }
-        let is_large = stored.content.len() > EXTENTS_MAX;
-        if is_large {
-            (stored, entry.content) = (Stored::default(), BatchContent::None);
+            let found = {
+                let _use = self.system.grace.enter(node.file.number);
+                self.system.content_of(node, &attributes).await?
+            };
+            match found {
+                Some(found) => stored = found,
+                None => {
+                    self.write().await?;
+                    return self.add_large(node, entry, is_first).await;
+                }
+            }
         }
         if !self.unit.budget.take_stored(&entry, &stored.content) {
             self.write().await?;
@@ -252,19 +300,47 @@ impl Copy<'_> {
                 return Err(FileError::Invalid("more than a frame of one file"));
             }
         }
-        let number = self.unit.entries.len();
-        if is_large {
-            self.unit.large.push((number, node));
-        } else if has_content {
+        if has_content {
             self.unit.bytes += attributes.size;
+        }
+        if is_first {
+            self.linked.insert(node.file, path.clone());
         }
         if attributes.kind == Kind::Directory {
             self.waiting.push(Waiting { node, path, after: 0, made_in: self.units });
         }
-        self.unit.entries.push(entry);
-        self.unit.sources.push(Some(node).filter(|_| has_content && !is_large));
-        self.unit.stored.push(stored);
+        self.unit.push(entry, Some(node).filter(|_| has_content), stored);
         Ok(())
+    }
+
+    /// Copies a file that is too large for a unit; `is_first` of its names. If it fails, the next one is.
+    async fn add_large(&mut self, node: Node, entry: BatchEntry, is_first: bool) -> Result<(), FileError> {
+        match self.copy_large(node, &entry).await {
+            Ok(bytes) => {
+                self.report.files += 1;
+                self.report.bytes += bytes;
+                if is_first {
+                    self.linked.insert(node.file, entry.path);
+                }
+                (self.how.tell)(self.report.files, self.report.bytes);
+                Ok(())
+            }
+            Err(error) => self.tell_failed(entry.path, error),
+        }
+    }
+
+    /// Its bytes. It has its name when all of it is there, and what it keeps of its source; nothing remains of one that fails.
+    async fn copy_large(&self, from: Node, entry: &BatchEntry) -> Result<u64, FileError> {
+        let system = self.system;
+        let to = system.bear_nameless(self.to.file, entry, &self.written_as()).await?;
+        let bytes = system.copy_content(from, to.file()).await?;
+        if self.how.anew.is_none() {
+            let (modified, accessed) = (Some(TimeChange::At(entry.modified)), Some(TimeChange::At(entry.accessed)));
+            let times = AttributeChange { modified, accessed, ..AttributeChange::default() };
+            system.set_attributes(to.file(), &times).await?;
+        }
+        to.finish(entry).await?;
+        Ok(bytes)
     }
 
     /// What a file is, as an entry.
@@ -294,41 +370,48 @@ impl Copy<'_> {
         Ok((BatchEntry { path, kind, mode, uid, gid, modified, accessed, device, xattrs, content }, attributes))
     }
 
-    /// Writes the unit.
+    /// Writes the unit, and tells what fails of it. An error ends the copy.
     async fn write(&mut self) -> Result<(), FileError> {
         let mut unit = std::mem::take(&mut self.unit);
         if unit.entries.is_empty() {
             return Ok(());
         }
+        let written = self.write_unit(&mut unit).await;
+        self.units += 1;
+        match written {
+            Ok(report) => {
+                self.note(&unit.entries, &report);
+                self.report.bytes += unit.bytes;
+            }
+            Err(error) if is_end(&error) => return Err(error),
+            Err(error) => {
+                let failed = unit.entries.into_iter().map(|entry| (entry.path, error.clone()));
+                self.report.failed.extend(failed);
+            }
+        }
+        (self.how.tell)(self.report.files, self.report.bytes);
+        for (node, entry) in unit.grown {
+            self.add_large(node, entry, false).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_unit(&mut self, unit: &mut Unit) -> Result<BatchWriteReport, FileError> {
         let system = self.system;
         let count = unit.entries.len() as u64;
         let _room = system.admit_unit((0, 0), (unit.budget.taken_of_frame(), count)).await?;
         let how = self.written_as();
         let mut tries = 0;
-        let report = loop {
-            let stored = std::mem::take(&mut unit.stored);
+        while tries < TRIES_MAX {
+            let (count, stored) = (unit.entries.len(), std::mem::take(&mut unit.stored));
             let looked = Looked { directories: BTreeMap::from([(self.to.file, self.to.clone())]), stored };
-            let gone = match system.write_unit(self.to.file, &unit.entries, looked, &how).await? {
-                ControlFlow::Break(report) => break report,
-                ControlFlow::Continue(gone) => gone,
-            };
-            let count = unit.entries.len();
-            unit = self.look_again(unit, gone).await?;
+            match system.write_unit(self.to.file, &unit.entries, looked, &how).await? {
+                ControlFlow::Break(report) => return Ok(report),
+                ControlFlow::Continue(gone) => self.look_again(unit, gone).await?,
+            }
             tries += u32::from(unit.entries.len() == count);
-            if tries == TRIES_MAX {
-                return Err(FileError::Busy("what is copied changes all the time"));
-            }
-        };
-        self.units += 1;
-        self.note(&unit.entries, &report);
-        self.report.bytes += unit.bytes;
-        for (number, node) in unit.large {
-            if let Ok(file) = report.fates[number] {
-                self.copy_large(node, file, &unit.entries[number]).await?;
-            }
         }
-        (self.how.tell)(self.report.files, self.report.bytes);
-        Ok(())
+        Err(FileError::Busy("what is copied changes all the time"))
     }
 
     fn written_as(&self) -> BatchWrite {
@@ -336,35 +419,31 @@ impl Copy<'_> {
         self.how.anew.map_or(how, |Anew { umask, .. }| BatchWrite { preserve: false, umask, ..how })
     }
 
-    /// The unit with the content that its files have now, where some of one has gone; without what is no more, and what is lost.
-    async fn look_again(&mut self, unit: Unit, gone: usize) -> Result<Unit, FileError> {
+    /// Gives the unit the content that its files have now, where some of one has gone; takes out what is no more, and what is lost.
+    async fn look_again(&mut self, unit: &mut Unit, gone: usize) -> Result<(), FileError> {
         let to = self.to.state.lock().attributes.clone();
         let system = self.system;
         let _use = system.grace.enter(to.file.number);
-        let Unit { entries, sources, large, bytes, budget, .. } = unit;
-        let large: BTreeMap<usize, Node> = large.into_iter().collect();
-        let mut again = Unit { bytes, budget, ..Unit::default() };
-        for (number, (entry, source)) in entries.into_iter().zip(sources).enumerate() {
-            let found = match source {
-                Some(node) => system.content_again(node, &to, number == gone).await,
-                None => Ok(Stored::default()),
+        let entries = std::mem::take(&mut unit.entries).into_iter().zip(std::mem::take(&mut unit.sources));
+        for (number, (entry, source)) in entries.enumerate() {
+            let Some(node) = source else {
+                unit.push(entry, None, Stored::default());
+                continue;
             };
-            let stored = match found {
-                Ok(stored) => stored,
-                Err(error) => {
-                    if let BatchContent::Data(_, size) = entry.content {
-                        again.bytes = again.bytes.saturating_sub(size);
-                    }
-                    self.fail(entry.path, error)?;
-                    continue;
-                }
-            };
-            again.large.extend(large.get(&number).map(|node| (again.entries.len(), *node)));
-            again.entries.push(entry);
-            again.sources.push(source);
-            again.stored.push(stored);
+            let found = system.content_again(node, &to, number == gone).await;
+            if let Ok(Some(stored)) = found {
+                unit.push(entry, source, stored);
+                continue;
+            }
+            if let BatchContent::Data(_, size) = entry.content {
+                unit.bytes = unit.bytes.saturating_sub(size);
+            }
+            match found {
+                Ok(_) => unit.grown.push((node, entry)),
+                Err(error) => self.fail(entry.path, error)?,
+            }
         }
-        Ok(again)
+        Ok(())
     }
 
     fn note(&mut self, entries: &[BatchEntry], report: &BatchWriteReport) {
@@ -376,32 +455,17 @@ impl Copy<'_> {
         }
     }
 
-    /// The content of a file that was made empty.
-    async fn copy_large(&mut self, from: Node, to: FileId, entry: &BatchEntry) -> Result<(), FileError> {
-        let mut at = 0;
-        loop {
-            match self.system.copy_range(from, at, to, at, u64::MAX - at).await? {
-                0 => break,
-                copied => at += copied,
-            }
-        }
-        self.report.bytes += at;
-        let (modified, accessed) = (Some(TimeChange::At(entry.modified)), Some(TimeChange::At(entry.accessed)));
-        let times = AttributeChange { modified, accessed, ..AttributeChange::default() };
-        self.system.set_attributes(to, &times).await.map(drop)
-    }
-
     /// Of directories that got something after they were made.
     async fn set_times(&mut self) -> Result<(), FileError> {
         let files = self.report.files;
+        // One that was not made would be made now.
+        self.report.failed.iter().for_each(|(path, _)| drop(self.again.remove(path)));
         for (_, entry) in std::mem::take(&mut self.again) {
             if !self.unit.budget.take_stored(&entry, &[]) {
                 self.write().await?;
                 let _ = self.unit.budget.take_stored(&entry, &[]);
             }
-            self.unit.entries.push(entry);
-            self.unit.sources.push(None);
-            self.unit.stored.push(Stored::default());
+            self.unit.push(entry, None, Stored::default());
         }
         self.write().await?;
         self.report.files = files;

@@ -96,6 +96,15 @@ pub(super) struct Relinked {
     pub(super) names: i64,
 }
 
+/// What a file would be that takes its name later.
+pub(super) struct Conceived {
+    /// Where its name will be.
+    pub(super) directory: Arc<Inode>,
+    /// Without links, and with the size that its entry says.
+    pub(super) attributes: Attributes,
+    pub(super) xattrs: Xattrs,
+}
+
 /// See the module's head.
 pub(super) struct Plan<'a> {
     system: &'a FileSystem,
@@ -219,6 +228,19 @@ impl<'a> Plan<'a> {
         let Attributes { mode, uid, gid, .. } = state.attributes;
         let access = state.xattrs.as_ref().and_then(|xattrs| xattrs.get(acl::ACCESS)).cloned();
         Ok(Some(Kept { mode: without_set_id(mode), uid, gid, access }))
+    }
+
+    /// What the file of an entry would be, in a directory that is there.
+    pub(super) async fn conceive(&mut self, entry: &'a BatchEntry) -> Result<Conceived, FileError> {
+        entry.check()?;
+        let (above, name) = split(&entry.path);
+        let home = self.follow(above).await?;
+        if self.find(home, name).await?.1.is_some() {
+            return Err(FileError::Exists);
+        }
+        let (attributes, xattrs) = self.birth(entry, home)?;
+        let directory = self.directories[home].inode.clone().expect("a plan to which nothing was added makes none");
+        Ok(Conceived { directory, attributes, xattrs })
     }
 
     async fn add_to_top(&mut self, entry: &BatchEntry) -> Result<Target, FileError> {
@@ -563,7 +585,7 @@ fn check_path(path: &[u8]) -> Result<(), FileError> {
 }
 
 /// The path of the directory, and the name there.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (b"", path),

@@ -1,16 +1,21 @@
 //! Trees that are copied within the file system.
 
+use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use base::id::FileId;
 use base::time::Timestamp;
+use platform::task::{First, all, first};
 
 use super::batch_read::data_chunk_place;
 use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
+use crate::format::Root;
 use crate::{
-    Anew, AttributeChange, BatchCopy, FileError, FileSystem, Kind, NewFile, Node, Options, Reclaim, TimeChange,
-    XattrMode,
+    Anew, AttributeChange, BatchCopy, BatchCopyReport, FileError, FileSystem, Kind, NewFile, Node, Options, Reclaim,
+    TimeChange, XattrMode,
 };
 
 const AS_IT_IS: BatchCopy<'_> = BatchCopy { anew: None, tell: &|_, _| {} };
@@ -241,6 +246,367 @@ fn what_is_lost_of_a_tree_is_told_and_the_rest_is_copied() {
         for number in (0..20).filter(|number| *number != 7) {
             let copy = find(&system, &format!("t/f{number}")).await.unwrap();
             assert!(read_all(&system, copy).await == pattern(20_000, number));
+        }
+    });
+}
+
+/// A file of more extents than go into a unit, which is copied in two steps.
+async fn pieces(system: &FileSystem, parent: FileId, name: &str, seed: u64) -> FileId {
+    let file = create(system, parent, name, Kind::Regular).await.file;
+    system.write(file, 0, &pattern(20_000, seed), false).await.unwrap();
+    for index in 2..5000_u64 {
+        system.write(file, index << 14, &index.to_le_bytes(), false).await.unwrap();
+    }
+    file
+}
+
+/// Copies into a directory where nothing can be written at first: something happens when the copy waits for that.
+async fn copy_while(
+    system: &FileSystem,
+    from: Node,
+    into: FileId,
+    meanwhile: impl Future<Output = ()>,
+) -> Result<BatchCopyReport, FileError> {
+    let directory = system.live(into).await.unwrap();
+    let lock = directory.operation.lock().await;
+    let mut copy = Box::pin(system.batch_copy(from, into, b"t", &AS_IT_IS));
+    let soon = system.platform.tasks.sleep(Duration::from_secs(10));
+    assert!(matches!(first(&mut copy, soon).await, First::Right(())));
+    meanwhile.await;
+    drop(lock);
+    copy.await
+}
+
+fn without_access_times(seed: u64) -> Machine {
+    Machine::with(seed, 1 << 30, Options { access_times: false, ..Options::default() })
+}
+
+async fn expect_no_orphans(system: &FileSystem) {
+    assert!(system.references().is_empty());
+    system.commit().await.unwrap();
+    assert!(system.roots.lock().orphans == Root::Empty);
+}
+
+#[test]
+fn a_large_file_that_vanishes_is_told_and_the_next_is_copied() {
+    let machine = without_access_times(75);
+    let system = machine.open();
+    machine.run(async {
+        let top = create(&system, FileId::ROOT, "s", Kind::Directory).await.file;
+        for (seed, name) in ["one", "two", "three"].iter().enumerate() {
+            pieces(&system, top, name, seed as u64).await;
+        }
+        create(&system, top, "small", Kind::Regular).await;
+        let into = create(&system, FileId::ROOT, "into", Kind::Directory).await.file;
+        system.sync_all().await.unwrap();
+        let names = list(&system, Node::live(top), 10).await;
+        let gone = names.iter().find(|name| *name != "small").unwrap();
+        let meanwhile = async { system.remove_file(top, gone.as_bytes()).await.unwrap() };
+        let report = copy_while(&system, Node::live(top), into, meanwhile).await.unwrap();
+        let [(path, error)] = &report.failed[..] else { panic!("{:?}", report.failed) };
+        assert!(*path == format!("t/{gone}").into_bytes() && matches!(error, FileError::NoEntry), "{error}");
+        assert_eq!(report.files, 4, "the directory and all but one");
+        let copied = list(&system, find(&system, "into/t").await.unwrap(), 10).await;
+        assert!(copied.iter().eq(names.iter().filter(|name| *name != gone)), "{copied:?}");
+        for name in &copied {
+            let (source, copy) = (format!("s/{name}"), format!("into/t/{name}"));
+            let (source, copy) = (find(&system, &source).await.unwrap(), find(&system, &copy).await.unwrap());
+            assert!(read_all(&system, source).await == read_all(&system, copy).await, "{name}");
+        }
+        expect_no_orphans(&system).await;
+    });
+    machine.check(&system);
+}
+
+/// Whenever the source goes: its copy is whole, or has no name.
+#[test]
+fn a_large_file_that_vanishes_has_no_half_a_copy() {
+    let machine = without_access_times(76);
+    let mut system = machine.open();
+    let (kept, expected) = machine.run(async {
+        let kept = pieces(&system, FileId::ROOT, "kept", 1).await;
+        system.sync_all().await.unwrap();
+        (kept, read_all(&system, Node::live(kept)).await)
+    });
+    let (mut round, mut told, mut delay) = (0, 0, Duration::from_micros(500));
+    let mut is_first = true;
+    while is_first {
+        let (from, to) = (format!("s{round}"), format!("t{round}"));
+        let top = machine.run(async {
+            let top = create(&system, FileId::ROOT, &from, Kind::Directory).await.file;
+            let file = create(&system, top, "large", Kind::Regular).await.file;
+            let mut at = 0;
+            while at < expected.len() as u64 {
+                at += system.copy_range(Node::live(kept), at, file, at, u64::MAX - at).await.unwrap();
+            }
+            system.commit().await.unwrap();
+            top
+        });
+        system = machine.power_cycle(system);
+        machine.run(async {
+            let mut copy = Box::pin(system.batch_copy(Node::live(top), FileId::ROOT, to.as_bytes(), &AS_IT_IS));
+            let early = first(&mut copy, system.platform.tasks.sleep(delay)).await;
+            system.remove_file(top, b"large").await.unwrap();
+            let report = match early {
+                First::Left(report) => {
+                    is_first = false;
+                    report.unwrap()
+                }
+                First::Right(()) => copy.await.unwrap(),
+            };
+            let path = format!("{to}/large");
+            match find(&system, &path).await {
+                Ok(copy) => assert!(read_all(&system, copy).await == expected && report.failed.is_empty()),
+                Err(error) => {
+                    assert!(matches!(error, FileError::NoEntry));
+                    assert_eq!(report.files, 1);
+                    // None before it was looked at.
+                    assert!(report.failed.iter().all(|(failed, _)| *failed == path.as_bytes()), "{:?}", report.failed);
+                    told += report.failed.len();
+                }
+            }
+            expect_no_orphans(&system).await;
+        });
+        (round, delay) = (round + 1, delay + delay / 4);
+    }
+    assert!(told > 0, "of {round}");
+    machine.check(&system);
+}
+
+#[test]
+fn a_crash_leaves_no_half_of_a_large_file() {
+    let machine = without_access_times(77);
+    let mut system = machine.open();
+    let (source, expected) = machine.run(async {
+        let source = create(&system, FileId::ROOT, "s", Kind::Directory).await.file;
+        let large = pieces(&system, source, "large", 1).await;
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        (Node::live(source), read_all(&system, Node::live(large)).await)
+    });
+    let (mut round, mut halfway, mut delay) = (0, 0, Duration::from_micros(500));
+    let mut is_whole = false;
+    while !is_whole {
+        system = machine.power_cycle(system);
+        let to = format!("t{round}");
+        halfway += machine.run(async {
+            let mut copy = Box::pin(system.batch_copy(source, FileId::ROOT, to.as_bytes(), &AS_IT_IS));
+            let _ = first(&mut copy, system.platform.tasks.sleep(delay)).await;
+            let halfway = system.references().len();
+            system.sync(FileId::ROOT).await.unwrap();
+            halfway
+        });
+        system = machine.power_cycle(system);
+        is_whole = machine.run(async {
+            let found = find(&system, &format!("{to}/large")).await;
+            expect_no_orphans(&system).await;
+            let Ok(copy) = found else { return false };
+            assert!(read_all(&system, copy).await == expected, "after {delay:?}");
+            true
+        });
+        (round, delay) = (round + 1, delay + delay / 4);
+    }
+    assert!(halfway > 0, "of {round}");
+    machine.check(&system);
+}
+
+#[test]
+fn what_is_lost_of_a_large_file_is_its_fate_alone() {
+    let machine = without_access_times(78);
+    let mut system = machine.open();
+    let names = ["one", "two", "three"];
+    let bad = machine.run(async {
+        let top = create(&system, FileId::ROOT, "s", Kind::Directory).await.file;
+        for (seed, name) in names.iter().enumerate() {
+            pieces(&system, top, name, seed as u64).await;
+        }
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        // The first that is met.
+        list(&system, Node::live(top), 10).await.swap_remove(0)
+    });
+    let node = machine.run(find(&system, &format!("s/{bad}"))).unwrap();
+    let (path, at) = data_chunk_place(&machine, &system, node);
+    machine.run(system.close()).unwrap();
+    drop(system);
+    machine.disk.flip_bit(&path, at + 2000, 2);
+    machine.world.restart();
+    system = machine.open();
+    machine.run(async {
+        assert!(system.read(node, 0, &mut [0; 100]).await.is_err_and(|error| error.is_loss()));
+        let from = find(&system, "s").await.unwrap();
+        let report = system.batch_copy(from, FileId::ROOT, b"t", &AS_IT_IS).await.unwrap();
+        let [(path, error)] = &report.failed[..] else { panic!("{:?}", report.failed) };
+        assert!(*path == format!("t/{bad}").into_bytes() && error.is_loss(), "{error}");
+        assert_eq!(report.files, 3, "the directory and all but one");
+        assert!(matches!(find(&system, &format!("t/{bad}")).await, Err(FileError::NoEntry)));
+        for name in names.iter().filter(|name| **name != bad) {
+            let (source, copy) = (format!("s/{name}"), format!("t/{name}"));
+            let (source, copy) = (find(&system, &source).await.unwrap(), find(&system, &copy).await.unwrap());
+            assert!(read_all(&system, source).await == read_all(&system, copy).await, "{name}");
+        }
+        expect_no_orphans(&system).await;
+    });
+}
+
+/// It has what was kept of its source, and else what is its own.
+#[test]
+fn a_large_file_is_described_as_any_other() {
+    let machine = without_access_times(79);
+    let mut system = machine.open();
+    let expect = async |system: &FileSystem| {
+        let (kept, again) = (find(system, "t/large").await.unwrap(), find(system, "t/again").await.unwrap());
+        assert_eq!(kept, again);
+        let attributes = system.attributes(kept).await.unwrap();
+        assert_eq!((attributes.mode, attributes.uid, attributes.gid, attributes.links), (0o4751, 5, 6, 2));
+        assert_eq!((attributes.modified, attributes.accessed), (Timestamp::new(5000, 1), Timestamp::new(5000, 1)));
+        assert_eq!(attributes.allocated, 20_000 + 4998 * 8);
+        assert_eq!(system.xattr(kept, b"user.tag").await.unwrap()[..], *b"value");
+        let (anew, other) = (find(system, "u/large").await.unwrap(), find(system, "u/again").await.unwrap());
+        assert_ne!(anew, other);
+        let attributes = system.attributes(anew).await.unwrap();
+        assert_eq!((attributes.mode, attributes.uid, attributes.gid, attributes.links), (0o740, 7, 8, 1));
+        assert!(attributes.modified != Timestamp::new(5000, 1) && attributes.accessed != Timestamp::new(5000, 1));
+        assert!(matches!(system.xattr(anew, b"user.tag").await, Err(FileError::NoAttribute)));
+        assert!(read_all(system, kept).await == read_all(system, anew).await);
+    };
+    machine.run(async {
+        let top = create(&system, FileId::ROOT, "s", Kind::Directory).await.file;
+        let large = pieces(&system, top, "large", 1).await;
+        system.link(large, top, b"again").await.unwrap();
+        system.set_xattr(large, b"user.tag", b"value", XattrMode::Set, false).await.unwrap();
+        system.sync_all().await.unwrap();
+        let time = Some(TimeChange::At(Timestamp::new(5000, 1)));
+        let change = AttributeChange {
+            mode: Some(0o4751),
+            uid: Some(5),
+            gid: Some(6),
+            modified: time,
+            accessed: time,
+            ..AttributeChange::default()
+        };
+        system.set_attributes(large, &change).await.unwrap();
+        let anew = Some(Anew { uid: 7, gid: 8, umask: 0o017 });
+        for (to, how, files) in [("t", AS_IT_IS, 2), ("u", BatchCopy { anew, ..AS_IT_IS }, 3)] {
+            let report = system.batch_copy(Node::live(top), FileId::ROOT, to.as_bytes(), &how).await.unwrap();
+            assert!(report.failed.is_empty(), "{:?}", report.failed);
+            assert_eq!(report.files, files);
+        }
+        expect(&system).await;
+        system.sync_all().await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    machine.run(expect(&system));
+    machine.check(&system);
+}
+
+/// So many files that several units are written.
+async fn many(system: &FileSystem) -> (FileId, FileId) {
+    let top = create(system, FileId::ROOT, "s", Kind::Directory).await.file;
+    for number in 0..7000 {
+        create(system, top, &format!("{number:0>200}"), Kind::Regular).await;
+    }
+    (top, create(system, FileId::ROOT, "into", Kind::Directory).await.file)
+}
+
+#[test]
+fn what_fails_of_a_unit_is_told_of_each_of_its_files() {
+    let machine = without_access_times(80);
+    let system = machine.open();
+    machine.run(async {
+        let (top, into) = many(&system).await;
+        let meanwhile = async { system.remove_directory(FileId::ROOT, b"into").await.unwrap() };
+        let report = copy_while(&system, Node::live(top), into, meanwhile).await.unwrap();
+        assert!(report.failed.iter().all(|(_, error)| matches!(error, FileError::NoEntry)));
+        let told: BTreeSet<_> = report.failed.iter().map(|(path, _)| path).collect();
+        assert_eq!((told.len(), report.failed.len(), report.files), (7001, 7001, 0));
+    });
+    machine.check(&system);
+}
+
+#[test]
+fn a_directory_that_vanishes_ends_no_copy() {
+    let machine = without_access_times(81);
+    let system = machine.open();
+    machine.run(async {
+        let (top, into) = many(&system).await;
+        create(&system, top, "below", Kind::Directory).await;
+        let meanwhile = async {
+            system.batch_remove(FileId::ROOT, b"s").await.unwrap();
+            system.finish_removals().await.unwrap();
+        };
+        let report = copy_while(&system, Node::live(top), into, meanwhile).await.unwrap();
+        assert!(report.failed.is_empty(), "{:?}", report.failed);
+        assert!(report.files > 1000);
+    });
+    machine.check(&system);
+}
+
+/// A large file lies in the branch of its directory, and no prune takes it while it has no name.
+#[test]
+fn a_large_file_is_copied_into_a_clone_that_is_pruned() {
+    let machine = without_access_times(82);
+    let mut system = machine.open();
+    let (source, clone, expected) = machine.run(async {
+        let source = create(&system, FileId::ROOT, "s", Kind::Directory).await.file;
+        let large = pieces(&system, source, "large", 1).await;
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        let clone = system.clone_tree(Node::live(source), FileId::ROOT, b"clone").await.unwrap().file;
+        system.commit().await.unwrap();
+        (Node::live(source), clone, read_all(&system, Node::live(large)).await)
+    });
+    system = machine.power_cycle(system);
+    machine.run(async {
+        let copy = async {
+            assert!(system.batch_copy(source, clone, b"t", &AS_IT_IS).await.unwrap().failed.is_empty());
+        };
+        let pruned = async {
+            while system.references().is_empty() {
+                system.platform.tasks.sleep(Duration::from_micros(20)).await;
+            }
+            let [(nameless, 1)] = system.references()[..] else { panic!("one file") };
+            assert_eq!(nameless.branch, clone.branch);
+            let inode = system.live(nameless).await.unwrap();
+            // Between its two steps.
+            let _operation = inode.operation.lock().await;
+            // What is clean is in the catalog that the prune makes, or nowhere.
+            system.commit().await.unwrap();
+            system.reclaim(&Reclaim { is_thorough: true, ..Reclaim::default() }).await.unwrap();
+            assert!(system.counters.branches_pruned.value() > 0);
+            assert!(system.references() == [(nameless, 1)] && find(&system, "clone/t/large").await.is_err());
+        };
+        let both: [Pin<Box<dyn Future<Output = ()>>>; 2] = [Box::pin(copy), Box::pin(pruned)];
+        all(both).await;
+        let copied = find(&system, "clone/t/large").await.unwrap();
+        assert!(read_all(&system, copied).await == expected);
+        system.sync_all().await.unwrap();
+    });
+    system = machine.power_cycle(system);
+    machine.run(async {
+        assert!(read_all(&system, find(&system, "clone/t/large").await.unwrap()).await == expected);
+    });
+    machine.check(&system);
+}
+
+#[test]
+fn of_a_large_file_no_more_is_looked_at_than_goes_into_a_unit() {
+    let machine = without_access_times(83);
+    let system = machine.open();
+    machine.run(async {
+        let file = pieces(&system, FileId::ROOT, "large", 1).await;
+        let inode = system.live(file).await.unwrap();
+        let size = system.attributes(Node::live(file)).await.unwrap().size;
+        let looks = async |limit| system.layers_within(&inode, 0..size, limit).await.unwrap();
+        for bytes in [59_983, 0] {
+            // Accepted, and then in the tree.
+            assert!(looks((4998, u64::MAX)).await.is_none());
+            assert!(bytes == 0 || looks((10_000, bytes)).await.is_none());
+            let (settled, memory) = looks((10_000, bytes + 1)).await.unwrap();
+            let (all_settled, all_memory) = system.layers(&inode, 0..size).await.unwrap();
+            assert_eq!((settled.len(), memory.len()), (all_settled.len(), all_memory.len()));
+            system.sync_all().await.unwrap();
+            system.commit().await.unwrap();
         }
     });
 }
