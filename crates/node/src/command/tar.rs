@@ -53,6 +53,8 @@ struct Outcome {
     bytes: u64,
     failed: Vec<(PathBuf, String)>,
     failures: u64,
+    /// Why it ended before its end. What came before is whole.
+    broken: Option<Failure>,
 }
 
 /// Failures that the answer for programs lists.
@@ -79,12 +81,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             "bytes": outcome.bytes,
             "failures": outcome.failures,
             "failed": failed.collect::<Vec<_>>(),
+            "is_cut": outcome.broken.is_some(),
         });
         if arguments.create && arguments.file.as_os_str() == "-" {
             super::remark_plain(&answer.to_string());
         } else {
             super::say_json(&answer);
         }
+    }
+    if let Some(failure) = outcome.broken {
+        return Err(failure);
     }
     match outcome.failures {
         0 => Ok(ExitCode::SUCCESS),

@@ -213,6 +213,28 @@ fn archives_are_those_of_tar() {
     tar(&[os("-xpf"), ours.as_os_str(), os("-C"), folder.make("out").as_os_str()]);
     assert_eq!(seconds(&from), seconds(&folder.join("out/from")));
 
+    // Cut in a small file, and in a large one: what came before is there, and of that one nothing.
+    let parts = folder.make("parts");
+    let names = ["1", "2", "3", "large", "4"];
+    for name in names {
+        fs::write(parts.join(name), name.repeat(if name == "large" { 600_000 } else { 3000 })).expect("room");
+    }
+    let all = folder.join("all.tar");
+    let in_parts = [os("-cf"), all.as_os_str(), os("-C"), parts.as_os_str()];
+    tar(&[&in_parts[..], &names.map(os)[..]].concat());
+    let bytes = fs::read(&all).expect("readable");
+    for (number, (end, whole)) in [(512 * 20, 2), (2_000_000, 3)].into_iter().enumerate() {
+        let (archive, into) = (folder.join("part.tar"), point.join(format!("part{number}")));
+        fs::write(&archive, &bytes[..end]).expect("room");
+        fs::create_dir(&into).expect("mounted");
+        let said = refusal(&[os("tar"), os("-x"), os("-f"), archive.as_os_str(), os("-C"), into.as_os_str()]);
+        assert!(said.contains("ends in the middle of it") && said.contains(names[whole]), "{said}");
+        let mut found: Vec<_> = fs::read_dir(&into).expect("there").map(|entry| entry.expect("there").path()).collect();
+        found.sort();
+        assert!(found.iter().zip(names).all(|(path, name)| path.ends_with(name)) && found.len() == whole, "{found:?}");
+        assert!(found.iter().all(|path| fs::read(path).ok() == fs::read(parts.join(path.file_name().unwrap())).ok()));
+    }
+
     // Again over what is there; and what is no archive, or would leave the directory.
     fs::write(point.join("from/file"), "other").expect("room");
     succeed(&[os("tar"), os("-x"), os("-f"), ours.as_os_str(), os("-C"), point.as_os_str()]);

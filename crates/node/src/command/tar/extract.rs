@@ -81,8 +81,12 @@ pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
         buffer: Vec::new(),
     };
     let mut archive = Archive::new(BufReader::with_capacity(1 << 20, input(&arguments.file)?));
-    extraction.all(&mut archive)?;
-    let outcome = extraction.finish()?;
+    let read = extraction.all(&mut archive);
+    // What came before the end of an archive that is cut is to be there.
+    let outcome = match (read, extraction.finish()) {
+        (Err(failure), Err(_)) => return Err(failure),
+        (read, finished) => Outcome { broken: read.err(), ..finished? },
+    };
     sync(&directory)?;
     Ok(outcome)
 }
@@ -93,6 +97,10 @@ fn input(path: &Path) -> Result<Box<dyn Read>, Failure> {
     }
     let file = File::options().read(true).open(path);
     file.map(|file| Box::new(file) as Box<dyn Read>).map_err(|error| Failure::new(WHAT, error).at(path))
+}
+
+fn cut_short() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends in the middle of it")
 }
 
 fn unreadable(error: io::Error) -> Failure {
@@ -114,6 +122,10 @@ impl Extraction<'_> {
                     continue;
                 }
             };
+            if let Some(why) = entry.refusal() {
+                self.outcome.fail(shown, why);
+                continue;
+            }
             self.make_above(&entry.path)?;
             if entry.kind == Kind::Directory {
                 self.known.insert(entry.path.clone());
@@ -126,6 +138,10 @@ impl Extraction<'_> {
             content.clear();
             if entry.kind == Kind::Regular && entry.leads == Leads::Nothing {
                 found.read_to_end(&mut content).map_err(unreadable)?;
+                if content.len() as u64 != entry.size {
+                    self.outcome.fail(shown, cut_short());
+                    return Err(unreadable(cut_short()));
+                }
             }
             self.put(&entry, &content)?;
         }
@@ -255,7 +271,11 @@ impl Extraction<'_> {
             self.settle()?;
         }
         let made = Whole::begin(self.directory, &entry.path, 0o600).and_then(|whole| {
-            self.outcome.bytes += stream(found, whole.file(), &mut self.buffer)?;
+            let bytes = stream(found, whole.file(), &mut self.buffer)?;
+            if bytes != entry.size {
+                return Err(cut_short());
+            }
+            self.outcome.bytes += bytes;
             whole.finish(|path| Likeness::of(entry).put_on(path))
         });
         match made {

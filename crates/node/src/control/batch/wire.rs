@@ -11,7 +11,7 @@
 //! Little endian, no padding beyond the heads, one form for each value.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::limits::{LINK_TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use base::limits::{LINK_TARGET_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use base::time::Timestamp;
 use bytes::Bytes;
 use file::{Aspect, Kind};
@@ -243,6 +243,21 @@ impl Entry {
         }
     }
 
+    /// Why the other side would refuse it, and all that came with it.
+    pub fn refusal(&self) -> Option<&'static str> {
+        let is_long = |(name, value): &(Vec<u8>, Vec<u8>)| {
+            name.len() > XATTR_NAME_BYTES_MAX || value.len() > XATTR_VALUE_BYTES_MAX
+        };
+        match &self.leads {
+            _ if self.path.len() > PATH_BYTES_MAX => Some("its path is too long"),
+            Leads::Target(target) if target.len() > LINK_TARGET_BYTES_MAX => Some("what it leads to is too long"),
+            Leads::Link(first) if first.len() > PATH_BYTES_MAX => Some("the path of its first name is too long"),
+            _ if self.xattrs.len() > XATTRS_MAX => Some("it has too many extended attributes"),
+            _ if self.xattrs.iter().any(is_long) => Some("an extended attribute of it is too long"),
+            _ => None,
+        }
+    }
+
     fn encode(&self, writer: &mut Writer) {
         let (code, leads): (u8, &[u8]) = match &self.leads {
             Leads::Nothing => (NOTHING, &[]),
@@ -292,7 +307,7 @@ impl Entry {
         }
         let mut xattrs = Vec::new();
         for _ in 0..count {
-            let name = reader.long_bytes("name of an attribute", base::limits::XATTR_NAME_BYTES_MAX)?.to_vec();
+            let name = reader.long_bytes("name of an attribute", XATTR_NAME_BYTES_MAX)?.to_vec();
             xattrs.push((name, reader.long_bytes("attribute", XATTR_VALUE_BYTES_MAX)?.to_vec()));
         }
         Ok(Entry {
