@@ -218,6 +218,13 @@ fn rate(bytes: u64, answer: &serde_json::Value) -> String {
 }
 
 /// A number in an answer of the daemon; 0 where there is none.
+/// Whether a path ends in `.` or `..`, which [`Path`] does not tell: what has no name of its own there.
+fn is_dot(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    matches!(bytes[..end].rsplit(|byte| *byte == b'/').next(), Some(b"." | b".."))
+}
+
 fn number(value: &serde_json::Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or_default()
 }

@@ -11,6 +11,7 @@ mod progress;
 mod plain;
 mod source;
 mod stage;
+mod target;
 
 mod into;
 mod out;
@@ -36,6 +37,7 @@ use self::progress::Progress;
 use self::stage::Stage;
 use self::within::{Within, is_within};
 use super::info::Held;
+use super::is_dot;
 use super::mount::{dead, is_abandoned};
 use super::sync::{mount_of, sync};
 use super::tree::write_pages_back;
@@ -97,10 +99,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .at(target)
             .mend("make the directory, or copy one thing"));
     }
-    let mut plan: Vec<Job> = sources.iter().map(|source| plan(source, target, into)).collect::<Result<_, _>>()?;
+    let (mut plan, mut refused) = (Vec::new(), Vec::new());
+    for source in sources {
+        match self::plan(source, target, into) {
+            Ok(job) => plan.push(job),
+            Err(failure) if arguments.atomic || sources.len() == 1 => return Err(failure),
+            // The others are copied.
+            Err(failure) => refused.push((source, failure.why)),
+        }
+    }
     let stage = if arguments.atomic { Some(Stage::divert(&mut plan)?) } else { None };
     let interrupted = if stage.is_some() { stage::watch()? } else { Arc::default() };
     let progress = Progress::new(arguments.quiet || arguments.json, interrupted);
+    refused.into_iter().for_each(|(source, why)| progress.note(source, Err(why)));
     let copied = copy(arguments, plan, &progress);
     let Some(stage) = stage else {
         copied?;
@@ -122,6 +133,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if progress.is_interrupted() {
         return Err(Failure::new("the copy was interrupted", "what it had copied by then was undone"));
     }
+    if progress.has_failures() {
+        progress.undo();
+    }
     progress.finish(arguments.quiet, arguments.json)
 }
 
@@ -135,7 +149,12 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
         let mut by_calls = Vec::new();
         for job in plan {
             match if arguments.no_batch { None } else { batch_out(&job, how) } {
-                Some((_held, reader)) => Out::new(how, progress, job.from, job.to).all(reader)?,
+                Some((_held, reader)) => {
+                    let from = job.from.clone();
+                    if let Err(failure) = Out::new(how, progress, job.from, job.to).all(reader) {
+                        progress.note(&from, Err(failure.why));
+                    }
+                }
                 None => by_calls.push(job),
             }
         }
@@ -179,6 +198,8 @@ fn plan(source: &Path, target: &Path, into: bool) -> Result<Job, Failure> {
     let name = source.canonicalize().ok().and_then(|path| path.file_name().map(ToOwned::to_owned));
     let name = source.file_name().map(ToOwned::to_owned).or(name);
     let to = match name {
+        // What it holds, as cp(1) does.
+        _ if into && is_dot(source) => target.to_owned(),
         Some(name) if into => target.join(name),
         None if into => return Err(cannot("it has no name to copy it under".to_owned())),
         _ => target.to_owned(),

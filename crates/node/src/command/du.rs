@@ -34,9 +34,19 @@ pub(super) struct Arguments {
 const WHAT: &str = "cannot count";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let (mut answers, mut lost) = (Vec::new(), 0);
+    let (mut answers, mut lost, mut failures) = (Vec::new(), 0, 0);
     for path in &arguments.paths {
-        let mut answer = ask(path)?;
+        let mut answer = match ask(path) {
+            Ok(answer) => answer,
+            Err(failure) if arguments.paths.len() == 1 => return Err(failure),
+            // The others are counted.
+            Err(failure) => {
+                super::remark(&format!("{WHAT}: {}; {}", path.display(), failure.why));
+                answers.push(json!({ "path": path.display().to_string(), "why": failure.why }));
+                failures += 1;
+                continue;
+            }
+        };
         lost += number(&answer, "/failed");
         if !arguments.json {
             lines(path, &answer).iter().for_each(super::say);
@@ -46,6 +56,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     if arguments.json {
         super::say_json(&json!(answers));
+    }
+    if failures > 0 {
+        let why = format!("{failures} of {} could not be looked at", arguments.paths.len());
+        return Err(Failure::new("not everything was counted", why).mend("they are named above"));
     }
     if lost == 0 {
         return Ok(ExitCode::SUCCESS);

@@ -10,8 +10,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::info::Held;
-use super::number;
 use super::sync::{mount_of, sync};
+use super::{is_dot, number};
 use crate::control::wire::{Name, Request};
 use crate::failure::Failure;
 use crate::mounts;
@@ -85,6 +85,9 @@ fn remove(arguments: &Arguments, path: &Path) -> Result<Option<Value>, Failure> 
         Err(error) if arguments.force && error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         found => found.map_err(|error| refuse(&error.to_string()))?,
     };
+    if is_dot(path) {
+        return Err(refuse("it is named by `.` or `..`").mend("name it by its path"));
+    }
     let name = path.file_name().ok_or_else(|| refuse("it has no name of its own").mend("name it by its path"))?;
     if found.is_dir() && !arguments.recursive {
         return Err(refuse("it is a directory").mend("remove it with everything below it with -r"));

@@ -46,13 +46,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let why = format!("{} paths are more than {PATHS_MAX}", arguments.paths.len());
         return Err(Failure::new(WHAT, why).mend("name the directory that they are in"));
     }
-    let (files, inodes, daemon) = hold(&arguments.paths)?;
+    let Roots { files, inodes, paths, lost, daemon } = hold(&arguments.paths)?;
     let request = Request::Warmup { inodes, metadata: arguments.metadata };
     let (bar, answer) = with_bar_of(|progress| daemon.ask(&request, progress));
     bar.finish_and_clear();
     drop(files);
     let mut answer = answer?;
-    let failed = failures(&arguments.paths, &answer);
+    let failed = [lost, failures(&paths, &answer)].concat();
     failed.iter().for_each(|(path, why)| super::remark(&format!("cannot read: {}; {why}", path.display())));
     if arguments.json {
         answer["failed"] =
@@ -61,30 +61,49 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     } else {
         lines(&answer).iter().for_each(super::say);
     }
-    match number(&answer, "/failures") {
+    match failed.len() {
         0 => Ok(ExitCode::SUCCESS),
         count => Err(Failure::new("not everything was read", format!("{count} could not be read"))
             .mend("they are named above; see `hydrafs fsck`")),
     }
 }
 
-/// All of them, which lie in one mount: held, their numbers, and its daemon.
-fn hold(paths: &[PathBuf]) -> Result<(Vec<OwnedFd>, Vec<u64>, Daemon), Failure> {
+/// What is to be warmed, of one mount.
+struct Roots {
+    files: Vec<OwnedFd>,
+    inodes: Vec<u64>,
+    paths: Vec<PathBuf>,
+    /// What is not there, and why.
+    lost: Vec<(PathBuf, String)>,
+    daemon: Daemon,
+}
+
+/// All of them, which lie in one mount: held, their numbers, and its daemon. What is not there keeps nobody from the others.
+fn hold(all: &[PathBuf]) -> Result<Roots, Failure> {
     let (mut files, mut inodes, mut first) = (Vec::new(), Vec::new(), None);
-    for path in paths {
-        let mount = mount_of(path)?;
+    let (mut paths, mut lost, mut failure) = (Vec::new(), Vec::new(), None);
+    for path in all {
+        let found = mount_of(path).and_then(|mount| Ok((mount, Held::open(path, WHAT)?)));
+        let (mount, held) = match found {
+            Ok(found) => found,
+            Err(why) => {
+                lost.push((path.clone(), why.why.clone()));
+                failure.get_or_insert(why);
+                continue;
+            }
+        };
         let first = first.get_or_insert_with(|| mount.clone());
         if mount.point != first.point {
             let why = format!("it lies in {}, and others in {}", mount.point.display(), first.point.display());
             return Err(Failure::new(WHAT, why).at(path).mend("warm one mount at a time"));
         }
-        let held = Held::open(path, WHAT)?;
         files.push(held.file);
         inodes.push(held.inode);
+        paths.push(path.clone());
     }
-    let first = first.expect("clap asks for one at least");
+    let Some(first) = first else { return Err(failure.expect("clap asks for one at least")) };
     write_pages_back(&first.point);
-    Ok((files, inodes, Daemon::find(&first.source)?))
+    Ok(Roots { files, inodes, paths, lost, daemon: Daemon::find(&first.source)? })
 }
 
 /// What cannot be read, and why.

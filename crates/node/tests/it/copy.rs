@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
 
-use crate::support::{Folder, hydrafs, succeed};
+use crate::support::{Folder, Mounted, Tmpfs, content, hydrafs, noise, succeed};
 
 fn cp(arguments: &[&dyn AsRef<OsStr>]) -> std::process::Output {
     let arguments: Vec<&OsStr> = [OsStr::new("cp")].into_iter().chain(arguments.iter().map(|a| a.as_ref())).collect();
@@ -98,6 +98,8 @@ fn what_cannot_be_copied_is_named_and_the_rest_is_copied() {
 
     for (arguments, words) in [
         ([&folder.join("nothing"), &to], "No such file"),
+        // A device is hardly meant to become a file.
+        ([&from.join("good"), &PathBuf::from("/dev/null")], "a device is in the way"),
         ([&from, &from.join("inside")], "copied into itself"),
         ([&from.join("good"), &from.join("good")], "the same file"),
     ] {
@@ -106,4 +108,61 @@ fn what_cannot_be_copied_is_named_and_the_rest_is_copied() {
         assert!(output.status.code() == Some(1) && message.contains(words), "{message}");
     }
     assert!(!from.join("inside").exists());
+}
+
+/// What is named and is not there keeps nothing else from being copied; and a directory that is named by `.` gives what it holds.
+#[test]
+fn the_rest_is_copied_and_a_dot_is_what_it_holds() {
+    let folder = Folder::new("cp-rest");
+    let (from, to) = (folder.make("from"), folder.make("to"));
+    fs::write(from.join("a"), "a").expect("room");
+    fs::write(from.join("b"), "b").expect("room");
+    let output = cp(&[&from.join("a"), &from.join("gone"), &from.join("b"), &to]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && message.contains("from/gone; No such file"), "{message}");
+    assert_eq!(content(&to).len(), 2, "{message}");
+    for (name, path) in [("dot", "."), ("dots", "./."), ("above", "sub/..")] {
+        fs::create_dir_all(from.join("sub")).expect("room");
+        let into = folder.make(name);
+        assert!(cp(&[&"-a", &from.join(path), &into]).status.success(), "{path}");
+        assert_eq!(likeness(&into), likeness(&from), "{path}");
+    }
+}
+
+/// A file system that is too small for all of it: no file there is half of one, what it has had stays, and so do further names.
+#[test]
+fn nothing_half_written_remains_where_the_target_is_full() {
+    let folder = Folder::new("cp-full");
+    let (node, point, small) = (folder.node("n"), folder.make("m"), folder.make("small"));
+    let Some(_small) = Tmpfs::mount(&small, 3 << 20) else {
+        return eprintln!("skipped: a tmpfs cannot be mounted here");
+    };
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let from = point.join("from");
+    fs::create_dir(&from).expect("mounted");
+    fs::write(from.join("small"), noise(1, 1000)).expect("mounted");
+    fs::write(from.join("large"), noise(2, 5 << 20)).expect("mounted");
+    fs::hard_link(from.join("large"), from.join("large again")).expect("mounted");
+    fs::write(from.join("old"), noise(3, 5 << 20)).expect("mounted");
+    let old = noise(4, 2 << 20);
+    for way in ["--no-batch", "--quiet"] {
+        let to = small.join("from");
+        fs::create_dir_all(&to).expect("room");
+        fs::write(to.join("old"), &old).expect("room");
+        let output = cp(&[&"-a", &way, &from, &small]);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        for failed in ["/large;", "/large again;", "/old;"] {
+            assert!(message.contains(failed), "{way}: {message}");
+        }
+        let there = content(&to);
+        let bytes = |name: &str| there.iter().find(|(path, _)| path.ends_with(name)).map(|(_, (.., bytes))| bytes);
+        assert_eq!((there.len(), bytes("old"), bytes("small")), (2, Some(&old), Some(&noise(1, 1000))), "{way}");
+        // With room the old one makes way.
+        let output = cp(&[&way, &from.join("small"), &to.join("old")]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(fs::read(to.join("old")).expect("there"), noise(1, 1000));
+        fs::remove_dir_all(&to).expect("ours");
+    }
+    mounted.umount();
 }

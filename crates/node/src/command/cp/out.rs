@@ -4,21 +4,23 @@
 //! One thread goes through what comes and makes directories; several make files, each of them the same ones, so that the pieces of a file
 //! come in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::Bytes;
 use file::Kind;
+use parking_lot::Mutex;
 
 use super::likeness::{Likeness, make_special};
-use super::plain::{How, make_directory, remove_other};
+use super::plain::{How, make_directory, remove_other, without_first};
 use super::progress::Progress;
+use super::target::Target;
 use crate::command::tree::below;
 use crate::control::batch::client::BatchReader;
 use crate::control::batch::wire::{Entry, Leads, Record};
@@ -59,21 +61,26 @@ impl<'a> Out<'a> {
     pub(super) fn all(mut self, mut reader: BatchReader) -> Result<(), Failure> {
         let (how, progress) = (self.how, self.progress);
         let (from, to) = (self.from.clone(), self.to.clone());
+        let lost = Mutex::default();
         let read = std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for _ in 0..how.jobs {
                 let (send, receive) = sync_channel(QUEUE_COUNT_MAX);
                 let (from, to) = (&from, &to);
-                scope.spawn(move || Files { how, progress, from, to, files: BTreeMap::new() }.work(&receive));
+                let lost = &lost;
+                scope.spawn(move || Files { how, progress, from, to, lost, files: BTreeMap::new() }.work(&receive));
                 threads.push(send);
             }
             self.read(&mut reader, &threads)
         });
         for (existing, new) in std::mem::take(&mut self.links) {
-            let made = remove_other(&new).and_then(|()| match how.archive {
-                true => fs::hard_link(&existing, &new),
-                false => fs::copy(&existing, &new).map(drop),
-            });
+            let made = match lost.lock().contains(&existing) {
+                true => Err(without_first(&existing)),
+                false => remove_other(&new).and_then(|()| match how.archive {
+                    true => fs::hard_link(&existing, &new),
+                    false => again(&existing, &new),
+                }),
+            };
             progress.note(&new, made);
         }
         // The deepest first: setting a directory's times comes after everything in it.
@@ -173,6 +180,8 @@ struct Files<'a> {
     progress: &'a Progress,
     from: &'a Path,
     to: &'a Path,
+    /// Places of files that could not be copied.
+    lost: &'a Mutex<HashSet<PathBuf>>,
     /// Those that are not whole, by number.
     files: BTreeMap<u64, Making>,
 }
@@ -180,9 +189,8 @@ struct Files<'a> {
 /// A file that is being made.
 struct Making {
     entry: Box<Entry>,
-    open: Option<File>,
-    /// Whether it was made, and how far it was written.
-    is_made: bool,
+    target: Option<Target>,
+    /// How far it was written.
     written: u64,
     failure: Option<io::Error>,
 }
@@ -200,15 +208,16 @@ impl Files<'_> {
             }
         }
         for making in self.files.into_values() {
+            self.lost.lock().insert(below(self.to, &making.entry.path));
             self.progress.note(&below(self.from, &making.entry.path), Err("the copy ended before it was whole"));
         }
     }
 
     fn begin(&mut self, number: u64) {
-        let Some(making) = self.files.get_mut(&number).filter(|making| making.is_made) else { return };
+        let Some(making) = self.files.get_mut(&number) else { return };
+        let Some(target) = &making.target else { return };
         // It has changed since, and comes again.
-        let again = making.open(&below(self.to, &making.entry.path), self.how).and_then(|file| file.set_len(0));
-        making.failure = again.err();
+        making.failure = target.file().set_len(0).err();
         making.written = 0;
     }
 
@@ -236,47 +245,42 @@ impl Files<'_> {
             None if !why.is_empty() => Err(io::Error::other(why)),
             None => making.finish(&to, size, self.how),
         };
+        if ended.is_err() {
+            self.lost.lock().insert(to);
+        }
         self.progress.note(&from, ended);
     }
 }
 
 impl Making {
     fn new(entry: Box<Entry>) -> Making {
-        Making { entry, open: None, is_made: false, written: 0, failure: None }
+        Making { entry, target: None, written: 0, failure: None }
     }
 
     fn open(&mut self, to: &Path, how: How) -> io::Result<&File> {
-        let file = match self.open.take() {
-            Some(file) => file,
-            None => {
-                // With --archive nobody reads it before its mode is known to be right.
-                let mode = if how.archive { 0o600 } else { self.entry.mode & 0o777 };
-                match OpenOptions::new().write(true).create_new(true).mode(mode).open(to) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_over(to, mode)?,
-                    opened => opened?,
-                }
-            }
+        let target = match self.target.take() {
+            Some(target) => target,
+            // With --archive nobody reads it before its mode is known to be right.
+            None => Target::begin(to, if how.archive { 0o600 } else { self.entry.mode & 0o777 })?,
         };
-        self.is_made = true;
-        Ok(self.open.insert(file))
+        Ok(self.target.insert(target).file())
     }
 
-    fn finish(&mut self, to: &Path, size: u64, how: How) -> io::Result<()> {
+    fn finish(mut self, to: &Path, size: u64, how: How) -> io::Result<()> {
         let written = self.written;
         let file = self.open(to, how)?;
         // A hole at the end has no piece that would set the length.
         if written < size {
             file.set_len(size)?;
         }
-        self.open = None;
-        if how.archive { Likeness::of(&self.entry).put_on(to) } else { Ok(()) }
+        let put_on = |path: &Path| Likeness::of(&self.entry).put_on(path);
+        let target = self.target.take().expect("it is open");
+        target.finish(how.archive.then_some(&put_on))
     }
 }
 
-/// Opens what is there, empty; what is no regular file makes room for one.
-fn open_over(to: &Path, mode: u32) -> io::Result<File> {
-    if fs::symlink_metadata(to).is_ok_and(|found| !found.is_file()) {
-        remove_other(to)?;
-    }
-    OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(to)
+/// Copies a file of several names once more, or nothing of it.
+fn again(existing: &Path, new: &Path) -> io::Result<()> {
+    let copied = fs::copy(existing, new).map(drop);
+    copied.inspect_err(|_| drop(fs::remove_file(new)))
 }

@@ -3,10 +3,10 @@
 //! One walker makes directories and finds work; several workers copy files, because a small file is mostly waiting. Names that
 //! depend on others' work come last: hard links, then the attributes of directories from the deepest up.
 
-use std::collections::HashMap;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::content::Copier;
 use super::likeness;
 use super::progress::Progress;
+use super::target::Target;
 use crate::command::whole::Whole;
 
 /// Files that wait for a worker.
@@ -45,14 +46,16 @@ pub(super) struct Plain<'a> {
     linked: Mutex<HashMap<(u64, u64), PathBuf>>,
     /// Names to make when all files are there: existing, new.
     links: Mutex<Vec<(PathBuf, PathBuf)>>,
+    /// Places of files that could not be copied: what is there has no further names to get.
+    lost: Mutex<HashSet<PathBuf>>,
     /// Directories whose attributes come last, parents first.
     directories: Mutex<Vec<Job>>,
 }
 
 impl<'a> Plain<'a> {
     pub(super) fn new(how: How, progress: &'a Progress) -> Plain<'a> {
-        let (linked, links, directories) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Plain { how, progress, linked, links, directories }
+        let (linked, links, lost) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Plain { how, progress, linked, links, lost, directories: Mutex::default() }
     }
 
     /// Copies these, with all they hold.
@@ -69,7 +72,10 @@ impl<'a> Plain<'a> {
             drop(send);
         });
         for (existing, new) in self.links.lock().drain(..) {
-            let made = remove_other(&new).and_then(|()| fs::hard_link(&existing, &new));
+            let made = match self.lost.lock().contains(&existing) {
+                true => Err(without_first(&existing)),
+                false => remove_other(&new).and_then(|()| fs::hard_link(&existing, &new)),
+            };
             self.progress.note(&new, made);
         }
         // The deepest first: setting a directory's times comes after everything in it.
@@ -111,6 +117,9 @@ impl<'a> Plain<'a> {
                 continue;
             }
             let copied = self.copy_file(&mut copier, &job);
+            if copied.is_err() {
+                self.lost.lock().insert(job.to);
+            }
             self.progress.note(&job.from, copied);
         }
     }
@@ -159,19 +168,13 @@ impl<'a> Plain<'a> {
 
     fn copy_file(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
         let from = File::options().read(true).open(&job.from)?;
-        if fs::symlink_metadata(&job.to).is_ok_and(|found| !found.is_file()) {
-            remove_other(&job.to)?;
-        }
         // With --archive nobody reads it before its mode is known to be right.
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
-        let to = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&job.to)?;
-        let can_share = to.metadata()?.dev() == job.source.dev();
-        copier.copy(&from, &to, can_share, &|bytes| self.progress.copied(bytes))?;
-        drop(to);
-        if self.how.archive {
-            likeness::take_over(&job.from, &job.to, &job.source)?;
-        }
-        Ok(())
+        let target = Target::begin(&job.to, mode)?;
+        let can_share = target.file().metadata()?.dev() == job.source.dev();
+        copier.copy(&from, target.file(), can_share, &|bytes| self.progress.copied(bytes))?;
+        let take_over = |path: &Path| likeness::take_over(&job.from, path, &job.source);
+        target.finish(self.how.archive.then_some(&take_over))
     }
 
     /// The same, to a path below a directory of a mount.
@@ -185,8 +188,13 @@ impl<'a> Plain<'a> {
         whole.finish(|path| if self.how.archive { take_over(path) } else { Ok(()) })
     }
 
-    /// A symbolic link, FIFO, socket or device.
+    /// A symbolic link, FIFO, socket or device. The device that is there already is the one.
     fn make_other(&self, job: &Job) -> io::Result<()> {
+        let kind = job.source.file_type();
+        let is_same = |found: Metadata| found.file_type() == kind && found.rdev() == job.source.rdev();
+        if (kind.is_char_device() || kind.is_block_device()) && fs::symlink_metadata(&job.to).is_ok_and(is_same) {
+            return if self.how.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) };
+        }
         remove_other(&job.to)?;
         if job.source.file_type().is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&job.from)?, &job.to)?;
@@ -223,11 +231,18 @@ pub(in crate::command) fn make_directory(to: &Path, mode: u32) -> io::Result<()>
     }
 }
 
-/// Takes away what is in the way of a new name, unless that is a directory.
+/// Why a file gets no further name.
+pub(super) fn without_first(first: &Path) -> io::Error {
+    io::Error::other(format!("its first name, {}, could not be copied", first.display()))
+}
+
+/// Takes away what is in the way of a new name, unless that is a directory, or a device, which is most likely not meant: /dev/null for one.
 pub(in crate::command) fn remove_other(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
-        Ok(found) if found.file_type().is_block_device() => Err(io::Error::other("a device is in the way")),
+        Ok(found) if found.file_type().is_block_device() || found.file_type().is_char_device() => {
+            Err(io::Error::other("a device is in the way"))
+        }
         Ok(_) => fs::remove_file(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

@@ -25,6 +25,7 @@ pub(super) struct Progress {
     failures: AtomicU64,
     failed: Mutex<Vec<(PathBuf, String)>>,
     interrupted: Arc<AtomicBool>,
+    is_undone: AtomicBool,
 }
 
 impl Progress {
@@ -36,7 +37,8 @@ impl Progress {
         bar.set_style(ProgressStyle::with_template(style).expect("a constant template, tested"));
         bar.enable_steady_tick(Duration::from_millis(200));
         let (files, skipped, failures) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Progress { bar, files, skipped, failures, failed: Mutex::default(), interrupted }
+        let (failed, is_undone) = (Mutex::default(), AtomicBool::new(false));
+        Progress { bar, files, skipped, failures, failed, interrupted, is_undone }
     }
 
     /// Whether nothing more is to be begun.
@@ -90,6 +92,13 @@ impl Progress {
         }
     }
 
+    /// Nothing of what was copied is there any more.
+    pub(super) fn undo(&self) {
+        self.is_undone.store(true, Ordering::Relaxed);
+        self.files.store(0, Ordering::Relaxed);
+        self.bar.set_position(0);
+    }
+
     pub(super) fn has_failures(&self) -> bool {
         self.failures.load(Ordering::Relaxed) > 0
     }
@@ -98,6 +107,7 @@ impl Progress {
     pub(super) fn finish(self, is_quiet: bool, is_json: bool) -> Result<ExitCode, Failure> {
         let (files, failures, skipped) =
             (self.files.into_inner(), self.failures.into_inner(), self.skipped.into_inner());
+        let is_undone = self.is_undone.into_inner();
         let (bytes, elapsed) = (self.bar.position(), self.bar.elapsed().as_secs_f64());
         self.bar.finish_and_clear();
         if is_json {
@@ -109,6 +119,7 @@ impl Progress {
                 "bytes": bytes,
                 "seconds": elapsed,
                 "failures": failures,
+                "undone": is_undone,
                 "failed": failed.collect::<Vec<_>>(),
             }));
         } else if !is_quiet {
@@ -118,6 +129,10 @@ impl Progress {
         }
         if failures == 0 {
             return Ok(ExitCode::SUCCESS);
+        }
+        if is_undone {
+            return Err(Failure::new("nothing was copied", format!("{failures} failed, and the others were undone"))
+                .mend("the failed ones are named above; mend what they say, or copy without --atomic"));
         }
         Err(Failure::new("not everything was copied", format!("{failures} failed and {files} were copied"))
             .mend("the failed ones are named above; mend what they say and copy them again"))

@@ -29,7 +29,6 @@ const WHAT: &str = "cannot make the archive";
 struct Creation<W: Write> {
     builder: Builder<W>,
     outcome: Outcome,
-    xattrs: bool,
 }
 
 pub(super) fn create(arguments: &Arguments) -> Result<Outcome, Failure> {
@@ -46,9 +45,14 @@ pub(super) fn create(arguments: &Arguments) -> Result<Outcome, Failure> {
     }
     let mut builder = Builder::new(BufWriter::with_capacity(1 << 20, output(&arguments.file)?));
     builder.preserve_absolute(false);
-    let mut creation = Creation { builder, outcome: Outcome::default(), xattrs: arguments.xattrs };
+    let mut creation = Creation { builder, outcome: Outcome::default() };
     for name in &arguments.names {
-        creation.tree(&arguments.directory.join(name), name)?;
+        let wanted = Wanted { content: true, xattrs: arguments.xattrs };
+        match Tree::open(&arguments.directory.join(name), WHAT, wanted) {
+            Ok(tree) => creation.tree(tree, &arguments.directory.join(name), name)?,
+            Err(failure) if arguments.names.len() == 1 => return Err(failure),
+            Err(failure) => creation.outcome.fail(name.clone(), failure.why),
+        }
     }
     let written = creation.builder.into_inner().and_then(|mut out| out.flush());
     written.map_err(unwritten)?;
@@ -68,9 +72,8 @@ fn unwritten(error: io::Error) -> Failure {
 }
 
 impl<W: Write> Creation<W> {
-    fn tree(&mut self, path: &Path, name: &Path) -> Result<(), Failure> {
-        let wanted = Wanted { content: true, xattrs: self.xattrs };
-        let mut stream = Stream::new(Tree::open(path, WHAT, wanted)?);
+    fn tree(&mut self, tree: Tree, path: &Path, name: &Path) -> Result<(), Failure> {
+        let mut stream = Stream::new(tree);
         let (mut files, mut links, mut directories, mut next) = (HashMap::new(), Vec::new(), Vec::new(), 0);
         let mut symlinks: HashMap<Vec<u8>, Vec<_>> = HashMap::new();
         while let Some(record) = stream.next()? {
