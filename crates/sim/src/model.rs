@@ -413,6 +413,11 @@ impl Model {
         self.batch_replaces(found, is_directory, replaces)?;
         if !preserves {
             self.inherit(parent, &mut node);
+            if let Some(found) =
+                found.filter(|found| (node.kind, self.node(*found).kind) == (Kind::Regular, Kind::Regular))
+            {
+                (node.mode, node.gid) = (self.node(found).mode, self.node(found).gid);
+            }
         }
         let key = self.add(node);
         self.batch_name((parent, name), found, key);

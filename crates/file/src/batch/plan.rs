@@ -218,16 +218,21 @@ impl<'a> Plan<'a> {
 
     /// What a file that takes the place of one keeps of it where attributes are not preserved: as if that had been written to.
     async fn kept(&self, found: Option<Target>, entry: &BatchEntry) -> Result<Option<Kept>, FileError> {
-        let Some(Target::There(file, Kind::Regular)) = found.filter(|_| !self.how.preserve) else { return Ok(None) };
-        if entry.kind != Kind::Regular {
-            return Ok(None);
-        }
-        let inode = &self.relinked[&file].inode;
-        self.system.load_xattrs(inode).await?;
-        let state = inode.state.lock();
-        let Attributes { mode, uid, gid, .. } = state.attributes;
-        let access = state.xattrs.as_ref().and_then(|xattrs| xattrs.get(acl::ACCESS)).cloned();
-        Ok(Some(Kept { mode: without_set_id(mode), uid, gid, access }))
+        let Some(found) = found.filter(|_| !self.how.preserve && entry.kind == Kind::Regular) else { return Ok(None) };
+        let kept = |attributes: &Attributes, xattrs: Option<&Xattrs>| {
+            let Attributes { kind, mode, uid, gid, .. } = *attributes;
+            let access = xattrs.and_then(|xattrs| xattrs.get(acl::ACCESS)).cloned();
+            (kind == Kind::Regular).then_some(Kept { mode: without_set_id(mode), uid, gid, access })
+        };
+        Ok(match found {
+            Target::Born(born) => kept(&self.born[born].attributes, Some(&self.born[born].xattrs)),
+            Target::There(file, _) => {
+                let inode = &self.relinked[&file].inode;
+                self.system.load_xattrs(inode).await?;
+                let state = inode.state.lock();
+                kept(&state.attributes, state.xattrs.as_ref())
+            }
+        })
     }
 
     /// What the file of an entry would be, in a directory that is there.
