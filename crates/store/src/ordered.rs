@@ -227,7 +227,7 @@ impl Reading {
         let gap_bytes = u64::from(self.store.options.gap_bytes);
         let mut at = 0;
         while at < list.len() && !self.is_over() {
-            let run = run_at(&list, at, self.run_bytes_max(), gap_bytes);
+            let run = run_at(&list, at, (self.run_bytes_max(), self.content_bytes_max()), gap_bytes);
             at = run.end;
             let members = list[run].to_vec();
             let bytes = bytes_of(&members);
@@ -246,6 +246,11 @@ impl Reading {
     /// So that several fit the room.
     fn run_bytes_max(&self) -> u64 {
         RUN_BYTES_MAX.min(u64::from(self.units) * ROOM_UNIT / 8)
+    }
+
+    /// So that one always fits beside what is kept (T-6): chunks may have shrunk to little of a run.
+    fn content_bytes_max(&self) -> u64 {
+        CONTENT_BYTES_MAX.min(u64::from(self.units) * ROOM_UNIT / 4)
     }
 
     async fn room_for(&self, bytes: u64) -> OwnedSemaphorePermit {
@@ -320,7 +325,7 @@ impl Reading {
 }
 
 /// The run that begins at a member.
-fn run_at(list: &[Member], at: usize, bytes_max: u64, gap_bytes: u64) -> Range<usize> {
+fn run_at(list: &[Member], at: usize, (bytes_max, content_bytes_max): (u64, u64), gap_bytes: u64) -> Range<usize> {
     let (first, mut content, mut end) = (&list[at].place, u64::from(list[at].place.raw), at + 1);
     while let Some(next) = list.get(end) {
         let last = &list[end - 1];
@@ -331,7 +336,7 @@ fn run_at(list: &[Member], at: usize, bytes_max: u64, gap_bytes: u64) -> Range<u
             && next.place.offset >= last.place.offset
             && u64::from(next.place.offset).saturating_sub(last.end()) <= gap_bytes
             && next.end() - u64::from(first.offset) <= bytes_max
-            && content <= CONTENT_BYTES_MAX;
+            && content <= content_bytes_max;
         if !is_near {
             break;
         }
@@ -345,7 +350,7 @@ pub(crate) fn runs(places: &[Place], gap_bytes: u64) -> u64 {
     let list: Vec<Member> = places.iter().map(|place| Member { place: *place, number: 0 }).collect();
     let (mut at, mut runs) = (0, 0);
     while at < list.len() {
-        at = run_at(&list, at, RUN_BYTES_MAX, gap_bytes).end;
+        at = run_at(&list, at, (RUN_BYTES_MAX, CONTENT_BYTES_MAX), gap_bytes).end;
         runs += 1;
     }
     runs

@@ -210,13 +210,19 @@ fn plan(source: &Path, target: &Path, into: bool) -> Result<Job, Failure> {
     }
     if source_metadata.is_dir() {
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let place = if to.exists() { &to } else { parent };
         let inside = |path: &Path| Some(path.canonicalize().ok()?.starts_with(source.canonicalize().ok()?));
-        if inside(parent).unwrap_or(false) {
+        if inside(place).unwrap_or(false) {
             let mend = "name a target that lies elsewhere";
             return Err(cannot(format!("it would be copied into itself ({})", to.display())).mend(mend));
         }
     }
     Ok(Job { from: source.to_owned(), to, source: source_metadata })
+}
+
+/// Whether what a directory holds goes into one that is there: it was named by a dot.
+fn is_merged(job: &Job) -> bool {
+    is_dot(&job.from) && job.source.is_dir() && job.to.is_dir()
 }
 
 /// The directory that a batch goes into, held so that the daemon knows it.
@@ -227,10 +233,12 @@ struct Target {
 
 /// A batch into the directory that all of these go to, if it lies in a mount whose daemon answers us.
 fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
-    let directory = parent_of(&plan.first()?.to).canonicalize().ok()?;
+    let place = |job: &Job| if is_merged(job) { job.to.clone() } else { parent_of(&job.to).to_owned() };
+    let first = place(plan.first()?);
+    let directory = first.canonicalize().ok()?;
     let is_plain = |job: &Job| {
         let leads_elsewhere = fs::symlink_metadata(&job.to).is_ok_and(|found| found.is_symlink());
-        is_name(&job.to) && !(job.source.is_dir() && leads_elsewhere)
+        place(job) == first && (is_merged(job) || (is_name(&job.to) && !(job.source.is_dir() && leads_elsewhere)))
     };
     if !plan.iter().all(is_plain) {
         return None;

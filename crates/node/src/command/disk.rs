@@ -247,7 +247,8 @@ fn replace(old: &Remove, dir: &Path, share: Option<u8>) -> Result<(), Failure> {
         if !folder()?.disk_paths().iter().any(|known| known.canonicalize().ok() == new && new.is_some()) {
             add(&folder()?, dir)?;
         }
-        let request = Request::DiskDrain { disk, dry_run: false, stop: false, share, accept_fewer: false };
+        // As many disks as before are left.
+        let request = Request::DiskDrain { disk, dry_run: false, stop: false, share, accept_fewer: true };
         let answer = with_bar(&folder()?, request)?;
         super::say(drained(&answer));
         return remove(&folder()?, disk, false);

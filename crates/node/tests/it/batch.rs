@@ -477,6 +477,23 @@ fn lists_with_duplicates_and_loops_end() {
     let output = cp(&[&"-a", &"--json", &from.join("nothing"), &from.join("file"), &to]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("nothing"), "{said}");
+    // What a directory holds goes there, beside what is named with it, also into the top of the mount and over what is there.
+    fs::write(folder.join("one"), "one").expect("room");
+    for (number, sources) in [["from/.", "one"], ["one", "from/."]].into_iter().enumerate() {
+        let into = point.join(format!("dot{number}"));
+        fs::create_dir(&into).expect("mounted");
+        copied(&[&"-a", &"--json", &folder.join(sources[0]), &folder.join(sources[1]), &into]);
+        assert_eq!(fs::read(into.join("one")).expect("copied"), b"one");
+        assert!(!point.join("one").exists());
+        fs::remove_file(into.join("one")).expect("copied");
+        copied(&[&"-a", &"--json", &folder.join("from/."), &into]);
+        assert_eq!(likeness(&from), likeness(&into));
+    }
+    copied(&[&"-a", &"--json", &folder.join("from/sub/."), &point]);
+    assert!(point.join("deep").is_dir() && point.join("to").is_dir());
+    let output = cp(&[&"-a", &point.join("."), &to]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("itself"), "{said}");
     // Within the mount, into a directory of itself, and a directory over a file.
     for (from, to, words) in
         [(to.clone(), to.join("from/in"), "itself"), (to.join("from/sub"), to.join("file/x"), "ot a directory")]

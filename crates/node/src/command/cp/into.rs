@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::is_merged;
 use super::plain::{How, Job, Plain, is_there};
 use super::progress::Progress;
 use super::source::{Content, Taker};
@@ -95,8 +96,10 @@ impl<'a> Into<'a> {
 
     /// Copies these; all of them go into the directory that the batch has.
     pub(super) fn all(mut self, plan: Vec<Job>) -> Result<(), Failure> {
-        for Job { from, to, source } in plan {
-            let path = to.file_name().unwrap_or_default().as_bytes().to_vec();
+        for job in plan {
+            let name = if is_merged(&job) { None } else { job.to.file_name() };
+            let path = name.unwrap_or_default().as_bytes().to_vec();
+            let Job { from, to, source } = job;
             self.walk(Found { from, to, path, source })?;
         }
         self.sweep()?;
@@ -159,7 +162,10 @@ impl<'a> Into<'a> {
             // By the open directory, which spares the way along the path.
             match entry.metadata() {
                 Ok(source) => {
-                    let path = [&directory.path[..], name.as_bytes()].join(&b'/');
+                    let path = match directory.path.is_empty() {
+                        true => name.as_bytes().to_vec(),
+                        false => [&directory.path[..], name.as_bytes()].join(&b'/'),
+                    };
                     Some(Found { from, to: directory.to.join(&name), path, source })
                 }
                 Err(error) => {

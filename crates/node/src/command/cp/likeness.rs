@@ -141,7 +141,8 @@ pub(super) fn xattrs(from: &Path, open: Option<&File>) -> io::Result<Vec<(Vec<u8
     Ok(found)
 }
 
-fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], to: &Path, is_root: bool) -> io::Result<()> {
+/// What only root may set others leave out.
+pub(super) fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], to: &Path, is_root: bool) -> io::Result<()> {
     for (name, value) in xattrs {
         match rustix::fs::lsetxattr(to, name.as_slice(), value, XattrFlags::empty()) {
             Ok(()) => {}

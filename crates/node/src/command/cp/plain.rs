@@ -22,6 +22,7 @@ use crate::command::whole::Whole;
 const QUEUE_COUNT_MAX: usize = 256;
 
 /// Something to copy: from, to, and what `from` is.
+#[derive(Clone)]
 pub(super) struct Job {
     pub(super) from: PathBuf,
     pub(super) to: PathBuf,
@@ -170,6 +171,10 @@ impl<'a> Plain<'a> {
         let from = File::options().read(true).open(&job.from)?;
         // With --archive nobody reads it before its mode is known to be right.
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
+        let is_source = |found: Metadata| (found.dev(), found.ino()) == (job.source.dev(), job.source.ino());
+        if fs::symlink_metadata(&job.to).is_ok_and(is_source) {
+            return Err(io::Error::other("source and target are the same file"));
+        }
         let target = Target::begin(&job.to, mode)?;
         let can_share = target.file().metadata()?.dev() == job.source.dev();
         copier.copy(&from, target.file(), can_share, &|bytes| self.progress.copied(bytes))?;

@@ -3,7 +3,8 @@
 //! What has a new name is made under it, and goes if it does not become whole. What takes the place of a file is made beside it, under a name of its own, and
 //! takes over when it is whole; so the old content stays until then. Who is killed by SIGKILL leaves what he was at.
 //!
-//! Not so a file that has further names: they are to have the new content too, as with cp(1), so it is written to in place.
+//! Not so a file that has further names, or another owner, or a directory where nothing may be made: as with cp(1) it is written to in place, and stays
+//! what it is.
 //!
 //! Not here: files of a mount that come by system calls (`whole`).
 
@@ -13,15 +14,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::XattrFlags;
-
+use super::likeness::{put_xattrs, xattrs};
 use super::plain::remove_other;
 
 /// Tells apart what is made beside files at a time.
 static BESIDE: AtomicU64 = AtomicU64::new(0);
-
-/// An access list, which the mode is a part of.
-const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// Gives a file its attributes.
 type Describe<'a> = &'a dyn Fn(&Path) -> io::Result<()>;
@@ -52,15 +49,23 @@ impl Target {
             remove_other(to)?;
             return Ok(new(create(to)?, to.to_owned(), None));
         }
-        if old.nlink() > 1 {
+        let euid = rustix::process::geteuid();
+        let is_his = euid.is_root() || old.uid() == euid.as_raw();
+        let beside = match old.nlink() == 1 && is_his {
+            true => make_beside(to, mode),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        };
+        let in_place = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+        };
+        if beside.as_ref().is_err_and(in_place) {
             let file = OpenOptions::new().write(true).truncate(true).open(to)?;
             let mut target = new(file, to.to_owned(), None);
             target.stays = true;
             return Ok(target);
         }
-        let name = format!(".hydrafs-cp-{}-{}", std::process::id(), BESIDE.fetch_add(1, Ordering::Relaxed));
-        let at = to.with_file_name(name);
-        Ok(new(create(&at)?, at, Some(old)))
+        let (file, at) = beside?;
+        Ok(new(file, at, Some(old)))
     }
 
     /// What its content goes to.
@@ -76,24 +81,35 @@ impl Target {
             (None, None) => {}
         }
         if self.old.is_some() {
-            fs::rename(&self.at, &self.to)?;
+            match fs::rename(&self.at, &self.to) {
+                // Something is mounted on it, a file most likely.
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    return fs::copy(&self.at, &self.to).map(drop);
+                }
+                renamed => renamed?,
+            }
         }
         self.stays = true;
         Ok(())
     }
 
+    /// Who may make it may give it what the old one had: that was his, or he is root.
     fn be_like(&self, old: &Metadata) -> io::Result<()> {
-        let mut mode = old.mode() & 0o7777;
-        if std::os::unix::fs::fchown(&self.file, Some(old.uid()), Some(old.gid())).is_err() {
-            // Only root gives files away. Without the owner set-id bits would give away the copier's rights.
-            mode &= 0o777;
+        std::os::unix::fs::fchown(&self.file, Some(old.uid()), Some(old.gid()))?;
+        self.file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+        put_xattrs(&xattrs(&self.to, None)?, &self.at, rustix::process::geteuid().is_root())
+    }
+}
+
+/// A file in the same directory, and its path. Another copy may have left one of that name.
+fn make_beside(to: &Path, mode: u32) -> io::Result<(File, PathBuf)> {
+    loop {
+        let name = format!(".hydrafs-cp-{}-{}", std::process::id(), BESIDE.fetch_add(1, Ordering::Relaxed));
+        let at = to.with_file_name(name);
+        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&at) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((made?, at)),
         }
-        self.file.set_permissions(fs::Permissions::from_mode(mode))?;
-        let mut access = [0; 64 << 10];
-        if let Ok(length) = rustix::fs::lgetxattr(&self.to, ACCESS_LIST, &mut access[..]) {
-            rustix::fs::fsetxattr(&self.file, ACCESS_LIST, &access[..length], XattrFlags::empty())?;
-        }
-        Ok(())
     }
 }
 
