@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Member, bytes_of, distinct, run_at};
+use super::{CONTENT_BYTES_MAX, Member, bytes_of, distinct, run_at};
 use crate::format::{ChunkHeader, Class, Codec, Place};
 
 fn member(pack: u64, offset: u64, stored: u32, number: u32) -> Member {
@@ -20,12 +20,13 @@ fn neighbours_are_one_run_and_far_ones_are_not() {
     let far = member(1, near.end() + 501, 1000, 4);
     let elsewhere = member(2, near.end(), 1000, 5);
     let list = [first, touching, same, near, far, elsewhere];
-    assert_eq!(run_at(&list, 0, 1 << 20, 500), 0..4);
-    assert_eq!(run_at(&list, 4, 1 << 20, 500), 4..5);
-    assert_eq!(run_at(&list, 5, 1 << 20, 500), 5..6);
+    assert_eq!(run_at(&list, 0, (1 << 20, CONTENT_BYTES_MAX), 500), 0..4);
+    assert_eq!(run_at(&list, 4, (1 << 20, CONTENT_BYTES_MAX), 500), 4..5);
+    assert_eq!(run_at(&list, 5, (1 << 20, CONTENT_BYTES_MAX), 500), 5..6);
     assert_eq!(bytes_of(&list[..4]), 3 * (1000 + header) + 500);
     assert_eq!(distinct(&list[..4]).count(), 3);
-    assert_eq!(run_at(&list, 0, 2 * (1000 + header), 500), 0..3, "no longer than that");
+    assert_eq!(run_at(&list, 0, (2 * (1000 + header), CONTENT_BYTES_MAX), 500), 0..3, "no longer than that");
+    assert_eq!(run_at(&list, 0, (1 << 20, 2500), 500), 0..3, "and no more content");
 }
 
 proptest! {
@@ -42,7 +43,7 @@ proptest! {
         }
         let mut end = 0;
         while end < list.len() {
-            let run = run_at(&list, end, bytes_max, gap_bytes);
+            let run = run_at(&list, end, (bytes_max, CONTENT_BYTES_MAX), gap_bytes);
             prop_assert!(run.start == end && run.end > end);
             let members = &list[run.clone()];
             prop_assert!(members.iter().all(|member| member.place.pack == members[0].place.pack));
