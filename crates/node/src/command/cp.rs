@@ -21,7 +21,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Args;
 use platform::real;
@@ -58,6 +57,7 @@ use crate::mounts;
     Many files go into a mount at a time (batches) where its daemon answers you: that is root, and who runs it. All of it is on the disks\n\
     when the command ends then. Elsewhere the kernel writes it in its own time: see sync(1) and `hydrafs sync`.\n\
     With --atomic each source appears as a whole; of several some may be there after a crash.\n\
+    Ctrl-C ends it so that nothing half written remains; twice, at once.\n\
     Exit code: 0 if all was copied, 1 if something was not; each is named on standard error, and in the JSON.")]
 pub(super) struct Arguments {
     /// What to copy, and last where to: a new name, or a directory to copy into.
@@ -109,8 +109,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     let stage = if arguments.atomic { Some(Stage::divert(&mut plan)?) } else { None };
-    let interrupted = if stage.is_some() { stage::watch()? } else { Arc::default() };
-    let progress = Progress::new(arguments.quiet || arguments.json, interrupted);
+    let progress = Progress::new(arguments.quiet || arguments.json, stage::watch()?);
     refused.into_iter().for_each(|(source, why)| progress.note(source, Err(why)));
     let copied = copy(arguments, plan, &progress);
     let Some(stage) = stage else {

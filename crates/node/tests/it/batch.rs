@@ -280,6 +280,41 @@ fn who_is_interrupted_leaves_all_or_nothing() {
     mounted.umount();
 }
 
+/// Also without --atomic: what is there is whole.
+#[test]
+fn who_is_interrupted_outside_leaves_no_part_of_a_file() {
+    let folder = Folder::new("batch-out-interrupted");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    for number in 0..40 {
+        fs::write(from.join(format!("f{number}")), noise(number, 3 << 20)).expect("room");
+    }
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    copied(&[&"-a", &"--json", &from, &point]);
+    let source = point.join("from");
+    for how in ["--jobs=8", "--no-batch"] {
+        let out = folder.make(&format!("out{how}"));
+        let program = Command::new(env!("CARGO_BIN_EXE_hydrafs"))
+            .args(["cp", "-aq", how])
+            .args([&source, &out])
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut copy = program.expect("it runs");
+        while !out.join("from").exists() && copy.try_wait().expect("our child").is_none() {
+            std::thread::yield_now();
+        }
+        // It may be faster.
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&copy), rustix::process::Signal::INT);
+        let output = copy.wait_with_output().expect("our child");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || said.contains("the copy was interrupted"), "{said}");
+        for entry in fs::read_dir(out.join("from")).expect("copied").flatten() {
+            let source = fs::read(from.join(entry.file_name())).expect("nothing else is there");
+            assert!(fs::read(entry.path()).expect("copied") == source, "{}", entry.path().display());
+        }
+    }
+    mounted.umount();
+}
+
 /// A disk that is full in the middle: each file is there whole or named as failed, or, all or nothing, there is none; and room comes back.
 #[test]
 fn a_full_disk_in_the_middle_leaves_whole_files_or_nothing() {

@@ -38,7 +38,7 @@ struct Copy<'a> {
     to: &'a File,
     /// Whether copy_file_range is worth a try: it shares chunks within a mount.
     can_share: bool,
-    progress: &'a dyn Fn(u64),
+    progress: &'a dyn Fn(u64) -> io::Result<()>,
 }
 
 impl Copier {
@@ -46,8 +46,14 @@ impl Copier {
         Copier { buffer: vec![0; BUFFER_BYTES] }
     }
 
-    /// Copies all of `from` into `to`, which is empty. Gives the length.
-    pub(super) fn copy(&mut self, from: &File, to: &File, can_share: bool, progress: &dyn Fn(u64)) -> io::Result<u64> {
+    /// Copies all of `from` into `to`, which is empty. Gives the length. `progress` hears how much more is there, and may end it.
+    pub(super) fn copy(
+        &mut self,
+        from: &File,
+        to: &File,
+        can_share: bool,
+        progress: &dyn Fn(u64) -> io::Result<()>,
+    ) -> io::Result<u64> {
         let bytes = from.metadata()?.len();
         let mut copy = Copy { from, to, can_share, progress };
         if bytes == 0 {
@@ -84,7 +90,7 @@ impl Copier {
                 break;
             }
             at += count as u64;
-            (copy.progress)(count as u64);
+            (copy.progress)(count as u64)?;
         }
         Ok(at - range.start)
     }
@@ -150,12 +156,12 @@ mod tests {
         for can_share in [false, true] {
             let from = File::open(&source).expect("the file");
             let to = File::create(&target).expect("a file");
-            assert_eq!(Copier::new().copy(&from, &to, can_share, &|_| {}).expect("room"), 5 << 20);
+            assert_eq!(Copier::new().copy(&from, &to, can_share, &|_| Ok(())).expect("room"), 5 << 20);
             assert!(fs::read(&source).expect("readable") == fs::read(&target).expect("readable"));
             assert!(to.metadata().expect("a file").blocks() * 512 < 1 << 20, "holes stay holes");
         }
         let (from, to) = (File::open("/proc/self/status").expect("/proc"), File::create(&target).expect("a file"));
-        assert!(Copier::new().copy(&from, &to, true, &|_| {}).expect("room") > 0);
+        assert!(Copier::new().copy(&from, &to, true, &|_| Ok(())).expect("room") > 0);
         fs::remove_dir_all(&folder).expect("our own folder");
     }
 }

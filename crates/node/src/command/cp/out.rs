@@ -73,7 +73,8 @@ impl<'a> Out<'a> {
             }
             self.read(&mut reader, &threads)
         });
-        for (existing, new) in std::mem::take(&mut self.links) {
+        let links = std::mem::take(&mut self.links).into_iter();
+        for (existing, new) in links.take_while(|_| !progress.is_interrupted()) {
             let made = match lost.lock().contains(&existing) {
                 true => Err(without_first(&existing)),
                 false => remove_other(&new).and_then(|()| match how.archive {

@@ -72,7 +72,7 @@ impl<'a> Plain<'a> {
             }
             drop(send);
         });
-        for (existing, new) in self.links.lock().drain(..) {
+        for (existing, new) in self.links.lock().drain(..).take_while(|_| !self.progress.is_interrupted()) {
             let made = match self.lost.lock().contains(&existing) {
                 true => Err(without_first(&existing)),
                 false => remove_other(&new).and_then(|()| fs::hard_link(&existing, &new)),
@@ -177,7 +177,7 @@ impl<'a> Plain<'a> {
         }
         let target = Target::begin(&job.to, mode)?;
         let can_share = target.file().metadata()?.dev() == job.source.dev();
-        copier.copy(&from, target.file(), can_share, &|bytes| self.progress.copied(bytes))?;
+        copier.copy(&from, target.file(), can_share, &|bytes| self.progress.advance(bytes))?;
         let take_over = |path: &Path| likeness::take_over(&job.from, path, &job.source);
         target.finish(self.how.archive.then_some(&take_over))
     }
@@ -188,7 +188,7 @@ impl<'a> Plain<'a> {
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
         let whole = Whole::begin(top, path, mode)?;
         let can_share = whole.file().metadata()?.dev() == job.source.dev();
-        copier.copy(&from, whole.file(), can_share, &|bytes| self.progress.copied(bytes))?;
+        copier.copy(&from, whole.file(), can_share, &|bytes| self.progress.advance(bytes))?;
         let take_over = |path: &Path| likeness::take_over(&job.from, path, &job.source);
         whole.finish(|path| if self.how.archive { take_over(path) } else { Ok(()) })
     }

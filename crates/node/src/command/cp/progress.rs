@@ -1,5 +1,6 @@
 //! How far a copy is, for a person who waits; and what came of it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -56,6 +57,12 @@ impl Progress {
         self.bar.inc(bytes);
     }
 
+    /// The same, of a file that is not whole as yet: who is interrupted gives it up.
+    pub(super) fn advance(&self, bytes: u64) -> io::Result<()> {
+        self.copied(bytes);
+        if self.is_interrupted() { Err(io::Error::other("the copy was interrupted")) } else { Ok(()) }
+    }
+
     /// So many files were copied at a time.
     pub(super) fn done(&self, files: u64, bytes: u64) {
         self.files.fetch_add(files, Ordering::Relaxed);
@@ -107,7 +114,7 @@ impl Progress {
     pub(super) fn finish(self, is_quiet: bool, is_json: bool) -> Result<ExitCode, Failure> {
         let (files, failures, skipped) =
             (self.files.into_inner(), self.failures.into_inner(), self.skipped.into_inner());
-        let is_undone = self.is_undone.into_inner();
+        let (is_undone, is_interrupted) = (self.is_undone.into_inner(), self.interrupted.load(Ordering::Relaxed));
         let (bytes, elapsed) = (self.bar.position(), self.bar.elapsed().as_secs_f64());
         self.bar.finish_and_clear();
         if is_json {
@@ -126,6 +133,12 @@ impl Progress {
             let rate = (bytes as f64 / elapsed.max(0.001)) as u64;
             let there = if skipped == 0 { String::new() } else { format!("; {skipped} were there already") };
             remark(&format!("copied {files} files, {} in {elapsed:.1} s ({}/s){there}", Bytes(bytes), Bytes(rate)));
+        }
+        if is_interrupted {
+            let why = format!("{files} files were copied by then, and nothing is there that is not whole");
+            return Err(
+                Failure::new("the copy was interrupted", why).mend("copy the rest again; with -a --resume only that")
+            );
         }
         if failures == 0 {
             return Ok(ExitCode::SUCCESS);

@@ -1,7 +1,7 @@
 //! All or nothing: what is copied gets names of its own first, and takes its place when all of it is there.
 //!
 //! Each source takes its place in one step. Between those of several sources a crash may come. Who interrupts the program (Ctrl-C) has what is there
-//! undone; who does so twice ends it at once.
+//! undone, and without `--atomic` what is not whole; who does so twice ends it at once.
 
 use std::fs;
 use std::io;
@@ -65,13 +65,22 @@ impl Stage {
 /// Becomes true when somebody interrupts the program, which goes on then until what it did is undone.
 pub(super) fn watch() -> Result<Arc<AtomicBool>, Failure> {
     let interrupted = Arc::default();
-    let watched = [SIGHUP, SIGINT, SIGTERM].into_iter().try_for_each(|signal| {
+    let ignored = ignored();
+    let mut signals = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let watched = signals.try_for_each(|signal| {
         // In this order: the second signal finds it true, and does what it does to any program.
         flag::register_conditional_default(signal, Arc::clone(&interrupted))?;
         flag::register(signal, Arc::clone(&interrupted)).map(drop)
     });
     watched.map_err(|error| Failure::new("cannot watch for signals", error))?;
     Ok(interrupted)
+}
+
+/// The signals that this program was begun to ignore, as by nohup(1), a bit each.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
