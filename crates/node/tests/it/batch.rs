@@ -364,6 +364,72 @@ fn a_full_disk_in_the_middle_leaves_whole_files_or_nothing() {
     mounted.umount();
 }
 
+/// What is copied out is there whole, or as it was before, or not at all and named: a target that is full in the middle.
+#[test]
+fn no_part_of_a_file_has_its_name_outside() {
+    let folder = Folder::new("batch-out-full");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    for number in 0..60 {
+        fs::write(from.join(format!("f{number}")), noise(number, 200 << 10)).expect("room");
+    }
+    for number in 60..68 {
+        fs::write(from.join(format!("f{number}")), noise(number, 3 << 20)).expect("room");
+    }
+    for number in 0..68 {
+        fs::hard_link(from.join(format!("f{number}")), from.join(format!("l{number}"))).expect("one file system");
+    }
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    copied(&[&"-a", &"--json", &from, &point]);
+    let source = point.join("from");
+    let is_of_before = |number: u32| number.is_multiple_of(3);
+    let names = || (0..68).flat_map(|number| ["f", "l"].map(|kind| (number, format!("{kind}{number}"))));
+    for how in [["-a", "--jobs=8"], ["-r", "--jobs=8"], ["-a", "--no-batch"]] {
+        let Some(small) = Tmpfs::mount(&folder.make("small"), 20 << 20) else {
+            return eprintln!("skipped: a tmpfs cannot be mounted here");
+        };
+        let to = small.0.join("from");
+        fs::create_dir(&to).expect("room");
+        for (number, name) in names().filter(|(number, _)| is_of_before(*number)) {
+            fs::write(to.join(&name), "of before").expect("room");
+            if number.is_multiple_of(2) {
+                // One that has another name elsewhere.
+                fs::hard_link(to.join(&name), small.0.join(&name)).expect("one file system");
+            }
+        }
+        // Over what is there as well as beside it.
+        let output = cp(&[&how[0], &how[1], &"--json", &source, &small.0]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(output.status.code() == Some(1) && said.contains("o space"), "{said}");
+        let failed = answer["failed"].as_array().expect("a list").iter().filter_map(|one| one["path"].as_str());
+        let failed: BTreeSet<&str> = failed.filter_map(|path| path.rsplit('/').next()).collect();
+        let mut whole = 0;
+        for (number, name) in names() {
+            match fs::read(to.join(&name)) {
+                Ok(found) if found == fs::read(from.join(&name)).expect("ours") => whole += 1,
+                Ok(found) => {
+                    assert!(is_of_before(number) && found == b"of before", "{how:?}: {name} has {} bytes", found.len());
+                    assert!(failed.contains(&name[..]), "{name} is not named");
+                }
+                Err(error) => {
+                    assert!(error.kind() == ErrorKind::NotFound && !is_of_before(number), "{name}: {error}");
+                    assert!(failed.contains(&name[..]), "{name} is not named");
+                }
+            }
+        }
+        assert!((20..130).contains(&whole), "{whole} of 136");
+        let count = fs::read_dir(&to).expect("ours").count();
+        let expected = names().filter(|(_, name)| to.join(name).exists()).count();
+        assert_eq!(count, expected, "nothing else is there");
+        // What was emptied and not filled would be seen at the other name.
+        for (number, name) in names().filter(|(number, _)| number.is_multiple_of(6)) {
+            let found = fs::read(small.0.join(&name)).expect("ours");
+            assert!(found == b"of before" || found == fs::read(from.join(&name)).expect("ours"), "{how:?}: {number}");
+        }
+    }
+    mounted.umount();
+}
+
 /// Sources that are replaced or go while others are copied: each is copied whole, as it was or as it is, or named, and the rest goes on.
 #[test]
 fn sources_that_change_or_vanish_are_whole_or_named() {

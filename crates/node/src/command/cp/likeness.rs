@@ -77,6 +77,26 @@ impl Likeness {
     }
 }
 
+/// Gives a file what the one that it is to replace has, as if that had been written into. Who may not give it away keeps it, without bits that would
+/// give away his own rights.
+pub(super) fn hand_on(former: &Path, to: &Path) -> io::Result<()> {
+    let found = std::fs::symlink_metadata(former)?;
+    if !found.is_file() {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(found.uid()), Gid::from_raw(found.gid()));
+    let mode = match rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(()) => found.mode() & 0o7777,
+        Err(Errno::PERM) => found.mode() & 0o1777,
+        Err(error) => return Err(error.into()),
+    };
+    std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode))?;
+    let mut xattrs = xattrs(former, None)?;
+    // Capabilities and the like were of the former content.
+    xattrs.retain(|(name, _)| !name.starts_with(b"security."));
+    put_xattrs(&xattrs, to, rustix::process::geteuid().is_root())
+}
+
 /// Makes a FIFO, socket or device.
 pub(in crate::command) fn make_special(to: &Path, kind: Kind, mode: u32, device: u64) -> io::Result<()> {
     use rustix::fs::{FileType, Mode};
@@ -142,7 +162,7 @@ pub(super) fn xattrs(from: &Path, open: Option<&File>) -> io::Result<Vec<(Vec<u8
 }
 
 /// What only root may set others leave out.
-pub(super) fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], to: &Path, is_root: bool) -> io::Result<()> {
+fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], to: &Path, is_root: bool) -> io::Result<()> {
     for (name, value) in xattrs {
         match rustix::fs::lsetxattr(to, name.as_slice(), value, XattrFlags::empty()) {
             Ok(()) => {}

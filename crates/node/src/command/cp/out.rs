@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use super::likeness::{Likeness, make_special};
 use super::plain::{How, make_directory, remove_other, without_first};
 use super::progress::Progress;
-use super::target::Target;
+use super::target::{self, Target};
 use crate::command::tree::below;
 use crate::control::batch::client::BatchReader;
 use crate::control::batch::wire::{Entry, Leads, Record};
@@ -28,6 +28,9 @@ use crate::failure::Failure;
 
 /// Windows whose files wait for a thread that makes files, beside that which it is at.
 const QUEUE_COUNT_MAX: usize = 1;
+
+/// Places of files that could not be copied.
+type Lost = Mutex<HashSet<PathBuf>>;
 
 /// A copy under way.
 pub(super) struct Out<'a> {
@@ -71,16 +74,15 @@ impl<'a> Out<'a> {
                 scope.spawn(move || Files { how, progress, from, to, lost, files: BTreeMap::new() }.work(&receive));
                 threads.push(send);
             }
-            self.read(&mut reader, &threads)
+            self.read(&mut reader, &threads, &lost)
         });
         let links = std::mem::take(&mut self.links).into_iter();
         for (existing, new) in links.take_while(|_| !progress.is_interrupted()) {
-            let made = match lost.lock().contains(&existing) {
-                true => Err(without_first(&existing)),
-                false => remove_other(&new).and_then(|()| match how.archive {
-                    true => fs::hard_link(&existing, &new),
-                    false => again(&existing, &new),
-                }),
+            let made = match how.archive {
+                // What did not come was not told one by one.
+                _ if read.is_err() || lost.lock().contains(&existing) => Err(without_first(&existing)),
+                true => target::link(&existing, &new),
+                false => again(&existing, &new),
             };
             progress.note(&new, made);
         }
@@ -92,7 +94,12 @@ impl<'a> Out<'a> {
         read
     }
 
-    fn read(&mut self, reader: &mut BatchReader, threads: &[SyncSender<Vec<Step>>]) -> Result<(), Failure> {
+    fn read(
+        &mut self,
+        reader: &mut BatchReader,
+        threads: &[SyncSender<Vec<Step>>],
+        lost: &Lost,
+    ) -> Result<(), Failure> {
         let thread = |number: u64| (number % threads.len() as u64) as usize;
         let mut steps: Vec<Vec<Step>> = threads.iter().map(|_| Vec::new()).collect();
         while let Some(records) = reader.next_window()?.filter(|_| !self.progress.is_interrupted()) {
@@ -102,13 +109,14 @@ impl<'a> Out<'a> {
                     Record::Entry(entry) => {
                         let number = self.next;
                         self.next += 1;
-                        let Some(entry) = self.meet(*entry) else { continue };
+                        let Some(entry) = self.meet(*entry, lost) else { continue };
                         (number, Step::File(number, Box::new(entry)))
                     }
                     Record::Begin { number, .. } => (number, Step::Begin(number)),
                     Record::Piece { number, offset, content } => (number, Step::Piece(number, offset, content)),
                     Record::End { number, size, why } => (number, Step::End(number, size, why)),
                     Record::Lost { path, why } => {
+                        lost.lock().insert(below(&self.to, &path));
                         self.progress.note(&below(&self.from, &path), Err(why));
                         continue;
                     }
@@ -125,7 +133,7 @@ impl<'a> Out<'a> {
     }
 
     /// Makes what is no regular file; gives what is one.
-    fn meet(&mut self, entry: Entry) -> Option<Entry> {
+    fn meet(&mut self, entry: Entry, lost: &Lost) -> Option<Entry> {
         let to = below(&self.to, &entry.path);
         match &entry.leads {
             Leads::Link(first) => {
@@ -145,6 +153,9 @@ impl<'a> Out<'a> {
                 Err(error) => self.progress.note(&to, Err(error)),
             }
         } else {
+            if made.is_err() {
+                lost.lock().insert(to);
+            }
             self.progress.note(&below(&self.from, &entry.path), made);
         }
         None
@@ -181,8 +192,7 @@ struct Files<'a> {
     progress: &'a Progress,
     from: &'a Path,
     to: &'a Path,
-    /// Places of files that could not be copied.
-    lost: &'a Mutex<HashSet<PathBuf>>,
+    lost: &'a Lost,
     /// Those that are not whole, by number.
     files: BTreeMap<u64, Making>,
 }
@@ -247,9 +257,11 @@ impl Files<'_> {
             None => making.finish(&to, size, self.how),
         };
         if ended.is_err() {
-            self.lost.lock().insert(to);
+            self.lost.lock().insert(to.clone());
         }
-        self.progress.note(&from, ended);
+        // What is whole stays, also where it cannot be made like its source.
+        let put_on = || if self.how.archive { Likeness::of(&making.entry).put_on(&to) } else { Ok(()) };
+        self.progress.note(&from, ended.and_then(|()| put_on()));
     }
 }
 
@@ -262,26 +274,27 @@ impl Making {
         let target = match self.target.take() {
             Some(target) => target,
             // With --archive nobody reads it before its mode is known to be right.
-            None => Target::begin(to, if how.archive { 0o600 } else { self.entry.mode & 0o777 })?,
+            None => Target::begin(to, if how.archive { 0o600 } else { self.entry.mode & 0o777 }, self.entry.size)?,
         };
         Ok(self.target.insert(target).file())
     }
 
-    fn finish(mut self, to: &Path, size: u64, how: How) -> io::Result<()> {
+    fn finish(&mut self, to: &Path, size: u64, how: How) -> io::Result<()> {
         let written = self.written;
         let file = self.open(to, how)?;
         // A hole at the end has no piece that would set the length.
         if written < size {
             file.set_len(size)?;
         }
-        let put_on = |path: &Path| Likeness::of(&self.entry).put_on(path);
-        let target = self.target.take().expect("it is open");
-        target.finish(how.archive.then_some(&put_on))
+        self.target.take().expect("it is open").take_place(how.archive)
     }
 }
 
 /// Copies a file of several names once more, or nothing of it.
 fn again(existing: &Path, new: &Path) -> io::Result<()> {
-    let copied = fs::copy(existing, new).map(drop);
-    copied.inspect_err(|_| drop(fs::remove_file(new)))
+    let mut from = File::options().read(true).open(existing)?;
+    let found = from.metadata()?;
+    let target = Target::begin(new, found.mode() & 0o777, found.len())?;
+    io::copy(&mut from, &mut target.file())?;
+    target.take_place(false)
 }

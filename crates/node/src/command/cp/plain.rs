@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::content::Copier;
 use super::likeness;
 use super::progress::Progress;
-use super::target::Target;
+use super::target::{self, Target};
 use crate::command::whole::Whole;
 
 /// Files that wait for a worker.
@@ -75,7 +75,7 @@ impl<'a> Plain<'a> {
         for (existing, new) in self.links.lock().drain(..).take_while(|_| !self.progress.is_interrupted()) {
             let made = match self.lost.lock().contains(&existing) {
                 true => Err(without_first(&existing)),
-                false => remove_other(&new).and_then(|()| fs::hard_link(&existing, &new)),
+                false => target::link(&existing, &new),
             };
             self.progress.note(&new, made);
         }
@@ -118,9 +118,6 @@ impl<'a> Plain<'a> {
                 continue;
             }
             let copied = self.copy_file(&mut copier, &job);
-            if copied.is_err() {
-                self.lost.lock().insert(job.to);
-            }
             self.progress.note(&job.from, copied);
         }
     }
@@ -144,6 +141,9 @@ impl<'a> Plain<'a> {
             workers.send(job).expect("workers live until the sender is dropped");
         } else {
             let made = self.make_other(&job);
+            if made.is_err() {
+                self.lost.lock().insert(job.to);
+            }
             self.progress.note(&job.from, made);
         }
     }
@@ -167,7 +167,16 @@ impl<'a> Plain<'a> {
         }
     }
 
+    /// What is whole stays, also where it cannot be made like its source: no owners are on a FAT.
     fn copy_file(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
+        if let Err(error) = self.copy_content(copier, job) {
+            self.lost.lock().insert(job.to.clone());
+            return Err(error);
+        }
+        if self.how.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) }
+    }
+
+    fn copy_content(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
         let from = File::options().read(true).open(&job.from)?;
         // With --archive nobody reads it before its mode is known to be right.
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
@@ -175,11 +184,10 @@ impl<'a> Plain<'a> {
         if fs::symlink_metadata(&job.to).is_ok_and(is_source) {
             return Err(io::Error::other("source and target are the same file"));
         }
-        let target = Target::begin(&job.to, mode)?;
+        let target = Target::begin(&job.to, mode, job.source.len())?;
         let can_share = target.file().metadata()?.dev() == job.source.dev();
         copier.copy(&from, target.file(), can_share, &|bytes| self.progress.advance(bytes))?;
-        let take_over = |path: &Path| likeness::take_over(&job.from, path, &job.source);
-        target.finish(self.how.archive.then_some(&take_over))
+        target.take_place(self.how.archive)
     }
 
     /// The same, to a path below a directory of a mount.
