@@ -3,7 +3,7 @@
 //!
 //! Not so where O_TMPFILE is missing (before Linux 6.6): there it has its name from the beginning.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -23,7 +23,17 @@ const AROUND_PAGES: i32 = libc::O_DIRECT;
 pub(super) struct Whole {
     place: Beneath,
     file: File,
+    /// Before all of it is there.
     has_name: bool,
+}
+
+impl Drop for Whole {
+    /// Who gives up leaves no half of it.
+    fn drop(&mut self) {
+        if self.has_name {
+            let _ = fs::remove_file(self.place.path());
+        }
+    }
 }
 
 impl Whole {
@@ -54,11 +64,10 @@ impl Whole {
 
     /// All of it is there: it takes its name, and `describe` gets a path to it, for its attributes. What had the name goes, as if it had been removed:
     /// a rename over it would have the content on the disks first, file by file.
-    pub(super) fn finish(self, describe: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        let Whole { place, file, has_name } = self;
-        let to = place.path();
-        if !has_name {
-            name(&file, &to)?;
+    pub(super) fn finish(mut self, describe: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+        let (to, file) = (self.place.path(), &self.file);
+        if !std::mem::take(&mut self.has_name) {
+            name(file, &to)?;
         }
         match describe(&to) {
             // A list names it twice, and the thread that copies it once more has taken the name from ours: its file has it, or will.
