@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -268,6 +268,108 @@ fn archives_are_those_of_tar() {
     }
     let said = refusal(&[os("tar"), os("-c"), os("-C"), point.as_os_str(), os("../m/from")]);
     assert!(said.contains("does not leave it"), "{said}");
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// Of an archive that is cut all is there that is whole in it, and nothing else: in a small file, in a large one, in the holes of a sparse one.
+#[test]
+fn of_a_cut_archive_what_came_before_is_there() {
+    let folder = Folder::new("tar-cut");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+    fs::create_dir(from.join("d")).expect("room");
+    for number in 0..20 {
+        fs::write(from.join(format!("d/f{number}")), noise(number, 3000)).expect("room");
+    }
+    File::open(from.join("d")).and_then(|made| made.set_modified(time)).expect("ours");
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    for (last, bytes, is_sparse) in [("small", 300_000, false), ("large", 5 << 20, false), ("sparse", 4 << 20, true)] {
+        let file = File::create(from.join(last)).expect("room");
+        file.write_all_at(&noise(99, bytes), 0).expect("room");
+        if is_sparse {
+            file.write_all_at(b"behind the hole", 20 << 20).expect("room");
+        }
+        let archive = folder.join(format!("{last}.tar"));
+        let made =
+            run(Command::new("tar").arg("--sparse").arg("-cf").arg(&archive).arg("-C").arg(&from).args(["d", last]));
+        assert!(made.status.success());
+        let into = point.join(last);
+        fs::create_dir(&into).expect("mounted");
+        fs::write(into.join(last), "of before").expect("room");
+        let cut = File::options().write(true).open(&archive).expect("there");
+        cut.set_len(cut.metadata().expect("a file").len() - 200_000).expect("ours");
+        let output =
+            hydrafs(&[os("tar"), os("-x"), os("--json"), os("-f"), archive.as_os_str(), os("-C"), into.as_os_str()]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("cannot read the archive") && said.contains("what came before is there"), "{said}");
+        assert_eq!((&answer["is_cut"], &answer["entries"], &answer["failures"]), (&true.into(), &21.into(), &1.into()));
+        assert!(answer["failed"][0]["path"].as_str().expect("a path").ends_with(last), "{answer}");
+        assert_eq!(fs::read(into.join(last)).expect("of before"), b"of before");
+        for number in 0..20 {
+            assert!(fs::read(into.join(format!("d/f{number}"))).expect("there") == noise(number, 3000), "{number}");
+        }
+        assert_eq!(fs::metadata(into.join("d")).and_then(|made| made.modified()).expect("there"), time);
+    }
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// An entry that no batch takes fails by itself.
+#[test]
+fn what_is_beyond_a_limit_keeps_no_other_from_being_extracted() {
+    let folder = Folder::new("tar-limits");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let mut builder = tar::Builder::new(Vec::new());
+    let long = "n/".repeat(10_000);
+    let mut put = |path: &str, leads: Option<(tar::EntryType, &str)>| {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(0);
+        let appended = match leads {
+            Some((kind, target)) => {
+                header.set_entry_type(kind);
+                builder.append_link(&mut header, path, target)
+            }
+            None if path == "xattr" => {
+                let value = [b'v'; 70_000];
+                builder.append_pax_extensions([("SCHILY.xattr.user.long", &value[..])]).expect("memory");
+                builder.append_data(&mut header, path, std::io::empty())
+            }
+            None => builder.append_data(&mut header, path, std::io::empty()),
+        };
+        appended.expect("memory");
+    };
+    put("before", None);
+    put(&(long.clone() + "deep"), None);
+    put(&"n".repeat(256), None);
+    put("symlink", Some((tar::EntryType::Symlink, &"t".repeat(4096))));
+    put("link", Some((tar::EntryType::Link, &long)));
+    put("xattr", None);
+    put("behind", None);
+    let archive = folder.join("limits.tar");
+    fs::write(&archive, builder.into_inner().expect("memory")).expect("room");
+    let output = hydrafs(&[
+        os("tar"),
+        os("-x"),
+        os("--xattrs"),
+        os("--json"),
+        os("-f"),
+        archive.as_os_str(),
+        os("-C"),
+        point.as_os_str(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), answer["failures"].as_u64()), (Some(1), Some(5)), "{said}");
+    let names: BTreeSet<_> = fs::read_dir(&point).expect("mounted").flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(names, ["before", "behind"].map(Into::into).into());
     expect_whole(&mounted);
     mounted.umount();
 }

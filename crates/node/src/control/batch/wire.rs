@@ -11,7 +11,7 @@
 //! Little endian, no padding beyond the heads, one form for each value.
 
 use base::codec::{DecodeError, Reader, Writer};
-use base::limits::{LINK_TARGET_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use base::limits::{LINK_TARGET_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use base::time::Timestamp;
 use bytes::Bytes;
 use file::{Aspect, Kind};
@@ -248,12 +248,15 @@ impl Entry {
         let is_long = |(name, value): &(Vec<u8>, Vec<u8>)| {
             name.len() > XATTR_NAME_BYTES_MAX || value.len() > XATTR_VALUE_BYTES_MAX
         };
+        let xattr_bytes: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
         match &self.leads {
             _ if self.path.len() > PATH_BYTES_MAX => Some("its path is too long"),
             Leads::Target(target) if target.len() > LINK_TARGET_BYTES_MAX => Some("what it leads to is too long"),
             Leads::Link(first) if first.len() > PATH_BYTES_MAX => Some("the path of its first name is too long"),
             _ if self.xattrs.len() > XATTRS_MAX => Some("it has too many extended attributes"),
             _ if self.xattrs.iter().any(is_long) => Some("an extended attribute of it is too long"),
+            // All of them together might not fit a window.
+            _ if xattr_bytes > XATTR_TOTAL_BYTES_MAX => Some("its extended attributes are too long"),
             _ => None,
         }
     }
@@ -482,6 +485,30 @@ pub(crate) mod tests {
         let bytes: Vec<u8> = samples().iter().flat_map(Record::encode).collect();
         let found: Result<Vec<Record>, _> = Records::new(Bytes::from(bytes)).collect();
         assert_eq!(found.expect("what was written"), samples());
+    }
+
+    #[test]
+    fn what_no_record_takes_is_known_before() {
+        let new = || Entry::new(b"e".to_vec(), Kind::Symlink);
+        let (path_bytes, target_bytes) = (super::PATH_BYTES_MAX, base::limits::LINK_TARGET_BYTES_MAX);
+        let xattr = |name: usize, value: usize| vec![(vec![b'n'; name], vec![0; value])];
+        for over in [0, 1] {
+            let entries = [
+                Entry { path: vec![b'p'; path_bytes + over], ..new() },
+                Entry { leads: Leads::Target(vec![b't'; target_bytes + over]), ..new() },
+                Entry { leads: Leads::Link(vec![b'l'; path_bytes + over]), ..new() },
+                Entry { xattrs: xattr(255 + over, 0), ..new() },
+                Entry { xattrs: xattr(1, (64 << 10) + over), ..new() },
+                Entry { xattrs: vec![(Vec::new(), Vec::new()); super::XATTRS_MAX + over], ..new() },
+            ];
+            for entry in entries {
+                let is_taken =
+                    Records::new(Bytes::from(Record::Entry(Box::new(entry.clone())).encode())).all(|r| r.is_ok());
+                assert_eq!((entry.refusal().is_none(), is_taken), (over == 0, over == 0), "{:?}", entry.refusal());
+            }
+        }
+        let many = Entry { xattrs: vec![xattr(1, 64 << 10).remove(0); 9], ..new() };
+        assert!(many.refusal().is_some(), "more than a file has");
     }
 
     #[test]
