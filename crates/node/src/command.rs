@@ -217,7 +217,6 @@ fn rate(bytes: u64, answer: &serde_json::Value) -> String {
     format!("{} in {seconds:.1} s ({}/s)", Bytes(bytes), Bytes((bytes as f64 / seconds.max(1e-3)) as u64))
 }
 
-/// A number in an answer of the daemon; 0 where there is none.
 /// Whether a path ends in `.` or `..`, which [`Path`] does not tell: what has no name of its own there.
 fn is_dot(path: &Path) -> bool {
     let bytes = path.as_os_str().as_encoded_bytes();
@@ -225,6 +224,7 @@ fn is_dot(path: &Path) -> bool {
     matches!(bytes[..end].rsplit(|byte| *byte == b'/').next(), Some(b"." | b".."))
 }
 
+/// A number in an answer of the daemon; 0 where there is none.
 fn number(value: &serde_json::Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(serde_json::Value::as_u64).unwrap_or_default()
 }
