@@ -51,7 +51,7 @@ impl FileSystem {
                 let progress = |done, total| *self.mending.lock() = Some((done, total));
                 let report = self.restore_copies(self.options.repair_share, &progress).await;
                 *self.mending.lock() = None;
-                let is_vain = report.lacking > 0 && report.written == 0;
+                let is_vain = !report.problems.is_empty() && report.written == 0;
                 pause = if is_vain { PAUSE_MAX.min(2 * pause) } else { PAUSE };
                 *self.mended.lock() = report;
             }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::id::FileId;
-use file::{Erasure, FileError, FileSystem, Node, Reclaim, Resilience, Share, StoreError};
+use file::{FileError, FileSystem, Node, Reclaim, Resilience, Share, StoreError};
 use platform::sim::{SimDisk, World};
 
 use crate::client::Client;
@@ -59,8 +59,8 @@ impl Keeper {
             6 => self.commit().await,
             7 => self.sync().await,
             8 => self.check().await,
-            9..=12 if self.shared.plan.cuts_packs && self.random.one_in(2) => self.mend().await,
-            9..=12 if self.shared.plan.loses_disks && self.random.one_in(4) => self.set_policy().await,
+            9..=12 if self.shared.plan.fragments.is_some() && self.random.one_in(2) => self.mend().await,
+            9..=12 if self.shared.plan.bad_disks > 0 && self.random.one_in(4) => self.set_policy().await,
             9..=12 => self.reclaim().await,
             _ => Ok(()),
         }
@@ -68,6 +68,8 @@ impl Keeper {
 
     fn judge<T>(&self, what: &str, result: Result<T, file::FileError>) -> Result<Option<T>, Stop> {
         let error = match result {
+            // What is done on some disks when the power goes nobody hears of, and others have the rest.
+            Ok(_) if !self.shared.is_powered() => return Err(Stop::Over),
             Ok(value) => return Ok(Some(value)),
             Err(error) => error,
         };
@@ -185,7 +187,7 @@ impl Keeper {
     async fn set_policy(&mut self) -> Result<(), Stop> {
         let clients = self.shared.state().histories.len();
         let directory = Client::directory(self.random.index(clients));
-        let in_fragments = Erasure::new(2, 1).filter(|_| self.shared.plan.cuts_packs).map(Resilience::Fragments);
+        let in_fragments = self.shared.plan.erasure().map(Resilience::Fragments);
         let second = in_fragments.unwrap_or(Resilience::Copies(2));
         let resilience = self.random.pick(&[Resilience::OfNode, second, Resilience::Copies(3)]);
         self.shared.log("keeper", &format!("policy of {}: {resilience:?}", directory.escape_ascii()));

@@ -18,6 +18,8 @@
 //! Q-7   *Snapshots.* One that was acknowledged is there and is the same for ever; what is in it follows
 //!       with the steps that were acknowledged when it was asked for.
 //! Q-8   *Damage.* On disks that lie, whatever can be read follows with no floor: an error, never something else.
+//! Q-11  *Nothing dead is left.* Without snapshots, and with all files removed, two passes of reclaim leave no chunk but what the root directory
+//!       needs, whatever happened before (`run/between`).
 //!
 //! Not here: reading (`tree`), which floors there are (`history`).
 

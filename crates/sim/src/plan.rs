@@ -31,6 +31,8 @@ pub enum Sabotage {
     ForgetRemovals,
     /// A disk loses writes, and the oracle is told that it is a good one.
     LoseWrites,
+    /// The last passes of reclaim are left out.
+    KeepDead,
 }
 
 /// See the module's head.
@@ -52,14 +54,16 @@ pub struct Plan {
     pub reclaims_often: bool,
     /// Whether flushes go in many small steps.
     pub flushes_in_steps: bool,
-    /// Whether everything lies on two disks, of which one at a time fails, is gone, or rots.
-    pub loses_disks: bool,
+    /// Disks that are bad at a time, and others have what lies on them: each fails, is gone, or rots.
+    pub bad_disks: usize,
+    /// Whether a bad disk may also lie, while it works, and rots everywhere, not in its packs alone.
+    pub disks_lie: bool,
     /// Whether clients clone directories.
     pub clones: bool,
     /// Whether clients write, copy and remove many files in one go.
     pub batches: bool,
-    /// Whether content is cut into fragments, 2+1.
-    pub cuts_packs: bool,
+    /// What content is cut into, as fragments of data and of parity, if it is.
+    pub fragments: Option<(u8, u8)>,
     /// Whether small files are brought together nearly all the time.
     pub keeps_layout: bool,
     /// Most operations of a client in one life.
@@ -79,10 +83,11 @@ const BASE: Plan = Plan {
     is_slow: false,
     reclaims_often: false,
     flushes_in_steps: false,
-    loses_disks: false,
+    bad_disks: 0,
+    disks_lie: false,
     clones: false,
     batches: false,
-    cuts_packs: false,
+    fragments: None,
     keeps_layout: false,
     operations: 160,
     lives: 3,
@@ -148,7 +153,7 @@ const PLANS: &[Plan] = &[
     Plan {
         name: "copies",
         about: "everything is on two disks; one at a time fails, is gone for a life, or rots at rest, and the power goes",
-        loses_disks: true,
+        bad_disks: 1,
         cuts_power: true,
         lives: 6,
         ..BASE
@@ -167,8 +172,8 @@ const PLANS: &[Plan] = &[
     Plan {
         name: "fragments",
         about: "as copies, with content in 2+1 fragments on three disks or more",
-        loses_disks: true,
-        cuts_packs: true,
+        bad_disks: 1,
+        fragments: Some((2, 1)),
         cuts_power: true,
         lives: 6,
         ..BASE
@@ -195,6 +200,16 @@ const PLANS: &[Plan] = &[
         lives: 4,
         ..BASE
     },
+    Plan {
+        name: "liars",
+        about: "content in 4+2 fragments on six disks or more; two at a time fail, lie, are gone or rot, and the power goes",
+        bad_disks: 2,
+        disks_lie: true,
+        fragments: Some((4, 2)),
+        cuts_power: true,
+        lives: 6,
+        ..BASE
+    },
 ];
 
 impl Plan {
@@ -216,6 +231,16 @@ impl Plan {
         let count = PLANS.len() as u64;
         let number = if seed.is_multiple_of(2) { 1 } else { (seed / 2) % count };
         PLANS[usize::try_from(number).expect("few plans")]
+    }
+
+    /// What content is cut into.
+    pub(crate) fn erasure(&self) -> Option<Erasure> {
+        self.fragments.and_then(|(data, parity)| Erasure::new(data, parity))
+    }
+
+    /// Disks that everything can lie on as it should, all of them good.
+    pub(crate) fn disks_min(&self) -> u64 {
+        self.fragments.map_or(1 + self.bad_disks as u64, |(data, parity)| u64::from(data + parity))
     }
 
     /// Whether a disk may err on its own, so that any operation may fail.
@@ -271,13 +296,11 @@ impl Plan {
                 ..StoreOptions::default()
             },
         };
-        if self.loses_disks {
+        if self.bad_disks > 0 {
             options.store.copies = 2;
             options.store.goes_without_disks = true;
         }
-        if self.cuts_packs {
-            options.store.fragments = Erasure::new(2, 1);
-        }
+        options.store.fragments = self.erasure();
         if self.keeps_layout {
             options.layout_interval = Duration::from_millis(random.pick(&[100, 1000]));
             options.background_share = Share::FULL;
@@ -300,6 +323,25 @@ impl Plan {
             options.store.pack_chunks_max = 20;
         }
         options
+    }
+
+    /// What is wrong with a bad disk while it is worked with, where others have the same.
+    pub(crate) fn faults_of_bad(&self, random: &mut Random) -> Faults {
+        let rates = [0.0, 0.02, 0.5];
+        let mut rate = || random.pick(&rates);
+        let faults = Faults { read_error: rate(), write_error: rate(), sync_error: rate(), ..Faults::default() };
+        if !self.disks_lie || random.one_in(2) {
+            return faults;
+        }
+        let mut rate = || random.pick(&rates);
+        Faults {
+            flip_read: rate(),
+            stale_read: rate(),
+            flip_write: rate(),
+            lost_write: rate(),
+            misdirected_write: rate(),
+            ..Faults::default()
+        }
     }
 
     /// What is wrong with one disk while it is worked with.

@@ -8,7 +8,7 @@ mod between;
 #[cfg(test)]
 mod lists;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,10 +52,12 @@ pub(crate) struct Run {
     plan: Plan,
     pub(crate) world: Arc<World>,
     disks: Vec<SimDisk>,
-    /// The disk that is not there in this life.
-    gone: Option<usize>,
-    /// Whether everything lies on two disks, as far as it should: another may go.
-    is_mended: bool,
+    /// What each disk says that it is.
+    identities: Vec<Vec<u8>>,
+    /// The disks that are not there in this life.
+    gone: BTreeSet<usize>,
+    /// The disks of which others may have to make good what they lack, until everything lies where it should again.
+    bad: BTreeSet<usize>,
     pub(crate) shared: Arc<Shared>,
     random: Random,
     clients: usize,
@@ -86,20 +88,20 @@ impl Run {
         let world = Arc::new(World::new(seed));
         world.set_step_limit(STEPS_MAX);
         let mut random = Random::stream(seed, "run");
-        let count = 1 + u64::from(plan.loses_disks) + u64::from(plan.cuts_packs) + random.below(3);
+        let count = plan.disks_min() + random.below(3);
         let capacity = |random: &mut Random| plan.capacity(random);
         let disks: Vec<SimDisk> =
             (0..count).map(|number| world.disk(&format!("/d{number}"), capacity(&mut random))).collect();
         let shared = Shared::new(plan, world.platform(), disks[0].disk(), is_verbose);
         let clients = 1 + random.index(4);
-        let (gone, is_mended) = (None, true);
         Run {
             seed,
             plan,
             world,
             disks,
-            gone,
-            is_mended,
+            identities: Vec::new(),
+            gone: BTreeSet::new(),
+            bad: BTreeSet::new(),
             shared,
             random,
             clients,
@@ -113,11 +115,11 @@ impl Run {
         self.format()?;
         let lives = 1 + self.random.below(self.plan.lives);
         for _ in 0..lives {
-            self.lose_a_disk();
+            self.lose_disks();
             let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
             self.live(system)?;
         }
-        self.gone = None;
+        self.bring_disks_back();
         let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
         if !self.plan.may_lose() {
             self.close(&system)?;
@@ -126,6 +128,7 @@ impl Run {
             if let Some(system) = self.open_and_verify()? {
                 self.check(&system)?;
                 self.finish_removals(&system)?;
+                self.leave_nothing(&system)?;
             }
         }
         Ok(self.summary())
@@ -139,7 +142,7 @@ impl Run {
     }
 
     fn handles(&self) -> Vec<Disk> {
-        let there = self.disks.iter().enumerate().filter(|(number, _)| Some(*number) != self.gone);
+        let there = self.disks.iter().enumerate().filter(|(number, _)| !self.gone.contains(number));
         there.map(|(_, disk)| disk.disk()).collect()
     }
 
@@ -163,6 +166,8 @@ impl Run {
         let platform = self.world.platform();
         self.wait(format_node(&platform, &self.handles(), NodeNumber(3), 0, 0))?
             .map_err(|error| format!("format: {error}"))?;
+        let identity = |disk: &SimDisk| disk.durable_files().remove(between::IDENTITY[0]).unwrap_or_default();
+        self.identities = self.disks.iter().map(identity).collect();
         let (system, _) = self.try_open()?.map_err(|error| format!("first opening: {error}"))?;
         let clients = self.clients;
         let made = self.wait(async {
@@ -212,14 +217,14 @@ impl Run {
             return Ok(None);
         }
         let problems = &report.store.problems;
-        if !problems.is_empty() && self.gone.is_none() {
+        if !problems.is_empty() && self.gone.is_empty() && !self.may_lie() {
             return Err(format!("opening found problems: {problems:?}"));
         }
         self.verify_closed(&system)?;
         self.verify_snapshots(&system)?;
         self.verify_live(&system)?;
         self.mend(&system)?;
-        if self.is_mended && self.random.one_in(2) {
+        if self.bad.is_empty() && self.random.one_in(2) {
             self.check(&system)?;
         }
         Ok(Some(system))
@@ -295,7 +300,7 @@ impl Run {
         for disk in &self.disks {
             disk.set_faults(self.plan.faults(&mut self.random));
         }
-        self.have_a_disk_fail();
+        self.have_disks_fail();
         if end == End::Cut {
             let after = self.random.pick(&[30, 300, 1500]);
             self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));

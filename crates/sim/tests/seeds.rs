@@ -4,7 +4,7 @@
 //! - every plan runs on seeds of its own
 //! - the same seed makes the same steps
 //! - reclaim beside others on the same files: `reclaim.rs`
-//! - lies are found out: a write, a sync, a removal that did not happen, and a disk that loses writes
+//! - lies are found out: a write, a sync, a removal, a reclaim that did not happen, and a disk that loses writes
 
 use std::sync::Arc;
 
@@ -66,6 +66,13 @@ const FOUND: &[(&str, u64)] = &[
     ("calm", 1009),
     // `check_files` took a chunk for absent that was bad in a pack's whole file, and good in its fragments (T-3).
     ("fragments", 834_431_310_985),
+    // `needless_fragments`: a fragment that had rotted and was on another disk too was neither written again nor removed.
+    ("liars", 32),
+    ("liars", 157),
+    // `place`: an index that was made again on the disk that lied was damaged at once, and nobody found a chunk any more.
+    ("liars", 2566),
+    // Scrub did not read the index, and what had rotted there was met by the next opening.
+    ("liars", 2627),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.
@@ -113,7 +120,13 @@ fn the_same_seed_makes_the_same_steps() {
 
 #[test]
 fn lies_are_found_out() {
-    for sabotage in [Sabotage::ForgetWrites, Sabotage::SkipSyncs, Sabotage::ForgetRemovals, Sabotage::LoseWrites] {
+    for sabotage in [
+        Sabotage::ForgetWrites,
+        Sabotage::SkipSyncs,
+        Sabotage::ForgetRemovals,
+        Sabotage::LoseWrites,
+        Sabotage::KeepDead,
+    ] {
         let lying = Plan { sabotage: Some(sabotage), ..plan("power") };
         let found = run_all((0..24).map(|seed| (lying, seed)).collect()).into_iter().filter(Result::is_err).count();
         assert!(found >= 3, "{sabotage:?}: only {found} of 24 runs noticed");

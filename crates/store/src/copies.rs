@@ -44,7 +44,7 @@ pub struct CopiesReport {
     pub bytes: u64,
     /// Packs that are on too few disks still.
     pub lacking: u64,
-    /// Whether the index was made again on another disk, for its own had failed.
+    /// Whether the index was made again on another disk, for its own had failed or lied.
     pub is_index_moved: bool,
     /// Why, in words.
     pub problems: Vec<String>,
@@ -103,13 +103,13 @@ impl Store {
             let before = self.pool.index_disk();
             match self.remake_index(&|| pace.goes_on()).await {
                 Ok(()) => {
-                    report.is_index_moved = true;
+                    report.is_index_moved = self.pool.index_disk() != before;
                     // It says where the index is.
                     if self.renew_root().await.is_ok() && self.pool.drained().has(before) {
                         let _ = self.pool.disks[before].disk.remove(INDEX_FILE);
                     }
                 }
-                Err(error) => report.problems.push(format!("the index cannot be made on another disk: {error}")),
+                Err(error) => report.problems.push(format!("the index cannot be made again: {error}")),
             }
         }
         self.copy_due(pace, tell, &mut report).await;
@@ -169,7 +169,7 @@ impl Store {
     }
 
     fn is_index_due(&self) -> bool {
-        !self.pool.for_index().takes() && !self.pool.takers().is_empty()
+        (!self.pool.for_index().takes() || self.packs.index.is_doubted()) && !self.pool.takers().is_empty()
     }
 
     fn due_copies(&self) -> Vec<(u64, PackKnown, Due)> {

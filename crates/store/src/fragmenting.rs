@@ -6,11 +6,14 @@
 //!       to be a pack, are of one that was being removed, or was while their disk was out: an opening removes them.
 //! E-3   A fragment is a file of another name until it is whole and durable, as a copy is (F-5), and nothing is ever written in place: there is
 //!       no moment at which parity and data do not agree.
+//! E-5   Each fragment counts on a disk where no other does. An opening may find two of a pack on one disk (a cut that failed halfway, and a second
+//!       one): the second is read where it lies, and counts as lacking until it is on a disk of its own.
 //! E-4   What fragments are made of was verified: a pack's file chunk by chunk, other fragments block by block.
 //!
 //! Not here: which pack is due (`copies`), the code (`erasure`), reading fragments (`pack/fragments`).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use platform::disk::{DiskErrorKind, File, Open};
 
@@ -192,7 +195,7 @@ impl Store {
         takers.iter().for_each(|disk| drop(self.pool.disks[disk].look()));
         let others = self.pool.candidates(room, bytes, usize::try_from(pack).unwrap_or(0));
         let others = others.into_iter().filter(|disk| fragments.index_on(*disk).is_none());
-        let again = |index: &usize| fragments.at(*index).both(takers).first();
+        let again = |index: &usize| fragments.counted_at(*index).both(takers).first();
         let mut found: Vec<_> = indices.iter().filter_map(|index| Some((*index, again(index)?))).collect();
         found.extend(indices.iter().copied().filter(|index| again(index).is_none()).zip(others));
         let is_short = found.len() < indices.len();
@@ -245,7 +248,7 @@ impl Store {
         let placed = placed.await;
         let is_known = placed.is_ok()
             && self.packs.set_fragments(pack, cut, |fragments| {
-                targets.iter().fold(fragments, |fragments, (index, disk)| fragments.without(*disk).with(*index, *disk))
+                targets.iter().fold(fragments, |fragments, (index, disk)| fragments.with(*index, *disk))
             });
         if is_known {
             for (_, disk) in targets {
@@ -256,11 +259,14 @@ impl Store {
             }
             return Ok(());
         }
-        // F-6, or what could not be written: those that took their place already are as good as they were before, or strangers.
+        // F-6, or what could not be written: those that took their place already are as good as they were before, or strangers that go.
+        let known = self.packs.known_pack(pack);
         for Unfinished { name, disk, .. } in &unfinished {
             let on = &self.pool.disks[*disk].disk;
             let _ = on.remove(&name.unfinished_path());
-            if placed.is_ok() {
+            let is_of_pack =
+                |fragments: &Arc<Fragments>| fragments.cut == cut && fragments.at(usize::from(name.index)).has(*disk);
+            if !known.as_ref().and_then(PackKnown::fragments).is_some_and(is_of_pack) {
                 let _ = on.remove(&name.path());
             }
         }
@@ -317,19 +323,19 @@ impl Store {
         let mut free = takers.iter().filter(|disk| fragments.index_on(*disk).is_none()).count();
         let lacking = fragments.lacking_on(self.sound(pack));
         let has_disk = |index: &usize| {
-            let again = !fragments.at(*index).both(takers).is_empty();
+            let again = !fragments.counted_at(*index).both(takers).is_empty();
             again || free.checked_sub(1).inspect(|left| free = *left).is_some()
         };
         lacking.filter(has_disk).collect()
     }
 
-    /// Files of fragments that are not needed where they lie: on a disk that is drained, or twice.
+    /// Files of fragments that are not needed where they lie: on a disk that is drained, or twice, one of them perhaps damaged.
     pub(crate) fn needless_fragments(&self, pack: u64, fragments: &Fragments) -> Vec<(usize, usize)> {
-        let sound = self.sound(pack);
+        let (sound, takers) = (self.sound(pack), self.pool.takers());
         let is_needless = |(index, disk): &(usize, usize)| {
-            let best = fragments.at(*index).both(sound).first();
+            let best = fragments.counted_at(*index).both(sound).first();
             best.is_some_and(|best| best != *disk)
-                && (sound.has(*disk) || self.pool.disks[*disk].part() == Part::Drained)
+                && (takers.has(*disk) || self.pool.disks[*disk].part() == Part::Drained)
         };
         fragments.each().filter(is_needless).collect()
     }
@@ -391,7 +397,7 @@ impl Store {
 
     /// Nobody counts on it, and then its file goes: as F-7.
     fn drop_fragment(&self, pack: u64, cut: Cut, index: usize, disk: usize) -> Result<(), StoreError> {
-        self.packs.set_fragments(pack, cut, |fragments| fragments.without(disk));
+        self.packs.set_fragments(pack, cut, |fragments| fragments.without_one(index, disk));
         self.packs.suspects.lock().remove(&(pack, disk));
         let on = &self.pool.disks[disk].disk;
         match on.remove(&FragmentName::new(pack, cut.erasure, index).path()) {

@@ -14,6 +14,9 @@
 //!       named one, another that verifies takes its place in the same transaction; where none does, one on a missing disk (K-6). Only
 //!       where there is neither, the chunk is named no more: `check` tells of it as long as a pack has it.
 //!
+//! X-8   A file that was made in this life and is damaged lies on a disk that lies: the next one is made on another disk, if there is one. So
+//!       whoever needs a chunk waits for at most as many new files as there are disks.
+//!
 //! Not here: reading packs (`pack`), deciding what to delete (`reclaim`).
 
 mod backend;
@@ -33,6 +36,7 @@ use platform::disk::{Disk, DiskError};
 
 use crate::ages::Checked;
 use crate::counters::Counters;
+use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{Entry, INDEX_FILE, INDEX_NEW, Place, Summary};
 
@@ -116,6 +120,8 @@ pub(crate) struct Index {
     pinned: Mutex<Option<Pins>>,
     is_marking: AtomicBool,
     is_doubted: AtomicBool,
+    /// Disks that gave other bytes than those of a file that was made in this life.
+    liars: Mutex<DiskSet>,
     /// Held by who gives the file's name on the disk to another, or takes it away.
     name: Mutex<()>,
     made_again: Mutex<MadeAgain>,
@@ -133,6 +139,7 @@ impl Index {
             pinned: Mutex::new(None),
             is_marking: AtomicBool::new(false),
             is_doubted: AtomicBool::new(false),
+            liars: Mutex::new(DiskSet::NONE),
             name: Mutex::new(()),
             made_again: Mutex::new(None),
         }
@@ -254,14 +261,31 @@ impl Index {
         self.is_doubted.load(Ordering::SeqCst)
     }
 
-    /// Notes that this file is damaged, unless another is in its place by now. It is used as far as it goes, and the next opening
-    /// makes it again from the packs.
-    pub(crate) fn doubt(&self, disk: &Disk, file: &Arc<IndexFile>) {
+    /// Notes that this file on disk `number` is damaged, unless another is in its place by now. It is used as far as it goes, until it is made
+    /// again from the packs: by whoever needs a chunk and does not find it, by the mender, or by the next opening.
+    pub(crate) fn doubt(&self, number: usize, disk: &Disk, file: &Arc<IndexFile>) {
         let _name = self.name.lock();
         if Arc::ptr_eq(file, &self.file()) && !self.is_doubted.swap(true, Ordering::SeqCst) {
+            if file.is_made() {
+                self.note_liar(number);
+            }
             // Where this fails too the next opening meets the same damage.
             let _ = disk.remove(INDEX_FILE);
         }
+    }
+
+    /// Notes that a disk did not give back what was written to it in this life. The first time what was made there counts as never made.
+    pub(crate) fn note_liar(&self, disk: usize) {
+        let mut liars = self.liars.lock();
+        if !liars.has(disk) {
+            *liars = liars.with(disk);
+            *self.made_again.lock() = None;
+        }
+    }
+
+    /// Disks that the file is not made on again as long as there are others.
+    pub(crate) fn liars(&self) -> DiskSet {
+        *self.liars.lock()
     }
 
     /// Puts a file that was made beside the current one in its place, on the disk too. The caller holds off other changes.

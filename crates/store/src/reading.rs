@@ -356,15 +356,26 @@ impl Store {
             (found, made.filter(|_| index.made_again().is_some()), file)
         };
         let (mut found, mut made, mut file) = look();
-        if !matches!(found, Ok(Some(_))) && made.is_none() {
-            self.make_index_again().await;
+        // Once, and once more for each disk that lies.
+        for _ in 0..=self.pool.disks.iter().count() {
+            if matches!(found, Ok(Some(_))) {
+                break;
+            }
+            if let (Err(_), Some(Ok(()))) = (&found, &made) {
+                self.doubt_index_file(&file);
+            }
+            if index.made_again().is_none() {
+                self.make_index_again().await;
+            } else if Arc::ptr_eq(&file, &index.file()) {
+                break;
+            }
             (found, made, file) = look();
         }
         let disk = &self.pool.for_index().disk;
         let cause = match (found, made) {
             (Ok(Some(place)), _) => return Ok(place),
             (Err(error), _) => {
-                index.doubt(disk, &file);
+                self.doubt_index_file(&file);
                 error
             }
             (Ok(None), Some(Ok(()))) => match self.packs.unread() {

@@ -590,6 +590,10 @@ impl Recovery<'_> {
         match packs.index.commit(&self.pool.for_index().disk, &change, self.counters) {
             Ok(()) => packs.forget_sealed(&change.added),
             Err(error) => {
+                if let StoreError::Corrupt { .. } = error {
+                    let number = self.pool.index_disk();
+                    packs.index.doubt(number, &self.pool.disks[number].disk, &packs.index.file());
+                }
                 self.report.problems.push(format!("the index does not take packs, they are kept in memory: {error}"));
             }
         }

@@ -2,12 +2,14 @@
 //!
 //! V-1   A pack counts as checked when all of it was read from its disk and verified in one go, or was written.
 //! V-2   Damage is told until the pack is found whole, or gone: it keeps its age, so the next scrub reads it again.
+//! V-3   The index and what says who a disk is are read again too. Others make them good, so what is wrong with them is mended, not told.
 //!
 //! Not here: what is wrong with a pack, in words (`check`); mending it (`repair`); when to scrub.
 
 use std::time::Duration;
 
 use crate::check::{Check, Depth, Problem};
+use crate::identity;
 use crate::index::Change;
 use crate::pace::Pace;
 use crate::pack::{PackKnown, PackState};
@@ -65,6 +67,9 @@ impl Store {
 
     /// Reads packs again that were last checked as long ago, the oldest first. `tell` hears of bytes done and bytes in all.
     pub async fn scrub(&self, older_than: Duration, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> ScrubReport {
+        self.scrub_identities().await;
+        // Before the packs, which are compared with it.
+        self.scrub_index(pace).await;
         let due = self.due(older_than);
         let total: u64 = due.iter().map(|(_, known)| known.bytes()).sum();
         let (mut report, mut done) = (ScrubReport::default(), 0);
@@ -83,6 +88,38 @@ impl Store {
         report.is_complete = pace.goes_on();
         tell(done, total);
         report
+    }
+
+    /// The index too has pages that no look-up came to for long. One that is damaged is made again; where that fails, the mender tries it too.
+    async fn scrub_index(&self, pace: &Pace<'_>) {
+        for group in 0.. {
+            if !pace.step().await {
+                return;
+            }
+            let work = self.index_work.lock().await;
+            match self.packs.index.file().verify_group(group) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => {
+                    self.doubt_index();
+                    drop(work);
+                    let _ = self.remake_index(&|| pace.goes_on()).await;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Who each disk is, which is read only when the store is opened, is written again where it rotted.
+    async fn scrub_identities(&self) {
+        for (number, on) in self.pool.there().filter(|(_, on)| on.is_good()) {
+            if !matches!(identity::read(&on.disk).await, Ok((found, None)) if found == on.identity)
+                && let Err(error) = identity::write_again(&on.disk, &on.identity).await
+            {
+                // It counts, and the disk tells of it.
+                let _ = self.pool.failed(number, error, &self.counters);
+            }
+        }
     }
 
     /// How old what is stored is.

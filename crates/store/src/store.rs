@@ -29,7 +29,7 @@ use crate::domain::Domain;
 use crate::failure::{StoreError, refused};
 use crate::format::{Class, Codec, Identity, Place, ROOTS_BYTES_MAX, Superblock};
 use crate::identity;
-use crate::index::{AddressSet, Change};
+use crate::index::{AddressSet, Change, IndexFile};
 use crate::journal::Journal;
 use crate::level::{COPIES_MAX, Level, Resilience};
 use crate::options::Options;
@@ -401,11 +401,27 @@ impl Store {
 
     /// The same; the caller holds `reclaim_work`.
     pub(crate) async fn remake_held_index(&self, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
-        let disk = match self.pool.for_index() {
-            disk if disk.takes() => self.pool.index_disk(),
-            // P-5.
-            _ => self.pool.takers().first().ok_or_else(|| self.pool.full("the index", 0))?,
-        };
+        loop {
+            let disk = self.disk_for_index()?;
+            let made = self.make_index_on(disk, goes_on).await;
+            if let Err(StoreError::Corrupt { .. }) = &made {
+                self.packs.index.note_liar(disk);
+            }
+            if made.is_ok() || self.disk_for_index().is_ok_and(|next| next == disk) || !goes_on() {
+                return made;
+            }
+        }
+    }
+
+    /// Where the index is to be made: where it is, or on another disk where that takes nothing (P-5) or lies.
+    fn disk_for_index(&self) -> Result<usize, StoreError> {
+        let (now, takers, liars) = (self.pool.index_disk(), self.pool.takers(), self.packs.index.liars());
+        let honest: DiskSet = takers.iter().filter(|disk| !liars.has(*disk)).collect();
+        let choose = |from: DiskSet| Some(now).filter(|now| from.has(*now)).or(from.first());
+        choose(honest).or_else(|| choose(takers)).ok_or_else(|| self.pool.full("the index", 0))
+    }
+
+    async fn make_index_on(&self, disk: usize, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
         let mut new = NewIndex::begin(&self.packs, disk)?;
         new.take_packs(goes_on).await?;
         let _work = self.index_work.lock().await;
@@ -711,8 +727,14 @@ impl Store {
     }
 
     /// The caller holds `index_work`: the file that it found damaged is the current one.
-    fn doubt_index(&self) {
-        self.packs.index.doubt(&self.pool.for_index().disk, &self.packs.index.file());
+    pub(crate) fn doubt_index(&self) {
+        self.doubt_index_file(&self.packs.index.file());
+    }
+
+    /// This file was found damaged, which another may have replaced since.
+    pub(crate) fn doubt_index_file(&self, file: &Arc<IndexFile>) {
+        let number = self.pool.index_disk();
+        self.packs.index.doubt(number, &self.pool.disks[number].disk, file);
     }
 
     /// Room for chunks, each as often as it is stored, on all good disks together, without the reserves.

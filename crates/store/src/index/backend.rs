@@ -132,6 +132,20 @@ impl Backend {
         }
     }
 
+    /// Reads all pages of a group anew and checks them; `false`: there is no such group.
+    pub(super) fn verify_group(&self, group: u64) -> Result<bool, io::Error> {
+        let first = group * PAGES;
+        let pages = self.pages()?.saturating_sub(first).min(PAGES);
+        if pages == 0 {
+            return Ok(false);
+        }
+        let bytes = (pages + 1) * PAGE as u64;
+        self.file.forget(IndexSums::offset(group), bytes);
+        self.groups.lock().remove(&group);
+        self.read_pages(first, &mut vec![0; pages as usize * PAGE])?;
+        Ok(true)
+    }
+
     /// Writes whole pages of one group, from `page` on.
     fn write_pages(&self, page: u64, bytes: &[u8]) -> Result<(), io::Error> {
         self.with_group(page / PAGES, |group| {

@@ -49,6 +49,8 @@ pub(crate) struct IndexFile {
     path: String,
     cache_bytes: usize,
     node_identity: [u8; 16],
+    /// Whether it was made in this life of the store.
+    is_made: bool,
     // `None` after a failure, until the next commit opens it anew.
     database: Mutex<Option<Contained<Database>>>,
     /// What the database lies in.
@@ -128,6 +130,7 @@ impl IndexFile {
             path: format!("{}/{name}", disk.path()),
             cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
             node_identity,
+            is_made: false,
             database: Mutex::new(None),
             file: Mutex::new(None),
             tables: RwLock::new(None),
@@ -137,14 +140,14 @@ impl IndexFile {
 
     /// Removes what is there and makes an empty index.
     pub(crate) fn make_again(disk: &Disk, cache_bytes: u64, node_identity: [u8; 16]) -> Result<Opened, StoreError> {
-        let file = IndexFile::closed(disk, INDEX_FILE, cache_bytes, node_identity);
+        let mut file = IndexFile::closed(disk, INDEX_FILE, cache_bytes, node_identity);
         file.make_empty(disk)?;
         Ok(Opened { file, is_new: true, packs: BTreeMap::new(), checked: Checked::new() })
     }
 
     /// An empty index beside this one, for [`Index::replace_file`](super::Index::replace_file) when it is complete.
     pub(crate) fn new_beside(&self, disk: &Disk) -> Result<IndexFile, StoreError> {
-        let file = IndexFile::closed(disk, INDEX_NEW, self.cache_bytes as u64, self.node_identity);
+        let mut file = IndexFile::closed(disk, INDEX_NEW, self.cache_bytes as u64, self.node_identity);
         file.make_empty(disk)?;
         Ok(file)
     }
@@ -156,7 +159,23 @@ impl IndexFile {
         self
     }
 
-    fn make_empty(&self, disk: &Disk) -> Result<(), StoreError> {
+    /// Whether it was made in this life of the store.
+    pub(super) fn is_made(&self) -> bool {
+        self.is_made
+    }
+
+    /// Reads a group of pages from the disk and compares them with their checksums; `false`: there is no such group. The caller keeps changes
+    /// away. What a power cut left half written, and nothing leads to, does not match either.
+    pub(crate) fn verify_group(&self, group: u64) -> Result<bool, StoreError> {
+        let Some(file) = self.file.lock().clone() else {
+            return Err(corrupt("the chunk index", &self.path, 0, "an open index", "one that failed before"));
+        };
+        let backend = Backend::new(file, self.failure.clone());
+        self.guarded("pages", || backend.verify_group(group).map_err(words))
+    }
+
+    fn make_empty(&mut self, disk: &Disk) -> Result<(), StoreError> {
+        self.is_made = true;
         match disk.remove(self.name) {
             Err(error) if error.kind != DiskErrorKind::Absent => return Err(error.into()),
             _ => {}

@@ -24,7 +24,7 @@ use crate::pool::Pool;
 /// Content of one fragment that is read at a time, in blocks.
 const WINDOW_BLOCKS: u64 = 64;
 
-/// Which disks have which fragment of a pack. A disk has one at most that counts.
+/// Which disks have which fragment of a pack. One for each disk counts, so that who loses a disk loses one (E-5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fragments {
     pub(crate) cut: Cut,
@@ -42,6 +42,14 @@ impl Fragments {
         self
     }
 
+    /// Without one of them on a disk.
+    #[must_use]
+    pub(crate) fn without_one(mut self, index: usize, disk: usize) -> Fragments {
+        self.at[index] = self.at[index].without(disk);
+        self
+    }
+
+    /// Without whatever a disk has.
     #[must_use]
     pub(crate) fn without(mut self, disk: usize) -> Fragments {
         self.at.iter_mut().for_each(|at| *at = at.without(disk));
@@ -53,7 +61,12 @@ impl Fragments {
         self.at[index]
     }
 
-    /// Which one lies on a disk.
+    /// The disks on which one of them counts: those that have no other that does.
+    pub(crate) fn counted_at(&self, index: usize) -> DiskSet {
+        self.at[index].iter().filter(|disk| self.index_on(*disk) == Some(index)).collect()
+    }
+
+    /// Which one lies on a disk, and counts there.
     pub(crate) fn index_on(&self, disk: usize) -> Option<usize> {
         self.at.iter().position(|at| at.has(disk))
     }
@@ -73,9 +86,9 @@ impl Fragments {
         self.count_on(disks) >= usize::from(self.cut.erasure.data())
     }
 
-    /// Those that lie on none of some disks.
+    /// Those that count on none of some disks.
     pub(crate) fn lacking_on(&self, disks: DiskSet) -> impl Iterator<Item = usize> {
-        self.at.iter().enumerate().filter(move |(_, at)| at.both(disks).is_empty()).map(|(index, _)| index)
+        (0..self.at.len()).filter(move |index| self.counted_at(*index).both(disks).is_empty())
     }
 
     /// Each with its disk.

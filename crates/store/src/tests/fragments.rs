@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use platform::disk::Disk;
@@ -708,4 +709,49 @@ fn settings_that_change_change_what_is_stored() {
         expect_sound(&machine, &store);
         end(&machine, store);
     }
+}
+
+/// E-5: what is on the disk of another goes with that disk, so it is brought to a disk of its own, whether it is elsewhere too or not.
+#[test]
+fn a_second_fragment_on_a_disk_counts_for_none() {
+    for is_elsewhere_too in [false, true] {
+        let (machine, contents) = node(21, DISKS);
+        for (pack, places) in fragments(&machine) {
+            let disk_of = |index: usize| places.iter().find(|(number, _)| usize::from(*number) == index).unwrap().1;
+            let index = usize::try_from(pack % 6).unwrap();
+            let (from, to) = (disk_of(index), disk_of((index + 1) % 6));
+            let path = FragmentName::new(pack, Erasure::new(4, 2).unwrap(), index).path();
+            machine.disks[to].install(&path, &machine.disks[from].durable_files()[&path]);
+            assert!(is_elsewhere_too || machine.disks[from].remove(&path));
+        }
+        let store = open(&machine);
+        expect_all(&machine, &store, &contents);
+        assert!(store.lacks_copies());
+        let report = restore(&machine, &store);
+        assert_eq!((report.lacking, report.problems), (0, Vec::new()));
+        expect_sound(&machine, &store);
+        end(&machine, store);
+        expect_whole_classes(&machine);
+    }
+}
+
+#[test]
+fn a_rotten_fragment_that_is_elsewhere_too_goes() {
+    let (machine, contents) = node(22, DISKS + 1);
+    for (pack, places) in fragments(&machine) {
+        let spare = (0..=DISKS).find(|disk| places.iter().all(|(_, other)| other != disk)).unwrap();
+        let (index, disk) = *places.first().unwrap();
+        let path = FragmentName::new(pack, Erasure::new(4, 2).unwrap(), usize::from(index)).path();
+        machine.disks[spare].install(&path, &machine.disks[disk].durable_files()[&path]);
+        machine.disks[disk].flip_bit(&path, 5000, 3);
+    }
+    let store = open(&machine);
+    let found = machine.run(store.scrub(Duration::ZERO, &hurried(&store), &|_, _| {})).problems;
+    assert!(found.len() > 3 && found.iter().all(|problem| problem.code == "HF0021"), "{found:?}");
+    restore(&machine, &store);
+    assert!(!store.lacks_copies());
+    expect_all(&machine, &store, &contents);
+    expect_sound(&machine, &store);
+    end(&machine, store);
+    expect_whole_classes(&machine);
 }

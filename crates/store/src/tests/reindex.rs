@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use platform::sim::{Faults, SimDisk};
 
-use super::{Machine, content, reclaim};
-use crate::{Class, Depth, Remedy, Store, StoreError};
+use super::{Machine, content, options, reclaim};
+use crate::{Class, Depth, Options, Remedy, Store, StoreError};
 
 const PAGE: usize = 4096;
 
@@ -317,4 +317,37 @@ fn look_for_what_is_lost(has_index: bool, searches: u64) {
     assert!(lost > 0 && lost < contents.len());
     assert_eq!(store.counters().index_made_again.value(), searches);
     assert!(!store.is_index_doubted());
+}
+
+/// a disk that gives other bytes at every read loses the index to another, and who reads does not hear of it.
+#[test]
+fn a_disk_that_lies_loses_the_index_to_another() {
+    let machine = Machine::new(12, 3, 64 << 20);
+    let open = || {
+        let two = Options { copies: 2, ..options() };
+        machine.run(Store::open(&machine.world.platform(), &machine.handles(), two)).unwrap().0
+    };
+    let store = open();
+    let contents: Vec<Bytes> = (0..700).map(|number| content(number, 600)).collect();
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.close().await.unwrap();
+    });
+    drop(store);
+    machine.world.restart();
+    let store = open();
+    assert_eq!(store.pool.index_disk(), 0);
+    machine.disks[0].set_faults(Faults { flip_read: 1.0, ..Faults::default() });
+    are_there(&machine, &store, &contents);
+    assert_ne!(store.pool.index_disk(), 0);
+    assert!((1..=3).contains(&store.counters().index_made_again.value()));
+    machine.disks[0].set_faults(Faults::default());
+    machine.run(store.close()).unwrap();
+    drop(store);
+    machine.world.restart();
+    let store = open();
+    assert_ne!(store.pool.index_disk(), 0, "the superblock says where it is");
+    are_there(&machine, &store, &contents);
+    assert_eq!(store.counters().index_made_again.value(), 0);
 }

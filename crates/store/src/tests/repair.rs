@@ -432,7 +432,7 @@ fn no_pack_goes_while_the_index_takes_nothing() {
     let (path, _) = pack(&machine.disks[0]);
     machine.disks[0].flip_bit(&path, 20, 0);
     let remedies = plan(&check(&machine, &store));
-    store.packs.index.doubt(&machine.handles()[0], &store.packs.index.file());
+    store.packs.index.doubt(0, &machine.handles()[0], &store.packs.index.file());
     machine.run(async {
         for remedy in remedies {
             assert!(store.repair(remedy).await.is_err());

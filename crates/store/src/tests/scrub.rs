@@ -120,3 +120,40 @@ fn writers_and_reclaim_beside_it_are_no_problem() {
         assert_eq!(store.scrub_status().damaged, Vec::<String>::new());
     }
 }
+
+/// V-3, for every page of the index that is in use and a few that are not.
+#[test]
+fn what_rotted_in_the_index_is_found_and_it_is_made_again() {
+    let (machine, contents) = node_of(12, 700, 600);
+    let index = machine.disks[0].snapshot_files()["index"].clone();
+    for (number, page) in index.chunks(4096).enumerate().skip(2) {
+        machine.disks[0].install("index", &index);
+        let (store, recovered) = machine.open();
+        assert_eq!(recovered.report.index_made_again, None);
+        let is_written = page.iter().any(|byte| *byte != 0);
+        machine.disks[0].flip_bit("index", number as u64 * 4096 + 1000, 3);
+        assert_eq!(scrub(&machine, &store, Duration::ZERO).problems, Vec::new());
+        assert_eq!(store.counters().index_made_again.value(), 1, "page {number}, written: {is_written}");
+        assert!(!store.is_index_doubted() && !store.lacks_copies());
+        machine.run(async {
+            for content in &contents {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
+        });
+        assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
+        drop(store);
+        machine.world.restart();
+    }
+}
+
+#[test]
+fn who_a_disk_is_is_written_again_where_it_rotted() {
+    for path in ["disk", "disk.copy"] {
+        let (machine, _) = node_of(13, 60, 30_000);
+        let (store, _) = machine.open();
+        let before = machine.disks[0].durable_files()[path].clone();
+        machine.disks[0].flip_bit(path, 33, 2);
+        assert_eq!(scrub(&machine, &store, Duration::ZERO).problems, Vec::new());
+        assert_eq!(machine.disks[0].durable_files()[path], before);
+    }
+}
