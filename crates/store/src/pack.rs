@@ -26,6 +26,7 @@
 //!
 //! Not here: how packs are filled (`lanes`), what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
+mod buffers;
 pub(crate) mod fragments;
 mod lanes;
 mod neighbours;
@@ -163,6 +164,7 @@ pub(crate) struct Sizes {
     pub(crate) pack_bytes: u64,
     pub(crate) pack_chunks_max: usize,
     pub(crate) run_bytes: usize,
+    pub(crate) cache_bytes: u64,
     /// What the settings say.
     pub(crate) level: Level,
     /// As the superblock says.
@@ -209,6 +211,8 @@ pub(crate) struct Packs {
     /// By disk, then by pack.
     files: Vec<OnceLock<Files>>,
     neighbours: neighbours::Neighbours,
+    /// For runs.
+    buffers: Arc<buffers::Buffers>,
     pub(crate) ages: Ages,
     /// Packs whose files are being made: the catalog has them when their names are durable.
     pub(crate) making: Mutex<BTreeSet<u64>>,
@@ -256,6 +260,7 @@ impl Packs {
             settled: AtomicU64::new(0),
             settling: Group::default(),
             neighbours: neighbours::Neighbours::default(),
+            buffers: buffers::Buffers::new(sizes.cache_bytes),
             ages: Ages::new(clock, found.checked),
             making: Mutex::default(),
             condemned: RwLock::new(BTreeSet::new()),

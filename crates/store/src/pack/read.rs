@@ -296,7 +296,9 @@ impl Packs {
             Some(bytes) => Some(bytes),
             None => {
                 let (source, _) = self.first_source(&self.place_of(first.pack).ok()?, first, &(0..length));
-                self.read_bytes(source, first.pack, u64::from(first.offset), length).await.ok()
+                let mut buffer = self.buffers.lend(length);
+                self.read_into(source, first.pack, u64::from(first.offset), buffer.bytes()).await.ok()?;
+                Some(buffer.into_bytes())
             }
         }
     }
@@ -320,12 +322,18 @@ impl Packs {
     }
 
     async fn read_bytes(&self, source: Source, pack: u64, offset: u64, length: usize) -> Result<Bytes, StoreError> {
-        self.counters.read_bytes.add(length as u64);
         let mut bytes = vec![0; length];
+        self.read_into(source, pack, offset, &mut bytes).await?;
+        Ok(Bytes::from(bytes))
+    }
+
+    async fn read_into(&self, source: Source, pack: u64, offset: u64, bytes: &mut [u8]) -> Result<(), StoreError> {
+        let length = bytes.len();
+        self.counters.read_bytes.add(length as u64);
         match source {
-            Source::Whole(disk) => self.file_of(pack, disk).await?.read_exact_at(offset, &mut bytes).await?,
+            Source::Whole(disk) => self.file_of(pack, disk).await?.read_exact_at(offset, bytes).await?,
             Source::Lying => {
-                let mut rest = &mut bytes[..];
+                let mut rest = bytes;
                 for (file, at, length) in self.pieces(pack, offset, length as u64).await? {
                     let (piece, behind) = rest.split_at_mut(length);
                     file.read_exact_at(at, piece).await?;
@@ -335,9 +343,12 @@ impl Packs {
                     return Err(corrupt("a pack", &self.path_of(pack), offset, "what the index says", "its end"));
                 }
             }
-            Source::Made => return self.make_bytes(pack, offset, length).await,
+            Source::Made => {
+                let made = self.make_bytes(pack, offset, length).await?;
+                bytes.copy_from_slice(&made);
+            }
         }
-        Ok(Bytes::from(bytes))
+        Ok(())
     }
 
     /// Where bytes lie in fragments: files, and where in them.
