@@ -93,7 +93,13 @@ fn requests() -> Vec<Vec<u8>> {
         Request::BatchCopy { source: 2, parent: 1, name: Name::new(b"a"), anew: None },
         Request::BatchRemove { parent: 1, name: Name::new(b"a\xff") },
         Request::Usage { inode: 1 },
-        Request::BatchRead(BatchReading { root: 1, windows: 4, window_bytes: 1 << 24, content: true, xattrs: false }),
+        Request::BatchRead(BatchReading {
+            roots: vec![1, 2],
+            windows: 4,
+            window_bytes: 1 << 24,
+            content: true,
+            xattrs: false,
+        }),
     ])
 }
 

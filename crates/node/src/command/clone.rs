@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     sync(source)?;
     let held = (Held::open(source, WHAT)?, Held::open(directory, WHAT)?);
     let request = Request::Clone { source: held.0.inode, parent: held.1.inode, name: name.to_owned() };
-    let answer = held.1.daemon.ask(&request, super::remark)?;
+    let answer = held.1.ask(&request, super::remark)?;
     if *json {
         super::say_json(&answer);
     } else {

@@ -17,6 +17,7 @@ mod into;
 mod out;
 mod within;
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -42,8 +43,9 @@ use super::sync::{mount_of, sync};
 use super::tree::write_pages_back;
 use crate::control::batch::client::{BatchReader, BatchWriter, Reading, Writing};
 use crate::control::client::Daemon;
+use crate::control::wire::ROOTS_MAX;
 use crate::failure::Failure;
-use crate::mounts;
+use crate::mounts::{self, Mount};
 
 /// Copy files and directories into, out of or within a mount, with progress. Directories are copied with all they hold.
 #[derive(Args, Debug)]
@@ -145,16 +147,24 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
     let place = copy_within(arguments, within, how, progress);
     let batch = if arguments.no_batch { None } else { batch_into(&plan, how) };
     let Some((held, writer)) = batch else {
-        let mut by_calls = Vec::new();
-        for job in plan {
-            match if arguments.no_batch { None } else { batch_out(&job, how) } {
-                Some((_held, reader)) => {
-                    let from = job.from.clone();
-                    if let Err(failure) = Out::new(how, progress, job.from, job.to).all(reader) {
-                        progress.note(&from, Err(failure.why));
+        let (mut by_calls, mut rest) = (Vec::new(), plan.into_iter().peekable());
+        let mut linked = HashMap::new();
+        while let Some(job) = rest.next() {
+            let Some(mut out) = (if arguments.no_batch { None } else { BatchOut::begin(&job, how) }) else {
+                by_calls.push(job);
+                continue;
+            };
+            let mut jobs = vec![job];
+            while let Some(job) = rest.next_if(|job| out.takes(job)) {
+                jobs.push(job);
+            }
+            match out.reader(how) {
+                Some(reader) => {
+                    if let Err(failure) = Out::new(how, progress, &jobs, &mut linked).all(reader) {
+                        progress.note(&jobs[0].from, Err(failure.why));
                     }
                 }
-                None => by_calls.push(job),
+                None => by_calls.extend(jobs),
             }
         }
         Plain::new(how, progress).all(by_calls);
@@ -168,8 +178,14 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
 /// Copies what stays within a file system: that shares content, one way or the other. Gives the place that was made durable, if one was.
 fn copy_within(arguments: &Arguments, plan: Vec<Job>, how: How, progress: &Progress) -> Option<PathBuf> {
     let (mut by_calls, mut place) = (Vec::new(), None);
+    let are_several = plan.len() > 1;
+    let has_others = |job: &Job| !job.source.is_dir() && job.source.nlink() > 1;
+    let keeps_names = how.archive && are_several && plan.iter().any(has_others);
     for job in plan {
-        match if arguments.no_batch { None } else { Within::begin(&job, how) } {
+        // A batch for each of several files takes longer than their system calls, which share content too; and further names of a file may be in
+        // a tree beside it.
+        let is_tree = !keeps_names && (!are_several || job.source.is_dir());
+        match if arguments.no_batch || !is_tree { None } else { Within::begin(&job, how) } {
             Some(within) => {
                 within.carry_out(&job, progress);
                 place = Some(parent_of(&job.to).to_owned());
@@ -177,7 +193,14 @@ fn copy_within(arguments: &Arguments, plan: Vec<Job>, how: How, progress: &Progr
             None => by_calls.push(job),
         }
     }
+    let beside =
+        by_calls.first().filter(|_| are_several && !arguments.no_batch).map(|job| parent_of(&job.to).to_owned());
     Plain::new(how, progress).all(by_calls);
+    if let Some(beside) = beside {
+        // As what goes by batches is. Elsewhere than in a mount of ours the kernel writes it in its own time.
+        let _ = sync(&beside);
+        place = place.or(Some(beside));
+    }
     place
 }
 
@@ -254,19 +277,53 @@ fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
     Some((Target { path: directory, _held: held }, writer))
 }
 
-/// A batch of what this job copies, if it lies in a mount whose daemon answers us, and goes elsewhere.
-fn batch_out(job: &Job, how: How) -> Option<(Held, BatchReader)> {
-    let mount = mount_of(&job.from).ok()?;
-    let from = mounts::absolute(&job.from).ok()?;
-    let has_others_below =
-        mounts::read().ok()?.iter().any(|other| other.point != mount.point && other.point.starts_with(&from));
-    // What is mounted below is no part of the file system, and would not be copied.
-    if has_others_below || how.resume || job.source.is_symlink() {
-        return None;
+/// What is read as one batch out of a mount whose daemon answers us, to go elsewhere.
+struct BatchOut {
+    mounts: Vec<Mount>,
+    mount: Mount,
+    held: Vec<Held>,
+    /// Where it goes: what comes first of two of one name is for the order to say.
+    targets: HashSet<PathBuf>,
+    takes_more: bool,
+}
+
+impl BatchOut {
+    /// With what this job copies; `None`: system calls are to do it.
+    fn begin(job: &Job, how: How) -> Option<BatchOut> {
+        let mount = mount_of(&job.from).ok()?;
+        let mounts = mounts::read().ok()?;
+        let takes_more = !is_merged(job) && !how.resume;
+        let (held, targets) = (Vec::new(), HashSet::new());
+        let mut out = BatchOut { mounts, mount, held, targets, takes_more: true };
+        let is_taken = !how.resume && out.takes(job);
+        out.takes_more = takes_more;
+        is_taken.then_some(out)
     }
-    let daemon = Daemon::find(&mount.source).ok()?;
-    let held = Held::open(&job.from, "cannot copy").ok()?;
-    write_pages_back(&mount.point);
-    let reading = Reading { root: held.inode, content: true, xattrs: how.archive };
-    Some((held, BatchReader::begin(daemon, &reading).ok()?))
+
+    /// Whether it is read with the others; if so, it is held from now on.
+    fn takes(&mut self, job: &Job) -> bool {
+        let is_next = self.takes_more && self.held.len() < ROOTS_MAX && !self.targets.contains(&job.to);
+        if !is_next || job.source.is_symlink() || (!self.held.is_empty() && is_merged(job)) {
+            return false;
+        }
+        let Ok(from) = mounts::absolute(&job.from) else { return false };
+        let is_here = mounts::covering(&self.mounts, &from).is_some_and(|mount| mount.id == self.mount.id);
+        let has_others_below =
+            self.mounts.iter().any(|other| other.point != self.mount.point && other.point.starts_with(&from));
+        // What is mounted below is no part of the file system, and would not be copied.
+        if !is_here || has_others_below {
+            return false;
+        }
+        let Ok(held) = Held::of(&job.from, "cannot copy", &self.mount) else { return false };
+        self.held.push(held);
+        self.targets.insert(job.to.clone())
+    }
+
+    /// `None`: the daemon does not answer us.
+    fn reader(&self, how: How) -> Option<BatchReader> {
+        write_pages_back(&self.mount.point);
+        let roots = self.held.iter().map(|held| held.inode).collect();
+        let reading = Reading { roots, content: true, xattrs: how.archive };
+        BatchReader::begin(Daemon::find(&self.mount.source).ok()?, &reading).ok()
+    }
 }

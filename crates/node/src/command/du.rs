@@ -71,7 +71,7 @@ fn ask(path: &Path) -> Result<Value, Failure> {
     let mount = mount_of(path)?;
     let held = Held::open(path, WHAT)?;
     write_pages_back(&mount.point);
-    let (bar, answer) = super::with_bar_of(|progress| held.daemon.ask(&Request::Usage { inode: held.inode }, progress));
+    let (bar, answer) = super::with_bar_of(|progress| held.ask(&Request::Usage { inode: held.inode }, progress));
     bar.finish_and_clear();
     answer
 }

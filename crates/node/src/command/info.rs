@@ -14,6 +14,7 @@ use super::{number, text};
 use crate::control::client::Daemon;
 use crate::control::wire::Request;
 use crate::failure::Failure;
+use crate::mounts::Mount;
 
 /// Show how a file of a mount is stored: size, chunks, version, what is not on the disks yet.
 #[derive(Args, Debug)]
@@ -30,7 +31,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let held = Held::open(&arguments.path, "cannot describe the file")?;
-    let info = held.daemon.ask(&Request::Info { inode: held.inode }, super::remark)?;
+    let info = held.ask(&Request::Info { inode: held.inode }, super::remark)?;
     if arguments.json {
         super::say_json(&info);
     } else {
@@ -44,12 +45,17 @@ pub(super) struct Held {
     /// Keeps it so.
     pub(super) file: OwnedFd,
     pub(super) inode: u64,
-    pub(super) daemon: Daemon,
+    /// The folder of its node.
+    node: PathBuf,
 }
 
 impl Held {
     pub(super) fn open(path: &Path, what: &'static str) -> Result<Held, Failure> {
-        let mount = mount_of(path)?;
+        Held::of(path, what, &mount_of(path)?)
+    }
+
+    /// The same, in a mount that is known.
+    pub(super) fn of(path: &Path, what: &'static str, mount: &Mount) -> Result<Held, Failure> {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
         let cannot = |error: rustix::io::Errno| Failure::new(what, error).at(path);
         let file = rustix::fs::openat(CWD, path, flags, rustix::fs::Mode::empty()).map_err(cannot)?;
@@ -60,7 +66,12 @@ impl Held {
             let why = format!("it is a symbolic link that leads to {}", mount.point.display());
             return Err(Failure::new(what, why).at(path).mend("name what it leads to"));
         }
-        Ok(Held { file, inode: found.stx_ino, daemon: Daemon::find(&mount.source)? })
+        Ok(Held { file, inode: found.stx_ino, node: mount.source.clone() })
+    }
+
+    /// Asks the daemon of its mount.
+    pub(super) fn ask(&self, request: &Request, progress: impl FnMut(&str)) -> Result<Value, Failure> {
+        Daemon::find(&self.node)?.ask(request, progress)
     }
 }
 

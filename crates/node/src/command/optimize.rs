@@ -82,7 +82,7 @@ fn optimize(arguments: &Arguments, path: &Path) -> Result<Value, Failure> {
     // What is in the kernel's memory alone lies nowhere yet.
     sync(path)?;
     let request = Request::Optimize { inode: held.inode, dry_run, share };
-    let (bar, answer) = with_bar_of(|progress| held.daemon.ask(&request, progress));
+    let (bar, answer) = with_bar_of(|progress| held.ask(&request, progress));
     bar.finish_and_clear();
     answer.map_err(|failure| if failure.place.is_empty() { failure.at(path) } else { failure })
 }

@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::Get { path, json } => {
             let held = Held::open(path, "cannot show the policy")?;
-            let info = held.daemon.ask(&Request::Info { inode: held.inode }, super::remark)?;
+            let info = held.ask(&Request::Info { inode: held.inode }, super::remark)?;
             if *json {
                 super::say_json(&json!({ "copies": info["copies"], "fragments": info["fragments"] }))
             } else {
@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let (inode, copies, recursive) = (held.inode, copies.flatten(), *recursive);
             let request = Request::PolicySet { inode, copies, fragments, recursive };
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            let answer = held.daemon.ask(&request, |progress| bar.set_message(progress.to_owned()));
+            let answer = held.ask(&request, |progress| bar.set_message(progress.to_owned()));
             bar.finish_and_clear();
             let answer = answer?;
             let (files, chunks) = (number(&answer, "/files"), number(&answer, "/chunks_stored_anew"));

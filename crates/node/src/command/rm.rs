@@ -103,11 +103,11 @@ fn remove(arguments: &Arguments, path: &Path) -> Result<Option<Value>, Failure> 
     }
     if arguments.dry_run {
         let held = Held::open(&whole, WHAT)?;
-        return held.daemon.ask(&Request::Usage { inode: held.inode }, |_| {}).map(Some);
+        return held.ask(&Request::Usage { inode: held.inode }, |_| {}).map(Some);
     }
     let held = Held::open(&directory, WHAT)?;
     let request = Request::BatchRemove { parent: held.inode, name: Name::new(name.as_bytes()) };
-    held.daemon.ask(&request, super::remark).map(Some)
+    held.ask(&request, super::remark).map(Some)
 }
 
 fn parent_of(path: &Path) -> &Path {

@@ -1,4 +1,4 @@
-//! A tree of a mount as its daemon reads it, for the commands that go through a whole one.
+//! Trees of a mount as its daemon reads them, for the commands that go through a whole one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +9,9 @@ use file::Kind;
 use super::info::Held;
 use super::sync::mount_of;
 use crate::control::batch::client::{BatchReader, Reading};
-use crate::control::batch::wire::Records;
+use crate::control::batch::wire::{Records, split_root};
 use crate::control::client::Daemon;
+use crate::control::wire::ROOTS_MAX;
 use crate::failure::Failure;
 
 /// What of a tree is wanted.
@@ -20,23 +21,55 @@ pub(super) struct Wanted {
     pub(super) xattrs: bool,
 }
 
-/// A tree that is being read.
+/// Files and trees of one mount that are being read together.
 pub(super) struct Tree {
-    path: PathBuf,
-    _held: Held,
+    paths: Paths,
+    _held: Vec<Held>,
     reader: BatchReader,
+}
+
+/// What is read together, by its place in the list.
+pub(super) struct Paths(Vec<PathBuf>);
+
+impl Paths {
+    pub(super) fn new(paths: Vec<PathBuf>) -> Paths {
+        Paths(paths)
+    }
+
+    /// The path of an entry, as one that began at what was named would be written; `None`: it is of nothing that was named.
+    pub(super) fn of(&self, path: &[u8]) -> Option<PathBuf> {
+        let (root, path) = split_root(path)?;
+        Some(below(self.0.get(root)?, path))
+    }
 }
 
 impl Tree {
     /// Begins to read what is at a path of a mount.
     pub(super) fn open(path: &Path, what: &'static str, wanted: Wanted) -> Result<Tree, Failure> {
-        let mount = mount_of(path)?;
-        let held = Held::open(path, what)?;
+        Tree::open_several(&[path.to_owned()], what, wanted).map(|(tree, _)| tree)
+    }
+
+    /// Begins to read the first of some, and as many of those behind it as can be read with it; tells how many.
+    pub(super) fn open_several(
+        paths: &[PathBuf],
+        what: &'static str,
+        wanted: Wanted,
+    ) -> Result<(Tree, usize), Failure> {
+        let mount = mount_of(&paths[0])?;
+        let mut held = vec![Held::of(&paths[0], what, &mount)?];
+        for path in paths.iter().take(ROOTS_MAX).skip(1) {
+            // What is wrong with it is told when it comes first.
+            match mount_of(path).and_then(|its| Ok((its.id == mount.id, Held::of(path, what, &its)?))) {
+                Ok((true, one)) => held.push(one),
+                _ => break,
+            }
+        }
         write_pages_back(&mount.point);
         let Wanted { content, xattrs } = wanted;
-        let reading = Reading { root: held.inode, content, xattrs };
+        let reading = Reading { roots: held.iter().map(|held| held.inode).collect(), content, xattrs };
         let reader = BatchReader::begin(Daemon::find(&mount.source)?, &reading)?;
-        Ok(Tree { path: path.to_owned(), _held: held, reader })
+        let count = held.len();
+        Ok((Tree { paths: Paths::new(paths[..count].to_vec()), _held: held, reader }, count))
     }
 
     /// What comes next; `None`: that was all.
@@ -44,14 +77,14 @@ impl Tree {
         self.reader.next_window()
     }
 
-    /// The path of an entry, as one that began at the tree's would be written.
-    pub(super) fn path_of(&self, path: &[u8]) -> PathBuf {
-        below(&self.path, path)
+    /// The path of an entry, as one that began at what was named would be written.
+    pub(super) fn path_of(&self, path: &[u8]) -> Result<PathBuf, Failure> {
+        self.paths.of(path).ok_or_else(|| garbled("a path of nothing that was asked for"))
     }
 }
 
 /// The failure of a record that makes no sense.
-pub(super) fn garbled(error: base::codec::DecodeError) -> Failure {
+pub(super) fn garbled(error: impl std::fmt::Display) -> Failure {
     Failure::new("cannot understand the daemon", error).mend("use a command line of the daemon's version")
 }
 

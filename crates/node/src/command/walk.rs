@@ -86,14 +86,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     while let Some(records) = tree.next_window()? {
         for record in records {
             match record.map_err(garbled)? {
-                Record::Entry(entry) if filter.takes(&entry, &tree) => {
-                    if let Err(error) = arguments.list(&mut out, &tree.path_of(&entry.path), &entry) {
+                Record::Entry(entry) => {
+                    let path = tree.path_of(&entry.path)?;
+                    if filter.takes(&entry, &path)
+                        && let Err(error) = arguments.list(&mut out, &path, &entry)
+                    {
                         return ended(error);
                     }
                 }
                 Record::Lost { path, why } => {
                     lost += 1;
-                    super::remark(&format!("cannot read: {}; {why}", tree.path_of(&path).display()));
+                    super::remark(&format!("cannot read: {}; {why}", tree.path_of(&path)?.display()));
                 }
                 _ => {}
             }
@@ -141,12 +144,11 @@ fn parse_size(text: &str) -> Result<Size, String> {
 }
 
 impl Filter<'_> {
-    fn takes(&self, entry: &Entry, tree: &Tree) -> bool {
+    fn takes(&self, entry: &Entry, path: &Path) -> bool {
         let Arguments { name, r#type, size, .. } = self.arguments;
-        let is_of_name = name.as_ref().is_none_or(|pattern| {
-            let path = tree.path_of(&entry.path);
-            matches(pattern.as_bytes(), path.file_name().unwrap_or(path.as_os_str()).as_bytes())
-        });
+        let is_of_name = name
+            .as_ref()
+            .is_none_or(|pattern| matches(pattern.as_bytes(), path.file_name().unwrap_or(path.as_os_str()).as_bytes()));
         let is_of_kind = r#type.is_none_or(|wanted| {
             wanted
                 == match entry.kind {

@@ -25,6 +25,8 @@ use crate::failure::Failure;
 
 /// Longest request: the longest field is a snapshot's name of 255 bytes, escaped.
 pub const REQUEST_BYTES_MAX: u64 = 16 * 1024;
+/// Files and directories that are read as one batch: their numbers fit a request, and who asks can hold them open.
+pub const ROOTS_MAX: usize = 256;
 /// Longest answer: a list of many thousand snapshots.
 pub const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
@@ -324,8 +326,8 @@ pub struct Anew {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchReading {
-    /// `st_ino` of the file or directory.
-    pub root: u64,
+    /// `st_ino` of each file or directory, 1 to [`ROOTS_MAX`].
+    pub roots: Vec<u64>,
     /// Windows of the memory.
     pub windows: u32,
     /// Bytes of each.

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::copy::{fill, likeness};
@@ -641,4 +641,86 @@ fn files_of_any_size_go_into_a_node_with_little_memory() {
         assert_eq!(fs::read_dir(point.join(copy)).expect("a folder").count(), expected);
     }
     expect_whole(&mounted);
+}
+
+/// Runs hydrafs with some words, and with what is to be named by paths.
+fn with_paths(words: &[&str], paths: &[PathBuf]) -> Output {
+    let arguments: Vec<&OsStr> =
+        words.iter().map(OsStr::new).chain(paths.iter().map(|path| path.as_os_str())).collect();
+    hydrafs(&arguments)
+}
+
+/// More files than are read as one batch, among them a link, a further name, and a tree.
+fn several(from: &Path) -> Vec<PathBuf> {
+    fs::create_dir_all(from.join("tree/sub")).expect("mounted");
+    for number in 0..300 {
+        fs::write(from.join(format!("f{number:03}")), noise(number, 3000)).expect("mounted");
+    }
+    fs::write(from.join("tree/sub/deep"), noise(999, 100_000)).expect("mounted");
+    fs::hard_link(from.join("f000"), from.join("tree/again")).expect("mounted");
+    symlink("f001", from.join("link")).expect("mounted");
+    let mut paths: Vec<PathBuf> = fs::read_dir(from).expect("mounted").map(|entry| entry.expect("it").path()).collect();
+    paths.sort();
+    paths
+}
+
+/// What is copied out of a mount by its names is read together, whatever becomes of some, and keeps further names across all.
+#[test]
+fn several_sources_are_read_together() {
+    let folder = Folder::new("batch-several");
+    let (node, point, out) = (folder.node("n"), folder.make("m"), folder.make("out"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let from = point.join("from");
+    let paths = several(&from);
+    let read = || counter(&mounted, "file_batch_read_files");
+    let before = read();
+    let arguments = [&paths[..], &[from.join("gone"), out.clone()]].concat();
+    let output = with_paths(&["cp", "-a", "--quiet"], &arguments);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("from/gone; No such file"), "{said}");
+    assert_eq!(likeness(&out), likeness(&from), "{said}");
+    assert_eq!(read() - before, 302, "all by batches: 301 files, one of them by a name in each of two batches");
+    // What comes last of one name counts, however the two lie.
+    fs::create_dir(point.join("later")).expect("mounted");
+    fs::write(point.join("later/f007"), "later").expect("mounted");
+    let twice = folder.make("twice");
+    let output = with_paths(&["cp"], &[from.join("f007"), point.join("later/f007"), twice.clone()]);
+    assert!(output.status.success());
+    assert_eq!(fs::read(twice.join("f007")).expect("there"), b"later");
+    // Within the mount.
+    let copies = point.join("copies");
+    fs::create_dir(&copies).expect("mounted");
+    assert!(
+        with_paths(&["cp", "-a", "--quiet"], &[&paths[..], std::slice::from_ref(&copies)].concat()).status.success()
+    );
+    assert_eq!(likeness(&copies), likeness(&from));
+    mounted.umount();
+}
+
+#[test]
+fn an_archive_of_several_names_is_read_together() {
+    let folder = Folder::new("batch-names");
+    let (node, point, out) = (folder.node("n"), folder.make("m"), folder.make("out"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let from = point.join("from");
+    let mut names: Vec<PathBuf> =
+        several(&from).iter().map(|path| path.file_name().expect("one").to_owned().into()).collect();
+    names.insert(3, "gone".into());
+    let archive = folder.join("archive");
+    let words = ["tar", "-c", "-f", archive.to_str().expect("text"), "-C", from.to_str().expect("text")];
+    let output = with_paths(&words, &names);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("gone"), "{said}");
+    let output = run(Command::new("tar").arg("-xpf").arg(&archive).arg("-C").arg(&out));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Content, kinds and targets: an archive has whole seconds, and names of two batches are files of their own.
+    let without_links = |folder: &Path| -> Vec<String> {
+        let kept = |line: String| {
+            let words: Vec<&str> = line.split(' ').collect();
+            format!("{} {} {:?}", words[0], words[1], &words[5..])
+        };
+        likeness(folder).into_iter().map(kept).collect()
+    };
+    assert_eq!(without_links(&out), without_links(&from));
+    mounted.umount();
 }

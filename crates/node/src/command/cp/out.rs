@@ -4,13 +4,14 @@
 //! One thread goes through what comes and makes directories; several make files, each of them the same ones, so that the pieces of a file
 //! come in order.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::Bytes;
@@ -18,16 +19,37 @@ use file::Kind;
 use parking_lot::Mutex;
 
 use super::likeness::{Likeness, make_special};
-use super::plain::{How, make_directory, remove_other, without_first};
+use super::plain::{How, Job, make_directory, remove_other, without_first};
 use super::progress::Progress;
 use super::target::{self, Target};
-use crate::command::tree::below;
+use crate::command::tree::{Paths, garbled};
 use crate::control::batch::client::BatchReader;
 use crate::control::batch::wire::{Entry, Leads, Record};
 use crate::failure::Failure;
 
 /// Windows whose files wait for a thread that makes files, beside that which it is at.
 const QUEUE_COUNT_MAX: usize = 1;
+
+/// Where things are copied from, and to.
+struct Places {
+    from: Paths,
+    to: Paths,
+}
+
+impl Places {
+    fn from(&self, path: &[u8]) -> PathBuf {
+        self.from.of(path).expect("what comes is looked at first")
+    }
+
+    fn to(&self, path: &[u8]) -> PathBuf {
+        self.to.of(path).expect("what comes is looked at first")
+    }
+
+    /// Refuses what is of none of the sources.
+    fn expect(&self, path: &[u8]) -> Result<(), Failure> {
+        self.from.of(path).map(drop).ok_or_else(|| garbled("a path of nothing that was asked for"))
+    }
+}
 
 /// Places of files that could not be copied.
 type Lost = Mutex<HashSet<PathBuf>>;
@@ -36,9 +58,10 @@ type Lost = Mutex<HashSet<PathBuf>>;
 pub(super) struct Out<'a> {
     how: How,
     progress: &'a Progress,
-    /// Where the source is, and where it goes.
-    from: PathBuf,
-    to: PathBuf,
+    /// Where the sources are, and where each goes.
+    places: Arc<Places>,
+    /// Where the first name of a file with several went, by inode number, of batches before too.
+    linked: &'a mut HashMap<u64, PathBuf>,
     /// Names to make when all files are there: existing, new.
     links: Vec<(PathBuf, PathBuf)>,
     /// Directories whose attributes come last, parents first.
@@ -56,22 +79,29 @@ enum Step {
 }
 
 impl<'a> Out<'a> {
-    pub(super) fn new(how: How, progress: &'a Progress, from: PathBuf, to: PathBuf) -> Out<'a> {
-        Out { how, progress, from, to, links: Vec::new(), directories: Vec::new(), next: 0 }
+    /// Copies these, in the order in which they are read.
+    pub(super) fn new(
+        how: How,
+        progress: &'a Progress,
+        jobs: &[Job],
+        linked: &'a mut HashMap<u64, PathBuf>,
+    ) -> Out<'a> {
+        let paths = |of: fn(&Job) -> &PathBuf| Paths::new(jobs.iter().map(|job| of(job).clone()).collect());
+        let places = Arc::new(Places { from: paths(|job| &job.from), to: paths(|job| &job.to) });
+        Out { how, progress, places, linked, links: Vec::new(), directories: Vec::new(), next: 0 }
     }
 
     /// Copies what is read.
     pub(super) fn all(mut self, mut reader: BatchReader) -> Result<(), Failure> {
         let (how, progress) = (self.how, self.progress);
-        let (from, to) = (self.from.clone(), self.to.clone());
+        let places = Arc::clone(&self.places);
         let lost = Mutex::default();
         let read = std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for _ in 0..how.jobs {
                 let (send, receive) = sync_channel(QUEUE_COUNT_MAX);
-                let (from, to) = (&from, &to);
-                let lost = &lost;
-                scope.spawn(move || Files { how, progress, from, to, lost, files: BTreeMap::new() }.work(&receive));
+                let (places, lost) = (&*places, &lost);
+                scope.spawn(move || Files { how, progress, places, lost, files: BTreeMap::new() }.work(&receive));
                 threads.push(send);
             }
             self.read(&mut reader, &threads, &lost)
@@ -109,15 +139,17 @@ impl<'a> Out<'a> {
                     Record::Entry(entry) => {
                         let number = self.next;
                         self.next += 1;
-                        let Some(entry) = self.meet(*entry, lost) else { continue };
+                        self.places.expect(&entry.path)?;
+                        let Some(entry) = self.meet(*entry, lost)? else { continue };
                         (number, Step::File(number, Box::new(entry)))
                     }
                     Record::Begin { number, .. } => (number, Step::Begin(number)),
                     Record::Piece { number, offset, content } => (number, Step::Piece(number, offset, content)),
                     Record::End { number, size, why } => (number, Step::End(number, size, why)),
                     Record::Lost { path, why } => {
-                        lost.lock().insert(below(&self.to, &path));
-                        self.progress.note(&below(&self.from, &path), Err(why));
+                        self.places.expect(&path)?;
+                        lost.lock().insert(self.places.to(&path));
+                        self.progress.note(&self.places.from(&path), Err(why));
                         continue;
                     }
                     // Of comparisons.
@@ -133,18 +165,24 @@ impl<'a> Out<'a> {
     }
 
     /// Makes what is no regular file; gives what is one.
-    fn meet(&mut self, entry: Entry, lost: &Lost) -> Option<Entry> {
-        let to = below(&self.to, &entry.path);
-        match &entry.leads {
-            Leads::Link(first) => {
-                self.links.push((below(&self.to, first), to));
-                return None;
+    fn meet(&mut self, entry: Entry, lost: &Lost) -> Result<Option<Entry>, Failure> {
+        let to = self.places.to(&entry.path);
+        if let Leads::Link(first) = &entry.leads {
+            self.places.expect(first)?;
+            self.links.push((self.places.to(first), to));
+            return Ok(None);
+        }
+        if self.how.archive && entry.links > 1 && entry.kind != Kind::Directory {
+            if let Some(existing) = self.linked.get(&entry.inode) {
+                // Its content comes for nothing.
+                self.links.push((existing.clone(), to));
+                return Ok(None);
             }
-            _ if entry.kind == Kind::Regular => {
-                self.progress.expect(entry.size);
-                return Some(entry);
-            }
-            _ => {}
+            self.linked.insert(entry.inode, to.clone());
+        }
+        if entry.kind == Kind::Regular {
+            self.progress.expect(entry.size);
+            return Ok(Some(entry));
         }
         let made = self.make(&entry, &to);
         if entry.kind == Kind::Directory {
@@ -156,9 +194,9 @@ impl<'a> Out<'a> {
             if made.is_err() {
                 lost.lock().insert(to);
             }
-            self.progress.note(&below(&self.from, &entry.path), made);
+            self.progress.note(&self.places.from(&entry.path), made);
         }
-        None
+        Ok(None)
     }
 
     fn make(&self, entry: &Entry, to: &Path) -> io::Result<()> {
@@ -190,8 +228,7 @@ impl<'a> Out<'a> {
 struct Files<'a> {
     how: How,
     progress: &'a Progress,
-    from: &'a Path,
-    to: &'a Path,
+    places: &'a Places,
     lost: &'a Lost,
     /// Those that are not whole, by number.
     files: BTreeMap<u64, Making>,
@@ -219,8 +256,8 @@ impl Files<'_> {
             }
         }
         for making in self.files.into_values() {
-            self.lost.lock().insert(below(self.to, &making.entry.path));
-            self.progress.note(&below(self.from, &making.entry.path), Err("the copy ended before it was whole"));
+            self.lost.lock().insert(self.places.to(&making.entry.path));
+            self.progress.note(&self.places.from(&making.entry.path), Err("the copy ended before it was whole"));
         }
     }
 
@@ -237,7 +274,7 @@ impl Files<'_> {
         if making.failure.is_some() {
             return;
         }
-        let to = below(self.to, &making.entry.path);
+        let to = self.places.to(&making.entry.path);
         let written = making.open(&to, self.how).and_then(|file| file.write_all_at(content, offset));
         match written {
             Ok(()) => {
@@ -250,7 +287,7 @@ impl Files<'_> {
 
     fn end(&mut self, number: u64, size: u64, why: String) {
         let Some(mut making) = self.files.remove(&number) else { return };
-        let (from, to) = (below(self.from, &making.entry.path), below(self.to, &making.entry.path));
+        let (from, to) = (self.places.from(&making.entry.path), self.places.to(&making.entry.path));
         let ended = match making.failure.take() {
             Some(error) => Err(error),
             None if !why.is_empty() => Err(io::Error::other(why)),

@@ -17,6 +17,7 @@ use super::source::umask;
 use crate::command::info::Held;
 use crate::command::sync::mount_of;
 use crate::command::tree::write_pages_back;
+use crate::control::client::Daemon;
 use crate::control::wire::{Anew, Name, Request};
 use crate::mounts;
 
@@ -27,6 +28,7 @@ pub(super) fn is_within(job: &Job) -> bool {
 
 /// A copy that the daemon can make, its files held so that the daemon knows them.
 pub(super) struct Within {
+    daemon: Daemon,
     source: Held,
     parent: Held,
     name: Name,
@@ -50,14 +52,20 @@ impl Within {
         let parent = Held::open(&parent_of(&job.to).canonicalize().ok()?, "cannot copy").ok()?;
         write_pages_back(&mount.point);
         let name = Name::new(job.to.file_name()?.as_bytes());
-        Some(Within { source, parent, name, anew: (!how.archive).then(ours) })
+        Some(Within {
+            daemon: Daemon::find(&mount.source).ok()?,
+            source,
+            parent,
+            name,
+            anew: (!how.archive).then(ours),
+        })
     }
 
     /// Copies; all of it is on the disks then.
     pub(super) fn carry_out(self, job: &Job, progress: &Progress) {
-        let Within { source, parent, name, anew } = self;
+        let Within { daemon, source, parent, name, anew } = self;
         let request = Request::BatchCopy { source: source.inode, parent: parent.inode, name, anew };
-        match parent.daemon.ask(&request, |text| progress.say(text)) {
+        match daemon.ask(&request, |text| progress.say(text)) {
             Ok(answer) => note(&answer, parent_of(&job.to), progress),
             Err(failure) => progress.note(&job.to, Err(failure)),
         }

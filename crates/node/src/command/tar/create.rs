@@ -19,7 +19,7 @@ use file::Kind;
 use tar::{Builder, EntryType, Header};
 
 use super::{Arguments, Outcome};
-use crate::command::tree::{Tree, Wanted, below, garbled};
+use crate::command::tree::{Paths, Tree, Wanted, garbled};
 use crate::control::batch::wire::{Entry, Leads, Record, Records};
 use crate::failure::Failure;
 
@@ -46,12 +46,20 @@ pub(super) fn create(arguments: &Arguments) -> Result<Outcome, Failure> {
     let mut builder = Builder::new(BufWriter::with_capacity(1 << 20, output(&arguments.file)?));
     builder.preserve_absolute(false);
     let mut creation = Creation { builder, outcome: Outcome::default() };
-    for name in &arguments.names {
-        let wanted = Wanted { content: true, xattrs: arguments.xattrs };
-        match Tree::open(&arguments.directory.join(name), WHAT, wanted) {
-            Ok(tree) => creation.tree(tree, &arguments.directory.join(name), name)?,
-            Err(failure) if arguments.names.len() == 1 => return Err(failure),
-            Err(failure) => creation.outcome.fail(name.clone(), failure.why),
+    let wanted = Wanted { content: true, xattrs: arguments.xattrs };
+    let paths: Vec<PathBuf> = arguments.names.iter().map(|name| arguments.directory.join(name)).collect();
+    let mut at = 0;
+    while at < paths.len() {
+        match Tree::open_several(&paths[at..], WHAT, wanted) {
+            Ok((tree, count)) => {
+                creation.trees(tree, &Paths::new(arguments.names[at..at + count].to_vec()))?;
+                at += count;
+            }
+            Err(failure) if paths.len() == 1 => return Err(failure),
+            Err(failure) => {
+                creation.outcome.fail(arguments.names[at].clone(), failure.why);
+                at += 1;
+            }
         }
     }
     let written = creation.builder.into_inner().and_then(|mut out| out.flush());
@@ -72,7 +80,8 @@ fn unwritten(error: io::Error) -> Failure {
 }
 
 impl<W: Write> Creation<W> {
-    fn tree(&mut self, tree: Tree, path: &Path, name: &Path) -> Result<(), Failure> {
+    /// Puts in what is read, under these names.
+    fn trees(&mut self, tree: Tree, names: &Paths) -> Result<(), Failure> {
         let mut stream = Stream::new(tree);
         let (mut files, mut links, mut directories, mut next) = (HashMap::new(), Vec::new(), Vec::new(), 0);
         let mut symlinks: HashMap<Vec<u8>, Vec<_>> = HashMap::new();
@@ -85,51 +94,51 @@ impl<W: Write> Creation<W> {
                         links.push(entry);
                     } else if entry.kind == Kind::Regular {
                         files.insert(number, entry);
-                    } else if entry.kind == Kind::Symlink && !entry.path.is_empty() {
+                    } else if entry.kind == Kind::Symlink && entry.path.contains(&b'/') {
                         symlinks.entry(directory_of(&entry.path).to_vec()).or_default().push(entry);
                     } else {
-                        self.described(name, &entry)?;
+                        self.described(names, &entry)?;
                         directories.extend((entry.kind == Kind::Directory).then_some(entry));
                     }
                 }
                 Record::Begin { number, size } => {
                     if let Some(entry) = files.remove(&number) {
-                        self.file(name, &entry, size, &mut stream)?;
+                        self.file(names, &entry, size, &mut stream)?;
                     }
                 }
                 Record::Piece { .. } | Record::Change(_) => {}
                 Record::End { number, why, .. } => {
                     if let Some(entry) = files.remove(&number) {
-                        self.outcome.fail(below(path, &entry.path), why);
+                        self.outcome.fail(stream.tree.path_of(&entry.path)?, why);
                     }
                 }
-                Record::Lost { path: lost, why } => self.outcome.fail(below(path, &lost), why),
+                Record::Lost { path, why } => self.outcome.fail(stream.tree.path_of(&path)?, why),
             }
         }
         // What they lead to has come.
         for entry in links {
-            self.described(name, &entry)?;
+            self.described(names, &entry)?;
         }
         for entry in directories.iter().rev() {
-            self.described(name, entry)?;
+            self.described(names, entry)?;
             self.outcome.entries -= 1;
             for link in symlinks.remove(&entry.path).into_iter().flatten() {
-                self.described(name, &link)?;
+                self.described(names, &link)?;
             }
         }
         Ok(())
     }
 
     /// What has no content.
-    fn described(&mut self, top: &Path, entry: &Entry) -> Result<(), Failure> {
-        let path = name_of(top, entry);
+    fn described(&mut self, names: &Paths, entry: &Entry) -> Result<(), Failure> {
+        let path = name_of(names, &entry.path, entry.kind)?;
         let mut header = self.header(entry)?;
         header.set_size(0);
         let appended = match &entry.leads {
             Leads::Target(target) => self.builder.append_link(&mut header, &path, std::ffi::OsStr::from_bytes(target)),
             Leads::Link(first) => {
                 header.set_entry_type(EntryType::Link);
-                self.builder.append_link(&mut header, &path, below(top, first))
+                self.builder.append_link(&mut header, &path, name_of(names, first, entry.kind)?)
             }
             Leads::Nothing if entry.kind == Kind::Socket => {
                 self.outcome.fail(path, "an archive has no sockets");
@@ -142,8 +151,8 @@ impl<W: Write> Creation<W> {
         Ok(())
     }
 
-    fn file(&mut self, top: &Path, entry: &Entry, size: u64, stream: &mut Stream) -> Result<(), Failure> {
-        let path = name_of(top, entry);
+    fn file(&mut self, names: &Paths, entry: &Entry, size: u64, stream: &mut Stream) -> Result<(), Failure> {
+        let path = name_of(names, &entry.path, entry.kind)?;
         let mut header = self.header(entry)?;
         header.set_size(size);
         let mut content = Content { stream, piece: Bytes::new(), at: 0, piece_at: 0, size, ended: None, failure: None };
@@ -203,11 +212,11 @@ fn directory_of(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
 }
 
-/// What an entry is called in the archive.
-fn name_of(top: &Path, entry: &Entry) -> PathBuf {
-    let path = below(top, &entry.path);
+/// What the entry of a path is called in the archive.
+fn name_of(names: &Paths, path: &[u8], kind: Kind) -> Result<PathBuf, Failure> {
+    let name = names.of(path).ok_or_else(|| garbled("a path of nothing that was asked for"))?;
     // A directory's name ends with a slash.
-    if entry.kind == Kind::Directory { path.join("") } else { path }
+    Ok(if kind == Kind::Directory { name.join("") } else { name })
 }
 
 /// The records of a tree, one after the other.

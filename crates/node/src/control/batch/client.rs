@@ -31,10 +31,11 @@ pub struct Writing {
 }
 
 /// How a batch is read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Reading {
-    /// `st_ino` of the file or directory. Somebody has it open, so that the daemon knows the number.
-    pub root: u64,
+    /// `st_ino` of each file or directory, at most [`ROOTS_MAX`](crate::control::wire::ROOTS_MAX). Somebody has them open, so that the daemon
+    /// knows the numbers. Paths begin with the place in this list (`wire::split_root`).
+    pub roots: Vec<u64>,
     /// Content too.
     pub content: bool,
     /// Extended attributes too.
@@ -211,9 +212,10 @@ pub struct BatchReader {
 impl BatchReader {
     /// Begins.
     pub fn begin(daemon: Daemon, how: &Reading) -> Result<BatchReader, Failure> {
-        let Reading { root, content, xattrs } = *how;
+        let Reading { content, xattrs, .. } = *how;
         BatchReader::ask(daemon, &|(windows, window_bytes)| {
-            Request::BatchRead(BatchReading { root, windows, window_bytes, content, xattrs })
+            let roots = how.roots.clone();
+            Request::BatchRead(BatchReading { roots, windows, window_bytes, content, xattrs })
         })
     }
 

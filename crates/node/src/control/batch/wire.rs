@@ -38,10 +38,27 @@ const NOTHING: u8 = 1;
 const TARGET: u8 = 2;
 const LINK: u8 = 3;
 
+/// A path below what has this place in the list of what is read.
+#[must_use]
+pub fn of_root(root: usize, path: &[u8]) -> Vec<u8> {
+    let root = root.to_string().into_bytes();
+    if path.is_empty() { root } else { [&root[..], path].join(&b'/') }
+}
+
+/// The place in the list of what is read, and the path below that; `None`: it is no such path.
+#[must_use]
+pub fn split_root(path: &[u8]) -> Option<(usize, &[u8])> {
+    let (root, rest) = match path.iter().position(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (path, &[][..]),
+    };
+    Some((std::str::from_utf8(root).ok()?.parse().ok()?, rest))
+}
+
 /// What a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where, from the batch's directory on: names with a slash between them. Empty: that directory itself.
+    /// Where, from the batch's directory on: names with a slash between them. Empty: that directory itself. Of what is read see [`split_root`].
     pub path: Vec<u8>,
     /// Its kind.
     pub kind: Kind,

@@ -1,4 +1,4 @@
-//! Trees that are read into windows.
+//! Files and trees that are read into windows.
 //!
 //! One thread walks ahead; this one describes a group of entries and then has the content of all of its files read, in the order in which
 //! it lies on the disks. Who reads slowly holds up the batch and nothing else: a piece waits until a window is given back.
@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 
 use super::lost;
 use crate::control::batch::memory::{Filling, Memory};
-use crate::control::batch::wire::{Entry, Leads, PATH_BYTES_MAX, PIECE_HEAD_BYTES, Record, piece_head};
+use crate::control::batch::wire::{Entry, Leads, PATH_BYTES_MAX, PIECE_HEAD_BYTES, Record, of_root, piece_head};
 use crate::control::server::{Brought, Line};
-use crate::control::wire::{Answer, BatchReading, Filled, Turn};
+use crate::control::wire::{Answer, BatchReading, Filled, ROOTS_MAX, Turn};
 use crate::failure::Failure;
 use crate::front::control::Control;
 use crate::front::nodes::inode_number;
@@ -63,10 +63,16 @@ impl Control {
         brought: Brought<'_, '_>,
     ) -> Result<Value, Failure> {
         let (memory, line) = self.memory(WHAT, brought, (how.windows, how.window_bytes))?;
-        let root = self.find(how.root).ok_or_else(|| {
+        if !(1..=ROOTS_MAX).contains(&how.roots.len()) {
+            let why = format!("it is of 1 to {ROOTS_MAX} files and directories, not of {}", how.roots.len());
+            return Err(Failure::new(WHAT, why));
+        }
+        let find = |root: &u64| {
             let why = "the daemon knows no file of this inode number";
-            Failure::new(WHAT, why).place(how.root.to_string()).mend("keep it open meanwhile")
-        })?;
+            let unknown = || Failure::new(WHAT, why).place(root.to_string()).mend("keep it open meanwhile");
+            self.find(*root).ok_or_else(unknown)
+        };
+        let roots = how.roots.iter().map(find).collect::<Result<Vec<Node>, Failure>>()?;
         let filler = Filler::begin(self, memory, line)?;
         let started = self.platform.clock.elapsed();
         let (linked, filler) = (HashMap::new(), Mutex::new(filler));
@@ -78,7 +84,7 @@ impl Control {
         let mut reader = Reader { control: self, how, group_max, filler, linked, next: 0, entries: 0, lost: 0 };
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(group_max);
-            let walker = scope.spawn(move || self.walk_into(root, &send));
+            let walker = scope.spawn(move || self.walk_into(&roots, &send));
             let read = reader.all(receive);
             let walked = walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             // What ended the reading ended the walk.
@@ -91,17 +97,29 @@ impl Control {
         Ok(json!({ "entries": entries, "failed": failed + lost, "bytes": bytes, "seconds": seconds }))
     }
 
-    fn walk_into(&self, root: Node, send: &SyncSender<Step>) -> Result<(), Failure> {
-        let mut tell = |step: Result<Walked<'_>, (&[u8], FileError)>| {
-            let step = match step {
-                Ok(Walked { path, node, attributes }) => {
-                    Ok(Found { path: path.to_vec(), node, attributes: attributes.clone() })
-                }
-                Err((path, error)) => Err((path.to_vec(), error)),
+    /// Walks them one after the other: content is read in one order all the same, group by group.
+    fn walk_into(&self, roots: &[Node], send: &SyncSender<Step>) -> Result<(), Failure> {
+        for (number, root) in roots.iter().enumerate() {
+            let mut goes_on = true;
+            let mut tell = |step: Result<Walked<'_>, (&[u8], FileError)>| {
+                let step = match step {
+                    Ok(Walked { path, node, attributes }) => {
+                        Ok(Found { path: of_root(number, path), node, attributes: attributes.clone() })
+                    }
+                    Err((path, error)) => Err((of_root(number, path), error)),
+                };
+                goes_on = send.send(step).is_ok() && !self.system.is_ending();
+                goes_on
             };
-            send.send(step).is_ok() && !self.system.is_ending()
-        };
-        block_on(self.system.batch_walk(root, &mut tell)).map_err(self.explain(WHAT))
+            match block_on(self.system.batch_walk(*root, &mut tell)) {
+                Ok(()) if goes_on => {}
+                Ok(()) => break,
+                Err(error) if roots.len() == 1 => return Err(self.explain(WHAT)(error)),
+                // The others are read.
+                Err(error) => drop(send.send(Err((of_root(number, b""), error)))),
+            }
+        }
+        Ok(())
     }
 }
 
