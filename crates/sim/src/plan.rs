@@ -62,6 +62,8 @@ pub struct Plan {
     pub clones: bool,
     /// Whether clients write, copy and remove many files in one go.
     pub batches: bool,
+    /// Whether the next batch that is written begins while the one before it waits for the disks.
+    pub overlaps_units: bool,
     /// What content is cut into, as fragments of data and of parity, if it is.
     pub fragments: Option<(u8, u8)>,
     /// Whether small files are brought together nearly all the time.
@@ -87,6 +89,7 @@ const BASE: Plan = Plan {
     disks_lie: false,
     clones: false,
     batches: false,
+    overlaps_units: false,
     fragments: None,
     keeps_layout: false,
     operations: 160,
@@ -206,6 +209,26 @@ const PLANS: &[Plan] = &[
         bad_disks: 2,
         disks_lie: true,
         fragments: Some((4, 2)),
+        cuts_power: true,
+        lives: 6,
+        ..BASE
+    },
+    Plan {
+        name: "units",
+        about: "as batches, and each begins while the one before it waits for the disks",
+        batches: true,
+        overlaps_units: true,
+        reclaims_often: true,
+        cuts_power: true,
+        operations: 200,
+        lives: 4,
+        ..BASE
+    },
+    Plan {
+        name: "liar",
+        about: "as copies, and the bad disk may also lie, and rots everywhere",
+        bad_disks: 1,
+        disks_lie: true,
         cuts_power: true,
         lives: 6,
         ..BASE

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use base::time::Timestamp;
 use bytes::Bytes;
 use file::{
-    BatchContent, BatchCopy, BatchEntry, BatchWrite, BatchWriteReport, FileError, Kind, Node as FileNode, View,
+    BatchContent, BatchCopy, BatchEntry, BatchUnit, BatchWrite, BatchWriteReport, FileError, Kind, Node as FileNode,
+    View,
 };
+
+use tokio::sync::oneshot;
 
 use super::names::deletes;
 use super::{Client, Done};
@@ -22,9 +25,16 @@ const COPIED_MAX: usize = 25;
 
 /// A unit, and what is to come of it.
 struct Unit {
+    how: BatchWrite,
     entries: Vec<BatchEntry>,
     fates: Vec<Result<Key, Refusal>>,
     model: Model,
+}
+
+impl Unit {
+    fn is_done(&self) -> bool {
+        !self.how.atomic || self.fates.iter().all(Result::is_ok)
+    }
 }
 
 impl Client {
@@ -32,34 +42,90 @@ impl Client {
     pub(super) async fn batch_write(&mut self) -> Done {
         let model = self.model();
         let parent = self.any_directory(&model);
+        let Some(unit) = self.unit(&model, parent) else { return Ok(()) };
+        let begun = self.begin(&model, parent, &unit).await;
+        if !self.shared.plan.overlaps_units || self.random.one_in(3) {
+            return self.finish(&model, parent, unit, begun).await.map(drop);
+        }
+        // The next begins while this one waits for the disks, and goes through what this one makes. Beside it: it may wait for its room.
+        let Some(mut next) = self.unit(&unit.model, parent) else {
+            return self.finish(&model, parent, unit, begun).await.map(drop);
+        };
+        let (send, receive) = oneshot::channel();
+        let begin = self.begin(&model, parent, &next);
+        self.shared.platform.tasks.spawn(
+            "the next unit",
+            Box::pin(async move {
+                // Nobody waits for it where the unit before came to nothing.
+                drop(send.send(begin.await));
+            }),
+        );
+        if !self.finish(&model, parent, unit, begun).await? {
+            return Ok(());
+        }
+        let Ok(begun) = receive.await else { return Err(Stop::Over) };
+        let model = self.model();
+        // What the one before it made has ids now.
+        for (key, node) in model.nodes.iter().filter(|(_, node)| node.file.is_some()) {
+            if next.model.nodes.contains_key(key) {
+                next.model.node_mut(*key).file = node.file;
+            }
+        }
+        self.finish(&model, parent, next, begun).await.map(drop)
+    }
+
+    /// A unit to a directory, and what is to come of it.
+    fn unit(&mut self, model: &Model, parent: Key) -> Option<Unit> {
         let how = BatchWrite {
             replace: self.random.one_in(2),
             atomic: self.random.one_in(4),
             preserve: self.random.one_in(2),
             umask: 0,
         };
-        let mut unit = Unit { entries: Vec::new(), fates: Vec::new(), model: model.clone() };
+        let mut unit = Unit { how, entries: Vec::new(), fates: Vec::new(), model: model.clone() };
         for _ in 0..1 + self.random.below(ENTRIES_MAX) {
             if unit.model.nodes.len() < super::NODES_MAX + 10 {
                 self.add_entry(&mut unit, parent, how);
             }
         }
-        let Unit { entries, fates, model: after } = unit;
-        if entries.is_empty() {
-            return Ok(());
+        if !unit.is_done() {
+            unit.model = model.clone();
         }
-        let is_done = !how.atomic || fates.iter().all(Result::is_ok);
+        (!unit.entries.is_empty()).then_some(unit)
+    }
+
+    /// Its content is on its way.
+    fn begin(
+        &self,
+        model: &Model,
+        parent: Key,
+        unit: &Unit,
+    ) -> impl Future<Output = Result<BatchUnit, FileError>> + Send + use<> {
+        let (system, directory) = (self.system.clone(), self.file(model, parent));
+        let (entries, how) = (unit.entries.clone(), unit.how);
+        async move { system.batch_begin(directory, entries, &how).await }
+    }
+
+    /// Its names are made; whether it happened.
+    async fn finish(
+        &mut self,
+        model: &Model,
+        parent: Key,
+        unit: Unit,
+        begun: Result<BatchUnit, FileError>,
+    ) -> Result<bool, Stop> {
+        let is_done = unit.is_done();
+        let Unit { how, entries, fates, model: after } = unit;
         let shown: Vec<String> = entries.iter().map(|entry| show(&entry.path)).collect();
         let what = format!("batch to {}/ ({how:?}): {}", model.path(parent), shown.join(", "));
-        let (system, directory) = (self.system.clone(), self.file(&model, parent));
-        let change = Ok(if is_done { after.clone() } else { model });
+        let system = self.system.clone();
         let call = async {
-            let report = system.batch_write(directory, entries, &how).await?;
+            let report = system.batch_finish(begun?).await?;
             // A disk that gives no answer keeps an entry from being what it should: a fault like any other.
             let fault = report.fates.iter().find_map(|fate| fate.as_ref().err().filter(|error| is_fault(error)));
             fault.cloned().map_or(Ok(report), Err)
         };
-        let Some(report) = self.change(what.clone(), change, None, call).await? else { return Ok(()) };
+        let Some(report) = self.change(what.clone(), Ok(after.clone()), None, call).await? else { return Ok(false) };
         if report.is_done != is_done {
             return Err(Stop::Wrong(format!("{what}: done is {}, should be {is_done}", report.is_done)));
         }
@@ -69,7 +135,7 @@ impl Client {
             let made = made.filter_map(|(key, file)| Some((*key.as_ref().ok()?, *file.as_ref().ok()?)));
             self.shared.name_files(self.number, made.filter(|(key, _)| after.nodes.contains_key(key)));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// `rm -r` of anything that has a name.
