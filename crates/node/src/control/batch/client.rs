@@ -10,10 +10,14 @@ use crate::control::client::{Daemon, Talk};
 use crate::control::wire::{Answer, BatchComparing, BatchReading, BatchWriting, Emptied, Filled, Request, Turn};
 use crate::failure::Failure;
 
-/// Windows of a batch: one or two are filled while the daemon has the others.
+/// Windows of a batch that is written: one or two are filled while the daemon has the others.
 const WINDOWS: u32 = 4;
-/// Bytes of each.
+/// Bytes of each: what becomes one unit.
 const WINDOW_BYTES: u32 = 16 << 20;
+/// Windows of a batch that is read.
+const READ_WINDOWS: u32 = 8;
+/// Bytes of each: small, so that the client works soon, and on what the processor's cache still has.
+const READ_WINDOW_BYTES: u32 = 2 << 20;
 /// Content of a file from which on a batch gains nothing.
 const BATCHED_BYTES_MAX: u64 = 1 << 20;
 
@@ -229,7 +233,7 @@ impl BatchReader {
 
     fn ask(daemon: Daemon, request: &dyn Fn((u32, u32)) -> Request) -> Result<BatchReader, Failure> {
         let cannot = |error: std::io::Error| Failure::new("cannot share memory with the daemon", error);
-        let memory = Memory::make(WINDOWS, WINDOW_BYTES).map_err(cannot)?;
+        let memory = Memory::make(READ_WINDOWS, READ_WINDOW_BYTES).map_err(cannot)?;
         let request = request((memory.windows(), memory.window_bytes()));
         let mut talk = daemon.begin(&request, Some(memory.share().map_err(cannot)?))?;
         match talk.hear()? {
