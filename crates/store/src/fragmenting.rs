@@ -120,6 +120,13 @@ impl Store {
         if known.fragments().is_some_and(|fragments| fragments.cut != cut) {
             self.drop_fragments(pack)?;
         }
+        if let Some(fragments) = known.fragments().filter(|fragments| fragments.cut == cut) {
+            // They are in the way of others.
+            for (index, disk) in self.needless_fragments(pack, fragments) {
+                self.drop_fragment(pack, cut, index, disk)?;
+            }
+        }
+        let Some(known) = self.packs.known_pack(pack) else { return Ok(0) };
         let before = known.fragments().filter(|fragments| fragments.cut == cut);
         let before = before.map_or_else(|| Fragments::new(cut), |fragments| Fragments::clone(fragments));
         let sound = self.sound(pack);
@@ -398,7 +405,10 @@ impl Store {
     /// Nobody counts on it, and then its file goes: as F-7.
     fn drop_fragment(&self, pack: u64, cut: Cut, index: usize, disk: usize) -> Result<(), StoreError> {
         self.packs.set_fragments(pack, cut, |fragments| fragments.without_one(index, disk));
-        self.packs.suspects.lock().remove(&(pack, disk));
+        let known = self.packs.known_pack(pack);
+        if known.as_ref().and_then(PackKnown::fragments).is_none_or(|left| left.index_on(disk).is_none()) {
+            self.packs.suspects.lock().remove(&(pack, disk));
+        }
         let on = &self.pool.disks[disk].disk;
         match on.remove(&FragmentName::new(pack, cut.erasure, index).path()) {
             Err(error) if error.kind != DiskErrorKind::Absent => Err(self.pool.failed(disk, error, &self.counters)),

@@ -366,7 +366,7 @@ impl Store {
             }
             if index.made_again().is_none() {
                 self.make_index_again().await;
-            } else if Arc::ptr_eq(&file, &index.file()) {
+            } else if made.is_some() && Arc::ptr_eq(&file, &index.file()) {
                 break;
             }
             (found, made, file) = look();

@@ -13,6 +13,7 @@ use crate::identity;
 use crate::index::Change;
 use crate::pace::Pace;
 use crate::pack::{PackKnown, PackState};
+use crate::pool::Part;
 use crate::remedy::Remedy;
 use crate::store::Store;
 
@@ -67,9 +68,13 @@ impl Store {
 
     /// Reads packs again that were last checked as long ago, the oldest first. `tell` hears of bytes done and bytes in all.
     pub async fn scrub(&self, older_than: Duration, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> ScrubReport {
-        self.scrub_identities().await;
-        // Before the packs, which are compared with it.
-        self.scrub_index(pace).await;
+        let (now, checked) = (self.platform.clock.elapsed(), *self.index_checked.lock());
+        if checked.is_none_or(|checked| now.saturating_sub(checked) >= older_than) {
+            self.scrub_identities().await;
+            // Before the packs, which are compared with it.
+            self.scrub_index(pace).await;
+            *self.index_checked.lock() = Some(now);
+        }
         let due = self.due(older_than);
         let total: u64 = due.iter().map(|(_, known)| known.bytes()).sum();
         let (mut report, mut done) = (ScrubReport::default(), 0);
@@ -90,7 +95,8 @@ impl Store {
         report
     }
 
-    /// The index too has pages that no look-up came to for long. One that is damaged is made again; where that fails, the mender tries it too.
+    /// The index too has pages that no look-up came to for long. One that is damaged is made again, and serves until the new one is there: it may be
+    /// that nothing leads to what is damaged, for a commit or a power cut ended halfway.
     async fn scrub_index(&self, pace: &Pace<'_>) {
         for group in 0.. {
             if !pace.step().await {
@@ -101,7 +107,6 @@ impl Store {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(_) => {
-                    self.doubt_index();
                     drop(work);
                     let _ = self.remake_index(&|| pace.goes_on()).await;
                     return;
@@ -113,7 +118,11 @@ impl Store {
     /// Who each disk is, which is read only when the store is opened, is written again where it rotted.
     async fn scrub_identities(&self) {
         for (number, on) in self.pool.there().filter(|(_, on)| on.is_good()) {
-            if !matches!(identity::read(&on.disk).await, Ok((found, None)) if found == on.identity)
+            let read = identity::read(&on.disk).await;
+            if !matches!(read, Ok((found, None)) if found == on.identity)
+                // It may have gone meanwhile.
+                && on.is_good()
+                && on.part() != Part::Removed
                 && let Err(error) = identity::write_again(&on.disk, &on.identity).await
             {
                 // It counts, and the disk tells of it.

@@ -63,6 +63,8 @@ pub struct Store {
     pub(crate) damaged: Mutex<BTreeMap<u64, String>>,
     /// Held by the task that makes the index again because somebody needs a chunk.
     index_making: Arc<tokio::sync::Mutex<()>>,
+    /// When scrub read all of the index last.
+    pub(crate) index_checked: Mutex<Option<std::time::Duration>>,
     pub(crate) reclaim_work: tokio::sync::Mutex<()>,
     /// F-8.
     pub(crate) copy_work: tokio::sync::Mutex<()>,
@@ -148,6 +150,7 @@ impl Store {
             index_work: tokio::sync::Mutex::new(()),
             damaged: Mutex::default(),
             index_making: Arc::default(),
+            index_checked: Mutex::default(),
             reclaim_work: tokio::sync::Mutex::new(()),
             copy_work: tokio::sync::Mutex::new(()),
             disk_work: tokio::sync::Mutex::new(()),

@@ -17,7 +17,7 @@ mod into;
 mod out;
 mod within;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -40,10 +40,9 @@ use super::info::Held;
 use super::is_dot;
 use super::mount::{dead, is_abandoned};
 use super::sync::{mount_of, sync};
-use super::tree::write_pages_back;
+use super::tree::{roots_max, write_pages_back};
 use crate::control::batch::client::{BatchReader, BatchWriter, Reading, Writing};
 use crate::control::client::Daemon;
-use crate::control::wire::ROOTS_MAX;
 use crate::failure::Failure;
 use crate::mounts::{self, Mount};
 
@@ -148,19 +147,18 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
     let batch = if arguments.no_batch { None } else { batch_into(&plan, how) };
     let Some((held, writer)) = batch else {
         let (mut by_calls, mut rest) = (Vec::new(), plan.into_iter().peekable());
-        let mut linked = HashMap::new();
         while let Some(job) = rest.next() {
             let Some(mut out) = (if arguments.no_batch { None } else { BatchOut::begin(&job, how) }) else {
                 by_calls.push(job);
                 continue;
             };
             let mut jobs = vec![job];
-            while let Some(job) = rest.next_if(|job| out.takes(job)) {
-                jobs.push(job);
+            while let Some(job) = rest.next_if(|job| out.takes(job) || out.lets_pass(job)) {
+                if job.source.is_symlink() { &mut by_calls } else { &mut jobs }.push(job);
             }
-            match out.reader(how) {
+            match out.reader() {
                 Some(reader) => {
-                    if let Err(failure) = Out::new(how, progress, &jobs, &mut linked).all(reader) {
+                    if let Err(failure) = Out::new(how, progress, &jobs).all(reader) {
                         progress.note(&jobs[0].from, Err(failure.why));
                     }
                 }
@@ -193,12 +191,15 @@ fn copy_within(arguments: &Arguments, plan: Vec<Job>, how: How, progress: &Progr
             None => by_calls.push(job),
         }
     }
-    let beside =
-        by_calls.first().filter(|_| are_several && !arguments.no_batch).map(|job| parent_of(&job.to).to_owned());
+    let beside = by_calls.first().filter(|_| are_several && !arguments.no_batch);
+    let beside = beside.map(|job| parent_of(&job.to).to_owned());
     Plain::new(how, progress).all(by_calls);
-    if let Some(beside) = beside {
-        // As what goes by batches is. Elsewhere than in a mount of ours the kernel writes it in its own time.
-        let _ = sync(&beside);
+    // As what goes by batches is. Elsewhere than in a mount whose daemon answers us the kernel writes it in its own time.
+    let is_ours = |place: &PathBuf| mount_of(place).and_then(|mount| Daemon::find(&mount.source)).is_ok();
+    if let Some(beside) = beside.filter(is_ours) {
+        if let Err(failure) = sync(&beside) {
+            progress.note(&beside, Err(failure.why));
+        }
         place = place.or(Some(beside));
     }
     place
@@ -277,8 +278,15 @@ fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
     Some((Target { path: directory, _held: held }, writer))
 }
 
+/// Whether what becomes of it depends on nothing else that is read with it: with --archive further names are to be names of one file; without,
+/// each is a file of its own, that others' failures leave alone.
+fn is_apart(job: &Job, how: How) -> bool {
+    how.archive || (!job.source.is_dir() && job.source.nlink() == 1)
+}
+
 /// What is read as one batch out of a mount whose daemon answers us, to go elsewhere.
 struct BatchOut {
+    how: How,
     mounts: Vec<Mount>,
     mount: Mount,
     held: Vec<Held>,
@@ -292,9 +300,9 @@ impl BatchOut {
     fn begin(job: &Job, how: How) -> Option<BatchOut> {
         let mount = mount_of(&job.from).ok()?;
         let mounts = mounts::read().ok()?;
-        let takes_more = !is_merged(job) && !how.resume;
+        let takes_more = !is_merged(job) && is_apart(job, how);
         let (held, targets) = (Vec::new(), HashSet::new());
-        let mut out = BatchOut { mounts, mount, held, targets, takes_more: true };
+        let mut out = BatchOut { how, mounts, mount, held, targets, takes_more: true };
         let is_taken = !how.resume && out.takes(job);
         out.takes_more = takes_more;
         is_taken.then_some(out)
@@ -302,8 +310,9 @@ impl BatchOut {
 
     /// Whether it is read with the others; if so, it is held from now on.
     fn takes(&mut self, job: &Job) -> bool {
-        let is_next = self.takes_more && self.held.len() < ROOTS_MAX && !self.targets.contains(&job.to);
-        if !is_next || job.source.is_symlink() || (!self.held.is_empty() && is_merged(job)) {
+        let is_next = self.takes_more && self.held.len() < roots_max() && !self.targets.contains(&job.to);
+        let is_second = !self.held.is_empty() && (is_merged(job) || !is_apart(job, self.how));
+        if !is_next || job.source.is_symlink() || is_second {
             return false;
         }
         let Ok(from) = mounts::absolute(&job.from) else { return false };
@@ -319,11 +328,16 @@ impl BatchOut {
         self.targets.insert(job.to.clone())
     }
 
+    /// Whether it goes by system calls, and what comes behind it may be read with the others.
+    fn lets_pass(&mut self, job: &Job) -> bool {
+        self.takes_more && job.source.is_symlink() && self.targets.insert(job.to.clone())
+    }
+
     /// `None`: the daemon does not answer us.
-    fn reader(&self, how: How) -> Option<BatchReader> {
+    fn reader(&self) -> Option<BatchReader> {
         write_pages_back(&self.mount.point);
         let roots = self.held.iter().map(|held| held.inode).collect();
-        let reading = Reading { roots, content: true, xattrs: how.archive };
+        let reading = Reading { roots, content: true, xattrs: self.how.archive };
         BatchReader::begin(Daemon::find(&self.mount.source).ok()?, &reading).ok()
     }
 }

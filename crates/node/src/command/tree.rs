@@ -57,7 +57,7 @@ impl Tree {
     ) -> Result<(Tree, usize), Failure> {
         let mount = mount_of(&paths[0])?;
         let mut held = vec![Held::of(&paths[0], what, &mount)?];
-        for path in paths.iter().take(ROOTS_MAX).skip(1) {
+        for path in paths.iter().take(roots_max()).skip(1) {
             // What is wrong with it is told when it comes first.
             match mount_of(path).and_then(|its| Ok((its.id == mount.id, Held::of(path, what, &its)?))) {
                 Ok((true, one)) => held.push(one),
@@ -81,6 +81,12 @@ impl Tree {
     pub(super) fn path_of(&self, path: &[u8]) -> Result<PathBuf, Failure> {
         self.paths.of(path).ok_or_else(|| garbled("a path of nothing that was asked for"))
     }
+}
+
+/// Files and directories that are read together at most: each is held open, and others are opened meanwhile.
+pub(super) fn roots_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(ROOTS_MAX, |limit| usize::try_from(limit / 4).unwrap_or(ROOTS_MAX)).clamp(1, ROOTS_MAX)
 }
 
 /// The failure of a record that makes no sense.

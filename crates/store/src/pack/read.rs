@@ -372,10 +372,15 @@ impl Packs {
         let disk = self.lies_well(pack, fragments, index);
         let disk = disk.or_else(|| best(fragments.at(index), DiskSet::NONE)).ok_or_else(|| absent(&name))?;
         let (files, key) = (self.files(disk), pack | OF_FRAGMENT);
-        if let Some(file) = files.get(&key) {
+        // Of two on one disk that which counts is kept (E-5).
+        let is_kept = fragments.index_on(disk) == Some(index);
+        if let Some(file) = files.get(&key).filter(|_| is_kept) {
             return Ok(Fragment { disk, file });
         }
         let file = self.pool.disks[disk].disk.open_to_read(&name.path()).await?;
+        if !is_kept {
+            return Ok(Fragment { disk, file });
+        }
         files.insert(key, file.clone());
         // As for whole packs.
         if self.known_pack(pack).is_none_or(|now| now.fragments().is_none_or(|now| !now.at(index).has(disk))) {

@@ -4,7 +4,7 @@
 //! One thread goes through what comes and makes directories; several make files, each of them the same ones, so that the pieces of a file
 //! come in order.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -60,8 +60,6 @@ pub(super) struct Out<'a> {
     progress: &'a Progress,
     /// Where the sources are, and where each goes.
     places: Arc<Places>,
-    /// Where the first name of a file with several went, by inode number, of batches before too.
-    linked: &'a mut HashMap<u64, PathBuf>,
     /// Names to make when all files are there: existing, new.
     links: Vec<(PathBuf, PathBuf)>,
     /// Directories whose attributes come last, parents first.
@@ -80,15 +78,10 @@ enum Step {
 
 impl<'a> Out<'a> {
     /// Copies these, in the order in which they are read.
-    pub(super) fn new(
-        how: How,
-        progress: &'a Progress,
-        jobs: &[Job],
-        linked: &'a mut HashMap<u64, PathBuf>,
-    ) -> Out<'a> {
+    pub(super) fn new(how: How, progress: &'a Progress, jobs: &[Job]) -> Out<'a> {
         let paths = |of: fn(&Job) -> &PathBuf| Paths::new(jobs.iter().map(|job| of(job).clone()).collect());
         let places = Arc::new(Places { from: paths(|job| &job.from), to: paths(|job| &job.to) });
-        Out { how, progress, places, linked, links: Vec::new(), directories: Vec::new(), next: 0 }
+        Out { how, progress, places, links: Vec::new(), directories: Vec::new(), next: 0 }
     }
 
     /// Copies what is read.
@@ -171,14 +164,6 @@ impl<'a> Out<'a> {
             self.places.expect(first)?;
             self.links.push((self.places.to(first), to));
             return Ok(None);
-        }
-        if self.how.archive && entry.links > 1 && entry.kind != Kind::Directory {
-            if let Some(existing) = self.linked.get(&entry.inode) {
-                // Its content comes for nothing.
-                self.links.push((existing.clone(), to));
-                return Ok(None);
-            }
-            self.linked.insert(entry.inode, to.clone());
         }
         if entry.kind == Kind::Regular {
             self.progress.expect(entry.size);

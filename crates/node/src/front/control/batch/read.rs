@@ -7,7 +7,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use base::id::FileId;
 use bytes::Bytes;
 use file::{Attributes, BatchRead, BatchSink, FileError, Kind, Node, Taken, Walked};
 use parking_lot::Mutex;
@@ -49,7 +48,7 @@ struct Reader<'a, 'b> {
     group_max: usize,
     filler: Mutex<Filler<'a, 'b>>,
     /// First names of files that have several.
-    linked: HashMap<FileId, Vec<u8>>,
+    linked: HashMap<Node, Vec<u8>>,
     /// The next entry's number.
     next: u64,
     entries: u64,
@@ -195,9 +194,9 @@ impl Reader<'_, '_> {
             Err(error) => return Err((path, error)),
         };
         if attributes.kind != Kind::Directory && attributes.links > 1 {
-            match self.linked.get(&attributes.file) {
+            match self.linked.get(&node) {
                 Some(first) => leads = Leads::Link(first.clone()),
-                None if self.linked.len() < LINKED_MAX => drop(self.linked.insert(attributes.file, path.clone())),
+                None if self.linked.len() < LINKED_MAX => drop(self.linked.insert(node, path.clone())),
                 None => {}
             }
         }
