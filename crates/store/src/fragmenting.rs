@@ -6,9 +6,9 @@
 //!       to be a pack, are of one that was being removed, or was while their disk was out: an opening removes them.
 //! E-3   A fragment is a file of another name until it is whole and durable, as a copy is (F-5), and nothing is ever written in place: there is
 //!       no moment at which parity and data do not agree.
+//! E-4   What fragments are made of was verified: a pack's file chunk by chunk, other fragments block by block.
 //! E-5   Each fragment counts on a disk where no other does. An opening may find two of a pack on one disk (a cut that failed halfway, and a second
 //!       one): the second is read where it lies, and counts as lacking until it is on a disk of its own.
-//! E-4   What fragments are made of was verified: a pack's file chunk by chunk, other fragments block by block.
 //!
 //! Not here: which pack is due (`copies`), the code (`erasure`), reading fragments (`pack/fragments`).
 

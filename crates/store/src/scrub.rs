@@ -66,14 +66,17 @@ impl Store {
         ScrubPlan { packs: due.len() as u64, bytes: due.iter().map(|(_, known)| known.bytes()).sum() }
     }
 
-    /// Reads packs again that were last checked as long ago, the oldest first. `tell` hears of bytes done and bytes in all.
+    /// Reads packs again that were last checked as long ago, the oldest first, and before them the index and the identities if those were: of
+    /// them nobody knows after an opening. `tell` hears of bytes done and bytes in all.
     pub async fn scrub(&self, older_than: Duration, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> ScrubReport {
         let (now, checked) = (self.platform.clock.elapsed(), *self.index_checked.lock());
         if checked.is_none_or(|checked| now.saturating_sub(checked) >= older_than) {
             self.scrub_identities().await;
             // Before the packs, which are compared with it.
             self.scrub_index(pace).await;
-            *self.index_checked.lock() = Some(now);
+            if pace.goes_on() {
+                *self.index_checked.lock() = Some(now);
+            }
         }
         let due = self.due(older_than);
         let total: u64 = due.iter().map(|(_, known)| known.bytes()).sum();

@@ -730,7 +730,7 @@ impl Store {
     }
 
     /// The caller holds `index_work`: the file that it found damaged is the current one.
-    pub(crate) fn doubt_index(&self) {
+    fn doubt_index(&self) {
         self.doubt_index_file(&self.packs.index.file());
     }
 
