@@ -59,8 +59,8 @@ pub(crate) type Layers = (Vec<Settled>, Vec<(Range<u64>, Bytes)>);
 const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Extents of one record: half a frame.
 pub(crate) const RECORD_EXTENTS: usize = 16 * 1024;
-/// Chunks of what is copied are about as large, most often.
-const COPIED_CHUNK_BYTES: u64 = store::CUT_BYTES_MIN as u64;
+/// Chunks of what is copied are at least as large, most often.
+const COPIED_CHUNK_BYTES: u64 = 16 << 10;
 /// An extent in a record.
 const EXTENT_BYTES: u64 = 64;
 
