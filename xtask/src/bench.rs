@@ -272,7 +272,7 @@ const fn copies(name: &'static str, limit: Limit, work: fn(&mut Run<'_>) -> Resu
     Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: Some(limit), is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 32] = [
+const WORKLOADS: [Workload; 33] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -313,6 +313,7 @@ const WORKLOADS: [Workload; 32] = [
     masses("batches, seek-limited", Some(device::SEEK), batches::on_seeks),
     masses("batches, large files, seek-limited", Some(device::SEEK), batches::large_on_seeks),
     masses("batches, SSD-limited", Some(device::SSD), batches::on_ssd),
+    masses("batches, large files, SSD-limited", Some(device::SSD), batches::large_on_ssd),
     beside_ext4("batches, names", batches::names),
     beside_ext4("batches, copies here", batches::copies_here),
     copies("batches, copies, seek-limited", device::SEEK, batches::copies_on_seeks),

@@ -1,7 +1,7 @@
 //! Masses of small files, file by file, by the usual tools, and as batches: the experiment of BFO (Yang et al., MSST 2019).
 //!
 //! Sets of equal total size, of files of 4 KiB to 4 MiB with random content, 200 to a directory; on this machine's disk, on one that does 150
-//! requests a second, as a hard disk seeks, and on one of 10,000, as an SSD. All caches are cold before each measured part, and each ends with
+//! requests a second, as a hard disk seeks, and on one of 10,000 and 500 MB, as an SSD. All caches are cold before each measured part, and each ends with
 //! everything on the disk (syncfs on ext4, `hydrafs sync` here).
 //!
 //! "At random" and "in order" are of calls that take one file after the other: the set is *created* in that order over all its directories,
@@ -55,6 +55,7 @@ const HERE_BYTES: u64 = 400 << 20;
 const SEEK_BYTES: u64 = 32 << 20;
 const SSD_BYTES: u64 = 256 << 20;
 const LARGE_BYTES: u64 = 256 << 20;
+const LARGE_SSD_BYTES: u64 = 512 << 20;
 
 /// How long a tool may take for a set.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -79,6 +80,10 @@ pub(super) fn on_ssd(run: &mut Run<'_>) -> Result<()> {
 /// The largest files alone, in a set in which what a batch costs once, whatever is in it, is a small part.
 pub(super) fn large_on_seeks(run: &mut Run<'_>) -> Result<()> {
     all(run, &SIZES[SIZES.len() - 1..], LARGE_BYTES, device::SEEK.name)
+}
+
+pub(super) fn large_on_ssd(run: &mut Run<'_>) -> Result<()> {
+    all(run, &SIZES[SIZES.len() - 1..], LARGE_SSD_BYTES, device::SSD.name)
 }
 
 fn all(run: &mut Run<'_>, sizes: &[(u64, &'static str)], bytes: u64, place: &'static str) -> Result<()> {

@@ -32,7 +32,7 @@ pub(in super::super) fn on_seeks(run: &mut Run<'_>) -> Result<()> {
 pub(in super::super) fn on_ssd(run: &mut Run<'_>) -> Result<()> {
     let tree = run.inputs.tree.clone();
     prepare(run, &tree)?;
-    let terms = "10,000 requests a second; cold, synced at the end";
+    let terms = "10,000 requests and 500 MB a second; cold, synced at the end";
     within(run, "sources", terms)?;
     between(run, device::SSD, "sources", terms)
 }
