@@ -12,10 +12,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use base::hash::DomainKey;
 use base::id::ChunkAddress;
+use platform::Clock;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -70,12 +72,14 @@ struct Stored {
     raw_bytes: u64,
     bytes: u64,
     extents: u64,
+    clock: Arc<dyn Clock>,
     /// Of one core, to find the cuts.
     cutting: Duration,
 }
 
 pub(crate) fn run(trees: &[PathBuf]) -> Outcome<()> {
     let mut stored = BTreeMap::new();
+    let clock = platform::real::platform().clock;
     for (number, (_, way)) in WAYS.iter().enumerate() {
         let compressor = zstd::bulk::Compressor::new(LEVEL)?;
         let known = HashSet::new();
@@ -87,6 +91,7 @@ pub(crate) fn run(trees: &[PathBuf]) -> Outcome<()> {
             raw_bytes: 0,
             bytes: 0,
             extents: 0,
+            clock: Arc::clone(&clock),
             cutting: Duration::ZERO,
         };
         stored.insert(number, empty);
@@ -140,9 +145,9 @@ impl Stored {
     fn file(&mut self, content: &[u8]) -> Outcome<()> {
         match self.way {
             Way::One(size) => {
-                let started = Instant::now();
+                let started = self.clock.elapsed();
                 let cuts: Vec<&[u8]> = size.cut(content).collect();
-                self.cutting += started.elapsed();
+                self.cutting += self.clock.elapsed() - started;
                 cuts.into_iter().try_for_each(|chunk| self.chunk(chunk))
             }
             Way::Blocks(bytes) => content.chunks(bytes).try_for_each(|chunk| self.chunk(chunk)),
