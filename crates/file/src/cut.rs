@@ -14,6 +14,8 @@ use crate::inode::{Flushing, Inode, Run};
 
 /// Runs that other cores cut before they are reached.
 const RUNS_AHEAD: usize = 8;
+/// Of a chunk that may lie across the border of two runs: nineteen of twenty are shorter.
+const CROSSING_BYTES: usize = 160 << 10;
 /// A shorter run is cut before another core could begin, or holds few cuts that would be met.
 const AHEAD_BYTES_MIN: usize = 512 << 10;
 
@@ -183,11 +185,20 @@ impl Cuts {
                 self.enter(piece, 0);
                 continue;
             }
-            // A chunk that begins before the border ends within the largest chunk behind it, or needs still more runs.
-            let head = &piece.run[..piece.run.len().min(store::CUT_BYTES_MAX)];
-            self.rest = Bytes::from([&self.rest[..], head].concat());
+            // A chunk that begins before the border ends within the largest chunk behind it, or needs still more runs. Most are short: little
+            // is copied first, and more if that is not enough.
+            let most = piece.run.len().min(store::CUT_BYTES_MAX);
+            let few = if known < CROSSING_BYTES { most.min(CROSSING_BYTES - known) } else { most };
+            let joined = |head: usize| Bytes::from([&self.rest[..], &piece.run[..head]].concat());
+            let mut rest = joined(few);
+            let mut cut = store::first_cut(&rest, false);
+            if cut.is_none() && few < most {
+                rest = joined(most);
+                cut = store::first_cut(&rest, false);
+            }
+            self.rest = rest;
             self.known = None;
-            if let Some(length) = store::first_cut(&self.rest, false) {
+            if let Some(length) = cut {
                 let chunk = self.give(length);
                 if length < known {
                     // FastCDC looks at bytes in pairs: a cut before the last byte may show only when that has a partner.

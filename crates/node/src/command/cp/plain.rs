@@ -61,6 +61,10 @@ impl<'a> Plain<'a> {
 
     /// Copies these, with all they hold.
     pub(super) fn all(&self, plan: Vec<Job>) {
+        if plan.is_empty() {
+            // No threads for nothing: most copies go by batches.
+            return;
+        }
         let (send, receive) = sync_channel(QUEUE_COUNT_MAX);
         let receive = Mutex::new(receive);
         std::thread::scope(|scope| {
