@@ -14,8 +14,9 @@ use crate::node_folder::NodeFolder;
 
 /// Memory that an inode takes with its share of maps, about.
 const INODE_BYTES: u64 = 1024;
-/// The same of a file with changes that no commit covers, and while a commit has it in hand.
-const UNCOMMITTED_BYTES: u64 = 3072;
+/// The same of a file with changes that no commit covers, and while a commit has it in hand: an inode of 900 bytes, 350 that the commit has
+/// of it, the few extents of most files twice, maps, and what the allocator rounds up.
+const UNCOMMITTED_BYTES: u64 = 2048;
 /// A chunk that the index file does not have yet, about: an entry of its pack and one of a map.
 const PENDING_CHUNK_BYTES: u64 = 160;
 /// What the daemon takes whatever it does, beside the transport's buffers: code, stacks, and what the allocator knows (measured).
