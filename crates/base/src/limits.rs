@@ -15,7 +15,7 @@ pub const XATTR_TOTAL_BYTES_MAX: usize = 512 * 1024;
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Most hard links of one inode. ext4 allows 65,000, XFS 2^31; the field is 32 bits wide.
 pub const LINKS_MAX: u32 = 1 << 30;
-/// Largest chunk of content, uncompressed. Four times the average of content-defined cutting.
+/// Largest chunk of content, uncompressed. Content-defined cutting makes a quarter of it at most.
 pub const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 /// Largest journal frame. One frame holds all records of one operation; inline data is bounded well below.
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -33,6 +33,7 @@ fn flatten(map: &IntervalMap<Vec<u8>>) -> Vec<Option<u8>> {
 
 #[test]
 fn behaves_like_an_array() {
+    let (mut lists, mut trees) = (0, 0);
     for seed in 0..300 {
         let mut random = Random(seed);
         let mut map = IntervalMap::<Vec<u8>>::default();
@@ -69,8 +70,15 @@ fn behaves_like_an_array() {
             let expected: Vec<u64> =
                 map.iter().filter(|(r, _)| r.start < end && r.end > start).map(|(r, _)| r.start).collect();
             assert_eq!(seen, expected, "seed {seed}");
+            let around = map.iter().find(|(r, _)| r.start <= start && r.end >= end).map(|(r, _)| r);
+            assert_eq!(map.containing_mut(start..end).map(|(r, _)| r), around, "seed {seed}");
+            assert_eq!(map.end(), map.iter().last().map_or(0, |(r, _)| r.end), "seed {seed}");
+            assert!(map.few.is_empty() || map.many.is_empty(), "seed {seed}: a list, or a tree");
+            lists += usize::from(map.few.len() > 1);
+            trees += usize::from(!map.many.is_empty());
         }
     }
+    assert!(lists > 1000 && trees > 1000, "both were met: {lists} and {trees} times");
 }
 
 #[test]
