@@ -17,13 +17,18 @@ use parking_lot::Mutex;
 use super::is_merged;
 use super::plain::{How, Job, Plain, is_there};
 use super::progress::Progress;
-use super::source::{Content, Taker};
-use crate::control::batch::client::BatchWriter;
+use super::source::{Content, Opener, Runs, Taker};
+use crate::control::batch::client::{BatchWriter, Put};
 use crate::control::batch::wire::{Entry, Leads};
 use crate::failure::Failure;
 
 /// Files of one sweep: enough that their inodes lie together, and a few MiB of paths.
 const SWEEP_FILES: usize = 16 << 10;
+
+/// What a thread has read goes on its way from so many bytes or files on: little enough for the processor's cache, and enough that threads
+/// seldom meet.
+const GATHERED_BYTES: usize = 256 << 10;
+const GATHERED_FILES: usize = 128;
 
 /// A copy under way.
 pub(super) struct Into<'a> {
@@ -203,7 +208,7 @@ impl<'a> Into<'a> {
     /// Puts what has no content.
     fn put_described(&self, found: &Found) -> Result<(), Failure> {
         match self.taker.entry(&found.from, None, found.path.clone(), &found.source) {
-            Ok(entry) => self.put(&found.from, &entry, &[]),
+            Ok(entry) => self.put_as(Away::File(found.from.clone(), entry.size), &entry),
             Err(error) => {
                 self.progress.note(&found.from, Err(error));
                 Ok(())
@@ -211,16 +216,12 @@ impl<'a> Into<'a> {
         }
     }
 
-    fn put(&self, from: &Path, entry: &Entry, content: &[(u64, &[u8])]) -> Result<(), Failure> {
-        self.put_as(Away::File(from.to_owned(), entry.size), entry, content)
-    }
-
-    fn put_as(&self, away: Away, entry: &Entry, content: &[(u64, &[u8])]) -> Result<(), Failure> {
+    fn put_as(&self, away: Away, entry: &Entry) -> Result<(), Failure> {
         let mut shared = self.shared.lock();
         if let Some(failure) = &shared.ended {
             return Err(failure.clone());
         }
-        let put = shared.writer.put(entry, content);
+        let put = shared.writer.put(entry, &[]);
         let put = put.map(|number| drop(shared.away.insert(number, away)));
         self.tell_settled(&mut shared);
         if let Err(failure) = &put {
@@ -278,12 +279,17 @@ impl<'a> Into<'a> {
 
     /// One of several threads that read.
     fn read(&self, files: &[Found], next: &AtomicUsize) -> Result<(), Failure> {
-        let mut content = Content::default();
+        let (mut opener, mut content, mut read) = (Opener::default(), Content::default(), Vec::new());
         let bytes_max = self.shared.lock().writer.content_bytes_max();
         let next = || files.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !self.progress.is_interrupted());
         while let Some(found) = next() {
-            match self.taker.file(&found.from, found.path.clone(), bytes_max, &mut content) {
-                Ok(Some(entry)) => self.put(&found.from, &entry, &content.runs())?,
+            match self.taker.file(&mut opener, (&found.from, found.path.clone()), bytes_max, &mut content) {
+                Ok(Some((entry, runs))) => {
+                    read.push((found, entry, runs));
+                    if content.bytes() >= GATHERED_BYTES || read.len() == GATHERED_FILES {
+                        self.put_read(&mut read, &mut content)?;
+                    }
+                }
                 Ok(None) => {
                     let Found { from, to, path, source } = found;
                     let job = Job { from: from.clone(), to: to.clone(), source: source.clone() };
@@ -292,7 +298,29 @@ impl<'a> Into<'a> {
                 Err(error) => self.progress.note(&found.from, Err(error)),
             }
         }
-        Ok(())
+        self.put_read(&mut read, &mut content)
+    }
+
+    /// Puts what one thread has read.
+    fn put_read(&self, read: &mut Vec<(&Found, Entry, Runs)>, content: &mut Content) -> Result<(), Failure> {
+        let puts: Vec<Put<'_>> = read.iter().map(|(_, entry, runs)| Put { entry, content: content.of(runs) }).collect();
+        let mut shared = self.shared.lock();
+        if let Some(failure) = &shared.ended {
+            return Err(failure.clone());
+        }
+        let put = shared.writer.put_all(&puts);
+        let put = put.map(|numbers| {
+            let away = read.iter().map(|(found, entry, _)| Away::File(found.from.clone(), entry.size));
+            shared.away.extend(numbers.zip(away));
+        });
+        self.tell_settled(&mut shared);
+        if let Err(failure) = &put {
+            shared.ended = Some(failure.clone());
+        }
+        drop(shared);
+        read.clear();
+        content.clear();
+        put
     }
 
     /// One more name of a file that was put before, or went by system calls.
@@ -300,7 +328,7 @@ impl<'a> Into<'a> {
         match self.taker.entry(&found.from, None, found.path.clone(), &found.source) {
             Ok(entry) => {
                 let entry = Entry { leads: Leads::Link(first), size: 0, ..entry };
-                self.put_as(Away::Link(Box::new(found)), &entry, &[])
+                self.put_as(Away::Link(Box::new(found)), &entry)
             }
             Err(error) => {
                 self.progress.note(&found.from, Err(error));

@@ -3,12 +3,14 @@
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use base::time::Timestamp;
 use file::Kind;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::content::next_data;
 use super::likeness::{kind_of, xattrs};
@@ -26,18 +28,52 @@ pub(super) struct Taker {
     groups: Vec<u32>,
 }
 
-/// A file's content: runs of bytes in `buffer`, by offset.
+/// The contents of some files, one behind the other.
 #[derive(Default)]
 pub(super) struct Content {
     /// What is behind `used` is of files before: clearing it for each would take as long as a part of reading.
     buffer: Vec<u8>,
     used: usize,
-    runs: Vec<(u64, Range<usize>)>,
 }
 
+/// A file's content: runs of bytes by offset, and where they lie.
+pub(super) type Runs = Vec<(u64, Range<usize>)>;
+
 impl Content {
-    pub(super) fn runs(&self) -> Vec<(u64, &[u8])> {
-        self.runs.iter().map(|(offset, range)| (*offset, &self.buffer[range.clone()])).collect()
+    pub(super) fn of(&self, runs: &Runs) -> Vec<(u64, &[u8])> {
+        runs.iter().map(|(offset, range)| (*offset, &self.buffer[range.clone()])).collect()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
+    }
+}
+
+/// Opens files one after the other. Those of a directory come together: by the open directory the way along the path is spared.
+#[derive(Default)]
+pub(super) struct Opener {
+    directory: Option<(PathBuf, OwnedFd)>,
+}
+
+impl Opener {
+    fn open(&mut self, path: &Path) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok(openat(CWD, path, flags, Mode::empty())?.into());
+        };
+        let directory = match &self.directory {
+            Some((known, directory)) if known == parent => directory,
+            _ => {
+                let named = if parent == Path::new("") { Path::new(".") } else { parent };
+                let directory = openat(CWD, named, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+                &self.directory.insert((parent.to_owned(), directory)).1
+            }
+        };
+        Ok(openat(directory, name, flags, Mode::empty())?.into())
     }
 }
 
@@ -100,22 +136,38 @@ impl Taker {
         Ok(())
     }
 
-    /// The entry of a regular file, and its content; `None`: it has more than `bytes_max`.
+    /// The entry of a regular file, and its content, which comes behind that of others; `None`: it has more than `bytes_max`.
     pub(super) fn file(
         &self,
-        from: &Path,
-        path: Vec<u8>,
+        opener: &mut Opener,
+        (from, path): (&Path, Vec<u8>),
         bytes_max: u64,
         content: &mut Content,
-    ) -> io::Result<Option<Entry>> {
-        let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
-        let file = File::options().read(true).custom_flags(flags.cast_signed()).open(from)?;
+    ) -> io::Result<Option<(Entry, Runs)>> {
+        let (file, begin) = (opener.open(from)?, content.used);
+        let taken = self.open_file(&file, (from, path), bytes_max, content);
+        if !matches!(taken, Ok(Some(_))) {
+            content.used = begin;
+        }
+        taken
+    }
+
+    fn open_file(
+        &self,
+        file: &File,
+        (from, path): (&Path, Vec<u8>),
+        bytes_max: u64,
+        content: &mut Content,
+    ) -> io::Result<Option<(Entry, Runs)>> {
+        let (begin, mut runs) = (content.used, Runs::new());
         let mut source = file.metadata()?;
         if !source.is_file() {
             return Err(io::Error::other("it was another kind of file a moment ago"));
         }
         for _ in 0..TRIES {
-            if !read(&file, &source, bytes_max, content)? {
+            content.used = begin;
+            runs.clear();
+            if !read(file, &source, bytes_max, (content, &mut runs))? {
                 return Ok(None);
             }
             let then = std::mem::replace(&mut source, file.metadata()?);
@@ -124,9 +176,9 @@ impl Taker {
                 break;
             }
         }
-        let mut entry = self.entry(from, Some(&file), path, &source)?;
-        entry.size = content.runs.last().map_or(0, |(offset, range)| offset + range.len() as u64).max(entry.size);
-        Ok(Some(entry))
+        let mut entry = self.entry(from, Some(file), path, &source)?;
+        entry.size = runs.last().map_or(0, |(offset, range)| offset + range.len() as u64).max(entry.size);
+        Ok(Some((entry, runs)))
     }
 }
 
@@ -138,28 +190,31 @@ pub(super) fn umask() -> u32 {
 }
 
 /// Reads all of a file; false: it has more than `bytes_max`.
-fn read(file: &File, source: &Metadata, bytes_max: u64, content: &mut Content) -> io::Result<bool> {
-    content.used = 0;
-    content.runs.clear();
+fn read(
+    file: &File,
+    source: &Metadata,
+    bytes_max: u64,
+    (content, runs): (&mut Content, &mut Runs),
+) -> io::Result<bool> {
     let size = source.len();
     if size > bytes_max {
         return Ok(false);
     }
     if size == 0 {
         // Files of /proc have content and no size.
-        return read_run(file, 0..bytes_max, content);
+        return read_run(file, 0..bytes_max, (content, runs));
     }
     let has_holes = source.blocks() * 512 < size;
     let mut at = 0;
     while let Some(data) = if has_holes { next_data(file, at, size)? } else { (at < size).then_some(at..size) } {
         at = data.end.max(at + 1);
-        read_run(file, data.start..data.end.min(size), content)?;
+        read_run(file, data.start..data.end.min(size), (content, runs))?;
     }
     Ok(true)
 }
 
 /// Reads a range; whether the file ended before its end.
-fn read_run(file: &File, range: Range<u64>, content: &mut Content) -> io::Result<bool> {
+fn read_run(file: &File, range: Range<u64>, (content, runs): (&mut Content, &mut Runs)) -> io::Result<bool> {
     let begin = content.used;
     let mut at = range.start;
     let is_end = loop {
@@ -184,7 +239,7 @@ fn read_run(file: &File, range: Range<u64>, content: &mut Content) -> io::Result
         }
     };
     if content.used > begin {
-        content.runs.push((range.start, begin..content.used));
+        runs.push((range.start, begin..content.used));
     }
     Ok(is_end)
 }

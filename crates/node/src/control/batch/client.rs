@@ -1,6 +1,8 @@
 //! The client's end of a batch: fills windows while the daemon empties others.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::Range;
 
 use serde_json::Value;
 
@@ -59,6 +61,55 @@ pub struct Comparing {
 
 /// Why an entry was not written, by its number.
 pub type Failed = (u64, String);
+
+/// An entry, and its content as runs of bytes by offset.
+pub struct Put<'a> {
+    /// The entry.
+    pub entry: &'a Entry,
+    /// The runs; none is empty.
+    pub content: Vec<(u64, &'a [u8])>,
+}
+
+/// As many entries as a window has room for: heads, and between them what is written from where it lies.
+struct Gathered<'a> {
+    count: usize,
+    heads: Vec<u8>,
+    /// Each run of bytes with the end of the heads before it.
+    runs: Vec<(usize, &'a [u8])>,
+}
+
+impl<'a> Gathered<'a> {
+    fn of(puts: &[Put<'a>], first: u64, room: usize) -> Gathered<'a> {
+        let (mut gathered, mut bytes) = (Gathered { count: 0, heads: Vec::new(), runs: Vec::new() }, 0);
+        for (number, Put { entry, content }) in (first..).zip(puts) {
+            let head = Record::Entry(Box::new((*entry).clone())).encode();
+            bytes += head.len() + content.iter().map(|(_, run)| PIECE_HEAD_BYTES + run.len()).sum::<usize>();
+            if bytes > room {
+                break;
+            }
+            gathered.heads.extend_from_slice(&head);
+            for (offset, run) in content {
+                gathered.heads.extend_from_slice(&piece_head(number, *offset, run.len()));
+                gathered.runs.push((gathered.heads.len(), run));
+            }
+            gathered.count += 1;
+        }
+        gathered
+    }
+
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        let (mut slices, mut at) = (Vec::with_capacity(2 * self.runs.len() + 1), 0);
+        for (end, run) in &self.runs {
+            slices.push(IoSlice::new(&self.heads[at..*end]));
+            slices.push(IoSlice::new(run));
+            at = *end;
+        }
+        if at < self.heads.len() {
+            slices.push(IoSlice::new(&self.heads[at..]));
+        }
+        slices
+    }
+}
 
 /// Writes files and directories below a directory of a mount, many at a time.
 pub struct BatchWriter {
@@ -129,6 +180,38 @@ impl BatchWriter {
         self.filling = Some(filling);
         self.next += 1;
         Ok(self.next - 1)
+    }
+
+    /// Writes entries with their contents, from where they lie; gives their numbers. Spares copies where there are many.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_all(&mut self, puts: &[Put<'_>]) -> Result<Range<u64>, Failure> {
+        let first = self.next;
+        let mut rest = puts;
+        while !rest.is_empty() {
+            let room = match &self.filling {
+                Some(filling) => self.room - filling.bytes(),
+                None => self.room,
+            };
+            let gathered = Gathered::of(rest, self.next, room as usize);
+            if gathered.count == 0 {
+                if self.filling.is_none() {
+                    return Err(Failure::new("cannot write a batch", "an entry is larger than a window"));
+                }
+                self.hand_over()?;
+                continue;
+            }
+            let mut filling = match self.filling.take() {
+                Some(filling) => filling,
+                None => Filling::begin(self.free_window()?),
+            };
+            filling.put_gathered(&self.memory, &mut gathered.slices()).map_err(unwritable)?;
+            self.filling = Some(filling);
+            self.next += gathered.count as u64;
+            rest = &rest[gathered.count..];
+        }
+        Ok(first..self.next)
     }
 
     /// Entries with a lower number are settled: there, or among the failed.
@@ -273,5 +356,54 @@ impl BatchReader {
     #[must_use]
     pub fn summary(&self) -> Option<&Value> {
         self.done.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use file::Kind;
+
+    use super::{Gathered, Put};
+    use crate::control::batch::wire::{Entry, Record, Records};
+
+    #[test]
+    fn as_many_entries_are_gathered_as_there_is_room_for() {
+        let entries: Vec<Entry> =
+            (0..5).map(|number| Entry::new(vec![b'a' + number; 1 + usize::from(number)], Kind::Regular)).collect();
+        let content: Vec<Vec<u8>> = (0..5_usize).map(|number| vec![number as u8; 1000 * number]).collect();
+        let puts: Vec<Put<'_>> = entries
+            .iter()
+            .zip(&content)
+            .map(|(entry, content)| {
+                // Of two runs, with a hole between them; the first has none.
+                let (first, second) = content.split_at(content.len() / 2);
+                let runs = [(0, first), (1 << 20, second)].into_iter().filter(|(_, run)| !run.is_empty());
+                Put { entry, content: runs.collect() }
+            })
+            .collect();
+        let written =
+            |gathered: &Gathered<'_>| gathered.slices().iter().flat_map(|slice| slice.to_vec()).collect::<Vec<u8>>();
+        let all = Gathered::of(&puts, 7, usize::MAX);
+        assert_eq!(all.count, 5);
+        let ends: Vec<usize> =
+            (1..=5).map(|count| written(&Gathered::of(&puts[..count], 7, usize::MAX)).len()).collect();
+        for room in 0..=ends[4] {
+            let some = Gathered::of(&puts, 7, room);
+            assert_eq!(some.count, ends.iter().filter(|end| **end <= room).count(), "{room}");
+            assert_eq!(written(&some)[..], written(&all)[..ends[..some.count].last().copied().unwrap_or(0)]);
+        }
+        let (mut names, mut pieces) = (Vec::new(), Vec::new());
+        for record in Records::new(Bytes::from(written(&all))) {
+            match record.expect("well-formed") {
+                Record::Entry(entry) => names.push(entry.path),
+                Record::Piece { number, offset, content } => pieces.push((number, offset, content.len())),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(names, entries.iter().map(|entry| entry.path.clone()).collect::<Vec<_>>());
+        let expected = (1..5)
+            .flat_map(|number| [(7 + number, 0, 500 * number as usize), (7 + number, 1 << 20, 500 * number as usize)]);
+        assert_eq!(pieces, expected.collect::<Vec<_>>());
     }
 }

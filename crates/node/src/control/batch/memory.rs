@@ -3,7 +3,7 @@
 //! Not here: what lies in it (`wire`).
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::io::Errno;
 
 /// Windows of one batch.
 pub const WINDOWS_MAX: u32 = 64;
@@ -21,6 +22,9 @@ pub const WINDOW_BYTES_MAX: u32 = 64 << 20;
 
 /// What is put into a window in small pieces goes there in such large ones.
 const PENDING_BYTES_MAX: usize = 256 << 10;
+
+/// Slices that one system call takes (IOV_MAX).
+const SLICES_MAX: usize = 1024;
 
 /// Buffers that are kept for the next window: new ones would be faulted in page by page, which takes as long as copying.
 const SPARE_MAX: usize = 3;
@@ -120,6 +124,24 @@ impl Memory {
         self.file.write_all_at(bytes, self.place(window, at, length)?)
     }
 
+    /// Puts what lies in several places into a window, one behind the other.
+    pub fn write_gathered(&self, window: u32, at: u32, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let length = u32::try_from(slices.iter().map(|slice| slice.len()).sum::<usize>()).map_err(io::Error::other)?;
+        let mut place = self.place(window, at, length)?;
+        while !slices.is_empty() {
+            match rustix::io::pwritev(&self.file, &slices[..slices.len().min(SLICES_MAX)], place) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    place += count as u64;
+                    IoSlice::advance_slices(&mut slices, count);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     fn place(&self, window: u32, at: u32, bytes: u32) -> io::Result<u64> {
         let is_inside = window < self.windows && at.checked_add(bytes).is_some_and(|end| end <= self.window_bytes);
         let wrong = || io::Error::new(io::ErrorKind::InvalidInput, format!("{bytes} bytes at {at} of window {window}"));
@@ -162,6 +184,15 @@ impl Filling {
         Ok(())
     }
 
+    /// The same with what lies in several places. None of it is empty.
+    pub fn put_gathered(&mut self, memory: &Memory, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.flush(memory)?;
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        memory.write_gathered(self.window, self.written, slices)?;
+        self.written += u32::try_from(bytes).expect("of a window");
+        Ok(())
+    }
+
     /// All of it is there: the window, and how much it holds.
     pub fn end(mut self, memory: &Memory) -> io::Result<(u32, u32)> {
         self.flush(memory)?;
@@ -178,6 +209,7 @@ impl Filling {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSlice;
     use std::os::fd::OwnedFd;
 
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -213,6 +245,25 @@ mod tests {
         assert_eq!(memory.read(1, bytes).expect("there"), all);
         let mut filling = Filling::begin(2);
         filling.put(&memory, b"nowhere").and_then(|()| filling.end(&memory)).expect_err("no such window");
+    }
+
+    #[test]
+    fn what_lies_in_many_places_lies_in_one_behind_what_came_before() {
+        let memory = Memory::make(2, WINDOW_BYTES_MIN).expect("memory");
+        // More slices than one call takes, and what one call may not write at once.
+        let pieces: Vec<Vec<u8>> = (0..2500_usize).map(|number| vec![number as u8; 1 + number % 7]).collect();
+        let mut filling = Filling::begin(1);
+        filling.put(&memory, b"head").expect("room");
+        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        filling.put_gathered(&memory, &mut slices).expect("room");
+        filling.put(&memory, b"tail").expect("room");
+        let all = [b"head".as_slice(), &pieces.concat(), b"tail"].concat();
+        let (window, bytes) = filling.end(&memory).expect("room");
+        assert_eq!(memory.read(window, bytes).expect("there"), all);
+        let large = vec![0; WINDOW_BYTES_MIN as usize];
+        let mut filling = Filling::begin(0);
+        filling.put(&memory, b"x").expect("room");
+        filling.put_gathered(&memory, &mut [IoSlice::new(&large)]).expect_err("one byte too many");
     }
 
     #[test]
