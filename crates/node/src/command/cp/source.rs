@@ -243,3 +243,40 @@ fn read_run(file: &File, range: Range<u64>, (content, runs): (&mut Content, &mut
     }
     Ok(is_end)
 }
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files are what is tested")]
+mod tests {
+    use std::fs;
+    use std::io::Read;
+    use std::path::Path;
+
+    use super::Opener;
+
+    #[test]
+    fn files_of_several_directories_are_opened_one_after_the_other() {
+        let folder = std::env::temp_dir().join(format!("hydrafs-opener-{}", std::process::id()));
+        for directory in ["a", "b"] {
+            fs::create_dir_all(folder.join(directory)).expect("a temporary folder");
+            for name in ["x", "y"] {
+                fs::write(folder.join(directory).join(name), format!("{directory}/{name}")).expect("room");
+            }
+        }
+        std::os::unix::fs::symlink("x", folder.join("a/link")).expect("a link");
+        let mut opener = Opener::default();
+        let mut open = |path: &str| {
+            let mut content = String::new();
+            opener.open(&folder.join(path)).and_then(|mut file| file.read_to_string(&mut content)).map(|_| content)
+        };
+        for path in ["a/x", "a/y", "b/x", "a/x"] {
+            assert_eq!(open(path).expect("it is there"), path);
+        }
+        assert!(open("a/link").is_err(), "no link is followed");
+        assert!(open("a/gone").is_err() && open("gone/x").is_err());
+        assert_eq!(open("a/y").expect("it is there"), "a/y", "what failed is in nobody's way");
+        let mut elsewhere = Opener::default();
+        assert!(elsewhere.open(Path::new("/")).is_ok(), "what has no name");
+        assert!(elsewhere.open(Path::new("no-such-file")).is_err(), "below the present directory");
+        fs::remove_dir_all(&folder).expect("our own folder");
+    }
+}
