@@ -1,8 +1,9 @@
 //! What who uses a node notices of work that nobody waits for: room that is given back, and a scrub.
 //!
 //! One program reads at random and appends with a sync after each piece, as fast as it is answered: alone, then beside the beginning of
-//! `hydrafs gc` with packs that are half dead; and when that has ended, alone and beside the beginning of `hydrafs scrub`. Both have the share of the time that the settings give them. That by turns, some times over: a machine that others use is
-//! at one minute slower than at the next, by more than what is to be seen here.
+//! `hydrafs gc` with packs that are half dead; and when that has ended, alone and beside the beginning of `hydrafs scrub`. Both have the
+//! share of the time that the settings give them. That by turns, some times over: a machine that others use is slower at one minute
+//! than at the next, by more than what is to be seen here.
 
 use std::fs::{self, File};
 use std::io::Write;

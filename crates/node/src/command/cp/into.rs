@@ -217,12 +217,17 @@ impl<'a> Into<'a> {
     }
 
     fn put_as(&self, away: Away, entry: &Entry) -> Result<(), Failure> {
+        self.put_all(&[Put { entry, content: Vec::new() }], [away].into_iter())
+    }
+
+    /// Puts some entries, of each of which this is on its way then.
+    fn put_all(&self, puts: &[Put<'_>], away: impl Iterator<Item = Away>) -> Result<(), Failure> {
         let mut shared = self.shared.lock();
         if let Some(failure) = &shared.ended {
             return Err(failure.clone());
         }
-        let put = shared.writer.put(entry, &[]);
-        let put = put.map(|number| drop(shared.away.insert(number, away)));
+        let put = shared.writer.put_all(puts);
+        let put = put.map(|numbers| shared.away.extend(numbers.zip(away)));
         self.tell_settled(&mut shared);
         if let Err(failure) = &put {
             shared.ended = Some(failure.clone());
@@ -304,20 +309,8 @@ impl<'a> Into<'a> {
     /// Puts what one thread has read.
     fn put_read(&self, read: &mut Vec<(&Found, Entry, Runs)>, content: &mut Content) -> Result<(), Failure> {
         let puts: Vec<Put<'_>> = read.iter().map(|(_, entry, runs)| Put { entry, content: content.of(runs) }).collect();
-        let mut shared = self.shared.lock();
-        if let Some(failure) = &shared.ended {
-            return Err(failure.clone());
-        }
-        let put = shared.writer.put_all(&puts);
-        let put = put.map(|numbers| {
-            let away = read.iter().map(|(found, entry, _)| Away::File(found.from.clone(), entry.size));
-            shared.away.extend(numbers.zip(away));
-        });
-        self.tell_settled(&mut shared);
-        if let Err(failure) = &put {
-            shared.ended = Some(failure.clone());
-        }
-        drop(shared);
+        let away = read.iter().map(|(found, entry, _)| Away::File(found.from.clone(), entry.size));
+        let put = self.put_all(&puts, away);
         read.clear();
         content.clear();
         put

@@ -155,31 +155,12 @@ impl BatchWriter {
         BATCHED_BYTES_MAX.min(u64::from(self.room / 2))
     }
 
-    /// Writes an entry with its content, runs of bytes by offset; gives its number.
+    /// Writes an entry with its content, runs of bytes by offset, of which none is empty; gives its number.
     ///
     /// # Errors
     /// What ends the batch.
     pub fn put(&mut self, entry: &Entry, content: &[(u64, &[u8])]) -> Result<u64, Failure> {
-        let head = Record::Entry(Box::new(entry.clone())).encode();
-        let content_bytes: usize = content.iter().map(|(_, run)| PIECE_HEAD_BYTES + run.len()).sum();
-        let bytes = u32::try_from(head.len() + content_bytes).ok().filter(|bytes| *bytes <= self.room);
-        let bytes = bytes.ok_or_else(|| Failure::new("cannot write a batch", "an entry is larger than a window"))?;
-        if self.filling.as_ref().is_some_and(|filling| self.room - filling.bytes() < bytes) {
-            self.hand_over()?;
-        }
-        let mut filling = match self.filling.take() {
-            Some(filling) => filling,
-            None => Filling::begin(self.free_window()?),
-        };
-        let mut put = |bytes: &[u8]| filling.put(&self.memory, bytes).map_err(unwritable);
-        put(&head)?;
-        for (offset, run) in content {
-            put(&piece_head(self.next, *offset, run.len()))?;
-            put(run)?;
-        }
-        self.filling = Some(filling);
-        self.next += 1;
-        Ok(self.next - 1)
+        self.put_all(&[Put { entry, content: content.to_vec() }]).map(|numbers| numbers.start)
     }
 
     /// Writes entries with their contents, from where they lie; gives their numbers. Spares copies where there are many.

@@ -184,10 +184,13 @@ impl Filling {
         Ok(())
     }
 
-    /// The same with what lies in several places. None of it is empty.
+    /// The same with what lies in several places, none of it empty. Where it is much it goes from there.
     pub fn put_gathered(&mut self, memory: &Memory, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        self.flush(memory)?;
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        if bytes < PENDING_BYTES_MAX {
+            return slices.iter().try_for_each(|slice| self.put(memory, slice));
+        }
+        self.flush(memory)?;
         memory.write_gathered(self.window, self.written, slices)?;
         self.written += u32::try_from(bytes).expect("of a window");
         Ok(())
@@ -249,18 +252,22 @@ mod tests {
 
     #[test]
     fn what_lies_in_many_places_lies_in_one_behind_what_came_before() {
-        let memory = Memory::make(2, WINDOW_BYTES_MIN).expect("memory");
-        // More slices than one call takes, and what one call may not write at once.
-        let pieces: Vec<Vec<u8>> = (0..2500_usize).map(|number| vec![number as u8; 1 + number % 7]).collect();
-        let mut filling = Filling::begin(1);
-        filling.put(&memory, b"head").expect("room");
-        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-        filling.put_gathered(&memory, &mut slices).expect("room");
-        filling.put(&memory, b"tail").expect("room");
-        let all = [b"head".as_slice(), &pieces.concat(), b"tail"].concat();
-        let (window, bytes) = filling.end(&memory).expect("room");
-        assert_eq!(memory.read(window, bytes).expect("there"), all);
-        let large = vec![0; WINDOW_BYTES_MIN as usize];
+        let memory = Memory::make(2, 1 << 20).expect("memory");
+        // Little, which waits with what comes next, and much; more slices than one call takes.
+        for length in [7, 300] {
+            let pieces: Vec<Vec<u8>> = (0..2500_usize).map(|number| vec![number as u8; 1 + number % length]).collect();
+            assert_eq!(pieces.concat().len() < PENDING_BYTES_MAX, length == 7, "one of either");
+            let mut filling = Filling::begin(1);
+            filling.put(&memory, b"head").expect("room");
+            let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+            filling.put_gathered(&memory, &mut slices).expect("room");
+            filling.put(&memory, b"tail").expect("room");
+            let all = [b"head".as_slice(), &pieces.concat(), b"tail"].concat();
+            assert_eq!(filling.bytes() as usize, all.len());
+            let (window, bytes) = filling.end(&memory).expect("room");
+            assert_eq!(memory.read(window, bytes).expect("there"), all);
+        }
+        let large = vec![0; 1 << 20];
         let mut filling = Filling::begin(0);
         filling.put(&memory, b"x").expect("room");
         filling.put_gathered(&memory, &mut [IoSlice::new(&large)]).expect_err("one byte too many");
