@@ -39,13 +39,32 @@ impl Buffers {
 
     /// A new run with this data. `is_stream`: more is expected to follow.
     pub(crate) fn begin(&self, data: &[u8], is_stream: bool) -> Vec<u8> {
-        if !is_stream && data.len() < STREAM_BYTES_MIN || data.len() > RUN_BYTES_MAX {
+        if !is_stream && !Buffers::fills(data.len()) || data.len() > RUN_BYTES_MAX {
             return data.to_vec();
         }
-        let kept = self.free.lock().pop();
-        let mut run = kept.unwrap_or_else(|| Vec::with_capacity(RUN_BYTES_MAX));
+        let mut run = self.take();
         run.extend_from_slice(data);
         run
+    }
+
+    /// An empty buffer with room for a whole run.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        let kept = self.free.lock().pop();
+        kept.unwrap_or_else(|| Vec::with_capacity(RUN_BYTES_MAX))
+    }
+
+    /// Whether so many bytes in a buffer of [`take`](Buffers::take) are worth it: else they are copied into one of their size.
+    pub(crate) fn fills(bytes: usize) -> bool {
+        bytes >= STREAM_BYTES_MIN
+    }
+
+    /// Takes a buffer back that was not lent.
+    pub(crate) fn give(&self, mut run: Vec<u8>) {
+        run.clear();
+        let mut free = self.free.lock();
+        if run.capacity() == RUN_BYTES_MAX && free.len() < self.kept_max {
+            free.push(run);
+        }
     }
 
     /// Nothing waits in the write buffer: keeps a few for the next stream.
@@ -76,12 +95,7 @@ impl AsRef<[u8]> for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let mut run = std::mem::take(&mut self.run);
-        run.clear();
-        let mut free = self.home.free.lock();
-        if free.len() < self.home.kept_max {
-            free.push(run);
-        }
+        self.home.give(std::mem::take(&mut self.run));
     }
 }
 

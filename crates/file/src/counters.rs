@@ -9,6 +9,7 @@ base::metrics! {
     read_bytes: Counter, Bytes, "bytes read";
     writes: Counter, Count, "write calls";
     write_bytes: Counter, Bytes, "bytes written";
+    filled_bytes: Counter, Bytes, "bytes written that the daemon read itself, from a file that a command had open";
     write_wait: Histogram, Seconds, "a write waits for room in the write buffer; one that finds room is not counted";
     record_wait: Histogram, Seconds, "a change waits for a commit because the journal is far ahead; most never do";
     flushes_overtaken: Counter, Count, "files that a sync or a cut took back out of a running batch";

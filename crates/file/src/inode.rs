@@ -12,6 +12,7 @@
 //!       commit changes none. Who replaces `base` otherwise forgets it, and nobody notes what another `base` told.
 //! I-33  A state lock is held over no I/O. Who needs two of them holds the namespace lock.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -345,12 +346,13 @@ impl State {
         decided
     }
 
-    /// Puts accepted data on top. Gives the growth of `dirty_bytes`.
-    pub(crate) fn accept(&mut self, offset: u64, data: &[u8], buffers: &Buffers) -> u64 {
-        let end = offset + data.len() as u64;
+    /// Puts accepted data on top; what is owned becomes a run as it is. Gives the growth of `dirty_bytes`.
+    pub(crate) fn accept(&mut self, offset: u64, data: Cow<'_, [u8]>, buffers: &Buffers) -> u64 {
+        let bytes = data.len() as u64;
+        let end = offset + bytes;
         if let Some((range, run)) = self.dirty.containing_mut(offset..end) {
             let start = usize::try_from(offset - range.start).expect("a run is in memory");
-            run[start..start + data.len()].copy_from_slice(data);
+            run[start..start + data.len()].copy_from_slice(&data);
             return 0;
         }
         let overlapped: u64 = self.dirty.remove(offset..end).iter().map(|(range, _)| range.end - range.start).sum();
@@ -358,14 +360,18 @@ impl State {
         let is_extended = self.dirty.extend_ending_at(offset, |_, run| {
             is_stream = true;
             (run.len() + data.len() <= RUN_BYTES_MAX).then(|| {
-                run.extend_from_slice(data);
+                run.extend_from_slice(&data);
                 end
             })
         });
         if !is_extended {
-            self.dirty.insert(offset..end, buffers.begin(data, is_stream));
+            let run = match data {
+                Cow::Borrowed(data) => buffers.begin(data, is_stream),
+                Cow::Owned(run) => run,
+            };
+            self.dirty.insert(offset..end, run);
         }
-        let grown = data.len() as u64 - overlapped;
+        let grown = bytes - overlapped;
         self.dirty_bytes += grown;
         grown
     }

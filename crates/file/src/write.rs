@@ -5,6 +5,7 @@
 //!
 //! Not here: who may write now, and who waits (`admission`); how accepted data becomes local (`flush`).
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,8 +15,9 @@ use base::limits::FILE_BYTES_MAX;
 use bytes::Bytes;
 use store::Resilience;
 
-use crate::admission::CHANGE_BYTES;
+use crate::admission::{CHANGE_BYTES, WriteAdmitted};
 use crate::attributes::{Attributes, Node, without_set_id};
+use crate::buffers::{Buffers, RUN_BYTES_MAX};
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
@@ -55,6 +57,9 @@ pub(crate) struct Replacement {
 /// Settled extents, and bytes that are in no chunk yet.
 pub(crate) type Layers = (Vec<Settled>, Vec<(Range<u64>, Bytes)>);
 
+/// Most that [`FileSystem::write_by`] takes at a time.
+pub const WRITE_BY_BYTES_MAX: usize = RUN_BYTES_MAX;
+
 /// Most that one copy shares: its extents must fit one journal frame even where each is one small chunk.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Extents of one record: half a frame.
@@ -70,23 +75,71 @@ impl FileSystem {
     /// # Errors
     /// `FileTooLarge`, `NoSpace`, `IsDirectory`, or why earlier data cannot be stored.
     pub async fn write(&self, file: FileId, offset: u64, data: &[u8], clears_set_id: bool) -> Result<(), FileError> {
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
-        end.ok_or(FileError::FileTooLarge)?;
         if data.is_empty() {
             return Ok(());
         }
-        self.counters.writes.add(1);
-        self.counters.write_bytes.add(data.len() as u64);
-        let mut room = self.admit(data.len() as u64).await?;
+        let (room, inode) = self.admit_write(file, offset, data.len() as u64).await?;
+        self.accept_write(room, &inode, (offset, Cow::Borrowed(data)), clears_set_id)
+    }
+
+    /// Writes what `read` appends to an empty buffer, at most [`WRITE_BY_BYTES_MAX`]: who has content elsewhere brings it where it is
+    /// cut from, and it is copied no more. Gives how much that was; it is accepted then. Set-id bits go.
+    ///
+    /// # Errors
+    /// As of [`write`](FileSystem::write).
+    pub async fn write_by(
+        &self,
+        file: FileId,
+        offset: u64,
+        read: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<usize, FileError> {
+        let (room, inode) = self.admit_write(file, offset, RUN_BYTES_MAX as u64).await?;
+        let mut run = self.buffers.take();
+        read(&mut run);
+        let bytes = run.len();
+        assert!(bytes <= RUN_BYTES_MAX, "{bytes} bytes where there was room for {RUN_BYTES_MAX}");
+        self.counters.filled_bytes.add(bytes as u64);
+        if Buffers::fills(bytes) {
+            return self.accept_write(room, &inode, (offset, Cow::Owned(run)), true).map(|()| bytes);
+        }
+        let accepted = match &run[..] {
+            [] => Ok(()),
+            few => self.accept_write(room, &inode, (offset, Cow::Borrowed(few)), true),
+        };
+        self.buffers.give(run);
+        accepted.map(|()| bytes)
+    }
+
+    async fn admit_write(
+        &self,
+        file: FileId,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(WriteAdmitted, Arc<Inode>), FileError> {
+        let end = offset.checked_add(bytes).filter(|end| *end <= FILE_BYTES_MAX);
+        end.ok_or(FileError::FileTooLarge)?;
+        let room = self.admit(bytes).await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
+        Ok((room, inode))
+    }
+
+    fn accept_write(
+        &self,
+        mut room: WriteAdmitted,
+        inode: &Arc<Inode>,
+        (offset, data): (u64, Cow<'_, [u8]>),
+        clears_set_id: bool,
+    ) -> Result<(), FileError> {
+        self.counters.writes.add(1);
+        self.counters.write_bytes.add(data.len() as u64);
         let (total, wants_flush) = {
             let mut state = inode.state.lock();
             expect_regular(&state.attributes)?;
             if state.is_gone {
                 return Err(FileError::NoEntry);
             }
-            let grown = self.accept(&inode, &mut state, offset, data);
+            let grown = self.accept(inode, &mut state, offset, data);
             let now = self.now();
             let attributes = &mut state.attributes;
             (attributes.modified, attributes.changed) = (now, now);
@@ -104,7 +157,7 @@ impl FileSystem {
     }
 
     /// Puts data on top of a file. Gives the bytes by which the write buffer grew; the caller counts them.
-    fn accept(&self, inode: &Arc<Inode>, state: &mut State, offset: u64, data: &[u8]) -> u64 {
+    fn accept(&self, inode: &Arc<Inode>, state: &mut State, offset: u64, data: Cow<'_, [u8]>) -> u64 {
         let end = offset + data.len() as u64;
         if state.dirty.is_empty() {
             state.dirty_since = self.platform.clock.elapsed();

@@ -50,6 +50,50 @@ fn what_is_written_is_read_in_every_layer() {
 }
 
 #[test]
+fn what_a_caller_puts_into_our_buffer_is_written_as_if_it_were_copied() {
+    const RUN: usize = crate::WRITE_BY_BYTES_MAX;
+    let machine = Machine::new(5);
+    let mut system = machine.open();
+    let (mut expected, mut salt) = (Vec::new(), 0);
+    // Whole buffers in a row, little at the end; whole ones over what is there, in place, across two, at an odd place, behind a hole; nothing.
+    let pieces = [
+        (0, RUN),
+        (RUN, RUN),
+        (2 * RUN, 1000),
+        (RUN, RUN),
+        (RUN / 2, RUN),
+        (RUN + 77, RUN - 3),
+        (5 * RUN, RUN),
+        (4 * RUN + 5, RUN),
+        (100, 7),
+        (9 * RUN, 0),
+    ];
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        for round in 0..2 {
+            for (offset, length) in pieces {
+                salt += 1;
+                let data = pattern(length, salt);
+                let written = system.write_by(file, offset as u64, |buffer| buffer.extend_from_slice(&data)).await;
+                assert_eq!(written.unwrap(), length);
+                if length > 0 {
+                    expected.resize(expected.len().max(offset + length), 0);
+                    expected[offset..offset + length].copy_from_slice(&data);
+                }
+            }
+            assert!(read_all(&system, Node::live(file)).await == expected, "round {round}");
+            // The buffers of the next round were used before.
+            system.sync_all().await.unwrap();
+            assert_eq!(system.dirty_bytes(), 0);
+        }
+    });
+    system = machine.power_cycle(system);
+    let node = machine.run(find(&system, "f")).unwrap();
+    assert!(machine.run(read_all(&system, node)) == expected);
+    machine.check(&system);
+}
+
+#[test]
 fn holes_read_as_zeroes_and_take_no_space() {
     let machine = Machine::new(4);
     let system = machine.open();

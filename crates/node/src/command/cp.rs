@@ -4,6 +4,8 @@
 //!
 //! A file that cannot be copied does not stop the rest: it is named on standard error, and the exit code is 1.
 
+mod filler;
+
 mod content;
 mod likeness;
 mod progress;
@@ -30,6 +32,7 @@ pub(super) use self::content::stream;
 pub(super) use self::likeness::Likeness;
 pub(super) use self::plain::remove_other;
 
+use self::filler::Filler;
 use self::into::{Into, is_name, parent_of};
 use self::out::Out;
 use self::plain::{How, Job, Plain};
@@ -145,7 +148,7 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
     let (within, plan): (Vec<Job>, Vec<Job>) = plan.into_iter().partition(is_within);
     let place = copy_within(arguments, within, how, progress);
     let batch = if arguments.no_batch { None } else { batch_into(&plan, how) };
-    let Some((held, writer)) = batch else {
+    let Some((target, writer)) = batch else {
         let (mut by_calls, mut rest) = (Vec::new(), plan.into_iter().peekable());
         while let Some(job) = rest.next() {
             let Some(mut out) = (if arguments.no_batch { None } else { BatchOut::begin(&job, how) }) else {
@@ -168,9 +171,9 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
         Plain::new(how, progress).all(by_calls);
         return Ok(place);
     };
-    Into::new(how, progress, &held.path, writer).all(plan)?;
-    sync(&held.path)?;
-    Ok(Some(held.path))
+    Into::new(how, progress, (&target.path, &target.filler), writer).all(plan)?;
+    sync(&target.path)?;
+    Ok(Some(target.path))
 }
 
 /// Copies what stays within a file system: that shares content, one way or the other. Gives the place that was made durable, if one was.
@@ -251,6 +254,7 @@ fn is_merged(job: &Job) -> bool {
 /// The directory that a batch goes into, held so that the daemon knows it.
 struct Target {
     path: PathBuf,
+    filler: Filler,
     _held: Held,
 }
 
@@ -275,7 +279,7 @@ fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
     let how = Writing { parent: held.inode, replace: true, preserve: how.archive, umask: source::umask() };
     // What is wrong with the place system calls will tell better.
     let writer = BatchWriter::begin(daemon, &how).ok()?;
-    Some((Target { path: directory, _held: held }, writer))
+    Some((Target { path: directory, filler: Filler::new(mount.source), _held: held }, writer))
 }
 
 /// Whether what becomes of it depends on nothing else that is read with it: with --archive further names are to be names of one file; without,

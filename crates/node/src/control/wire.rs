@@ -8,7 +8,7 @@
 //! < {"done":{"name":"monday", ...}}
 //! ```
 //!
-//! `send` and `receive` bring a descriptor along (`descriptor`).
+//! `send`, `receive` and `fill` bring a descriptor along (`descriptor`).
 //!
 //! JSON and lines, because a person with `socat` and a program in any language can speak it; a line has a bound, so a
 //! hostile peer costs at most that much memory. Unknown requests and fields are an error that says so: a newer command
@@ -97,6 +97,15 @@ pub enum Request {
     },
     /// Writes files and directories that lie in the memory that comes with the request (`batch`).
     BatchWrite(BatchWriting),
+    /// Reads content for a file from the descriptor that comes with the request, of a file on a disk of this machine.
+    Fill {
+        /// `st_ino` of the file that gets it, of the present.
+        inode: u64,
+        /// Where, in both files.
+        offset: u64,
+        /// How much, or up to the end of the file that comes.
+        length: u64,
+    },
     /// Reads a file, or a directory with everything below it, into the memory that comes with the request.
     BatchRead(BatchReading),
     /// Compares two files, or two directories with everything below them; what differs comes into the memory that comes with the request.
@@ -232,7 +241,7 @@ impl Request {
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Send { .. } | Request::Receive { .. } => false,
             Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchRemove { .. } => false,
-            Request::BatchCopy { .. } | Request::BatchCompare(_) | Request::Usage { .. } => false,
+            Request::BatchCopy { .. } | Request::BatchCompare(_) | Request::Usage { .. } | Request::Fill { .. } => false,
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }
@@ -242,7 +251,7 @@ impl Request {
     pub fn is_behind(&self) -> bool {
         match self {
             Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchCopy { .. } => true,
-            Request::BatchCompare(_) | Request::Warmup { .. } => true,
+            Request::BatchCompare(_) | Request::Warmup { .. } | Request::Fill { .. } => true,
             Request::Scrub { .. } | Request::Optimize { .. } | Request::Fsck { .. } => true,
             Request::Send { .. } | Request::Receive { .. } | Request::DiskDrain { .. } => true,
             Request::Status {} | Request::Counters {} | Request::Metrics {} | Request::Info { .. } => false,
@@ -477,6 +486,7 @@ mod tests {
                 anew: Some(Anew { uid: 1, gid: 2, umask: 0o22 }),
             },
             Request::BatchRemove { parent: u64::MAX, name: Name::new(b"\xff\0") },
+            Request::Fill { inode: 1 << 63, offset: u64::MAX, length: 1 },
             Request::BatchCompare(BatchComparing {
                 before: 1,
                 after: 1 << 63,

@@ -7,6 +7,7 @@
 mod batch;
 mod clone;
 mod disks;
+mod fill;
 mod layout;
 mod maintain;
 mod measure;
@@ -327,6 +328,7 @@ impl Handler for Control {
             Request::BatchRead(how) => self.batch_read(&how, brought),
             Request::BatchCompare(how) => self.batch_compare(&how, brought),
             Request::BatchWrite(how) => self.batch_write(&how, brought),
+            Request::Fill { inode, offset, length } => self.fill(inode, (offset, length), brought.descriptor),
             Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
             Request::Gc { dry_run, thorough, share } => self.collect((dry_run, thorough), share, progress),
             Request::Scrub { dry_run, older_than_seconds, share } => {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -616,6 +616,34 @@ fn counter(mounted: &Mounted, name: &str) -> u64 {
     let stats = succeed(&[OsStr::new("stats"), OsStr::new("--json"), OsStr::new("-n1"), mounted.node.as_os_str()]);
     let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
     stats["counters"][name].as_u64().expect("it is counted")
+}
+
+/// The daemon reads large files itself, where reading ends: on a disk of this machine, not in a mount.
+#[test]
+fn the_daemon_reads_large_files_itself() {
+    let folder = Folder::new("filled");
+    let (from, point) = (folder.make("from"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&folder.node("n"), &point, &[]) else { return };
+    let Some(other) = Mounted::start(&folder.node("o"), &folder.make("other"), &[]) else { return };
+    let (large, odd) = (noise(1, 40 << 20), noise(2, (3 << 20) + 4097));
+    fs::write(from.join("large"), &large).expect("room");
+    let sparse = fs::File::create(from.join("sparse")).expect("room");
+    sparse.write_all_at(&odd, 7 << 20).expect("room");
+    sparse.set_len(20 << 20).expect("room");
+    copied(&[&"-a", &"--json", &from, &point.join("copy")]);
+    assert_eq!(counter(&mounted, "file_filled_bytes"), (large.len() + odd.len().next_multiple_of(4096)) as u64);
+    assert_eq!(likeness(&from), likeness(&point.join("copy")));
+    // As long as the source, at once and after the kernel has forgotten it.
+    let holes = fs::metadata(point.join("copy/sparse")).expect("copied").blocks() * 512;
+    assert!(holes < 5 << 20, "{holes} bytes: holes stay holes");
+    // From one mount to another by calls.
+    copied(&[&"-a", &"--json", &point.join("copy/large"), &other.point.join("large")]);
+    copied(&[&"-a", &"--json", &point.join("copy/sparse"), &point.join("copy/again")]);
+    assert_eq!(counter(&other, "file_filled_bytes"), 0);
+    assert!(fs::read(other.point.join("large")).expect("readable") == large);
+    expect_whole(&mounted);
+    other.umount();
+    mounted.umount();
 }
 
 /// A daemon with little memory takes little of a window at a time; what does not fit goes by system calls, from a folder and from an archive.

@@ -8,6 +8,8 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
+use super::filler::Filler;
+
 /// 1 MiB: the largest request that the kernel hands to FUSE by default.
 const BUFFER_BYTES: usize = 1 << 20;
 /// Most that one copy_file_range is asked for, so that progress is seen.
@@ -28,8 +30,10 @@ pub(in crate::command) fn stream(from: &mut impl Read, to: &File, buffer: &mut V
 }
 
 /// Copies content; one per worker, for its buffer.
-pub(super) struct Copier {
+pub(super) struct Copier<'a> {
     buffer: Vec<u8>,
+    /// Who may read it himself.
+    filler: Option<&'a Filler>,
 }
 
 /// One copy under way.
@@ -38,12 +42,15 @@ struct Copy<'a> {
     to: &'a File,
     /// Whether copy_file_range is worth a try: it shares chunks within a mount.
     can_share: bool,
+    /// Who is worth a try before we read.
+    filler: Option<&'a Filler>,
     progress: &'a dyn Fn(u64) -> io::Result<()>,
 }
 
-impl Copier {
-    pub(super) fn new() -> Copier {
-        Copier { buffer: vec![0; BUFFER_BYTES] }
+impl<'a> Copier<'a> {
+    /// `filler`: of the mount that targets are in, if it can be asked.
+    pub(super) fn new(filler: Option<&'a Filler>) -> Copier<'a> {
+        Copier { buffer: Vec::new(), filler }
     }
 
     /// Copies all of `from` into `to`, which is empty. Gives the length. `progress` hears how much more is there, and may end it.
@@ -55,7 +62,7 @@ impl Copier {
         progress: &dyn Fn(u64) -> io::Result<()>,
     ) -> io::Result<u64> {
         let bytes = from.metadata()?.len();
-        let mut copy = Copy { from, to, can_share, progress };
+        let mut copy = Copy { from, to, can_share, filler: self.filler, progress };
         if bytes == 0 {
             // Files of /proc have content and no size.
             return self.range(&mut copy, 0..u64::MAX);
@@ -82,7 +89,8 @@ impl Copier {
         let mut at = range.start;
         while at < range.end {
             let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-            let count = match if copy.can_share { share(copy, at, wanted)? } else { None } {
+            let shared = if copy.can_share { share(copy, at, wanted)? } else { None };
+            let count = match shared.or_else(|| fill(copy, at, wanted)) {
                 Some(count) => count,
                 None => self.read_and_write(copy, at, wanted)?,
             };
@@ -96,6 +104,7 @@ impl Copier {
     }
 
     fn read_and_write(&mut self, copy: &Copy<'_>, at: u64, wanted: usize) -> io::Result<usize> {
+        self.buffer.resize(BUFFER_BYTES, 0);
         let wanted = wanted.min(self.buffer.len());
         let count = loop {
             match copy.from.read_at(&mut self.buffer[..wanted], at) {
@@ -121,6 +130,15 @@ fn share(copy: &mut Copy<'_>, at: u64, wanted: usize) -> io::Result<Option<usize
     }
     copy.can_share = false;
     Ok(None)
+}
+
+/// What the daemon reads; `None` when it does not, which is then remembered.
+fn fill(copy: &mut Copy<'_>, at: u64, wanted: usize) -> Option<usize> {
+    let filled = copy.filler?.fill(copy.from, copy.to, at, wanted);
+    if filled.is_none() {
+        copy.filler = None;
+    }
+    filled
 }
 
 /// The next stretch of data at or after `at`; `None` when only a hole follows.
@@ -156,12 +174,12 @@ mod tests {
         for can_share in [false, true] {
             let from = File::open(&source).expect("the file");
             let to = File::create(&target).expect("a file");
-            assert_eq!(Copier::new().copy(&from, &to, can_share, &|_| Ok(())).expect("room"), 5 << 20);
+            assert_eq!(Copier::new(None).copy(&from, &to, can_share, &|_| Ok(())).expect("room"), 5 << 20);
             assert!(fs::read(&source).expect("readable") == fs::read(&target).expect("readable"));
             assert!(to.metadata().expect("a file").blocks() * 512 < 1 << 20, "holes stay holes");
         }
         let (from, to) = (File::open("/proc/self/status").expect("/proc"), File::create(&target).expect("a file"));
-        assert!(Copier::new().copy(&from, &to, true, &|_| Ok(())).expect("room") > 0);
+        assert!(Copier::new(None).copy(&from, &to, true, &|_| Ok(())).expect("room") > 0);
         fs::remove_dir_all(&folder).expect("our own folder");
     }
 }

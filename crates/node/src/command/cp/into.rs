@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::filler::Filler;
 use super::is_merged;
 use super::plain::{How, Job, Plain, is_there};
 use super::progress::Progress;
@@ -35,6 +36,7 @@ pub(super) struct Into<'a> {
     how: How,
     /// The directory that the batch has.
     top: &'a Path,
+    filler: &'a Filler,
     progress: &'a Progress,
     taker: Taker,
     shared: Mutex<Shared>,
@@ -81,13 +83,19 @@ struct Found {
 }
 
 impl<'a> Into<'a> {
-    /// `top`: the directory that the writer's paths begin in.
-    pub(super) fn new(how: How, progress: &'a Progress, top: &'a Path, writer: BatchWriter) -> Into<'a> {
+    /// `top`: the directory that the writer's paths begin in; `filler`: of its mount.
+    pub(super) fn new(
+        how: How,
+        progress: &'a Progress,
+        (top, filler): (&'a Path, &'a Filler),
+        writer: BatchWriter,
+    ) -> Into<'a> {
         let (away, alone) = (BTreeMap::new(), Vec::new());
         let shared = Shared { writer, away, alone, finishing: u64::MAX, ended: None };
         Into {
             how,
             top,
+            filler,
             progress,
             taker: Taker::new(how.archive),
             shared: Mutex::new(shared),
@@ -274,7 +282,7 @@ impl<'a> Into<'a> {
         if !large.is_empty() {
             // The directories that they go into must be there.
             self.settle()?;
-            Plain::new(self.how, self.progress).files(self.top, large);
+            Plain::new(self.how, self.progress).files(self.top, self.filler, large);
         }
         for (found, first) in std::mem::take(&mut self.links) {
             self.put_link(found, first)?;

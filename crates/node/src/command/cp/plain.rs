@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use parking_lot::Mutex;
 
 use super::content::Copier;
+use super::filler::Filler;
 use super::likeness;
 use super::progress::Progress;
 use super::target::{self, Target};
@@ -91,12 +92,12 @@ impl<'a> Plain<'a> {
     }
 
     /// Copies large regular files to places at and below a directory of a mount; the directories that they go into are there.
-    pub(super) fn files(&self, top: &Path, plan: Vec<(Job, Vec<u8>)>) {
+    pub(super) fn files(&self, top: &Path, filler: &Filler, plan: Vec<(Job, Vec<u8>)>) {
         let queue = Mutex::new(plan.into_iter());
         std::thread::scope(|scope| {
             for _ in 0..self.how.jobs {
                 scope.spawn(|| {
-                    let mut copier = Copier::new();
+                    let mut copier = Copier::new(Some(filler));
                     loop {
                         let job = queue.lock().next().filter(|_| !self.progress.is_interrupted());
                         let Some((job, path)) = job else { return };
@@ -109,7 +110,7 @@ impl<'a> Plain<'a> {
     }
 
     fn work(&self, queue: &Mutex<Receiver<Job>>) {
-        let mut copier = Copier::new();
+        let mut copier = Copier::new(None);
         loop {
             let job = queue.lock().recv();
             let Ok(job) = job else { return };
@@ -172,7 +173,7 @@ impl<'a> Plain<'a> {
     }
 
     /// What is whole stays, also where it cannot be made like its source: no owners are on a FAT.
-    fn copy_file(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
+    fn copy_file(&self, copier: &mut Copier<'_>, job: &Job) -> io::Result<()> {
         if let Err(error) = self.copy_content(copier, job) {
             self.lost.lock().insert(job.to.clone());
             return Err(error);
@@ -180,7 +181,7 @@ impl<'a> Plain<'a> {
         if self.how.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) }
     }
 
-    fn copy_content(&self, copier: &mut Copier, job: &Job) -> io::Result<()> {
+    fn copy_content(&self, copier: &mut Copier<'_>, job: &Job) -> io::Result<()> {
         let from = File::options().read(true).open(&job.from)?;
         // With --archive nobody reads it before its mode is known to be right.
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
@@ -195,7 +196,7 @@ impl<'a> Plain<'a> {
     }
 
     /// The same, to a path below a directory of a mount.
-    fn copy_whole(&self, copier: &mut Copier, job: &Job, top: &Path, path: &[u8]) -> io::Result<()> {
+    fn copy_whole(&self, copier: &mut Copier<'_>, job: &Job, top: &Path, path: &[u8]) -> io::Result<()> {
         let from = File::options().read(true).open(&job.from)?;
         let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
         let whole = Whole::begin(top, path, mode)?;

@@ -1,0 +1,93 @@
+//! Content of large files that the daemon reads itself, by a descriptor of somebody who opened them: from the file system where they lie it comes
+//! straight to where it is cut, past the asker's memory and the mount.
+//!
+//! I-137 A file is read in this way only where reading it ends: on a disk of this machine. One on a network, in a mount (ours, too, which would
+//!       wait for itself), or of the kernel's own is refused; who asked reads it himself.
+//!
+//! Not here: which files, and what is copied besides content (`command::cp`).
+
+use std::os::fd::OwnedFd;
+
+use file::{View, WRITE_BY_BYTES_MAX};
+use platform::real::block_on;
+use rustix::buffer::spare_capacity;
+use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::io::{Errno, pread};
+use serde_json::{Value, json};
+
+use super::Control;
+use crate::failure::Failure;
+
+/// File systems of disks of this machine, and of its memory, by their magic numbers (statfs(2)).
+const LOCAL: [u64; 8] = [
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+    0xca45_1a4e, // bcachefs
+    0x0102_1994, // tmpfs
+    0x7371_7368, // squashfs
+];
+
+impl Control {
+    /// I-137. Gives how much there was.
+    pub(super) fn fill(
+        &self,
+        inode: u64,
+        (offset, length): (u64, u64),
+        source: Option<OwnedFd>,
+    ) -> Result<Value, Failure> {
+        let what = "cannot read the content of a file";
+        let refuse = |why: &str| Failure::new(what, why).mend("write it through the mount; nothing was changed");
+        let source = source.ok_or_else(|| refuse("no descriptor came with the request"))?;
+        let target = self.find(inode).filter(|node| node.view == View::LIVE);
+        let target = target.ok_or_else(|| refuse("the daemon knows no file of the present with this inode number"))?;
+        let cannot = |error: Errno| Failure::new(what, error);
+        if FileType::from_raw_mode(fstat(&source).map_err(cannot)?.st_mode) != FileType::RegularFile {
+            return Err(refuse("what came with the request is no regular file"));
+        }
+        if !is_local(fstatfs(&source).map_err(cannot)?.f_type) {
+            return Err(refuse("it lies on no disk of this machine, as far as can be told"));
+        }
+        let mut done = 0;
+        while done < length {
+            let wanted = usize::try_from(length - done).unwrap_or(usize::MAX).min(WRITE_BY_BYTES_MAX);
+            let mut failed = None;
+            let read = |buffer: &mut Vec<u8>| {
+                if let Err(error) = read_to(&source, offset + done, wanted, buffer) {
+                    failed = Some(error);
+                }
+            };
+            let count = block_on(self.system.write_by(target.file, offset + done, read)).map_err(self.explain(what))?;
+            done += count as u64;
+            if let Some(error) = failed {
+                return Err(cannot(error));
+            }
+            if count < wanted || self.system.is_ending() {
+                break;
+            }
+        }
+        self.file_changed(target.file);
+        Ok(json!({ "bytes": done }))
+    }
+}
+
+/// Whether reading a file there ends.
+fn is_local(magic: rustix::fs::FsWord) -> bool {
+    u64::try_from(magic).is_ok_and(|magic| LOCAL.contains(&magic))
+}
+
+/// Appends so many bytes to an empty buffer, or what there is up to the end of the file.
+fn read_to(source: &OwnedFd, offset: u64, wanted: usize, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+    while buffer.len() < wanted {
+        let at = offset + buffer.len() as u64;
+        match pread(source, spare_capacity(buffer), at) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    buffer.truncate(wanted);
+    Ok(())
+}
