@@ -360,7 +360,11 @@ impl Recovery<'_> {
         *packs.suspects.lock() = suspects;
         for (pack, listed) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
             let read = match listed.whole.is_empty() {
-                false => self.recover_pack(pack, listed.whole).await,
+                false => match self.read_fragments(pack, &listed).await {
+                    // E-6.
+                    Ok(Ok(fragments)) => Ok(Some(self.found_in(fragments, listed.whole))),
+                    _ => self.recover_pack(pack, listed.whole).await,
+                },
                 true => self.recover_fragments(pack, &listed, opened.is_new).await,
             };
             let Read { sealed, known, is_sealed } = match read {
@@ -459,13 +463,12 @@ impl Recovery<'_> {
         read_header(&file, name).await
     }
 
-    /// What is in a pack of which only fragments are there; `None` if it is gone.
-    async fn recover_fragments(
-        &mut self,
+    /// What is in a pack, by its fragments: all of it. `Err` within: there are not enough of them, and perhaps why.
+    async fn read_fragments(
+        &self,
         pack: u64,
         listed: &Listed,
-        is_index_new: bool,
-    ) -> Result<Option<Read>, StoreError> {
+    ) -> Result<Result<(SealedPack, Fragments), Option<StoreError>>, StoreError> {
         let mut failure = None;
         for (name, disk) in &listed.fragments {
             let whole_bytes = match self.fragment_header(name, *disk).await {
@@ -490,17 +493,33 @@ impl Recovery<'_> {
             }
             let file = joined.into_file();
             return match scan::read_file(&file, &self.identity.key, pack).await? {
-                scan::Found::Sealed(sealed) => {
-                    self.report.packs_found += 1;
-                    let known = PackKnown::sealed(DiskSet::NONE, Some(Arc::new(fragments)), sealed.summary);
-                    Ok(Some(Read { sealed, known, is_sealed: true }))
-                }
+                scan::Found::Sealed(sealed) => Ok(Ok((sealed, fragments))),
                 scan::Found::Open { .. } => {
                     let found = "one that has none, and whose fragments are sound";
                     Err(corrupt("a pack in fragments", file.path(), 0, "a directory", found))
                 }
             };
         }
+        Ok(Err(failure))
+    }
+
+    fn found_in(&mut self, (sealed, fragments): (SealedPack, Fragments), whole: DiskSet) -> Read {
+        self.report.packs_found += 1;
+        let known = PackKnown::sealed(whole, Some(Arc::new(fragments)), sealed.summary);
+        Read { sealed, known, is_sealed: true }
+    }
+
+    /// What is in a pack of which only fragments are there; `None` if it is gone.
+    async fn recover_fragments(
+        &mut self,
+        pack: u64,
+        listed: &Listed,
+        is_index_new: bool,
+    ) -> Result<Option<Read>, StoreError> {
+        let failure = match self.read_fragments(pack, listed).await? {
+            Ok(fragments) => return Ok(Some(self.found_in(fragments, DiskSet::NONE))),
+            Err(failure) => failure,
+        };
         if is_index_new || self.pool.missing().is_some() {
             let found = format!("{} files", listed.fragments.len());
             return Err(

@@ -241,7 +241,9 @@ impl Request {
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Send { .. } | Request::Receive { .. } => false,
             Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchRemove { .. } => false,
-            Request::BatchCopy { .. } | Request::BatchCompare(_) | Request::Usage { .. } | Request::Fill { .. } => false,
+            Request::BatchCopy { .. } | Request::BatchCompare(_) | Request::Usage { .. } | Request::Fill { .. } => {
+                false
+            }
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }

@@ -78,6 +78,39 @@ fn node(seed: u64, disks: usize) -> (Machine, Vec<Bytes>) {
     (machine, contents)
 }
 
+/// E-6. A disk fails while a pack is filled, and the pack goes on without it, is sealed and cut. Nobody removed what the disk had of it, and
+/// then the index is lost (seed 20000039 of plan `liars`).
+#[test]
+fn what_a_disk_had_of_a_pack_is_not_taken_for_the_pack_where_fragments_are() {
+    let machine = Machine::new(77, DISKS, 64 << 20);
+    let contents = contents(0..200);
+    let store = open(&machine);
+    let mut early = Vec::new();
+    machine.run(async {
+        put(&store, &contents[..20]).await.unwrap();
+        let packs = |(path, _): &(String, Vec<u8>)| path.starts_with("packs/");
+        let on = |disk: &platform::sim::SimDisk| disk.snapshot_files().into_iter().filter(packs).collect::<Vec<_>>();
+        early = machine.disks.iter().map(on).collect();
+        put(&store, &contents[20..]).await.unwrap();
+        assert_eq!(cut_all(&store).await.lacking, 0);
+    });
+    end(&machine, store);
+    for (disk, files) in machine.disks.iter().zip(early) {
+        files.iter().for_each(|(path, bytes)| disk.install(path, bytes));
+        disk.remove("index");
+    }
+    for life in 0..2 {
+        let store = open(&machine);
+        assert_eq!(store.counters().index_failures.value(), 0);
+        expect_all(&machine, &store, &contents);
+        if life == 1 {
+            restore(&machine, &store);
+            expect_sound(&machine, &store);
+        }
+        end(&machine, store);
+    }
+}
+
 fn expect_all(machine: &Machine, store: &Arc<Store>, contents: &[Bytes]) {
     machine.run(async {
         for content in contents {
