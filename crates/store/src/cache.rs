@@ -423,7 +423,7 @@ impl Cache {
         Some(Claim { first: Some(first), cache: Arc::clone(self), address: *address })
     }
 
-    fn take(&self, address: &ChunkAddress) -> Option<Bytes> {
+    pub(crate) fn take(&self, address: &ChunkAddress) -> Option<Bytes> {
         let (content, before) = self.shard(address).lock().hit(address)?;
         self.counters.prefetched_used.add(u64::from(before != Use::Used));
         Some(content)

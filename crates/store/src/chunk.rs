@@ -4,6 +4,8 @@
 //! C-2   Cuts depend only on the bytes from the last cut on, never on how a stream was divided into calls.
 //! C-3   What [`unpack_group`] returns hashes to the group's place in the table, and that table ([`groups_of`]) to the address.
 
+mod bundle;
+
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -11,7 +13,8 @@ use base::hash::{DomainKey, GROUP_BYTES, GroupHash};
 use base::id::ChunkAddress;
 use bytes::{Bytes, BytesMut};
 
-use crate::format::{ChunkHeader, Class, Codec};
+pub(crate) use self::bundle::{BUNDLED_BYTES_MAX, Bundle, lots, pack_lot};
+use crate::format::{ChunkHeader, Class, Codec, Entry};
 
 /// How new chunks are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,12 +92,42 @@ pub(crate) struct Named {
     pub(crate) content: Bytes,
 }
 
+impl Named {
+    pub(crate) fn of(key: &DomainKey, class: Class, content: Bytes) -> Named {
+        let (address, groups) = match class {
+            Class::Data => key.address_and_groups(&content),
+            // Of a tree's node nobody wants a part.
+            Class::Metadata => (key.address(&content), Vec::new()),
+        };
+        Named { address, groups, content }
+    }
+}
+
 /// A chunk ready to be appended to a pack.
 pub(crate) struct Packed {
     pub(crate) header: ChunkHeader,
     /// What comes before the payload's rest: hashes of groups.
     pub(crate) table: Bytes,
     pub(crate) payload: Bytes,
+    /// What lies in it, if it is a bundle: headers that come before it.
+    pub(crate) bundled: Vec<ChunkHeader>,
+}
+
+impl Packed {
+    /// As it was stored.
+    pub(crate) fn stored(header: ChunkHeader, payload: Bytes) -> Packed {
+        Packed { header, table: Bytes::new(), payload, bundled: Vec::new() }
+    }
+
+    /// Headers in the order in which they lie.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = &ChunkHeader> {
+        self.bundled.iter().chain([&self.header])
+    }
+
+    /// Bytes that it takes in a pack, with those in the pack's directory.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.headers().map(|header| u64::from(header.stored_bytes()) + Entry::BYTES as u64).sum()
+    }
 }
 
 /// What a thread compresses with. The context is half a megabyte, and room for a result that is mostly thrown away would be given
@@ -125,7 +158,7 @@ pub(crate) fn pack(compression: Compression, class: Class, named: Named) -> Pack
         None => (Codec::Groups, Bytes::from(groups.concat()), content),
     };
     let stored = u32::try_from(table.len() + payload.len()).expect("a chunk and a table are small");
-    Packed { header: ChunkHeader { class, codec, raw, stored, address }, table, payload }
+    Packed { header: ChunkHeader { class, codec, raw, stored, address }, table, payload, bundled: Vec::new() }
 }
 
 // `None` where less than a sixteenth is saved: zstd gives up when its output of that size is full. Three KiB of a large chunk tell as
@@ -190,6 +223,7 @@ pub(crate) fn unpack(key: &DomainKey, header: &ChunkHeader, payload: Bytes) -> R
         // Its groups' hashes are not needed for the whole.
         Codec::Groups if payload.len() == header.stored as usize => payload.slice(table_bytes(header)..),
         Codec::Groups => return Err(format!("{} bytes instead of {}", payload.len(), header.stored)),
+        Codec::Bundled(_) => return Err("no content, for that lies in a bundle".to_owned()),
     };
     if content.len() != header.raw as usize {
         return Err(format!("{} bytes instead of {}", content.len(), header.raw));

@@ -12,6 +12,8 @@ base::metrics! {
     group_compress: Histogram, Seconds, "the new chunks of a group are compressed on all cores";
     group_append: Histogram, Seconds, "the new chunks of a group are appended to packs; large buffers are written out";
     chunks_incompressible: Counter, Count, "chunks stored raw because compression saved less than a sixteenth";
+    bundles: Counter, Count, "bundles of small chunks that were compressed together; each is a chunk that nobody asks for";
+    chunks_bundled: Counter, Count, "small chunks that went into bundles";
     put_busy: Counter, Count, "groups of chunks that found the store busy";
     put_wait: Histogram, Seconds, "a group of chunks waits while the store is busy";
     chunks_read: Counter, Count, "chunks asked for by get";

@@ -22,7 +22,8 @@ pub(crate) use self::fragment::{Cut, FragmentHeader, FragmentName};
 pub(crate) use self::journal::{FrameHeader, SegmentHeader};
 pub use self::pack::Class;
 pub(crate) use self::pack::{
-    ChunkHeader, Codec, Entry, PACK_VERSION, PackFooter, PackHeader, decode_directory, encode_directory,
+    BUNDLE_BYTES_MAX, ChunkHeader, Codec, Entry, InBundle, PACK_VERSION, PackFooter, PackHeader, decode_directory,
+    encode_directory, lots_of,
 };
 pub(crate) use self::place::{Place, Summary};
 pub(crate) use self::root::{Identity, Superblock};

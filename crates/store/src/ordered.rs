@@ -26,7 +26,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::failure::StoreError;
-use crate::format::{ChunkHeader, Class, Place};
+use crate::format::{Class, Place};
+use crate::pack::Memo;
 use crate::store::Store;
 
 /// Bytes of a run at most, and of the content in it: a rotating disk gives most of its speed at this length.
@@ -50,7 +51,7 @@ struct Member {
 
 impl Member {
     fn end(&self) -> u64 {
-        u64::from(self.place.offset) + ChunkHeader::BYTES as u64 + u64::from(self.place.stored)
+        self.place.span().end
     }
 }
 
@@ -263,7 +264,12 @@ impl Reading {
             distinct(members).map(|member| (member.place, self.addresses[member.number as usize])).collect();
         let run = self.store.packs.read_run(&placed).await;
         drop(turn);
-        let wanted: u64 = distinct(members).map(|member| member.end() - u64::from(member.place.offset)).sum();
+        // What lies in one bundle has the same end.
+        let (mut wanted, mut end) = (0, 0);
+        for member in distinct(members) {
+            wanted += member.end().saturating_sub(end.max(u64::from(member.place.offset)));
+            end = end.max(member.end());
+        }
         let (read, gaps) = (bytes_of(members), bytes_of(members).saturating_sub(wanted));
         self.note(|report| {
             report.runs += 1;
@@ -272,11 +278,12 @@ impl Reading {
         });
         self.store.counters.ordered_runs.add(1);
         self.store.counters.ordered_gap_bytes.add(gaps);
-        let mut placed = placed.iter().enumerate();
+        let (mut placed, mut memo) = (placed.iter().enumerate(), Memo::default());
         for same in members.chunk_by(|a, b| a.place == b.place) {
             let (_, (place, address)) = placed.next().expect("one for each place");
+            let first = &members[0].place;
             let content =
-                run.as_ref().and_then(|run| self.store.packs.content_of(run, &members[0].place, place, address));
+                run.as_ref().and_then(|run| self.store.packs.content_of(run, first, place, address, &mut memo));
             let content = match content {
                 Some(content) => Ok(content),
                 None => self.get(address).await,

@@ -48,6 +48,7 @@ use parking_lot::{Mutex, RwLock};
 use platform::disk::File;
 
 use crate::ages::{Ages, Checked};
+use crate::chunk::Compression;
 use crate::counters::Counters;
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::StoreError;
@@ -62,6 +63,7 @@ use fragments::{Fragments, PackFile};
 use lanes::{LANES, Lane};
 use open::Writer;
 pub(crate) use open::{Member, OpenPack};
+pub(crate) use read::{Copied, Memo};
 
 /// Sealed packs that wait for the index file at most, beside what their chunks say ([`Packs::is_much_waiting`]).
 const SEALED_WAITING_MAX: usize = 16;
@@ -167,6 +169,8 @@ pub(crate) struct Sizes {
     pub(crate) cache_bytes: u64,
     /// What the settings say.
     pub(crate) level: Level,
+    /// And of new chunks.
+    pub(crate) compression: Compression,
     /// As the superblock says.
     pub(crate) floor: u8,
 }
@@ -186,6 +190,7 @@ pub(crate) struct Packs {
     pub(crate) counters: Arc<Counters>,
     pub(crate) index: Index,
     pub(crate) key: DomainKey,
+    compression: Compression,
     pack_bytes: u64,
     pack_chunks_max: usize,
     run_bytes: usize,
@@ -245,6 +250,7 @@ impl Packs {
             counters,
             index,
             key,
+            compression: sizes.compression,
             pack_bytes: sizes.pack_bytes.clamp(PACK_BYTES_MIN, PACK_BYTES_MAX),
             pack_chunks_max: sizes.pack_chunks_max.max(1),
             run_bytes: sizes.run_bytes.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()),

@@ -11,7 +11,7 @@ use base::limits::CHUNK_BYTES_MAX;
 use bytes::Bytes;
 use platform::task::parallel;
 
-use crate::chunk::{Named, Packed, pack, unpack};
+use crate::chunk::{BUNDLED_BYTES_MAX, Named, Packed, lots, pack, pack_lot, unpack};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec};
 use crate::index::AddressSet;
@@ -76,9 +76,19 @@ impl Store {
             return Ok(parcel);
         }
         // Also where that cannot be read: here all that can be done for a chunk is done.
-        let payload = self.read(address).await?;
-        let raw = u32::try_from(payload.len()).expect("a chunk is at most 1 MiB");
-        Ok(Parcel { class, packing: Packing::Raw, raw, address: *address, payload })
+        let content = self.read(address).await?;
+        let raw = u32::try_from(content.len()).expect("a chunk is at most 1 MiB");
+        let parcel = |packing, payload| Parcel { class, packing, raw, address: *address, payload };
+        if content.len() > BUNDLED_BYTES_MAX {
+            return Ok(parcel(Packing::Raw, content));
+        }
+        // What lies in a bundle goes without the others.
+        let named = Named { address: *address, groups: Vec::new(), content: content.clone() };
+        let packed = pack(self.options.compression, class, named);
+        Ok(match packed.header.codec {
+            Codec::Zstd => parcel(Packing::Zstd, packed.payload),
+            Codec::Raw | Codec::Groups | Codec::Bundled(_) => parcel(Packing::Raw, content),
+        })
     }
 
     async fn parcel_as_stored(self: &Arc<Store>, class: Class, address: &ChunkAddress) -> Option<Parcel> {
@@ -129,7 +139,7 @@ impl Store {
                 let stored = u32::try_from(payload.len()).expect("no more than raw");
                 let header = ChunkHeader { class, codec: Codec::Zstd, raw, stored, address };
                 unpack(self.key(), &header, payload.clone()).map_err(wrong)?;
-                Ok(Opened::Packed(Packed { header, table: Bytes::new(), payload }))
+                Ok(Opened::Packed(Packed::stored(header, payload)))
             }
             Packing::Raw => {
                 let named = self.named(class, payload);
@@ -156,10 +166,16 @@ impl Store {
         let new_count = new.len() as u64;
         self.counters.chunks_duplicate.add(count as u64 - new_count);
         self.counters.new_bytes.add(new.iter().map(Opened::content_bytes).sum());
-        let packed = parallel(&self.platform.tasks, new, |opened| match opened {
-            Opened::Packed(packed) => packed,
-            Opened::Content(named) => pack(self.options.compression, class, named),
-        });
+        let (mut packed, mut contents) = (Vec::new(), Vec::new());
+        for opened in new {
+            match opened {
+                Opened::Packed(one) => packed.push(one),
+                Opened::Content(named) => contents.push(named),
+            }
+        }
+        let (lots, compression) = (lots(self.options.compression, class, contents), self.options.compression);
+        let anew = parallel(&self.platform.tasks, lots, |lot| pack_lot(self.key(), compression, class, lot));
+        packed.extend(anew.into_iter().flatten());
         self.append((class, level), Class::Data, packed).await?;
         if self.packs.is_much_waiting() {
             self.keep_index().await;

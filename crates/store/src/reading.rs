@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::hash::GROUP_BYTES;
+use base::hash::{GROUP_BYTES, checksum};
 use base::id::ChunkAddress;
 use bytes::{Bytes, BytesMut};
 use platform::disk::DiskErrorKind;
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use crate::cache::{Claim, Origin};
 use crate::failure::{StoreError, unknown};
 use crate::format::{Class, Codec, INDEX_FILE, Place};
+use crate::pack::Memo;
 use crate::store::Store;
 
 /// Tasks that read the chunks of one [`Store::get_many`] at most.
@@ -43,6 +44,15 @@ fn key_of_part(address: &ChunkAddress, part: usize) -> ChunkAddress {
     key
 }
 
+/// What a bundle is called there, by where it lies: as random as addresses are.
+fn key_of_bundle(pack: u64, start: u64) -> ChunkAddress {
+    let mut key = [0; ChunkAddress::BYTES];
+    for (number, word) in (0_u64..).zip(key.as_chunks_mut::<8>().0) {
+        *word = checksum(pack ^ number << 62, &start.to_le_bytes()).to_le_bytes();
+    }
+    ChunkAddress(key)
+}
+
 impl Store {
     /// The content of a chunk, verified against its address.
     ///
@@ -53,7 +63,7 @@ impl Store {
         match self.cache.hit(class, address) {
             Some(content) => Ok(content),
             // Boxed: most find it cached, and need not carry this.
-            None => Box::pin(self.cache.read_through(class, address, self.read(address))).await,
+            None => Box::pin(self.cache.read_through(class, address, self.read_by(address, true))).await,
         }
     }
 
@@ -207,7 +217,7 @@ impl Store {
         goes_on: &(dyn Fn() -> bool + Sync),
     ) {
         for run in runs {
-            let stored = run.last().map_or(0, |(place, _)| stored_end(place)) - u64::from(run[0].0.offset);
+            let stored = run.last().map_or(0, |(place, _)| place.span().end) - u64::from(run[0].0.offset);
             let content: u64 = run.iter().map(|(place, _)| u64::from(place.raw)).sum();
             // What a task costs beside them bounds the number of tasks.
             let most = self.options.ahead_bytes_max;
@@ -263,11 +273,12 @@ impl Store {
     async fn read_ahead(&self, class: Class, claimed: Vec<((Place, ChunkAddress), Claim)>) {
         let (members, claims): (Vec<_>, Vec<_>) = claimed.into_iter().unzip();
         let run = self.packs.read_run(&members).await;
+        let mut memo = Memo::default();
         for ((place, address), claim) in members.iter().zip(claims) {
             // One after the other: who waits for the first has it before the last is verified.
-            if let Some(content) =
-                run.as_ref().and_then(|run| self.packs.content_of(run, &members[0].0, place, address))
-            {
+            let content =
+                run.as_ref().and_then(|run| self.packs.content_of(run, &members[0].0, place, address, &mut memo));
+            if let Some(content) = content {
                 self.counters.prefetched_chunks.add(1);
                 self.cache.insert(class, address, &content, Origin::Ahead);
                 claim.give(content);
@@ -277,11 +288,20 @@ impl Store {
 
     /// Reads past the cache.
     pub(crate) async fn read(self: &Arc<Store>, address: &ChunkAddress) -> Result<Bytes, StoreError> {
+        self.read_by(address, false).await
+    }
+
+    /// Reads what the cache does not have. `by_bundles`: but a bundle that it lies in is taken from there, and kept there.
+    async fn read_by(self: &Arc<Store>, address: &ChunkAddress, by_bundles: bool) -> Result<Bytes, StoreError> {
         let _time = self.pool.clock.timer(&self.counters.chunk_read);
         let mut place = self.place(address, None).await?;
         let mut is_second = false;
         loop {
-            let error = match self.packs.read(address, &place).await {
+            let read = match place.codec {
+                Codec::Bundled(_) if by_bundles => self.read_bundled(address, &place).await,
+                _ => self.packs.read(address, &place).await,
+            };
+            let error = match read {
                 Ok(content) => return Ok(content),
                 Err(error) => error,
             };
@@ -303,6 +323,20 @@ impl Store {
                 is_second = true;
             }
         }
+    }
+
+    /// Keeps the bundle that a chunk lies in: its neighbours are wanted next, mostly.
+    async fn read_bundled(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
+        let start = place.span().start;
+        let key = key_of_bundle(place.pack, start);
+        let kept = self.cache.take(&key);
+        let is_kept = kept.is_some();
+        let mut memo = Memo::new(place, kept);
+        let content = self.packs.read_by(address, place, &mut memo).await?;
+        if let Some(bundle) = memo.into_content().filter(|_| !is_kept) {
+            self.cache.insert(Class::Data, &key, &bundle, Origin::Wanted);
+        }
+        Ok(content)
     }
 
     /// The content of a further copy of a chunk that does not verify at `place`, if there is a good one.
@@ -397,10 +431,6 @@ fn is_silence(error: &StoreError) -> bool {
 /// Whether a place is read with those from `first` to `last`, together no more than so many bytes, over no larger gap.
 fn is_of_run(first: &Place, last: &Place, place: &Place, (bytes_max, gap_bytes): (u64, u64)) -> bool {
     place.pack == first.pack
-        && stored_end(place).saturating_sub(u64::from(first.offset)) <= bytes_max
-        && u64::from(place.offset).saturating_sub(stored_end(last)) <= gap_bytes
-}
-
-fn stored_end(place: &Place) -> u64 {
-    u64::from(place.offset) + u64::from(place.stored)
+        && place.span().end.saturating_sub(u64::from(first.offset)) <= bytes_max
+        && u64::from(place.offset).saturating_sub(last.span().end) <= gap_bytes
 }

@@ -14,6 +14,7 @@
 //!       and verified: the index may be stale, a pack may be missing, and what lies there may have rotted.
 //! L-6   A pack that cannot be copied, for a chunk of it is good nowhere, is emptied as far as it can be: what is needed and good goes where
 //!       there are enough copies of it. The pack goes unless somebody needs what is not good.
+//! L-8   A bundle is needed as far as what lies in it is: by itself it counts for nothing, and each chunk in it for its share.
 //!
 //! Not here: which chunks are needed, and when to ask.
 
@@ -23,10 +24,10 @@ use base::id::ChunkAddress;
 use platform::disk::RUN_ALIGN;
 
 use crate::failure::StoreError;
-use crate::format::{Class, Entry, PACKS, Place};
+use crate::format::{Class, Entry, PACKS, Place, lots_of};
 use crate::mark::Marks;
 use crate::pace::Pace;
-use crate::pack::{PackKnown, PackState};
+use crate::pack::{Copied, Memo, PackKnown, PackState};
 use crate::store::Store;
 
 /// A pack is compacted when less than this part of it is needed.
@@ -72,15 +73,33 @@ pub struct ReclaimReport {
 struct Examined {
     pack: u64,
     entries: Vec<Entry>,
-    live: Vec<Entry>,
+    /// Bytes that each takes.
+    shares: Vec<u64>,
+    /// The numbers of those that are needed.
+    live: Vec<usize>,
     file_bytes: u64,
     /// L-6.
     is_rotten: bool,
 }
 
 impl Examined {
-    fn stored(entries: &[Entry]) -> u64 {
-        entries.iter().map(|entry| u64::from(entry.header.stored_bytes())).sum()
+    fn new(pack: u64, entries: Vec<Entry>, file_bytes: u64, is_rotten: bool) -> Examined {
+        let shares = shares(&entries);
+        Examined { pack, entries, shares, live: Vec::new(), file_bytes, is_rotten }
+    }
+
+    /// What is needed takes so many bytes.
+    fn live_bytes(&self) -> u64 {
+        self.live.iter().map(|number| self.shares[*number]).sum()
+    }
+
+    /// Everything does.
+    fn stored_bytes(&self) -> u64 {
+        self.shares.iter().sum()
+    }
+
+    fn live_entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
+        self.live.iter().map(|number| &self.entries[*number])
     }
 
     fn is_worth_it(&self, is_thorough: bool) -> bool {
@@ -88,13 +107,31 @@ impl Examined {
             return true;
         }
         if is_thorough {
-            return self.live.len() < self.entries.len() || self.entries.is_empty();
+            return self.live_bytes() < self.stored_bytes() || self.entries.is_empty();
         }
         // With the gaps between chunks (K-11), but for as many as are made by bringing few chunks elsewhere.
         let end = self.entries.last().map_or(0, Entry::end);
-        let taken = end.saturating_sub(RUN_ALIGN as u64).max(Self::stored(&self.entries));
-        Self::stored(&self.live) * SPARSE_PART < taken.max(1)
+        let taken = end.saturating_sub(RUN_ALIGN as u64).max(self.stored_bytes());
+        self.live_bytes() * SPARSE_PART < taken.max(1)
     }
+}
+
+/// What each entry of a directory takes. A bundle takes nothing: what lies in it takes its share of that (L-8), the last of them what is over.
+fn shares(entries: &[Entry]) -> Vec<u64> {
+    let mut shares = Vec::with_capacity(entries.len());
+    for lot in lots_of(entries) {
+        let (last, bundled) = lot.split_last().expect("no lot is empty");
+        let (all, content) = (u64::from(last.header.stored_bytes()), u64::from(last.header.raw).max(1));
+        let mut rest = all;
+        for (number, entry) in (1..).zip(bundled) {
+            let share = if number == bundled.len() { rest } else { all * u64::from(entry.header.raw) / content };
+            let share = share.min(rest);
+            rest -= share;
+            shares.push(u64::from(entry.header.stored_bytes()) + share);
+        }
+        shares.push(rest);
+    }
+    shares
 }
 
 /// Lets packs go that were condemned in vain, however the reclaim ends.
@@ -138,13 +175,13 @@ impl Store {
             report.packs_examined += 1;
             match self.examine(pack, &known, &marks).await {
                 Ok(examined) if !examined.is_worth_it(sweep.is_thorough) => {
-                    report.bytes_dead_left += Examined::stored(&examined.entries) - Examined::stored(&examined.live);
+                    report.bytes_dead_left += examined.stored_bytes() - examined.live_bytes();
                 }
                 Ok(examined) if marks.is_rehearsal => report.count(&examined),
                 Ok(examined) => match self.empty(examined, &marks, sweep).await {
                     Ok(Some(examined)) => {
                         report.count(&examined);
-                        self.counters.reclaim_copied_bytes.add(Examined::stored(&examined.live));
+                        self.counters.reclaim_copied_bytes.add(examined.live_bytes());
                         doomed_chunks += examined.entries.len();
                         doomed.push(examined);
                     }
@@ -168,19 +205,20 @@ impl Store {
 
     async fn examine(&self, pack: u64, known: &PackKnown, marks: &Marks<'_>) -> Result<Examined, StoreError> {
         let (entries, file_bytes) = self.directory(pack, known).await?;
-        let live = self.live(pack, &entries, marks).await?;
-        Ok(Examined { pack, entries, live, file_bytes, is_rotten: self.packs.is_rotten(pack) })
+        let mut examined = Examined::new(pack, entries, file_bytes, self.packs.is_rotten(pack));
+        examined.live = self.live(pack, &examined.entries, marks).await?;
+        Ok(examined)
     }
 
     /// The chunks that are needed and not elsewhere.
-    async fn live(&self, pack: u64, entries: &[Entry], marks: &Marks<'_>) -> Result<Vec<Entry>, StoreError> {
+    async fn live(&self, pack: u64, entries: &[Entry], marks: &Marks<'_>) -> Result<Vec<usize>, StoreError> {
         let mut live = Vec::new();
         for (number, entry) in entries.iter().enumerate() {
             let address = &entry.header.address;
             if (marks.has(pack, number) || self.packs.index.is_pinned(address))
                 && !self.is_elsewhere(address, &Place::of(pack, entry)).await?
             {
-                live.push(*entry);
+                live.push(number);
             }
         }
         Ok(live)
@@ -210,13 +248,13 @@ impl Store {
             if !examined.is_worth_it(sweep.is_thorough) {
                 return Ok(None);
             }
-            let (mut copies, mut bytes, mut lost) = (Vec::new(), 0, None);
+            let (mut copies, mut bytes, mut lost, mut memo) = (Vec::<Copied>::new(), 0, None, Memo::default());
             let last = examined.live.len().saturating_sub(1);
-            for (number, entry) in examined.live.iter().enumerate() {
+            for (number, entry) in examined.live_entries().enumerate() {
                 // Only what is what it should be is copied, and it is copied as it was stored.
-                match self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await {
+                match self.packs.read_copy(&entry.header.address, &Place::of(pack, entry), &mut memo).await {
                     Ok(copy) => {
-                        bytes += copy.payload.len();
+                        bytes += copy.bytes();
                         copies.push(copy);
                     }
                     // It stays, and what is good in it goes (L-6).
@@ -224,8 +262,8 @@ impl Store {
                     Err(error) => return Err(error),
                 }
                 if (bytes >= COPY_BYTES || number == last) && !copies.is_empty() {
-                    let kind = (copies[0].header.class, self.packs.level_now(pack));
-                    self.packs.append_to_any(kind, Class::Metadata, std::mem::take(&mut copies), true).await?;
+                    let kind = (copies[0].class(), self.packs.level_now(pack));
+                    self.packs.append_copies(kind, Class::Metadata, std::mem::take(&mut copies)).await?;
                     bytes = 0;
                     // To the end, once begun: a pack that is half empty is of no use.
                     sweep.pace.step().await;
@@ -301,7 +339,7 @@ impl ReclaimReport {
             self.packs_dead += 1;
         } else {
             self.packs_sparse += 1;
-            self.bytes_copied += Examined::stored(&examined.live);
+            self.bytes_copied += examined.live_bytes();
         }
         self.bytes_freed += examined.file_bytes;
     }

@@ -353,7 +353,8 @@ impl Recovery<'_> {
         self.tell_missing(chunks, units::Bytes(bytes));
         let (index, key) = (Index::new(opened.file), self.identity.key.clone());
         let Options { pack_bytes, pack_chunks_max, run_bytes, cache_bytes, .. } = *options;
-        let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, cache_bytes, level: options.level(), floor };
+        let (level, compression) = (options.level(), options.compression);
+        let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, cache_bytes, level, compression, floor };
         let found_packs = FoundPacks { known, next, checked: opened.checked };
         let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, found_packs);
         let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());

@@ -15,7 +15,6 @@
 use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
-use bytes::Bytes;
 use platform::disk::{DiskError, DiskErrorKind, Open};
 
 use crate::chunk::{Packed, mended};
@@ -25,7 +24,7 @@ use crate::identity;
 use crate::level::Level;
 use crate::pace::{Pace, Share};
 use crate::pack::scan::{self, Found, Recovered};
-use crate::pack::{PackKnown, PackState};
+use crate::pack::{Copied, Memo, PackKnown, PackState};
 use crate::remedy::Remedy;
 use crate::store::Store;
 
@@ -192,12 +191,18 @@ impl Store {
         let bytes = scan::read_what_answers(&self.pool.disks[disk], pack).await?;
         let mut copies = Vec::new();
         for entry in scan::scan(self.key(), pack, &bytes).entries {
-            if !self.is_good_elsewhere(pack, &entry.header.address).await {
-                let end = usize::try_from(entry.end()).expect("within the bytes that were scanned");
-                let payload = bytes.slice(entry.offset as usize + ChunkHeader::BYTES..end);
-                let payload = mended(self.key(), &entry.header, payload);
-                copies.push(Packed { header: entry.header, table: Bytes::new(), payload });
+            if self.is_good_elsewhere(pack, &entry.header.address).await {
+                continue;
             }
+            copies.push(match scan::bundled(self.key(), pack, &bytes, &entry) {
+                Some(content) => Copied::Content(entry.header.class, self.named(entry.header.class, content)),
+                None => {
+                    let end = usize::try_from(entry.end()).expect("within the bytes that were scanned");
+                    let payload = bytes.slice(entry.offset as usize + ChunkHeader::BYTES..end);
+                    let payload = mended(self.key(), &entry.header, payload);
+                    Copied::Stored(Packed::stored(entry.header, payload))
+                }
+            });
         }
         let copied = self.append_copies(Level::default(), copies).await?;
         self.settle_into_index().await?;
@@ -289,14 +294,14 @@ impl Store {
     async fn save(&self, pack: u64, entries: &[Entry]) -> Result<Saved, StoreError> {
         let level = self.packs.level_now(pack);
         let mut saved = Saved::default();
-        let (mut step, mut bytes) = (Vec::new(), 0);
+        let (mut step, mut bytes, mut memo) = (Vec::new(), 0, Memo::default());
         for entry in entries {
             if self.is_good_elsewhere(pack, &entry.header.address).await {
                 continue;
             }
-            match self.good_copy(pack, entry).await {
+            match self.good_copy(pack, entry, &mut memo).await {
                 Ok(copy) => {
-                    bytes += copy.payload.len();
+                    bytes += copy.bytes();
                     step.push(copy);
                 }
                 // No answer is no loss, and costs nothing of what lies behind.
@@ -324,20 +329,20 @@ impl Store {
         }
     }
 
-    async fn good_copy(&self, pack: u64, entry: &Entry) -> Result<Packed, StoreError> {
+    async fn good_copy(&self, pack: u64, entry: &Entry, memo: &mut Memo) -> Result<Copied, StoreError> {
         let (address, place) = (entry.header.address, Place::of(pack, entry));
-        match self.packs.read_packed(&address, &place).await {
+        match self.packs.read_copy(&address, &place, memo).await {
             Ok(copy) => Ok(copy),
             // A bit that flipped on its way here may be right the next time.
-            Err(_) => self.packs.read_packed(&address, &place).await,
+            Err(_) => self.packs.read_copy(&address, &place, memo).await,
         }
     }
 
-    async fn append_copies(&self, level: Level, copies: Vec<Packed>) -> Result<u64, StoreError> {
+    async fn append_copies(&self, level: Level, copies: Vec<Copied>) -> Result<u64, StoreError> {
         let count = copies.len() as u64;
-        if let Some(class) = copies.first().map(|copy| copy.header.class) {
+        if let Some(class) = copies.first().map(Copied::class) {
             // P-2: unlike reclaim, repair gives back no more than it takes, so it has no claim on the reserve.
-            self.packs.append_to_any((class, level), class, copies, true).await?;
+            self.packs.append_copies((class, level), class, copies).await?;
         }
         Ok(count)
     }

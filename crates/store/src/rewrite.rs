@@ -1,6 +1,6 @@
 //! Writing chunks again next to each other: what was stored over weeks lies scattered, and each of it costs a request.
 //!
-//! L-7   A chunk goes to a new place as it was stored, verified, and the index names that place from then on. The old one stays until a pass of
+//! L-7   A chunk goes to a new place as it was stored, or out of one bundle into another, verified, and the index names that place from then on. The old one stays until a pass of
 //!       reclaim has read the new one (L-4). No pass is at work meanwhile: it would take the old place for one that nobody needs. The
 //!       caller sees to that.
 //!
@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
 
-use crate::chunk::Packed;
 use crate::failure::StoreError;
-use crate::format::{ChunkHeader, Class, Place};
+use crate::format::{ChunkHeader, Class, Codec, Place};
 use crate::level::Level;
 use crate::ordered;
 use crate::pace::Pace;
+use crate::pack::{Copied, Memo};
 use crate::store::Store;
 
 /// Bytes that are read by the order of their places before they are written by another.
@@ -53,7 +53,7 @@ impl Store {
             places.extend(part);
             start = end;
         }
-        let bytes = places.iter().map(stored_bytes).sum();
+        let bytes = stored_bytes(places.iter());
         let runs = ordered::runs(&places, u64::from(self.options.gap_bytes));
         Scatter { chunks: places.len() as u64, bytes, runs }
     }
@@ -70,7 +70,7 @@ impl Store {
         while at < places.len() && pace.goes_on() {
             let (mut end, mut bytes) = (at, 0);
             while end < places.len() && bytes <= window_bytes {
-                bytes += stored_bytes(&places[end].0);
+                bytes += stored_bytes([&places[end].0].into_iter());
                 end += 1;
             }
             written += self.rewrite_window(&places[at..end], pace).await?;
@@ -83,26 +83,28 @@ impl Store {
     async fn rewrite_window(&self, places: &[(Place, ChunkAddress)], pace: &Pace<'_>) -> Result<u64, StoreError> {
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_unstable_by_key(|number| (places[*number].0.pack, places[*number].0.offset));
-        let mut packed: Vec<Option<Packed>> = places.iter().map(|_| None).collect();
+        let mut copies: Vec<Option<Copied>> = places.iter().map(|_| None).collect();
+        let mut memo = Memo::default();
         for number in order {
             if !pace.step().await {
                 return Ok(0);
             }
             let (place, address) = &places[number];
-            packed[number] = self.packs.read_packed(address, place).await.ok();
+            copies[number] = self.packs.read_copy(address, place, &mut memo).await.ok();
         }
-        let (mut alike, mut bytes) = (Vec::<(Level, Vec<Packed>)>::new(), 0);
-        for ((place, _), packed) in places.iter().zip(packed) {
-            let Some(packed) = packed else { continue };
-            bytes += stored_bytes(place);
+        let read = places.iter().zip(&copies).filter(|(_, copy)| copy.is_some());
+        let bytes = stored_bytes(read.map(|((place, _), _)| place));
+        let mut alike = Vec::<(Level, Vec<Copied>)>::new();
+        for ((place, _), copy) in places.iter().zip(copies) {
+            let Some(copy) = copy else { continue };
             let level = self.packs.level_now(place.pack);
             match alike.last_mut().filter(|(last, _)| *last == level) {
-                Some((_, others)) => others.push(packed),
-                None => alike.push((level, vec![packed])),
+                Some((_, others)) => others.push(copy),
+                None => alike.push((level, vec![copy])),
             }
         }
-        for (level, packed) in alike {
-            self.packs.append_to_any((Class::Data, level), Class::Data, packed, true).await?;
+        for (level, copies) in alike {
+            self.packs.append_copies((Class::Data, level), Class::Data, copies).await?;
         }
         self.counters.rewritten_bytes.add(bytes);
         Ok(bytes)
@@ -127,6 +129,13 @@ impl Store {
     }
 }
 
-fn stored_bytes(place: &Place) -> u64 {
-    ChunkHeader::BYTES as u64 + u64::from(place.stored)
+/// Headers and payloads, those of bundles once.
+fn stored_bytes<'a>(places: impl Iterator<Item = &'a Place>) -> u64 {
+    let mut bundles = BTreeSet::new();
+    let bytes = |place: &Place| {
+        let is_new = matches!(place.codec, Codec::Bundled(_)) && bundles.insert((place.pack, place.span().start));
+        let bundle = if is_new { place.record().len() as u64 } else { 0 };
+        ChunkHeader::BYTES as u64 + u64::from(place.stored) + bundle
+    };
+    places.map(bytes).sum()
 }

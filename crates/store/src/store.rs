@@ -22,7 +22,7 @@ use platform::pools::{Pools, Reservation};
 use platform::task::parallel;
 
 use crate::cache::{Cache, Origin};
-use crate::chunk::{Named, Packed, pack};
+use crate::chunk::{Named, Packed, lots, pack_lot};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::domain::Domain;
@@ -316,7 +316,9 @@ impl Store {
                 }
             }
             let time = self.pool.clock.timer(&self.counters.group_compress);
-            let packed = parallel(tasks, new, |named| pack(self.options.compression, class, named));
+            let lots = lots(self.options.compression, class, new);
+            let packed = parallel(tasks, lots, |lot| pack_lot(self.key(), self.options.compression, class, lot));
+            let packed = packed.into_iter().flatten().collect::<Vec<_>>();
             drop(time);
             let raw = packed.iter().filter(|packed| packed.header.codec != Codec::Zstd).count();
             self.counters.chunks_incompressible.add(raw as u64);
@@ -339,8 +341,8 @@ impl Store {
         let _time = self.pool.clock.timer(&self.counters.group_append);
         // On as many disks as where it rotted: else that would be named again (K-9).
         let higher = |packed: &Packed| {
-            let of_rotten = self.packs.doubted_level(&packed.header.address);
-            of_rotten.filter(|of_rotten| of_rotten.copies() > level.copies())
+            let of_rotten = packed.headers().filter_map(|header| self.packs.doubted_level(&header.address));
+            of_rotten.filter(|of_rotten| of_rotten.copies() > level.copies()).max_by_key(|level| level.copies())
         };
         let (doubted, packed): (Vec<_>, Vec<_>) = packed.into_iter().partition(|packed| higher(packed).is_some());
         self.packs.append_to_any((class, level), room, packed, false).await?;
@@ -352,12 +354,7 @@ impl Store {
     }
 
     pub(crate) fn named(&self, class: Class, content: Bytes) -> Named {
-        let (address, groups) = match class {
-            Class::Data => self.key().address_and_groups(&content),
-            // Of a tree's node nobody wants a part.
-            Class::Metadata => (self.key().address(&content), Vec::new()),
-        };
-        Named { address, groups, content }
+        Named::of(self.key(), class, content)
     }
 
     // What is in no pack yet, each content once.

@@ -1,5 +1,6 @@
 //! Tests of the whole store on a simulated world.
 //!
+//! - `bundles`: small chunks that are compressed together
 //! - `open`: what is refused, and that refusing changes nothing
 //! - `life`: everyday use, without faults
 //! - `crash`: random operations, a power cut at a random one, and what must be there afterwards
@@ -18,6 +19,7 @@
 //! - `reindex`: an index that is damaged while the store works
 //! - `repair`: what is found is mended, also when the power goes meanwhile
 
+mod bundles;
 mod check;
 mod copies;
 mod crash;

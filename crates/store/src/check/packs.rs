@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use base::hash::DomainKey;
 use base::id::ChunkAddress;
 use bytes::Bytes;
 use platform::disk::{DiskErrorKind, File, Open};
 use platform::task::parallel;
 
 use super::{Check, Depth};
-use crate::chunk::verify;
+use crate::chunk::{Bundle, verify};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
-    ChunkHeader, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place,
-    Unfit, number_of, pack_path,
+    ChunkHeader, Codec, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACK_SUFFIX, PACKS, PackHeader,
+    Place, Unfit, lots_of, number_of, pack_path,
 };
 use crate::pack::fragments::{Fragments, Joined, read_blocks, read_header};
 use crate::pack::scan::{read_directory, read_footer};
@@ -328,7 +329,10 @@ impl Check<'_> {
             }
             let start = u64::from(first.offset);
             let step_bytes = if self.pace.is_some() { PACED_STEP_BYTES } else { STEP_BYTES };
-            let count = rest.iter().take_while(|entry| entry.end() - start <= step_bytes).count().max(1);
+            // What is verified together is read together.
+            let is_near = |lot: &&[Entry]| lot[lot.len() - 1].end() - start <= step_bytes;
+            let first = lots_of(rest).next().map_or(1, <[Entry]>::len);
+            let count = first + lots_of(&rest[first..]).take_while(is_near).map(<[Entry]>::len).sum::<usize>();
             let (step, later) = rest.split_at(count);
             rest = later;
             let end = step[count - 1].end();
@@ -338,15 +342,17 @@ impl Check<'_> {
             match file.read_exact_at(start, &mut bytes).await {
                 Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes), remedy),
                 // A sector that cannot be read must not hide what lies beside it.
-                Err(_) if count > 1 => {
-                    for entry in step {
-                        Box::pin(self.contents(file, pack, std::slice::from_ref(entry), remedy)).await;
+                Err(_) if count > first => {
+                    for lot in lots_of(step) {
+                        Box::pin(self.contents(file, pack, lot, remedy)).await;
                     }
                 }
                 Err(error) => {
-                    let at = (file.path().to_owned(), start);
-                    self.problem("HF0007", "a chunk", at, (first.header.address, error), remedy);
-                    self.bad.insert(first.header.address);
+                    for entry in step {
+                        let at = (file.path().to_owned(), u64::from(entry.offset));
+                        self.problem("HF0007", "a chunk", at, (entry.header.address, &error), remedy);
+                        self.bad.insert(entry.header.address);
+                    }
                 }
             }
         }
@@ -354,18 +360,12 @@ impl Check<'_> {
 
     fn step(&mut self, path: &str, pack: u64, entries: &[Entry], bytes: &Bytes, remedy: Option<Remedy>) {
         let (store, start) = (self.store, entries[0].offset);
-        let verified = parallel(&store.platform.tasks, entries.to_vec(), |entry| {
-            let from = (entry.offset - start) as usize;
-            let payload = from + ChunkHeader::BYTES..from + entry.header.stored_bytes() as usize;
-            match ChunkHeader::decode(&bytes[from..from + ChunkHeader::BYTES], pack, entry.offset) {
-                Ok(header) if header == entry.header => verify(store.key(), &header, &bytes.slice(payload)),
-                Ok(header) => Err(format!("a header of {}", header.address)),
-                Err(unfit) => Err(format!("a header with {} instead of {}", unfit.found, unfit.expected)),
-            }
-        });
+        let lots = lots_of(entries).map(<[Entry]>::to_vec).collect();
+        let verified =
+            parallel(&store.platform.tasks, lots, |lot: Vec<Entry>| verify_lot(store.key(), pack, &lot, start, bytes));
         self.report.bytes += bytes.len() as u64;
         self.report.chunks_verified += entries.len() as u64;
-        for (entry, result) in entries.iter().zip(verified) {
+        for (entry, result) in entries.iter().zip(verified.into_iter().flatten()) {
             let address = entry.header.address;
             match result {
                 Ok(()) => store.packs.trust(&address, &Place::of(pack, entry)),
@@ -483,4 +483,35 @@ impl Check<'_> {
         let (entries, _) = self.store.directory(pack, known).await.ok()?;
         Some(entries.iter().map(|entry| (entry.header.address, entry.offset)).collect())
     }
+}
+
+/// Verifies one chunk, or what lies in a bundle and that, from bytes of a pack that begin at `start`.
+fn verify_lot(key: &DomainKey, pack: u64, lot: &[Entry], start: u32, bytes: &Bytes) -> Vec<Result<(), String>> {
+    let payload = |entry: &Entry| {
+        let from = (entry.offset - start) as usize;
+        match ChunkHeader::decode(&bytes[from..from + ChunkHeader::BYTES], pack, entry.offset) {
+            Ok(header) if header == entry.header => {
+                Ok(bytes.slice(from + ChunkHeader::BYTES..from + entry.header.stored_bytes() as usize))
+            }
+            Ok(header) => Err(format!("a header of {}", header.address)),
+            Err(unfit) => Err(format!("a header with {} instead of {}", unfit.found, unfit.expected)),
+        }
+    };
+    let (last, bundled) = lot.split_last().expect("a lot is not empty");
+    let bundle = match bundled.is_empty() {
+        true => Err(String::new()),
+        false => payload(last).and_then(|payload| Bundle::open(&last.header, &payload)),
+    };
+    let is_right = |entry: &Entry| {
+        payload(entry)?;
+        let Codec::Bundled(within) = entry.header.codec else {
+            return Err("a chunk by itself before a bundle".to_owned());
+        };
+        let content =
+            bundle.as_ref().map_err(Clone::clone)?.content_of(key, &entry.header.address, entry.header.raw, within);
+        content.map(drop)
+    };
+    let mut verified: Vec<_> = bundled.iter().map(is_right).collect();
+    verified.push(payload(last).and_then(|payload| verify(key, &last.header, &payload)));
+    verified
 }

@@ -47,7 +47,8 @@ impl Class {
 /// | 2 | 2026-11 | chunks with the hashes of their groups |
 /// | 3 | 2026-11 | packs on several disks |
 /// | 4 | 2026-11 | packs that are to be in fragments |
-pub(crate) const PACK_VERSION: u32 = 4;
+/// | 5 | 2026-11 | bundles of small chunks |
+pub(crate) const PACK_VERSION: u32 = 5;
 
 fn expect_pack_version(found: u32) -> Result<u32, Unfit> {
     if !(1..PACK_VERSION).contains(&found) {
@@ -65,6 +66,32 @@ pub(crate) enum Codec {
     Zstd,
     /// The hashes of the content's groups, then the content: a part can be read and verified by itself.
     Groups,
+    /// Not here, but in a bundle behind this.
+    Bundled(InBundle),
+}
+
+/// Where the content of a small chunk lies in a bundle: a chunk of its own, compressed, that is the contents of several, one behind the other
+/// (docs/decisions/0015-bundles.md). Their headers come first, without payloads, then the bundle, without a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InBundle {
+    /// Headers from this one on until the bundle's, this one included.
+    pub(crate) ahead: u16,
+    /// Where the content begins in the bundle's.
+    pub(crate) skip: u16,
+    /// Bytes of the bundle's payload.
+    pub(crate) stored: u16,
+}
+
+impl InBundle {
+    /// From the chunk's header to the bundle's, in bytes.
+    pub(crate) fn distance(self) -> u32 {
+        u32::from(self.ahead) * ChunkHeader::BYTES as u32
+    }
+
+    /// Header and payload of the bundle.
+    pub(crate) fn record_bytes(self) -> u32 {
+        u32::from(self.stored) + ChunkHeader::BYTES as u32
+    }
 }
 
 impl Codec {
@@ -73,6 +100,17 @@ impl Codec {
             Codec::Raw => 1,
             Codec::Zstd => 2,
             Codec::Groups => 3,
+            Codec::Bundled(_) => 4,
+        }
+    }
+
+    /// The two words of a header, or of a place, that tell lengths.
+    pub(super) fn words(self, raw: u32, stored: u32) -> [u32; 2] {
+        match self {
+            Codec::Bundled(InBundle { ahead, skip, stored }) => {
+                [raw | u32::from(stored) << 16, u32::from(skip) | u32::from(ahead) << 16]
+            }
+            Codec::Raw | Codec::Zstd | Codec::Groups => [raw, stored],
         }
     }
 
@@ -80,27 +118,40 @@ impl Codec {
     pub(crate) fn table_bytes(self, raw: u32) -> u32 {
         match self {
             Codec::Groups => raw.div_ceil(GROUP_BYTES as u32) * size_of::<GroupHash>() as u32,
-            Codec::Raw | Codec::Zstd => 0,
+            Codec::Raw | Codec::Zstd | Codec::Bundled(_) => 0,
         }
     }
 
     /// Whether a content of `raw` bytes may be stored in so many.
     pub(super) fn allows(self, raw: u32, stored: u32) -> bool {
         match self {
+            Codec::Bundled(within) => {
+                let is_inside = raw > 0 && u32::from(within.skip) + raw <= BUNDLE_BYTES_MAX as u32;
+                stored == 0 && is_inside && within.ahead > 0 && within.stored > 0
+            }
             Codec::Groups => raw as usize > GROUP_BYTES && stored == raw + self.table_bytes(raw),
             Codec::Raw | Codec::Zstd => stored <= raw,
         }
     }
 
-    pub(super) fn from_code(code: u8) -> Option<Codec> {
+    /// A codec with the lengths of content and payload, from its code and two words. `None`: there is no such code.
+    pub(super) fn decode(code: u8, [first, second]: [u32; 2]) -> Option<(Codec, u32, u32)> {
+        let low = |word: u32| (word & 0xffff) as u16;
         match code {
-            1 => Some(Codec::Raw),
-            2 => Some(Codec::Zstd),
-            3 => Some(Codec::Groups),
+            1 => Some((Codec::Raw, first, second)),
+            2 => Some((Codec::Zstd, first, second)),
+            3 => Some((Codec::Groups, first, second)),
+            4 => {
+                let within = InBundle { ahead: low(second >> 16), skip: low(second), stored: low(first >> 16) };
+                Some((Codec::Bundled(within), u32::from(low(first)), 0))
+            }
             _ => None,
         }
     }
 }
+
+/// Content of a bundle: what is said of it fits 16 bits.
+pub(crate) const BUNDLE_BYTES_MAX: usize = (64 << 10) - 1;
 
 /// The first bytes of a pack, the same on each of its disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,6 +224,11 @@ impl ChunkHeader {
         pack.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(offset)
     }
 
+    /// Content that the payload is made of: none where that lies in a bundle, which counts for itself.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        if matches!(self.codec, Codec::Bundled(_)) { 0 } else { u64::from(self.raw) }
+    }
+
     /// Header and payload in a pack.
     pub(crate) fn stored_bytes(&self) -> u32 {
         self.stored + Self::BYTES as u32
@@ -180,8 +236,9 @@ impl ChunkHeader {
 
     pub(crate) fn encode(&self, pack: u64, offset: u32) -> Vec<u8> {
         let mut writer = Writer::with_capacity(Self::BYTES);
+        let [first, second] = self.codec.words(self.raw, self.stored);
         writer.put(&Self::MAGIC).u8(self.class.code()).u8(self.codec.code()).u16(0);
-        writer.u32(self.raw).u32(self.stored).address(&self.address);
+        writer.u32(first).u32(second).address(&self.address);
         seal(writer, Self::BYTES, Self::seed(pack, offset))
     }
 
@@ -196,9 +253,10 @@ impl ChunkHeader {
 
     fn fields(reader: &mut Reader<'_>) -> Result<ChunkHeader, Unfit> {
         let class = Class::from_code(reader.u8("class")?).ok_or_else(|| reader.refuse("class"))?;
-        let codec = Codec::from_code(reader.u8("codec")?).ok_or_else(|| reader.refuse("codec"))?;
+        let code = reader.u8("codec")?;
         reader.zeroes("padding", 2)?;
-        let (raw, stored) = (reader.u32("raw length")?, reader.u32("stored length")?);
+        let words = [reader.u32("raw length")?, reader.u32("stored length")?];
+        let (codec, raw, stored) = Codec::decode(code, words).ok_or_else(|| reader.refuse("codec"))?;
         if raw as usize > CHUNK_BYTES_MAX || !codec.allows(raw, stored) {
             return Err(reader.refuse("lengths").into());
         }
@@ -220,14 +278,41 @@ impl Entry {
     pub(crate) fn end(&self) -> u64 {
         u64::from(self.offset) + u64::from(self.header.stored_bytes())
     }
+
+    /// Where all ends that its content is made of: for what lies in a bundle the end of that.
+    pub(crate) fn content_end(&self) -> u64 {
+        match self.header.codec {
+            Codec::Bundled(within) => {
+                u64::from(self.offset) + u64::from(within.distance()) + u64::from(within.record_bytes())
+            }
+            Codec::Raw | Codec::Zstd | Codec::Groups => self.end(),
+        }
+    }
+}
+
+/// Entries by what is verified together: one, or what lies in a bundle and that.
+pub(crate) fn lots_of(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
+    let mut rest = entries;
+    std::iter::from_fn(move || {
+        let ahead = match rest.first()?.header.codec {
+            Codec::Bundled(within) => usize::from(within.ahead),
+            Codec::Raw | Codec::Zstd | Codec::Groups => 0,
+        };
+        let is_bundled = |entry: &&Entry| matches!(entry.header.codec, Codec::Bundled(_));
+        let bundled = rest.iter().take(ahead).take_while(is_bundled).count();
+        let (lot, others) = rest.split_at(rest.len().min(bundled + 1));
+        rest = others;
+        Some(lot)
+    })
 }
 
 /// The directory and the footer of a pack whose chunks end at `data_bytes`.
 pub(crate) fn encode_directory(pack: u64, data_bytes: u32, entries: &[Entry]) -> Vec<u8> {
     let mut writer = Writer::with_capacity(entries.len() * Entry::BYTES + PackFooter::BYTES);
     for Entry { offset, header } in entries {
+        let [first, second] = header.codec.words(header.raw, header.stored);
         writer.u32(*offset).u32(0).u8(header.class.code()).u8(header.codec.code()).u16(0);
-        writer.u32(header.raw).u32(header.stored).address(&header.address).u32(0);
+        writer.u32(first).u32(second).address(&header.address).u32(0);
     }
     let footer = PackFooter {
         version: PACK_VERSION,

@@ -2,6 +2,8 @@
 //!
 //! Not here: tables and pages (`index`).
 
+use std::ops::Range;
+
 use base::codec::Reader;
 use base::hash::checksum;
 use base::id::ChunkAddress;
@@ -38,12 +40,30 @@ impl Place {
         ChunkHeader { class: self.class, codec: self.codec, raw: self.raw, stored: self.stored, address }
     }
 
+    /// The bytes that its content is made of, header and payload, from `offset` on: those of the bundle where it lies in one.
+    pub(crate) fn record(&self) -> Range<usize> {
+        match self.codec {
+            Codec::Bundled(within) => {
+                let start = within.distance() as usize;
+                start..start + within.record_bytes() as usize
+            }
+            Codec::Raw | Codec::Zstd | Codec::Groups => 0..ChunkHeader::BYTES + self.stored as usize,
+        }
+    }
+
+    /// Where they begin and end in the pack.
+    pub(crate) fn span(&self) -> Range<u64> {
+        let (offset, record) = (u64::from(self.offset), self.record());
+        offset + record.start as u64..offset + record.end as u64
+    }
+
     pub(crate) fn encode(&self, address: &ChunkAddress) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
+        let [first, second] = self.codec.words(self.raw, self.stored);
         bytes[0..8].copy_from_slice(&self.pack.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.stored.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.raw.to_le_bytes());
+        bytes[12..16].copy_from_slice(&second.to_le_bytes());
+        bytes[16..20].copy_from_slice(&first.to_le_bytes());
         bytes[20] = self.class.code();
         bytes[21] = self.codec.code();
         let sum = Self::sum(address, &bytes);
@@ -54,14 +74,11 @@ impl Place {
     /// `None` for an entry that does not belong to the address or has rotted (redb checks its pages only after a crash).
     pub(crate) fn decode(address: &ChunkAddress, bytes: &[u8; Self::BYTES]) -> Option<Place> {
         let mut reader = Reader::new(bytes);
-        let place = Place {
-            pack: reader.u64("pack").ok()?,
-            offset: reader.u32("offset").ok()?,
-            stored: reader.u32("stored").ok()?,
-            raw: reader.u32("raw").ok()?,
-            class: Class::from_code(reader.u8("class").ok()?)?,
-            codec: Codec::from_code(reader.u8("codec").ok()?)?,
-        };
+        let (pack, offset) = (reader.u64("pack").ok()?, reader.u32("offset").ok()?);
+        let (second, first) = (reader.u32("stored").ok()?, reader.u32("raw").ok()?);
+        let class = Class::from_code(reader.u8("class").ok()?)?;
+        let (codec, raw, stored) = Codec::decode(reader.u8("codec").ok()?, [first, second])?;
+        let place = Place { pack, offset, stored, raw, class, codec };
         let fits = place.raw as usize <= CHUNK_BYTES_MAX && place.codec.allows(place.raw, place.stored);
         (fits && bytes[22..24] == Self::sum(address, bytes)).then_some(place)
     }
@@ -105,7 +122,7 @@ impl Summary {
             class: entries.first().map_or(Class::Data, |entry| entry.header.class),
             count: u32::try_from(entries.len()).expect("a pack below 4 GiB has fewer chunks"),
             data_bytes,
-            raw_bytes: entries.iter().map(|entry| u64::from(entry.header.raw)).sum(),
+            raw_bytes: entries.iter().map(|entry| entry.header.own_bytes()).sum(),
             level,
         }
     }

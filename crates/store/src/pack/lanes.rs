@@ -7,11 +7,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use base::id::ChunkAddress;
 use platform::disk::{DiskError, Open};
 
 use super::open::{Member, OpenPack, Pages, Writer};
+use super::read::Copied;
 use super::{PackKnown, PackState, Packs};
-use crate::chunk::Packed;
+use crate::chunk::{Packed, lots, pack_lot};
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, pack_path};
@@ -50,7 +52,7 @@ impl Packs {
     ) -> Result<(), StoreError> {
         let mut queue = chunks.into_iter().peekable();
         while let Some(next) = queue.peek() {
-            let needed = u64::from(next.header.stored_bytes()) + Entry::BYTES as u64 + PackHeader::BYTES as u64;
+            let needed = next.taken_bytes() + PackHeader::BYTES as u64;
             let mut is_placed = false;
             for disk in self.candidates(room, needed, self.turns[lane_of(class, level)].load(Ordering::Relaxed)) {
                 if self.append_run(disk, (class, level), room, &mut queue, moves).await > 0 {
@@ -63,6 +65,25 @@ impl Packs {
             }
         }
         Ok(())
+    }
+
+    /// Appends copies of chunks that are elsewhere, in order, and names the new places in the index. What lay in bundles goes into new ones.
+    pub(crate) async fn append_copies(
+        &self,
+        (class, level): (Class, Level),
+        room: Class,
+        copies: Vec<Copied>,
+    ) -> Result<(), StoreError> {
+        let (mut packed, mut contents) = (Vec::with_capacity(copies.len()), Vec::new());
+        for copy in copies {
+            match copy {
+                Copied::Stored(copy) => packed.push(copy),
+                Copied::Content(_, named) => contents.push(named),
+            }
+        }
+        let lots = lots(self.compression, class, contents);
+        packed.extend(lots.into_iter().flat_map(|lot| pack_lot(&self.key, self.compression, class, lot)));
+        self.append_to_any((class, level), room, packed, true).await
     }
 
     fn candidates(&self, room: Class, needed: u64, turn: usize) -> Vec<usize> {
@@ -87,28 +108,38 @@ impl Packs {
         let mut lane = self.lanes[disk][lane_of(class, level)].lock().await;
         let mut taken = 0;
         while let Some(next) = queue.peek() {
-            let bytes = u64::from(next.header.stored_bytes()) + Entry::BYTES as u64;
+            let (bytes, count) = (next.taken_bytes(), next.headers().count());
             if self.pool.room(disk, room) < bytes
-                || !self.ready_writer(&mut lane, disk, (class, level), room, bytes).await
+                || !self.ready_writer(&mut lane, disk, (class, level), room, (bytes, count)).await
             {
                 break;
             }
             let chunk = queue.next().expect("peeked");
             taken += 1;
-            let address = chunk.header.address;
-            if !moves && self.index.recent(&address).is_some_and(|place| self.is_reliable(&address, &place, level)) {
+            // Of a bundle what lies in it counts, and that goes together.
+            let wanted = if chunk.bundled.is_empty() { std::slice::from_ref(&chunk.header) } else { &chunk.bundled };
+            let is_there = |address: &ChunkAddress| {
+                self.index.recent(address).is_some_and(|place| self.is_reliable(address, &place, level))
+            };
+            if !moves && wanted.iter().all(|header| is_there(&header.address)) {
                 // Another caller was faster since our look-up.
-                self.counters.chunks_duplicate.add(1);
+                self.counters.chunks_duplicate.add(wanted.len() as u64);
                 continue;
             }
             let writer = lane.writer.as_mut().expect("ready");
-            let entry = writer.push(&chunk);
-            self.pool.promise(writer.pack.disks(), bytes);
+            let pack = writer.pack.clone();
+            let entries = writer.push(&chunk);
+            self.pool.promise(pack.disks(), bytes);
             self.counters.stored_bytes.add(bytes);
+            self.counters.bundles.add(u64::from(!chunk.bundled.is_empty()));
+            self.counters.chunks_bundled.add(chunk.bundled.len() as u64);
             // Before the index names it: whoever finds it there and settles waits for this count.
-            self.appended.fetch_add(1, Ordering::SeqCst);
-            self.index.insert_recent(address, Place::of(writer.pack.number, &entry));
-            self.doubted.lock().remove(&address);
+            self.appended.fetch_add(count as u64, Ordering::SeqCst);
+            for entry in entries {
+                let address = entry.header.address;
+                self.index.insert_recent(address, Place::of(pack.number, entry));
+                self.doubted.lock().remove(&address);
+            }
             if writer.pack.buffered_bytes() >= self.run_bytes as u64 {
                 let pages = writer.pages();
                 self.flush(writer, Some(pages)).await;
@@ -130,7 +161,7 @@ impl Packs {
         disk: usize,
         (class, level): (Class, Level),
         room: Class,
-        bytes: u64,
+        (bytes, count): (u64, usize),
     ) -> bool {
         let copies = self.copies_now(level);
         if let Some(writer) = &mut lane.writer {
@@ -141,7 +172,7 @@ impl Packs {
             let has_room = disks.iter().all(|disk| self.pool.room(disk, room) >= bytes);
             // K-7.
             let is_on_enough = disks.count() >= copies && disks.both(self.pool.takers()) == disks;
-            let fits = writer.end() + bytes <= self.pack_bytes && writer.entries.len() < self.pack_chunks_max;
+            let fits = writer.end() + bytes <= self.pack_bytes && writer.entries.len() + count <= self.pack_chunks_max;
             // A lane may have several codes of the same parity.
             let is_of_level = writer.pack.summary().level == level;
             if fits && has_room && is_on_enough && is_of_level {

@@ -364,7 +364,7 @@ impl Writer {
     pub(super) fn pages(&self) -> Pages {
         const PAGE: u64 = RUN_ALIGN as u64;
         let run_end = self.pack.tail.lock().written + self.pack.run_bytes as u64;
-        let least = self.entries.first().map_or(0, |first| first.end().next_multiple_of(PAGE));
+        let least = self.entries.first().map_or(0, |first| first.content_end().next_multiple_of(PAGE));
         let end = run_end.max(least).min(self.end);
         let end = end - end % PAGE;
         match self.entries.partition_point(|entry| entry.end() <= end) {
@@ -389,24 +389,29 @@ impl Writer {
         count
     }
 
-    /// Puts a chunk into the buffer.
-    pub(super) fn push(&mut self, chunk: &Packed) -> Entry {
-        let offset = u32::try_from(self.end).expect("at most PACK_BYTES_MAX");
-        let entry = Entry { offset, header: chunk.header };
-        let header = chunk.header.encode(self.pack.number, offset);
+    /// Puts a chunk into the buffer, behind what lies in it; gives their entries.
+    pub(super) fn push(&mut self, chunk: &Packed) -> &[Entry] {
+        let before = self.entries.len();
+        for header in chunk.headers() {
+            let offset = u32::try_from(self.end).expect("at most PACK_BYTES_MAX");
+            let entry = Entry { offset, header: *header };
+            self.end = entry.end();
+            self.entries.push(entry);
+        }
+        let new = &self.entries[before..];
         let mut tail = self.pack.tail.lock();
-        tail.pending.run.push(&header);
+        for Entry { offset, header } in new {
+            tail.pending.run.push(&header.encode(self.pack.number, *offset));
+        }
         tail.pending.run.push(&chunk.table);
         tail.pending.run.push(&chunk.payload);
-        assert_eq!(tail.end(), entry.end(), "the buffer ends where the writer thinks");
+        assert_eq!(tail.end(), self.end, "the buffer ends where the writer thinks");
         drop(tail);
         let mut summary = self.pack.summary.lock();
-        summary.count += 1;
-        summary.data_bytes = u32::try_from(entry.end()).expect("packs end below 4 GiB");
-        summary.raw_bytes += u64::from(entry.header.raw);
+        summary.count += u32::try_from(new.len()).expect("a bundle has few");
+        summary.data_bytes = u32::try_from(self.end).expect("packs end below 4 GiB");
+        summary.raw_bytes += new.iter().map(|entry| entry.header.own_bytes()).sum::<u64>();
         drop(summary);
-        self.end = entry.end();
-        self.entries.push(entry);
-        entry
+        new
     }
 }

@@ -12,10 +12,51 @@ use platform::task::all;
 
 use super::fragments::{Fragment, Fragments, Joined, PackFile, absent, best};
 use super::{OF_FRAGMENT, PackKnown, PackState, Packs};
-use crate::chunk::{Packed, groups_of, mended, place_of_group, unpack, unpack_group};
+use crate::chunk::{Bundle, Named, Packed, groups_of, mended, place_of_group, unpack, unpack_group};
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec, Place, pack_path};
+
+/// The bundle that was opened last: where its header stands, and its content. What lies in it comes together mostly.
+#[derive(Default)]
+pub(crate) struct Memo(Option<(u64, u64, Bundle)>);
+
+impl Memo {
+    /// With the content of the bundle that a chunk lies in, if somebody has that.
+    pub(crate) fn new(place: &Place, bundle: Option<Bytes>) -> Memo {
+        Memo(bundle.map(|content| (place.pack, place.span().start, Bundle::of(content))))
+    }
+
+    /// The content of the bundle.
+    pub(crate) fn into_content(self) -> Option<Bytes> {
+        self.0.map(|(_, _, bundle)| bundle.into_content())
+    }
+}
+
+/// A chunk on its way to another pack.
+pub(crate) enum Copied {
+    /// As it was stored.
+    Stored(Packed),
+    /// Out of a bundle, to go into another one.
+    Content(Class, Named),
+}
+
+impl Copied {
+    /// What is in memory of it.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Copied::Stored(packed) => packed.payload.len(),
+            Copied::Content(_, named) => named.content.len(),
+        }
+    }
+
+    pub(crate) fn class(&self) -> Class {
+        match self {
+            Copied::Stored(packed) => packed.header.class,
+            Copied::Content(class, _) => *class,
+        }
+    }
+}
 
 /// From where bytes of a pack are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +85,60 @@ struct Tries {
 impl Packs {
     /// The content of the chunk at `place`, verified.
     pub(crate) async fn read(&self, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
-        let mut tries = self.tries(place, 0..ChunkHeader::BYTES + place.stored as usize)?;
+        self.read_by(address, place, &mut Memo::default()).await
+    }
+
+    /// The same, for who reads one chunk after the other.
+    pub(crate) async fn read_by(
+        &self,
+        address: &ChunkAddress,
+        place: &Place,
+        memo: &mut Memo,
+    ) -> Result<Bytes, StoreError> {
+        if let Some(content) = self.content_in(memo, address, place) {
+            return Ok(content);
+        }
+        let mut tries = self.tries(place, place.record())?;
         loop {
-            let payload = self.read_payload(tries.source, address, place).await;
-            let content = payload.and_then(|payload| self.unpack(&place.header(*address), place, payload));
+            let record = self.read_record(tries.source, address, place).await;
+            let content = record.and_then(|record| self.content(memo, address, place, &record));
             if let Some(content) = self.judge(&mut tries, content).await {
                 return content;
             }
         }
+    }
+
+    /// What lies in the bundle that was opened last.
+    fn content_in(&self, memo: &Memo, address: &ChunkAddress, place: &Place) -> Option<Bytes> {
+        let (Codec::Bundled(within), Some((pack, start, bundle))) = (place.codec, &memo.0) else { return None };
+        let is_it = (*pack, *start) == (place.pack, place.span().start);
+        is_it.then(|| bundle.content_of(&self.key, address, place.raw, within).ok())?
+    }
+
+    /// The content of a chunk, verified, of the record that it is made of.
+    fn content(
+        &self,
+        memo: &mut Memo,
+        address: &ChunkAddress,
+        place: &Place,
+        record: &Bytes,
+    ) -> Result<Bytes, StoreError> {
+        let Codec::Bundled(within) = place.codec else {
+            let payload = self.payload(address, place, record)?;
+            return self.unpack(&place.header(*address), place, payload);
+        };
+        let wrong = |found| self.corrupt_chunk(address, place, found);
+        let span = place.span();
+        let offset = u32::try_from(span.start).map_err(|_| wrong("a place beyond any pack".to_owned()))?;
+        let header = ChunkHeader::decode(&record[..ChunkHeader::BYTES], place.pack, offset);
+        let header = header.map_err(|unfit| wrong(format!("a bundle with {}", unfit.found)))?;
+        if header.stored != u32::from(within.stored) {
+            return Err(wrong(format!("a bundle of {} bytes instead of {}", header.stored, within.stored)));
+        }
+        let bundle = Bundle::open(&header, &record[ChunkHeader::BYTES..]).map_err(wrong)?;
+        let content = bundle.content_of(&self.key, address, place.raw, within).map_err(wrong)?;
+        memo.0 = Some((place.pack, span.start, bundle));
+        Ok(content)
     }
 
     /// K-8. `range` is what is read of the chunk.
@@ -77,12 +164,10 @@ impl Packs {
     pub(crate) fn disks_of<'a>(&self, pack: u64, places: impl Iterator<Item = &'a Place>) -> Vec<Option<usize>> {
         let known = self.place_of(pack).ok().filter(|known| !known.places().is_empty());
         let disk_of = |known: &PackKnown, place: &Place| {
-            let range = 0..ChunkHeader::BYTES + place.stored as usize;
-            match (self.first_source(known, place, &range).0, known.fragments()) {
+            match (self.first_source(known, place, &place.record()).0, known.fragments()) {
                 (Source::Whole(disk), _) => Some(disk),
                 (Source::Lying, Some(fragments)) => {
-                    let start = u64::from(place.offset);
-                    let (index, _) = fragments.cut.pieces(start..start + range.len() as u64).next()?;
+                    let (index, _) = fragments.cut.pieces(place.span()).next()?;
                     self.lies_well(pack, fragments, index)
                 }
                 // It is made of what lies on several.
@@ -208,18 +293,39 @@ impl Packs {
         }
     }
 
-    /// The chunk as it is stored at `place`, verified: to be copied.
+    /// The chunk as it is stored at `place`, verified: to be copied to the same place of another file. Of one that lies in a bundle there is nothing
+    /// but the header.
     pub(crate) async fn read_packed(&self, address: &ChunkAddress, place: &Place) -> Result<Packed, StoreError> {
         let header = place.header(*address);
-        let mut tries = self.tries(place, 0..ChunkHeader::BYTES + place.stored as usize)?;
+        if matches!(header.codec, Codec::Bundled(_)) {
+            return Ok(Packed::stored(header, Bytes::new()));
+        }
+        let mut tries = self.tries(place, place.record())?;
         let payload = loop {
-            let read = self.read_payload(tries.source, address, place).await;
+            let record = self.read_record(tries.source, address, place).await;
+            let read = record.and_then(|record| self.payload(address, place, &record));
             let read = read.and_then(|payload| self.unpack(&header, place, payload.clone()).map(|_| payload));
             if let Some(payload) = self.judge(&mut tries, read).await {
                 break payload?;
             }
         };
-        Ok(Packed { header, table: Bytes::new(), payload: mended(&self.key, &header, payload) })
+        Ok(Packed::stored(header, mended(&self.key, &header, payload)))
+    }
+
+    /// The chunk at `place`, verified: to be brought elsewhere.
+    pub(crate) async fn read_copy(
+        &self,
+        address: &ChunkAddress,
+        place: &Place,
+        memo: &mut Memo,
+    ) -> Result<Copied, StoreError> {
+        match place.codec {
+            Codec::Bundled(_) => {
+                let content = self.read_by(address, place, memo).await?;
+                Ok(Copied::Content(place.class, Named::of(&self.key, place.class, content)))
+            }
+            Codec::Raw | Codec::Zstd | Codec::Groups => self.read_packed(address, place).await.map(Copied::Stored),
+        }
     }
 
     /// The hashes of the groups of the chunk at `place`, verified. The disk is asked for the group that will be wanted next meanwhile.
@@ -274,12 +380,10 @@ impl Packs {
 
     /// Bytes of a stored chunk, header and all.
     async fn read_stored(&self, source: Source, place: &Place, range: Range<usize>) -> Result<Bytes, StoreError> {
-        let from = Place { offset: place.offset + range.start as u32, ..*place };
-        match self.buffered(&from, range.len()) {
+        let offset = u64::from(place.offset) + range.start as u64;
+        match self.buffered(place.pack, offset, range.len()) {
             Some(bytes) => Ok(bytes),
-            None => {
-                self.read_bytes(source, place.pack, u64::from(place.offset) + range.start as u64, range.len()).await
-            }
+            None => self.read_bytes(source, place.pack, offset, range.len()).await,
         }
     }
 
@@ -291,8 +395,8 @@ impl Packs {
     /// The bytes of chunks of one pack that lie near each other, in the order of their places, by one read; `None` if they cannot be had.
     pub(crate) async fn read_run(&self, members: &[(Place, ChunkAddress)]) -> Option<Bytes> {
         let ((first, _), (last, _)) = (members.first()?, members.last()?);
-        let length = last.offset.checked_sub(first.offset)? as usize + ChunkHeader::BYTES + last.stored as usize;
-        match self.buffered(first, length) {
+        let length = usize::try_from(last.span().end.checked_sub(u64::from(first.offset))?).ok()?;
+        match self.buffered(first.pack, u64::from(first.offset), length) {
             Some(bytes) => Some(bytes),
             None => {
                 let (source, _) = self.first_source(&self.place_of(first.pack).ok()?, first, &(0..length));
@@ -304,21 +408,27 @@ impl Packs {
     }
 
     /// The content of one of them, verified, from bytes that begin with the first. What is not right is `None`: who wants it reads it alone, and
-    /// hears why.
+    /// hears why. `memo`: for the next of them.
     pub(crate) fn content_of(
         &self,
         run: &Bytes,
         first: &Place,
         place: &Place,
         address: &ChunkAddress,
+        memo: &mut Memo,
     ) -> Option<Bytes> {
-        let at = place.offset.checked_sub(first.offset)? as usize;
-        let end = at + ChunkHeader::BYTES + place.stored as usize;
-        let stored = (end <= run.len()).then(|| run.slice(at..end))?;
-        let payload = self.payload(address, place, &stored).ok()?;
-        let content = self.unpack(&place.header(*address), place, payload).ok()?;
-        // What is stored as it is is a part of the run: a copy of it does not keep the whole.
-        Some(if place.codec == Codec::Zstd { content } else { Bytes::copy_from_slice(&content) })
+        if let Some(content) = self.content_in(memo, address, place) {
+            return Some(content);
+        }
+        let (at, record) = (place.offset.checked_sub(first.offset)? as usize, place.record());
+        let (start, end) = (at + record.start, at + record.end);
+        let record = (end <= run.len()).then(|| run.slice(start..end))?;
+        let content = self.content(memo, address, place, &record).ok()?;
+        Some(match place.codec {
+            Codec::Zstd | Codec::Bundled(_) => content,
+            // What is stored as it is is a part of the run: a copy of it does not keep the whole.
+            Codec::Raw | Codec::Groups => Bytes::copy_from_slice(&content),
+        })
     }
 
     async fn read_bytes(&self, source: Source, pack: u64, offset: u64, length: usize) -> Result<Bytes, StoreError> {
@@ -427,15 +537,14 @@ impl Packs {
         unpack(&self.key, header, payload).map_err(|found| self.corrupt_chunk(&header.address, place, found))
     }
 
-    /// The stored bytes at `place`; the header is checked, the content is not.
-    async fn read_payload(&self, source: Source, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
-        let length = ChunkHeader::BYTES + place.stored as usize;
-        let offset = u64::from(place.offset);
-        if let Some(bytes) = self.buffered(place, length) {
-            return self.payload(address, place, &bytes);
+    /// The bytes that the content of the chunk at `place` is made of, header and payload, as they are.
+    async fn read_record(&self, source: Source, address: &ChunkAddress, place: &Place) -> Result<Bytes, StoreError> {
+        let (offset, length) = (place.span().start, place.record().len());
+        if let Some(bytes) = self.buffered(place.pack, offset, length) {
+            return Ok(bytes);
         }
         if let Source::Whole(disk) = source
-            && place.header(*address).class == Class::Metadata
+            && place.class == Class::Metadata
         {
             let file = self.file_of(place.pack, disk).await?;
             if let Some(range) = self.neighbours.note(place.pack, offset) {
@@ -444,11 +553,10 @@ impl Packs {
             }
         }
         match self.read_bytes(source, place.pack, offset, length).await {
-            Ok(bytes) => self.payload(address, place, &bytes),
             Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Short => {
                 Err(corrupt("a chunk", &error.path, offset, format_args!("{address}"), error.detail))
             }
-            Err(error) => Err(error),
+            read => read,
         }
     }
 
@@ -471,8 +579,7 @@ impl Packs {
     /// Has the next reading of a place ask the disk.
     pub(crate) async fn forget_read(&self, place: &Place) {
         for source in self.sources(place.pack) {
-            let range = 0..ChunkHeader::BYTES + place.stored as usize;
-            self.tell(source, place, range, |file, at, bytes| file.forget(at, bytes)).await;
+            self.tell(source, place, place.record(), |file, at, bytes| file.forget(at, bytes)).await;
         }
     }
 
@@ -489,7 +596,7 @@ impl Packs {
             let found = ChunkHeader::decode(header, place.pack, place.offset);
             found.is_ok_and(|found| found == place.header(*address))
         };
-        if let Some(header) = self.buffered(place, ChunkHeader::BYTES) {
+        if let Some(header) = self.buffered(place.pack, u64::from(place.offset), ChunkHeader::BYTES) {
             return Ok(is_named(&header));
         }
         // Of a pack that is nowhere, on none.
@@ -507,9 +614,9 @@ impl Packs {
         failure.map_or(Ok(false), |error| Err(error.into()))
     }
 
-    fn buffered(&self, place: &Place, length: usize) -> Option<Bytes> {
-        match &self.catalog.read().get(&place.pack)?.state {
-            PackState::Open(pack) => pack.buffered(u64::from(place.offset), length),
+    fn buffered(&self, pack: u64, offset: u64, length: usize) -> Option<Bytes> {
+        match &self.catalog.read().get(&pack)?.state {
+            PackState::Open(pack) => pack.buffered(offset, length),
             PackState::Sealed | PackState::Missing => None,
         }
     }

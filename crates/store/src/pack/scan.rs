@@ -13,11 +13,11 @@ use base::hash::DomainKey;
 use bytes::{Bytes, BytesMut};
 use platform::disk::{DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
 
-use crate::chunk::{mended, unpack};
+use crate::chunk::{Bundle, mended, unpack};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
-    ChunkHeader, DAMAGED_SUFFIX, Entry, PACK_VERSION, PACKS, PackFooter, PackHeader, Summary, Unfit, decode_directory,
-    encode_directory, pack_path,
+    ChunkHeader, Codec, DAMAGED_SUFFIX, Entry, InBundle, PACK_VERSION, PACKS, PackFooter, PackHeader, Summary, Unfit,
+    decode_directory, encode_directory, pack_path,
 };
 use crate::identity::unfit_error;
 use crate::index::SealedPack;
@@ -76,7 +76,7 @@ pub(crate) struct Scanned {
 
 /// Finds every verifiable chunk in the bytes of a pack file.
 pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
-    let mut scanned = Scanned::default();
+    let (mut scanned, mut opened) = (Scanned::default(), None);
     let mut offset = PackHeader::BYTES;
     while offset + ChunkHeader::BYTES <= bytes.len() {
         let place = u32::try_from(offset).expect("packs end below 4 GiB");
@@ -92,7 +92,10 @@ pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
         };
         let start = offset + ChunkHeader::BYTES;
         let end = start + header.stored as usize;
-        let is_good = end <= bytes.len() && unpack(key, &header, bytes.slice(start..end)).is_ok();
+        let is_good = match header.codec {
+            Codec::Bundled(within) => content_in(key, pack, bytes, (offset, &header, within), &mut opened).is_some(),
+            _ => end <= bytes.len() && unpack(key, &header, bytes.slice(start..end)).is_ok(),
+        };
         if is_good {
             scanned.entries.push(Entry { offset: place, header });
             offset = end;
@@ -107,6 +110,36 @@ pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
     let offset = padding(bytes, offset).unwrap_or(offset);
     scanned.bad_bytes += bytes.len().saturating_sub(offset) as u64;
     scanned
+}
+
+/// A bundle that was looked for: where, and what it holds if it is one.
+type Opened = Option<(usize, Option<Bundle>)>;
+
+/// The content of a chunk that lies in a bundle, verified; `None` where the bundle behind it does not have it.
+fn content_in(
+    key: &DomainKey,
+    pack: u64,
+    bytes: &Bytes,
+    (offset, header, within): (usize, &ChunkHeader, InBundle),
+    opened: &mut Opened,
+) -> Option<Bytes> {
+    let at = offset + within.distance() as usize;
+    if opened.as_ref().is_none_or(|(there, _)| *there != at) {
+        let open = || {
+            let (payload, place) = (at + ChunkHeader::BYTES, u32::try_from(at).ok()?);
+            let of_bundle = ChunkHeader::decode(bytes.get(at..payload)?, pack, place).ok()?;
+            Bundle::open(&of_bundle, bytes.get(payload..payload + of_bundle.stored as usize)?).ok()
+        };
+        *opened = Some((at, open()));
+    }
+    let bundle = opened.as_ref()?.1.as_ref()?;
+    bundle.content_of(key, &header.address, header.raw, within).ok()
+}
+
+/// The content of a chunk that was scanned, if it lies in a bundle.
+pub(crate) fn bundled(key: &DomainKey, pack: u64, bytes: &Bytes, entry: &Entry) -> Option<Bytes> {
+    let Codec::Bundled(within) = entry.header.codec else { return None };
+    content_in(key, pack, bytes, (entry.offset as usize, &entry.header, within), &mut None)
 }
 
 /// The end of the page, or of the bytes, if there is nothing but zeroes up to there: what was settled is filled up with them (K-11).

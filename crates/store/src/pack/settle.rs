@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use platform::task::all;
 
+use super::read::Memo;
 use super::{Lane, OpenPack, Packs};
 use crate::failure::StoreError;
 use crate::format::{Class, Place};
@@ -105,17 +106,17 @@ impl Packs {
                 self.pool.disks[disk].note_full();
             }
             let durable = writer.pack.synced();
-            let mut chunks = Vec::new();
-            for entry in writer.entries.iter().filter(|entry| entry.end() > durable) {
+            let (mut copies, mut memo) = (Vec::new(), Memo::default());
+            for entry in writer.entries.iter().filter(|entry| entry.content_end() > durable) {
                 let (address, place) = (entry.header.address, Place::of(writer.pack.number, entry));
                 // An earlier try that stopped halfway may have moved it.
                 if self.index.recent(&address) == Some(place) {
                     // What comes back from a disk that failed is believed only if it is what its address says.
-                    chunks.push(self.read_packed(&address, &place).await?);
+                    copies.push(self.read_copy(&address, &place, &mut memo).await?);
                 }
             }
             let kind = (writer.pack.class, writer.pack.summary().level);
-            self.append_to_any(kind, Class::Metadata, chunks, true).await?;
+            self.append_copies(kind, Class::Metadata, copies).await?;
             give_back();
             stranded.pop();
         }
