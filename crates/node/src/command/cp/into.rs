@@ -1,7 +1,7 @@
 //! Copies into a mount by batches: sources are walked and read in the order in which their file system has them, and units of many
 //! files go to the daemon through shared memory.
 //!
-//! A sweep at a time: first the names and attributes of many files, then their content in the order of their inodes. Large files (of more than a MiB, or
+//! A sweep at a time: first the names and attributes of many files, then their content in the order of their inodes, while those of the next are found. Large files (of more than a MiB, or
 //! of a part of what a daemon with little memory takes) go by system calls (`plain`), and have their names when they are whole (`whole`).
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use parking_lot::Mutex;
 
@@ -23,8 +24,9 @@ use crate::control::batch::client::{BatchWriter, Put};
 use crate::control::batch::wire::{Entry, Leads};
 use crate::failure::Failure;
 
-/// Files of one sweep: enough that their inodes lie together, and a few MiB of paths.
+/// Files of one sweep: enough that their inodes lie together, and a few MiB of paths. The first have fewer, so that there is something to read soon.
 const SWEEP_FILES: usize = 16 << 10;
+const FIRST_SWEEP_FILES: usize = 1 << 10;
 
 /// What a thread has read goes on its way from so many bytes or files on: little enough for the processor's cache, and enough that threads
 /// seldom meet.
@@ -40,17 +42,31 @@ pub(super) struct Into<'a> {
     progress: &'a Progress,
     taker: Taker,
     shared: Mutex<Shared>,
+}
+
+/// Finds what is to be copied, while what it found before is read.
+struct Walker<'a> {
+    into: &'a Into<'a>,
     /// Where the first name of a file with several went, by device and inode.
     linked: HashMap<(u64, u64), (PathBuf, Vec<u8>)>,
     /// Directories whose attributes come last.
     directories: Vec<Found>,
-    /// Files of this sweep.
+    sweep: Sweep,
+    /// So many files make a sweep now.
+    files_max: usize,
+    sweeps: SyncSender<Sweep>,
+}
+
+/// Files that are read together.
+#[derive(Default)]
+struct Sweep {
     files: Vec<Found>,
-    /// Those of them that are too large, with their paths in the batch.
-    large: Mutex<Vec<(Job, Vec<u8>)>>,
-    /// Further names of files of this sweep.
+    /// Further names of files of this sweep, or of one before, and the first name of each.
     links: Vec<(Found, Vec<u8>)>,
 }
+
+/// Files that are too large for a batch, with their paths in it.
+type Large = Mutex<Vec<(Job, Vec<u8>)>>;
 
 /// What the threads that read share.
 struct Shared {
@@ -92,63 +108,32 @@ impl<'a> Into<'a> {
     ) -> Into<'a> {
         let (away, alone) = (BTreeMap::new(), Vec::new());
         let shared = Shared { writer, away, alone, finishing: u64::MAX, ended: None };
-        Into {
-            how,
-            top,
-            filler,
-            progress,
-            taker: Taker::new(how.archive),
-            shared: Mutex::new(shared),
-            linked: HashMap::new(),
-            directories: Vec::new(),
-            files: Vec::new(),
-            large: Mutex::default(),
-            links: Vec::new(),
-        }
+        Into { how, top, filler, progress, taker: Taker::new(how.archive), shared: Mutex::new(shared) }
     }
 
     /// Copies these; all of them go into the directory that the batch has.
-    pub(super) fn all(mut self, plan: Vec<Job>) -> Result<(), Failure> {
-        for job in plan {
-            let name = if is_merged(&job) { None } else { job.to.file_name() };
-            let path = name.unwrap_or_default().as_bytes().to_vec();
-            let Job { from, to, source } = job;
-            self.walk(Found { from, to, path, source })?;
-        }
-        self.sweep()?;
+    pub(super) fn all(self, plan: Vec<Job>) -> Result<(), Failure> {
+        let directories = std::thread::scope(|scope| {
+            let (send, sweeps) = sync_channel::<Sweep>(1);
+            let sweeping = scope.spawn(|| sweeps.into_iter().try_for_each(|sweep| self.sweep(sweep)));
+            let mut walker = Walker::new(&self, send);
+            let walked = plan.into_iter().try_for_each(|job| walker.begin(job));
+            let directories = walker.end();
+            sweeping.join().expect("it does not panic").and(walked).map(|()| directories)
+        })?;
         self.settle()?;
-        for found in std::mem::take(&mut self.shared.get_mut().alone) {
+        let mut last = Sweep::default();
+        for found in std::mem::take(&mut self.shared.lock().alone) {
             match found.source.is_file() {
-                true => self.files.push(found),
+                true => last.files.push(found),
                 false => self.put_described(&found)?,
             }
         }
-        self.sweep()?;
-        self.finish_directories()?;
+        self.sweep(last)?;
+        self.finish_directories(directories)?;
         let shared = self.shared.into_inner();
         let (_, failed) = shared.writer.finish()?;
         assert!(failed.is_empty(), "what was settled has been told");
-        Ok(())
-    }
-
-    /// Goes through a tree, a directory before what is in it.
-    fn walk(&mut self, top: Found) -> Result<(), Failure> {
-        let mut todo = vec![top];
-        while let Some(found) = todo.pop().filter(|_| !self.progress.is_interrupted()) {
-            if found.source.is_dir() {
-                let below = self.list(&found);
-                self.put_described(&found)?;
-                if self.how.archive {
-                    self.directories.push(found);
-                }
-                todo.extend(below.into_iter().rev());
-            } else {
-                self.meet(found)?;
-            }
-            if self.files.len() + self.links.len() >= SWEEP_FILES {
-                self.sweep()?;
-            }
-        }
         Ok(())
     }
 
@@ -188,29 +173,6 @@ impl<'a> Into<'a> {
             }
         };
         named.into_iter().filter_map(below).collect()
-    }
-
-    /// Something that is no directory.
-    fn meet(&mut self, found: Found) -> Result<(), Failure> {
-        if self.how.archive && found.source.nlink() > 1 {
-            let key = (found.source.dev(), found.source.ino());
-            if let Some((_, first)) = self.linked.get(&key) {
-                let first = first.clone();
-                self.links.push((found, first));
-                return Ok(());
-            }
-            self.linked.insert(key, (found.to.clone(), found.path.clone()));
-        }
-        if !found.source.is_file() {
-            return self.put_described(&found);
-        }
-        self.progress.expect(found.source.len());
-        if self.how.resume && is_there(&found.to, &found.source) {
-            self.progress.skip(found.source.len());
-        } else {
-            self.files.push(found);
-        }
-        Ok(())
     }
 
     /// Puts what has no content.
@@ -269,29 +231,26 @@ impl<'a> Into<'a> {
     }
 
     /// Reads and writes the files of a sweep.
-    fn sweep(&mut self) -> Result<(), Failure> {
-        let mut files = std::mem::take(&mut self.files);
+    fn sweep(&self, Sweep { mut files, links }: Sweep) -> Result<(), Failure> {
         files.sort_unstable_by_key(|found| (found.source.dev(), found.source.ino()));
-        let next = AtomicUsize::new(0);
+        let (next, large) = (AtomicUsize::new(0), Large::default());
         std::thread::scope(|scope| {
-            let work = || self.read(&files, &next);
-            let threads: Vec<_> = (0..self.how.jobs).map(|_| scope.spawn(work)).collect();
+            let work = || self.read(&files, &next, &large);
+            let jobs = usize::from(self.how.jobs).min(files.len());
+            let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
             threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
         })?;
-        let large = std::mem::take(self.large.get_mut());
+        let large = large.into_inner();
         if !large.is_empty() {
             // The directories that they go into must be there.
             self.settle()?;
             Plain::new(self.how, self.progress).files(self.top, self.filler, large);
         }
-        for (found, first) in std::mem::take(&mut self.links) {
-            self.put_link(found, first)?;
-        }
-        Ok(())
+        links.into_iter().try_for_each(|(found, first)| self.put_link(found, first))
     }
 
     /// One of several threads that read.
-    fn read(&self, files: &[Found], next: &AtomicUsize) -> Result<(), Failure> {
+    fn read(&self, files: &[Found], next: &AtomicUsize, large: &Large) -> Result<(), Failure> {
         let (mut opener, mut content, mut read) = (Opener::default(), Content::default(), Vec::new());
         let bytes_max = self.shared.lock().writer.content_bytes_max();
         let next = || files.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !self.progress.is_interrupted());
@@ -306,7 +265,7 @@ impl<'a> Into<'a> {
                 Ok(None) => {
                     let Found { from, to, path, source } = found;
                     let job = Job { from: from.clone(), to: to.clone(), source: source.clone() };
-                    self.large.lock().push((job, path.clone()));
+                    large.lock().push((job, path.clone()));
                 }
                 Err(error) => self.progress.note(&found.from, Err(error)),
             }
@@ -346,13 +305,83 @@ impl<'a> Into<'a> {
     }
 
     /// What was put into directories has changed their times, and a mode may have been in the way.
-    fn finish_directories(&mut self) -> Result<(), Failure> {
+    fn finish_directories(&self, directories: Vec<Found>) -> Result<(), Failure> {
         self.settle()?;
         self.shared.lock().finishing = 0;
-        for directory in std::mem::take(&mut self.directories) {
-            self.put_described(&directory)?;
-        }
+        directories.iter().try_for_each(|directory| self.put_described(directory))?;
         self.settle()
+    }
+}
+
+impl<'a> Walker<'a> {
+    fn new(into: &'a Into<'a>, sweeps: SyncSender<Sweep>) -> Walker<'a> {
+        let (linked, directories) = (HashMap::new(), Vec::new());
+        Walker { into, linked, directories, sweep: Sweep::default(), files_max: FIRST_SWEEP_FILES, sweeps }
+    }
+
+    /// Goes through one of the things to copy.
+    fn begin(&mut self, job: Job) -> Result<(), Failure> {
+        let name = if is_merged(&job) { None } else { job.to.file_name() };
+        let path = name.unwrap_or_default().as_bytes().to_vec();
+        let Job { from, to, source } = job;
+        self.walk(Found { from, to, path, source })
+    }
+
+    /// Has the rest read; gives the directories whose attributes come last.
+    fn end(mut self) -> Vec<Found> {
+        self.send();
+        self.directories
+    }
+
+    /// Goes through a tree, a directory before what is in it.
+    fn walk(&mut self, top: Found) -> Result<(), Failure> {
+        let mut todo = vec![top];
+        while let Some(found) = todo.pop().filter(|_| !self.into.progress.is_interrupted()) {
+            if found.source.is_dir() {
+                let below = self.into.list(&found);
+                self.into.put_described(&found)?;
+                if self.into.how.archive {
+                    self.directories.push(found);
+                }
+                todo.extend(below.into_iter().rev());
+            } else {
+                self.meet(found)?;
+            }
+            if self.sweep.files.len() + self.sweep.links.len() >= self.files_max {
+                self.files_max = (4 * self.files_max).min(SWEEP_FILES);
+                self.send();
+            }
+        }
+        Ok(())
+    }
+
+    /// Who reads has ended with a failure if nobody takes it: he tells.
+    fn send(&mut self) {
+        let _ = self.sweeps.send(std::mem::take(&mut self.sweep));
+    }
+
+    /// Something that is no directory.
+    fn meet(&mut self, found: Found) -> Result<(), Failure> {
+        let Into { how, progress, .. } = self.into;
+        if how.archive && found.source.nlink() > 1 {
+            let key = (found.source.dev(), found.source.ino());
+            if let Some((_, first)) = self.linked.get(&key) {
+                let first = first.clone();
+                self.sweep.links.push((found, first));
+                return Ok(());
+            }
+            self.linked.insert(key, (found.to.clone(), found.path.clone()));
+        }
+        if !found.source.is_file() {
+            return self.into.put_described(&found);
+        }
+        progress.expect(found.source.len());
+        if how.resume && is_there(&found.to, &found.source) {
+            progress.skip(found.source.len());
+        } else {
+            self.sweep.files.push(found);
+        }
+        Ok(())
     }
 }
 
