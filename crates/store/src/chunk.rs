@@ -25,6 +25,11 @@ pub enum Compression {
     Zstd(i32),
 }
 
+impl Compression {
+    /// What is fast and shrinks.
+    pub(crate) const FASTEST: Compression = Compression::Zstd(LEVEL_FAST);
+}
+
 /// Smallest chunk that [`cut_points`] cuts from a stream, except at its end.
 ///
 /// As much is not looked at after each cut: two thirds of a stream (docs/decisions/0014-cutting.md).
@@ -219,7 +224,7 @@ impl Press {
 pub(crate) fn unpack(key: &DomainKey, header: &ChunkHeader, payload: Bytes) -> Result<Bytes, String> {
     let content = match header.codec {
         Codec::Raw => payload,
-        Codec::Zstd => decompress(&payload, header.raw as usize)?,
+        Codec::Zstd | Codec::Bundle => decompress(&payload, header.raw as usize)?,
         // Its groups' hashes are not needed for the whole.
         Codec::Groups if payload.len() == header.stored as usize => payload.slice(table_bytes(header)..),
         Codec::Groups => return Err(format!("{} bytes instead of {}", payload.len(), header.stored)),

@@ -256,9 +256,9 @@ impl Store {
                     self.copy_pack(pack, disk, pace).await?;
                     wrote(1, bytes);
                 }
-                self.drop_fragments(pack)
+                self.drop_fragments(pack).await
             }
-            Due::Drop => self.drop_fragments(pack),
+            Due::Drop => self.drop_fragments(pack).await,
         }
     }
 

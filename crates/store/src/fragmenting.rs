@@ -26,6 +26,7 @@ use crate::format::{
 use crate::level::Erasure;
 use crate::pace::Pace;
 use crate::pack::fragments::{Fragments, Joined};
+use crate::pack::scan::{self, Found};
 use crate::pack::{PackKnown, PackState};
 use crate::pool::Part;
 use crate::store::Store;
@@ -118,7 +119,7 @@ impl Store {
         };
         let cut = Cut { erasure, whole_bytes: known.summary.file_bytes() };
         if known.fragments().is_some_and(|fragments| fragments.cut != cut) {
-            self.drop_fragments(pack)?;
+            self.drop_fragments(pack).await?;
         }
         if let Some(fragments) = known.fragments().filter(|fragments| fragments.cut == cut) {
             // They are in the way of others.
@@ -417,9 +418,28 @@ impl Store {
     }
 
     /// Has a pack that is whole on enough disks not be in fragments any more. The caller holds `copy_work`.
-    pub(crate) fn drop_fragments(&self, pack: u64) -> Result<(), StoreError> {
+    ///
+    /// A file that is there may be what a disk had of the pack when that went on without it (E-6): all of it is read first.
+    pub(crate) async fn drop_fragments(&self, pack: u64) -> Result<(), StoreError> {
         let Some(known) = self.packs.known_pack(pack).filter(|known| !known.disks().is_empty()) else { return Ok(()) };
         let Some(fragments) = known.fragments() else { return Ok(()) };
+        if !self.is_whole_somewhere(pack, &known).await {
+            let (expected, found) = ("all of it on some disk, before its fragments go", "none that is whole");
+            return Err(corrupt("a pack", &self.packs.path_of(pack), 0, expected, found));
+        }
         fragments.each().try_for_each(|(index, disk)| self.drop_fragment(pack, fragments.cut, index, disk))
+    }
+
+    async fn is_whole_somewhere(&self, pack: u64, known: &PackKnown) -> bool {
+        for disk in known.disks().iter() {
+            let on = &self.pool.disks[disk];
+            if let Ok(Found::Sealed(sealed)) = scan::read(on, self.key(), pack).await
+                && (sealed.summary.data_bytes, sealed.summary.count) == (known.summary.data_bytes, known.summary.count)
+                && scan::is_sound(on, self.key(), &sealed).await.unwrap_or(false)
+            {
+                return true;
+            }
+        }
+        false
     }
 }

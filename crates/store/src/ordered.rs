@@ -331,22 +331,23 @@ impl Reading {
     }
 }
 
-/// The run that begins at a member.
+/// The run that begins at a member. Of places in any order what lies before the end of the run is in it.
 fn run_at(list: &[Member], at: usize, (bytes_max, content_bytes_max): (u64, u64), gap_bytes: u64) -> Range<usize> {
     let (first, mut content, mut end) = (&list[at].place, u64::from(list[at].place.raw), at + 1);
+    let mut run_end = list[at].end();
     while let Some(next) = list.get(end) {
-        let last = &list[end - 1];
-        if next.place != last.place {
+        if next.place != list[end - 1].place {
             content += u64::from(next.place.raw);
         }
         let is_near = next.place.pack == first.pack
-            && next.place.offset >= last.place.offset
-            && u64::from(next.place.offset).saturating_sub(last.end()) <= gap_bytes
+            && next.place.offset >= first.offset
+            && u64::from(next.place.offset).saturating_sub(run_end) <= gap_bytes
             && next.end() - u64::from(first.offset) <= bytes_max
             && content <= content_bytes_max;
         if !is_near {
             break;
         }
+        run_end = run_end.max(next.end());
         end += 1;
     }
     at..end

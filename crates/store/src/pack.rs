@@ -52,7 +52,7 @@ use crate::chunk::Compression;
 use crate::counters::Counters;
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::StoreError;
-use crate::format::{ChunkHeader, Class, Entry, PACKS, PackHeader, Place, Summary};
+use crate::format::{ChunkHeader, Class, Codec, Entry, PACKS, PackHeader, Place, Summary};
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::level::{Level, Resilience};
@@ -315,6 +315,8 @@ impl Packs {
         };
         let of_pack = self.catalog.read().get(&place.pack).map(|known| of_pack(&known.summary));
         of_pack.is_some_and(|of_pack| of_pack >= usize::from(level.copies()))
+            // C-6.
+            && place.codec != Codec::Bundle
             && !self.is_missing(place.pack)
             && !self.condemned.read().contains(&place.pack)
             && !self.doubted.lock().contains(address)

@@ -11,7 +11,7 @@ use base::limits::CHUNK_BYTES_MAX;
 use bytes::Bytes;
 use platform::task::parallel;
 
-use crate::chunk::{BUNDLED_BYTES_MAX, Named, Packed, lots, pack, pack_lot, unpack};
+use crate::chunk::{BUNDLED_BYTES_MAX, Compression, Named, Packed, lots, pack, pack_lot, unpack};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec};
 use crate::index::AddressSet;
@@ -46,7 +46,7 @@ pub struct Parcel {
 enum Opened {
     /// Stored as it came.
     Packed(Packed),
-    /// Packed anew: here more or less may be compressed than there.
+    /// Packed anew: here more or less may be compressed than there, and what is small lies in other bundles.
     Content(Named),
 }
 
@@ -87,7 +87,7 @@ impl Store {
         let packed = pack(self.options.compression, class, named);
         Ok(match packed.header.codec {
             Codec::Zstd => parcel(Packing::Zstd, packed.payload),
-            Codec::Raw | Codec::Groups | Codec::Bundled(_) => parcel(Packing::Raw, content),
+            Codec::Raw | Codec::Groups | Codec::Bundle | Codec::Bundled(_) => parcel(Packing::Raw, content),
         })
     }
 
@@ -138,8 +138,13 @@ impl Store {
             Packing::Zstd => {
                 let stored = u32::try_from(payload.len()).expect("no more than raw");
                 let header = ChunkHeader { class, codec: Codec::Zstd, raw, stored, address };
-                unpack(self.key(), &header, payload.clone()).map_err(wrong)?;
-                Ok(Opened::Packed(Packed::stored(header, payload)))
+                let content = unpack(self.key(), &header, payload.clone()).map_err(wrong)?;
+                let is_small = class == Class::Data && content.len() <= BUNDLED_BYTES_MAX;
+                Ok(match is_small && self.options.compression != Compression::None {
+                    // It came without those that it is to lie with.
+                    true => Opened::Content(self.named(class, content)),
+                    false => Opened::Packed(Packed::stored(header, payload)),
+                })
             }
             Packing::Raw => {
                 let named = self.named(class, payload);

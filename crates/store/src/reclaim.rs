@@ -24,7 +24,7 @@ use base::id::ChunkAddress;
 use platform::disk::RUN_ALIGN;
 
 use crate::failure::StoreError;
-use crate::format::{Class, Entry, PACKS, Place, lots_of};
+use crate::format::{Class, Codec, Entry, PACKS, Place, lots_of};
 use crate::mark::Marks;
 use crate::pace::Pace;
 use crate::pack::{Copied, Memo, PackKnown, PackState};
@@ -227,7 +227,8 @@ impl Store {
     /// L-4. Few chunks lie in two places, so few are read.
     async fn is_elsewhere(&self, address: &ChunkAddress, here: &Place) -> Result<bool, StoreError> {
         match self.packs.index.lookup(address, &self.counters)? {
-            Some(at) if at != *here && !self.packs.is_lower(at.pack, here.pack) => {
+            // C-6.
+            Some(at) if at != *here && at.codec != Codec::Bundle && !self.packs.is_lower(at.pack, here.pack) => {
                 Ok(self.packs.read(address, &at).await.is_ok())
             }
             _ => Ok(false),

@@ -360,13 +360,10 @@ impl Recovery<'_> {
         let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
         *packs.suspects.lock() = suspects;
         for (pack, listed) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
-            let read = match listed.whole.is_empty() {
-                false => match self.read_fragments(pack, &listed).await {
-                    // E-6.
-                    Ok(Ok(fragments)) => Ok(Some(self.found_in(fragments, listed.whole))),
-                    _ => self.recover_pack(pack, listed.whole).await,
-                },
-                true => self.recover_fragments(pack, &listed, opened.is_new).await,
+            let read = match (listed.whole.is_empty(), listed.fragments.is_empty()) {
+                (false, true) => self.recover_pack(pack, listed.whole).await,
+                (false, false) => self.recover_cut(pack, &listed).await,
+                (true, _) => self.recover_fragments(pack, &listed, opened.is_new).await,
             };
             let Read { sealed, known, is_sealed } = match read {
                 Ok(Some(recovered)) => recovered,
@@ -502,6 +499,29 @@ impl Recovery<'_> {
             };
         }
         Ok(Err(failure))
+    }
+
+    /// E-6. What was cut had been sealed, so a file without a directory is not it, also where there are too few fragments now.
+    async fn recover_cut(&mut self, pack: u64, listed: &Listed) -> Result<Option<Read>, StoreError> {
+        let read = self.read_fragments(pack, listed).await;
+        let failure = match read {
+            Ok(Ok(fragments)) => return Ok(Some(self.found_in(fragments, listed.whole))),
+            Ok(Err(failure)) => failure,
+            Err(error) => Some(error),
+        };
+        let mut sealed = DiskSet::NONE;
+        for disk in listed.whole.iter() {
+            let found = scan::read(&self.pool.disks[disk], &self.identity.key, pack).await;
+            if let Ok(scan::Found::Sealed(_)) = found {
+                sealed = sealed.with(disk);
+            }
+        }
+        if sealed.is_empty() {
+            let found = format!("{} files of fragments, and less than a pack beside them", listed.fragments.len());
+            let lacking = || corrupt("a pack", &pack_path(pack), 0, "enough fragments of it, or all of it", found);
+            return Err(failure.unwrap_or_else(lacking));
+        }
+        self.recover_pack(pack, sealed).await
     }
 
     fn found_in(&mut self, (sealed, fragments): (SealedPack, Fragments), whole: DiskSet) -> Read {

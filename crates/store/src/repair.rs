@@ -19,7 +19,7 @@ use platform::disk::{DiskError, DiskErrorKind, Open};
 
 use crate::chunk::{Packed, mended};
 use crate::failure::{StoreError, refused};
-use crate::format::{ChunkHeader, Entry, PACKS, Place};
+use crate::format::{ChunkHeader, Codec, Entry, PACKS, Place};
 use crate::identity;
 use crate::level::Level;
 use crate::pace::{Pace, Share};
@@ -191,7 +191,8 @@ impl Store {
         let bytes = scan::read_what_answers(&self.pool.disks[disk], pack).await?;
         let mut copies = Vec::new();
         for entry in scan::scan(self.key(), pack, &bytes).entries {
-            if self.is_good_elsewhere(pack, &entry.header.address).await {
+            // Of a bundle what lies in it is copied (C-6).
+            if entry.header.codec == Codec::Bundle || self.is_good_elsewhere(pack, &entry.header.address).await {
                 continue;
             }
             copies.push(match scan::bundled(self.key(), pack, &bytes, &entry) {
@@ -296,7 +297,8 @@ impl Store {
         let mut saved = Saved::default();
         let (mut step, mut bytes, mut memo) = (Vec::new(), 0, Memo::default());
         for entry in entries {
-            if self.is_good_elsewhere(pack, &entry.header.address).await {
+            // Of a bundle what lies in it is copied (C-6).
+            if entry.header.codec == Codec::Bundle || self.is_good_elsewhere(pack, &entry.header.address).await {
                 continue;
             }
             match self.good_copy(pack, entry, &mut memo).await {
@@ -322,7 +324,9 @@ impl Store {
 
     async fn is_good_elsewhere(&self, pack: u64, address: &ChunkAddress) -> bool {
         match self.packs.index.lookup(address, &self.counters) {
-            Ok(Some(place)) if place.pack != pack && !self.packs.is_lower(place.pack, pack) => {
+            Ok(Some(place))
+                if place.pack != pack && place.codec != Codec::Bundle && !self.packs.is_lower(place.pack, pack) =>
+            {
                 self.packs.read(address, &place).await.is_ok()
             }
             _ => false,

@@ -28,22 +28,22 @@ pub(crate) fn lots(compression: Compression, class: Class, contents: Vec<Named>)
         // Nodes of trees are wanted one by one.
         return contents.into_iter().map(|named| Lot(vec![named])).collect();
     }
-    let (mut lots, mut small, mut bytes) = (Vec::new(), Vec::new(), 0);
+    // Where the lot is that takes more, and the content of it.
+    let (mut lots, mut open) = (Vec::<Lot>::new(), None);
     for named in contents {
         let length = named.content.len();
-        if length == 0 || length > BUNDLED_BYTES_MAX {
-            lots.push(Lot(vec![named]));
-            continue;
+        match &mut open {
+            _ if length == 0 || length > BUNDLED_BYTES_MAX => lots.push(Lot(vec![named])),
+            Some((at, bytes)) if *bytes + length <= BUNDLE_BYTES_MAX => {
+                *bytes += length;
+                let lot: &mut Lot = &mut lots[*at];
+                lot.0.push(named);
+            }
+            _ => {
+                open = Some((lots.len(), length));
+                lots.push(Lot(vec![named]));
+            }
         }
-        if bytes + length > BUNDLE_BYTES_MAX {
-            lots.push(Lot(std::mem::take(&mut small)));
-            bytes = 0;
-        }
-        bytes += length;
-        small.push(named);
-    }
-    if !small.is_empty() {
-        lots.push(Lot(small));
     }
     lots
 }
@@ -85,8 +85,13 @@ fn bundle(key: &DomainKey, level: i32, class: Class, contents: &[Named]) -> Opti
         bundled.push(ChunkHeader { class, codec, raw, stored: 0, address: named.address });
         skip += named.content.len();
     }
-    let header =
-        ChunkHeader { class, codec: Codec::Zstd, raw: u32::try_from(bytes).ok()?, stored, address: key.address(&all) };
+    let header = ChunkHeader {
+        class,
+        codec: Codec::Bundle,
+        raw: u32::try_from(bytes).ok()?,
+        stored,
+        address: key.address(&all),
+    };
     Some(Packed { header, table: Bytes::new(), payload, bundled })
 }
 
@@ -97,7 +102,7 @@ pub(crate) struct Bundle(Bytes);
 impl Bundle {
     /// From the header that stands before it, and its payload; the error says what was found instead.
     pub(crate) fn open(header: &ChunkHeader, payload: &[u8]) -> Result<Bundle, String> {
-        if header.codec != Codec::Zstd || header.raw as usize > BUNDLE_BYTES_MAX {
+        if header.codec != Codec::Bundle {
             return Err(format!("{header:?}, which is no bundle"));
         }
         let content = decompress(payload, header.raw as usize)?;

@@ -66,6 +66,8 @@ pub(crate) enum Codec {
     Zstd,
     /// The hashes of the content's groups, then the content: a part can be read and verified by itself.
     Groups,
+    /// The contents of small chunks, one behind the other, compressed. Nobody refers to it.
+    Bundle,
     /// Not here, but in a bundle behind this.
     Bundled(InBundle),
 }
@@ -101,6 +103,7 @@ impl Codec {
             Codec::Zstd => 2,
             Codec::Groups => 3,
             Codec::Bundled(_) => 4,
+            Codec::Bundle => 5,
         }
     }
 
@@ -110,7 +113,7 @@ impl Codec {
             Codec::Bundled(InBundle { ahead, skip, stored }) => {
                 [raw | u32::from(stored) << 16, u32::from(skip) | u32::from(ahead) << 16]
             }
-            Codec::Raw | Codec::Zstd | Codec::Groups => [raw, stored],
+            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle => [raw, stored],
         }
     }
 
@@ -118,7 +121,7 @@ impl Codec {
     pub(crate) fn table_bytes(self, raw: u32) -> u32 {
         match self {
             Codec::Groups => raw.div_ceil(GROUP_BYTES as u32) * size_of::<GroupHash>() as u32,
-            Codec::Raw | Codec::Zstd | Codec::Bundled(_) => 0,
+            Codec::Raw | Codec::Zstd | Codec::Bundle | Codec::Bundled(_) => 0,
         }
     }
 
@@ -131,6 +134,7 @@ impl Codec {
             }
             Codec::Groups => raw as usize > GROUP_BYTES && stored == raw + self.table_bytes(raw),
             Codec::Raw | Codec::Zstd => stored <= raw,
+            Codec::Bundle => stored <= raw && raw <= BUNDLE_BYTES_MAX as u32,
         }
     }
 
@@ -141,6 +145,7 @@ impl Codec {
             1 => Some((Codec::Raw, first, second)),
             2 => Some((Codec::Zstd, first, second)),
             3 => Some((Codec::Groups, first, second)),
+            5 => Some((Codec::Bundle, first, second)),
             4 => {
                 let within = InBundle { ahead: low(second >> 16), skip: low(second), stored: low(first >> 16) };
                 Some((Codec::Bundled(within), u32::from(low(first)), 0))
@@ -285,25 +290,34 @@ impl Entry {
             Codec::Bundled(within) => {
                 u64::from(self.offset) + u64::from(within.distance()) + u64::from(within.record_bytes())
             }
-            Codec::Raw | Codec::Zstd | Codec::Groups => self.end(),
+            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle => self.end(),
         }
     }
 }
 
-/// Entries by what is verified together: one, or what lies in a bundle and that.
+/// Entries by what is verified together: one, or a bundle with what lies in it, as far as that is there.
 pub(crate) fn lots_of(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
     let mut rest = entries;
     std::iter::from_fn(move || {
-        let ahead = match rest.first()?.header.codec {
-            Codec::Bundled(within) => usize::from(within.ahead),
-            Codec::Raw | Codec::Zstd | Codec::Groups => 0,
+        let bundle = bundle_of(rest.first()?);
+        let bundled = match bundle {
+            None => 0,
+            Some(_) => rest.iter().take_while(|entry| bundle_of(entry) == bundle).count(),
         };
-        let is_bundled = |entry: &&Entry| matches!(entry.header.codec, Codec::Bundled(_));
-        let bundled = rest.iter().take(ahead).take_while(is_bundled).count();
-        let (lot, others) = rest.split_at(rest.len().min(bundled + 1));
+        let is_whole = rest.get(bundled).is_some_and(|last| {
+            last.header.codec == Codec::Bundle && bundle == Some((u64::from(last.offset), last.header.stored))
+        });
+        // What lies in a bundle that is not there lies nowhere.
+        let (lot, others) = rest.split_at(if is_whole { bundled + 1 } else { 1 });
         rest = others;
         Some(lot)
     })
+}
+
+/// Where the bundle is that something lies in, and how long its payload.
+fn bundle_of(entry: &Entry) -> Option<(u64, u32)> {
+    let Codec::Bundled(within) = entry.header.codec else { return None };
+    Some((u64::from(entry.offset) + u64::from(within.distance()), u32::from(within.stored)))
 }
 
 /// The directory and the footer of a pack whose chunks end at `data_bytes`.

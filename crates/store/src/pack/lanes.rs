@@ -13,7 +13,7 @@ use platform::disk::{DiskError, Open};
 use super::open::{Member, OpenPack, Pages, Writer};
 use super::read::Copied;
 use super::{PackKnown, PackState, Packs};
-use crate::chunk::{Packed, lots, pack_lot};
+use crate::chunk::{Compression, Named, Packed, lots, pack_lot};
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
 use crate::format::{Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, pack_path};
@@ -22,6 +22,9 @@ use crate::level::Level;
 /// Appended bytes after which the next lane takes its turn: what arrives together lies together, whatever memory there is, and a disk that
 /// is lost costs few files.
 const TURN_BYTES: usize = 1 << 20;
+
+/// Bytes of copies between which what is bundled is brought together: no more than are read by one request.
+const BESIDE_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
 pub(super) struct Lane {
@@ -74,16 +77,47 @@ impl Packs {
         room: Class,
         copies: Vec<Copied>,
     ) -> Result<(), StoreError> {
-        let (mut packed, mut contents) = (Vec::with_capacity(copies.len()), Vec::new());
+        // As it was compressed where it comes from, whatever the settings say now: else what is freed might take more than it did.
+        let compression = match self.compression {
+            Compression::None => Compression::FASTEST,
+            compression => compression,
+        };
+        let (mut packed, mut run, mut stored) = (Vec::with_capacity(copies.len()), Vec::new(), 0);
         for copy in copies {
             match copy {
-                Copied::Stored(copy) => packed.push(copy),
-                Copied::Content(_, named) => contents.push(named),
+                Copied::Stored(copy) => {
+                    stored += copy.payload.len();
+                    if stored > BESIDE_BYTES {
+                        self.pack_run(compression, class, &mut run, &mut packed);
+                        stored = copy.payload.len();
+                    }
+                    run.push(Ok(copy));
+                }
+                Copied::Content(_, named) => run.push(Err(named)),
             }
         }
-        let lots = lots(self.compression, class, contents);
-        packed.extend(lots.into_iter().flat_map(|lot| pack_lot(&self.key, self.compression, class, lot)));
+        self.pack_run(compression, class, &mut run, &mut packed);
         self.append_to_any((class, level), room, packed, true).await
+    }
+
+    /// Packs copies that lie near each other: first what goes into bundles.
+    fn pack_run(
+        &self,
+        compression: Compression,
+        class: Class,
+        run: &mut Vec<Result<Packed, Named>>,
+        packed: &mut Vec<Packed>,
+    ) {
+        let (mut contents, mut stored) = (Vec::new(), Vec::new());
+        for copy in run.drain(..) {
+            match copy {
+                Ok(copy) => stored.push(copy),
+                Err(named) => contents.push(named),
+            }
+        }
+        let lots = lots(compression, class, contents).into_iter();
+        packed.extend(lots.flat_map(|lot| pack_lot(&self.key, compression, class, lot)));
+        packed.append(&mut stored);
     }
 
     fn candidates(&self, room: Class, needed: u64, turn: usize) -> Vec<usize> {
@@ -137,8 +171,11 @@ impl Packs {
             self.appended.fetch_add(count as u64, Ordering::SeqCst);
             for entry in entries {
                 let address = entry.header.address;
-                self.index.insert_recent(address, Place::of(pack.number, entry));
-                self.doubted.lock().remove(&address);
+                // What lies well elsewhere stays named there.
+                if moves || !is_there(&address) {
+                    self.index.insert_recent(address, Place::of(pack.number, entry));
+                    self.doubted.lock().remove(&address);
+                }
             }
             if writer.pack.buffered_bytes() >= self.run_bytes as u64 {
                 let pages = writer.pages();

@@ -367,7 +367,7 @@ impl Writer {
         let least = self.entries.first().map_or(0, |first| first.content_end().next_multiple_of(PAGE));
         let end = run_end.max(least).min(self.end);
         let end = end - end % PAGE;
-        match self.entries.partition_point(|entry| entry.end() <= end) {
+        match self.entries.partition_point(|entry| entry.content_end() <= end) {
             0 => Pages { end: 0, kept: 0 },
             whole => {
                 let kept = self.entries.get(whole).map_or(self.end, |entry| u64::from(entry.offset));

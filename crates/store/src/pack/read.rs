@@ -320,7 +320,8 @@ impl Packs {
         memo: &mut Memo,
     ) -> Result<Copied, StoreError> {
         match place.codec {
-            Codec::Bundled(_) => {
+            // C-6.
+            Codec::Bundled(_) | Codec::Bundle => {
                 let content = self.read_by(address, place, memo).await?;
                 Ok(Copied::Content(place.class, Named::of(&self.key, place.class, content)))
             }
@@ -425,7 +426,7 @@ impl Packs {
         let record = (end <= run.len()).then(|| run.slice(start..end))?;
         let content = self.content(memo, address, place, &record).ok()?;
         Some(match place.codec {
-            Codec::Zstd | Codec::Bundled(_) => content,
+            Codec::Zstd | Codec::Bundle | Codec::Bundled(_) => content,
             // What is stored as it is is a part of the run: a copy of it does not keep the whole.
             Codec::Raw | Codec::Groups => Bytes::copy_from_slice(&content),
         })

@@ -10,7 +10,7 @@ use platform::task::all;
 use super::read::Memo;
 use super::{Lane, OpenPack, Packs};
 use crate::failure::StoreError;
-use crate::format::{Class, Place};
+use crate::format::{Class, Codec, Place};
 use crate::level::COPIES_MAX;
 
 impl Packs {
@@ -110,7 +110,7 @@ impl Packs {
             for entry in writer.entries.iter().filter(|entry| entry.content_end() > durable) {
                 let (address, place) = (entry.header.address, Place::of(writer.pack.number, entry));
                 // An earlier try that stopped halfway may have moved it.
-                if self.index.recent(&address) == Some(place) {
+                if self.index.recent(&address) == Some(place) && place.codec != Codec::Bundle {
                     // What comes back from a disk that failed is believed only if it is what its address says.
                     copies.push(self.read_copy(&address, &place, &mut memo).await?);
                 }

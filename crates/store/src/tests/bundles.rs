@@ -275,3 +275,61 @@ fn chunks_that_are_written_again_lie_in_bundles_again() {
     assert!(!after.is_empty() && after.is_disjoint(&before));
     assert_eq!(readable(&machine, &store, &other), other.len());
 }
+
+/// K-11: pages end within bundles, and what is in the file without its bundle counts for nothing yet.
+#[test]
+fn a_pack_that_is_being_filled_is_sound() {
+    let machine = Machine::new(7, 1, 64 << 20);
+    let short_runs = Options { run_bytes: 64 << 10, ..options() };
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), short_runs)).unwrap();
+    let all: Vec<_> = (0..2000).map(|number| content(2 * number + 1, 3000)).collect();
+    machine.run(async {
+        for some in all.chunks(25) {
+            store.put_many(Class::Data, some.to_vec()).await.unwrap();
+            let report = store.check(Depth::Deep, &|_, _| {}).await;
+            assert_eq!(report.problems, Vec::new());
+        }
+    });
+    assert!(store.counters().pack_writes.value() > 5, "some of it was written");
+}
+
+/// Directories with a long chunk and a small one each, as layout upkeep finds them.
+#[test]
+fn what_is_long_lies_by_what_is_small_when_it_was_written_again() {
+    let machine = Machine::new(8, 1, 256 << 20);
+    let large_packs = Options { pack_bytes: 64 << 20, ..options() };
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), large_packs)).unwrap();
+    let both = |number: u64| [content(2 * number, 40_000), content(2 * number + 1, 2000)];
+    let all: Vec<_> = (0..100).flat_map(both).collect();
+    let addresses = addresses(&store, &all);
+    let ends: Vec<_> = (1..100).map(|number| 2 * number).collect();
+    machine.run(async {
+        store.put_many(Class::Data, all.clone()).await.unwrap();
+        store.settle().await.unwrap();
+        store.rewrite(&addresses, &hurried(&store)).await.unwrap();
+    });
+    assert!(bundles(&store, &addresses).len() > 5);
+    let scatter = store.scatter(&addresses, &ends);
+    assert!(scatter.runs <= 2 * scatter.runs_min() + 2, "{scatter:?}");
+}
+
+/// C-6.
+#[test]
+fn who_stores_the_content_of_a_bundle_has_a_chunk_of_his_own() {
+    let machine = Machine::new(9, 1, 64 << 20);
+    let (store, _) = machine.open();
+    let parts: Vec<_> = (0..10).map(|number| content(2 * number + 1, 3000)).collect();
+    let whole = Bytes::from(parts.concat());
+    let address = store.key().address(&whole);
+    machine.run(async {
+        store.put_many(Class::Data, parts.clone()).await.unwrap();
+        assert_eq!(place(&store, &address).codec, Codec::Bundle);
+        assert!(!store.contains(&address));
+        store.put(Class::Data, &whole).await.unwrap();
+        assert_eq!(place(&store, &address).codec, Codec::Zstd);
+    });
+    // What lay in the bundle goes; the other stays, and is no reason to keep the bundle.
+    reclaim(&machine, &store, &[address], true);
+    assert_eq!(store.status().chunks(), 1);
+    assert_eq!(readable(&machine, &store, &[whole]), 1);
+}

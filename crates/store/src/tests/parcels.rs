@@ -92,3 +92,37 @@ fn what_is_sent_is_stored_as_it_was_and_what_is_no_such_chunk_is_refused() {
         })
         .expect("no halt");
 }
+
+/// What lies in bundles goes without them, compressed by itself, and lies in others there.
+#[test]
+fn what_lies_in_bundles_goes_alone_and_is_bundled_there() {
+    let machine = Machine::new(3, 1, 1 << 30);
+    let (other, disks) = (World::new(4), machine.handles());
+    let there = vec![other.disk("/other", 1 << 30).disk()];
+    let domain = machine.run(Domain::of(&disks)).unwrap();
+    let platform = other.platform();
+    let created = Store::create_in(&domain, &platform, &there, NodeNumber(8), b"first");
+    other.run_until(created).expect("no halt").unwrap();
+    let (from, _) = machine.run(Store::open(&machine.world.platform(), &disks, options())).unwrap();
+    let (to, _) = other.run_until(Store::open(&other.platform(), &there, options())).expect("no halt").unwrap();
+    let contents: Vec<Bytes> = (3..43).map(|number| Bytes::from(text(number, 3000 + number as usize))).collect();
+    let parcels: Vec<Parcel> = machine.run(async {
+        let addresses = from.put_many(Class::Data, contents.clone()).await.unwrap();
+        let mut parcels = Vec::new();
+        for address in &addresses {
+            parcels.push(from.parcel(Class::Data, address).await.unwrap());
+        }
+        parcels
+    });
+    assert!(from.counters().chunks_bundled.value() == 40);
+    assert!(parcels.iter().all(|parcel| parcel.packing == Packing::Zstd && parcel.payload.len() < 1500));
+    other
+        .run_until(async {
+            assert_eq!(to.put_parcels(parcels).await.unwrap(), 40);
+            assert_eq!(to.counters().chunks_bundled.value(), 40);
+            for content in &contents {
+                assert_eq!(to.read(&to.key().address(content)).await.unwrap(), content);
+            }
+        })
+        .expect("no halt");
+}

@@ -448,7 +448,6 @@ fn a_pack_that_gives_no_answer_stays() {
     let (machine, contents) = node(2);
     let (store, _) = machine.open();
     let (path, _) = pack(&machine.disks[0]);
-    let bundles = store.status().chunks() as usize - contents.len();
     machine.disks[0].flip_bit(&path, 5000, 7);
     let rotten = readable(&machine, &store, &contents);
     assert_eq!(rotten, contents.len() - 1);
@@ -457,15 +456,9 @@ fn a_pack_that_gives_no_answer_stays() {
     assert!(silent < rotten);
     let told = repair(&machine, &store).unwrap_err();
     assert!(matches!(told, StoreError::Disk(_)), "{told}");
-    // Bundles are chunks too.
     let (copied, left) = (silent, contents.len() - silent - 1);
-    let told = told.to_string();
-    let is_told = |bundles_left| {
-        let left = left + bundles_left;
-        let copied = copied + bundles - bundles_left;
-        told.contains(&format!("{left} chunks of it give no answer")) && told.contains(&format!("{copied} were copied"))
-    };
-    assert!((0..=bundles).any(is_told), "{bundles} bundles; {told}");
+    assert!(told.to_string().contains(&format!("{left} chunks of it give no answer")), "{told}");
+    assert!(told.to_string().contains(&format!("{copied} were copied")), "{told}");
     // Whatever becomes of its file: what could be read is safe.
     machine.disks[0].set_unreadable(&path, 0..u64::MAX);
     assert_eq!(readable(&machine, &store, &contents), silent);
