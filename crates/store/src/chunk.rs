@@ -89,6 +89,9 @@ const SAMPLE_BYTES: usize = 1024;
 /// The sample must save one part in so many: it sees less of the repetitions than the whole.
 const SAMPLE_SAVES: usize = 32;
 
+/// Less than one part in so many is not worth the time that it takes to read.
+const SAVES: usize = 16;
+
 /// A content with what it is called.
 pub(crate) struct Named {
     pub(crate) address: ChunkAddress,
@@ -154,7 +157,7 @@ pub(crate) fn pack(compression: Compression, class: Class, named: Named) -> Pack
     let Named { address, groups, content } = named;
     let raw = u32::try_from(content.len()).expect("the caller checked CHUNK_BYTES_MAX");
     let compressed = match compression {
-        Compression::Zstd(level) if content.len() >= COMPRESS_BYTES_MIN => compress(level, &content),
+        Compression::Zstd(level) if content.len() >= COMPRESS_BYTES_MIN => compress(level, &content, SAVES),
         _ => None,
     };
     let (codec, table, payload) = match compressed {
@@ -166,10 +169,10 @@ pub(crate) fn pack(compression: Compression, class: Class, named: Named) -> Pack
     Packed { header: ChunkHeader { class, codec, raw, stored, address }, table, payload, bundled: Vec::new() }
 }
 
-// `None` where less than a sixteenth is saved: zstd gives up when its output of that size is full. Three KiB of a large chunk tell as
+// `None` where less than one part in so many is saved: zstd gives up when its output of that size is full. Three KiB of a large chunk tell as
 // much for less: hashing and trying took 0.95 s of processor per GiB of random bytes, with the sample 0.5 s (measured). But of a toolchain's chunks
 // the sample took a tenth as long as compressing them, and of most a count of bytes says for much less that compression pays (measured).
-fn compress(level: i32, content: &[u8]) -> Option<Bytes> {
+fn compress(level: i32, content: &[u8], saves: usize) -> Option<Bytes> {
     PRESS.with_borrow_mut(|slot| {
         if slot.as_ref().is_none_or(|press| press.level != level) {
             let mut compressor = zstd::bulk::Compressor::new(level).ok()?;
@@ -187,7 +190,7 @@ fn compress(level: i32, content: &[u8]) -> Option<Bytes> {
         } else if content.len() >= COUNTED_BYTES_MIN && looks_random(content) {
             return None;
         }
-        press.shrink(content, 16).map(Bytes::copy_from_slice)
+        press.shrink(content, saves).map(Bytes::copy_from_slice)
     })
 }
 

@@ -19,6 +19,9 @@ use crate::format::{BUNDLE_BYTES_MAX, ChunkHeader, Class, Codec, InBundle};
 /// Chunks that are longer lie alone: they hold enough for a compressor, and who wants one of them reads no others.
 pub(crate) const BUNDLED_BYTES_MAX: usize = 32 << 10;
 
+/// Half must be saved: else who wants one small chunk would read more than he does of a large one that does not shrink.
+const BUNDLE_SAVES: usize = 2;
+
 /// Contents that are packed together: one, or what becomes a bundle.
 pub(crate) struct Lot(Vec<Named>);
 
@@ -65,7 +68,7 @@ pub(crate) fn pack_lot(key: &DomainKey, compression: Compression, class: Class, 
     packed
 }
 
-/// `None` where that saves less than a sixteenth, or there are not two.
+/// `None` where that saves too little, or there are not two.
 fn bundle(key: &DomainKey, level: i32, class: Class, contents: &[Named]) -> Option<Packed> {
     let bytes: usize = contents.iter().map(|named| named.content.len()).sum();
     if contents.len() < 2 || bytes < COMPRESS_BYTES_MIN {
@@ -73,7 +76,7 @@ fn bundle(key: &DomainKey, level: i32, class: Class, contents: &[Named]) -> Opti
     }
     let mut all = BytesMut::with_capacity(bytes);
     contents.iter().for_each(|named| all.extend_from_slice(&named.content));
-    let payload = compress(level, &all)?;
+    let payload = compress(level, &all, BUNDLE_SAVES)?;
     let stored = u32::try_from(payload.len()).ok()?;
     let within = |ahead, skip| {
         Some(InBundle { ahead, skip: u16::try_from(skip).ok()?, stored: u16::try_from(payload.len()).ok()? })

@@ -333,3 +333,18 @@ fn who_stores_the_content_of_a_bundle_has_a_chunk_of_his_own() {
     assert_eq!(store.status().chunks(), 1);
     assert_eq!(readable(&machine, &store, &[whole]), 1);
 }
+
+/// Who wants one of them would read more than it is worth.
+#[test]
+fn what_shrinks_by_less_than_half_is_compressed_by_itself() {
+    let machine = Machine::new(10, 1, 64 << 20);
+    let (store, _) = machine.open();
+    // Six bits of each byte are random.
+    let some = |number: u64| content(2 * number, 3000).iter().map(|byte| b' ' + byte % 64).collect::<Bytes>();
+    let all: Vec<Bytes> = (0..20).map(some).collect();
+    machine.run(store.put_many(Class::Data, all.clone())).unwrap();
+    for address in addresses(&store, &all) {
+        assert_eq!(place(&store, &address).codec, Codec::Zstd);
+    }
+    assert_eq!(readable(&machine, &store, &all), all.len());
+}
