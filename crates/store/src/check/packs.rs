@@ -13,8 +13,8 @@ use super::{Check, Depth};
 use crate::chunk::{Bundle, verify};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
-    ChunkHeader, Codec, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACK_SUFFIX, PACKS, PackHeader,
-    Place, Unfit, lots_of, number_of, pack_path,
+    ChunkHeader, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place,
+    Unfit, lots_of, number_of, pack_path,
 };
 use crate::pack::fragments::{Fragments, Joined, read_blocks, read_header};
 use crate::pack::scan::{read_directory, read_footer};
@@ -498,20 +498,15 @@ fn verify_lot(key: &DomainKey, pack: u64, lot: &[Entry], start: u32, bytes: &Byt
         }
     };
     let (last, bundled) = lot.split_last().expect("a lot is not empty");
-    let bundle = match bundled.is_empty() {
-        true => Err(String::new()),
-        false => payload(last).and_then(|payload| Bundle::open(&last.header, &payload)),
-    };
-    let is_right = |entry: &Entry| {
-        payload(entry)?;
-        let Codec::Bundled(within) = entry.header.codec else {
-            return Err("a chunk by itself before a bundle".to_owned());
-        };
-        let content =
-            bundle.as_ref().map_err(Clone::clone)?.content_of(key, &entry.header.address, entry.header.raw, within);
-        content.map(drop)
-    };
-    let mut verified: Vec<_> = bundled.iter().map(is_right).collect();
-    verified.push(payload(last).and_then(|payload| verify(key, &last.header, &payload)));
+    let itself = payload(last).and_then(|payload| verify(key, &last.header, &payload));
+    let mut verified = Vec::with_capacity(lot.len());
+    if !bundled.is_empty() {
+        let bundle = payload(last).and_then(|payload| Bundle::open(&last.header, &payload));
+        verified.extend(bundled.iter().map(|entry| {
+            payload(entry)?;
+            bundle.as_ref().map_err(Clone::clone)?.holds(key, &entry.header)
+        }));
+    }
+    verified.push(itself);
     verified
 }

@@ -1,7 +1,7 @@
 //! Bundles: small chunks that are compressed together, as one chunk that has their contents one behind the other.
 //!
-//! Small contents that come together mostly resemble each other, and a compressor that begins anew with each finds little in it: pages of
-//! documentation take less than half of the bytes together, in half of the time (docs/decisions/0015-bundles.md).
+//! Small contents that come together mostly resemble each other, and a compressor that begins anew with each finds little in it
+//! (docs/decisions/0015-bundles.md).
 //!
 //! C-5   What [`Bundle::content_of`] returns hashes to the address it was asked for: nobody believes a bundle.
 //!
@@ -112,6 +112,14 @@ impl Bundle {
         match content.len() == header.raw as usize {
             true => Ok(Bundle(content)),
             false => Err(format!("a bundle of {} bytes instead of {}", content.len(), header.raw)),
+        }
+    }
+
+    /// Whether it has what a header says.
+    pub(crate) fn holds(&self, key: &DomainKey, header: &ChunkHeader) -> Result<(), String> {
+        match header.codec {
+            Codec::Bundled(within) => self.content_of(key, &header.address, header.raw, within).map(drop),
+            _ => Err(format!("{header:?}, which lies in no bundle")),
         }
     }
 

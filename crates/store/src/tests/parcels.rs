@@ -1,7 +1,10 @@
 //! Chunks that go from one store to another.
 
+use std::sync::Arc;
+
 use base::id::NodeNumber;
 use bytes::Bytes;
+use platform::disk::Disk;
 use platform::sim::World;
 
 use super::{Machine, options};
@@ -22,18 +25,21 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-#[test]
-fn what_is_sent_is_stored_as_it_was_and_what_is_no_such_chunk_is_refused() {
-    let machine = Machine::new(1, 1, 1 << 30);
-    let (other, disks) = (World::new(2), machine.handles());
-    let other_disk = other.disk("/other", 1 << 30);
-    let there = vec![other_disk.disk()];
-    let domain = machine.run(Domain::of(&disks)).unwrap();
-    let platform = other.platform();
+/// A store in each of two worlds, and the disks of the second.
+fn of_one_domain(machine: &Machine, other: &World) -> (Arc<Store>, Arc<Store>, Vec<Disk>) {
+    let (disks, there) = (machine.handles(), vec![other.disk("/other", 1 << 30).disk()]);
+    let (domain, platform) = (machine.run(Domain::of(&disks)).unwrap(), other.platform());
     let created = Store::create_in(&domain, &platform, &there, NodeNumber(8), b"first");
     other.run_until(created).expect("no halt").unwrap();
     let (from, _) = machine.run(Store::open(&machine.world.platform(), &disks, options())).unwrap();
-    let (to, _) = other.run_until(Store::open(&other.platform(), &there, options())).expect("no halt").unwrap();
+    let (to, _) = other.run_until(Store::open(&platform, &there, options())).expect("no halt").unwrap();
+    (from, to, there)
+}
+
+#[test]
+fn what_is_sent_is_stored_as_it_was_and_what_is_no_such_chunk_is_refused() {
+    let (machine, other) = (Machine::new(1, 1, 1 << 30), World::new(2));
+    let (from, to, there) = of_one_domain(&machine, &other);
     let contents = [
         (Class::Data, text(3, 100_000)),
         (Class::Data, noise(4, 70_000)),
@@ -96,15 +102,8 @@ fn what_is_sent_is_stored_as_it_was_and_what_is_no_such_chunk_is_refused() {
 /// What lies in bundles goes without them, compressed by itself, and lies in others there.
 #[test]
 fn what_lies_in_bundles_goes_alone_and_is_bundled_there() {
-    let machine = Machine::new(3, 1, 1 << 30);
-    let (other, disks) = (World::new(4), machine.handles());
-    let there = vec![other.disk("/other", 1 << 30).disk()];
-    let domain = machine.run(Domain::of(&disks)).unwrap();
-    let platform = other.platform();
-    let created = Store::create_in(&domain, &platform, &there, NodeNumber(8), b"first");
-    other.run_until(created).expect("no halt").unwrap();
-    let (from, _) = machine.run(Store::open(&machine.world.platform(), &disks, options())).unwrap();
-    let (to, _) = other.run_until(Store::open(&other.platform(), &there, options())).expect("no halt").unwrap();
+    let (machine, other) = (Machine::new(3, 1, 1 << 30), World::new(4));
+    let (from, to, _) = of_one_domain(&machine, &other);
     let contents: Vec<Bytes> = (3..43).map(|number| Bytes::from(text(number, 3000 + number as usize))).collect();
     let parcels: Vec<Parcel> = machine.run(async {
         let addresses = from.put_many(Class::Data, contents.clone()).await.unwrap();
