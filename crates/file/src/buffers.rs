@@ -1,112 +1,241 @@
-//! Buffers of streams: memory that goes from the write buffer to the store and comes back.
+//! Buffers: the memory of accepted data, on its way through the write buffer and the store.
 //!
 //! A stream takes a MiB each millisecond. Fresh pages from the system for it, faulted in one by one, cost as much as copying
-//! the data (measured: a quarter of the daemon's time), so buffers are kept: while data streams as many as a flush takes at a time, then a few.
+//! the data (measured: a quarter of the daemon's time), so a stream's buffers are in large pages, and are kept: while data streams as many as a
+//! flush takes at a time, then a few. They are long, for what is cut across the border of two runs is copied together and looked at twice.
 //!
-//! Not here: how much may wait (`write`), small files, whose buffers are as small.
+//! Not here: how much may wait (`write`), small files, whose runs are memory of their own.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
+use base::interval::Piece;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use platform::memory::Memory;
 
-/// Runs of accepted data grow by appending up to this, so that small appends share an allocation and none is copied often.
-pub(crate) const RUN_BYTES_MAX: usize = 1 << 20;
-/// Buffers that are kept at most, and when nothing waits in the write buffer.
-const KEPT_MAX: u64 = 128;
-const KEPT_IDLE_MAX: usize = 64;
-/// A run of this many bytes at once is part of a stream, and fills its buffer, about.
-const STREAM_BYTES_MIN: usize = RUN_BYTES_MAX / 8 * 7;
+/// A run that is no stream's grows by appending up to this, so that small appends share an allocation and none is copied often.
+pub(crate) const OWN_BYTES_MAX: usize = 1 << 20;
+/// A stream's buffer, in bytes: a part of the write buffer, within these bounds.
+const STREAM_BYTES_MIN: usize = OWN_BYTES_MAX;
+const STREAM_BYTES_MAX: usize = 4 << 20;
+const STREAM_PART: u64 = 64;
+/// Bytes of buffers that are kept at most, and when nothing waits in the write buffer.
+const KEPT_BYTES_MAX: u64 = 128 << 20;
+const KEPT_IDLE_BYTES_MAX: usize = 64 << 20;
+
+/// A run of accepted data, and the memory that it is in.
+#[derive(Debug)]
+pub(crate) enum Buffer {
+    Own(Vec<u8>),
+    /// The first so many bytes of a stream's buffer.
+    Stream(Memory, usize),
+}
+
+/// Data on its way into the write buffer.
+pub(crate) enum Incoming<'a> {
+    /// To be copied.
+    Borrowed(&'a [u8]),
+    /// To become a run as it is.
+    Owned(Buffer),
+}
+
+impl Deref for Incoming<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Incoming::Borrowed(data) => data,
+            Incoming::Owned(run) => run,
+        }
+    }
+}
+
+impl Buffer {
+    /// Appends, if there is room without copying much of what there is.
+    pub(crate) fn append(&mut self, data: &[u8]) -> bool {
+        match self {
+            Buffer::Own(bytes) => {
+                let has_room = bytes.len() + data.len() <= OWN_BYTES_MAX;
+                if has_room {
+                    bytes.extend_from_slice(data);
+                }
+                has_room
+            }
+            Buffer::Stream(memory, length) => {
+                let room = memory.get_mut(*length..*length + data.len());
+                *length += room.as_ref().map_or(0, |room| room.len());
+                room.map(|room| room.copy_from_slice(data)).is_some()
+            }
+        }
+    }
+
+    /// Keeps so many bytes from the beginning on.
+    pub(crate) fn truncate(&mut self, bytes: usize) {
+        match self {
+            Buffer::Own(own) => own.truncate(bytes),
+            Buffer::Stream(_, length) => *length = bytes.min(*length),
+        }
+    }
+
+    /// In memory that is no larger.
+    pub(crate) fn into_vec(self) -> Vec<u8> {
+        match self {
+            Buffer::Own(mut bytes) => {
+                bytes.shrink_to_fit();
+                bytes
+            }
+            Buffer::Stream(..) => self.to_vec(),
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Buffer::Own(bytes) => bytes,
+            Buffer::Stream(memory, length) => &memory[..*length],
+        }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Buffer::Own(bytes) => bytes,
+            Buffer::Stream(memory, length) => &mut memory[..*length],
+        }
+    }
+}
+
+impl Piece for Buffer {
+    fn split_off(&mut self, at: u64) -> Buffer {
+        match self {
+            Buffer::Own(bytes) => Buffer::Own(Piece::split_off(bytes, at)),
+            Buffer::Stream(memory, length) => {
+                let at = usize::try_from(at).expect("a piece in memory is addressable");
+                let tail = memory[at..*length].to_vec();
+                *length = at;
+                // The head keeps all of its memory, and would count for its length alone.
+                if memory.len() > 2 * at {
+                    *self = Buffer::Own(self.to_vec());
+                }
+                Buffer::Own(tail)
+            }
+        }
+    }
+}
 
 /// See the module's head.
 pub(crate) struct Buffers {
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Vec<Memory>>,
+    stream_bytes: usize,
     kept_max: usize,
 }
 
 /// A buffer on its way through the store.
 struct Lent {
-    run: Vec<u8>,
+    memory: Memory,
+    length: usize,
     home: Arc<Buffers>,
 }
 
 impl Buffers {
     /// For a write buffer of `dirty_bytes_max`: no more than half of it is kept.
     pub(crate) fn new(dirty_bytes_max: u64) -> Arc<Buffers> {
-        let kept_max = (dirty_bytes_max / 2 / RUN_BYTES_MAX as u64).min(KEPT_MAX);
-        Arc::new(Buffers { free: Mutex::default(), kept_max: usize::try_from(kept_max).unwrap_or(0) })
+        let part = usize::try_from(dirty_bytes_max / STREAM_PART).unwrap_or(STREAM_BYTES_MAX);
+        let stream_bytes = match part.checked_ilog2() {
+            Some(log) => (1 << log).clamp(STREAM_BYTES_MIN, STREAM_BYTES_MAX),
+            None => STREAM_BYTES_MIN,
+        };
+        let kept_max = (dirty_bytes_max / 2).min(KEPT_BYTES_MAX) / stream_bytes as u64;
+        Arc::new(Buffers { free: Mutex::default(), stream_bytes, kept_max: usize::try_from(kept_max).unwrap_or(0) })
     }
 
-    /// A new run with this data. `is_stream`: more is expected to follow.
-    pub(crate) fn begin(&self, data: &[u8], is_stream: bool) -> Vec<u8> {
-        if !is_stream && !Buffers::fills(data.len()) || data.len() > RUN_BYTES_MAX {
-            return data.to_vec();
+    /// The most that a run holds.
+    pub(crate) fn run_bytes_max(&self) -> usize {
+        self.stream_bytes
+    }
+
+    /// A new run with this data, of a file that has so many bytes in runs. `goes_on`: behind one that is full.
+    pub(crate) fn begin(&self, data: &[u8], goes_on: bool, dirty_bytes: u64) -> Buffer {
+        let is_stream = goes_on && dirty_bytes >= self.stream_bytes as u64;
+        if data.len() <= self.stream_bytes && (is_stream || Buffers::fills(data.len())) {
+            let mut run = Buffer::Stream(self.take(), 0);
+            let has_room = run.append(data);
+            assert!(has_room, "{} bytes fit a buffer", data.len());
+            return run;
         }
-        let mut run = self.take();
-        run.extend_from_slice(data);
-        run
+        let mut own = Vec::with_capacity(if goes_on { data.len().max(OWN_BYTES_MAX) } else { data.len() });
+        own.extend_from_slice(data);
+        Buffer::Own(own)
     }
 
-    /// An empty buffer with room for a whole run.
-    pub(crate) fn take(&self) -> Vec<u8> {
+    /// A run of so many bytes, at most [`run_bytes_max`](Buffers::run_bytes_max), which may be anything.
+    pub(crate) fn filled(&self, bytes: usize) -> Buffer {
+        if Buffers::fills(bytes) { Buffer::Stream(self.take(), bytes) } else { Buffer::Own(vec![0; bytes]) }
+    }
+
+    fn take(&self) -> Memory {
         let kept = self.free.lock().pop();
-        kept.unwrap_or_else(|| Vec::with_capacity(RUN_BYTES_MAX))
+        kept.unwrap_or_else(|| Memory::zeroed_in_small_pages(self.stream_bytes))
     }
 
-    /// Whether so many bytes in a buffer of [`take`](Buffers::take) are worth it: else they are copied into one of their size.
-    pub(crate) fn fills(bytes: usize) -> bool {
-        bytes >= STREAM_BYTES_MIN
+    /// Whether so many bytes at once are worth a stream's buffer. What they leave of a fresh one is not touched, and takes no memory.
+    fn fills(bytes: usize) -> bool {
+        bytes >= STREAM_BYTES_MIN / 8 * 7
     }
 
-    /// Takes a buffer back that was not lent.
-    pub(crate) fn give(&self, mut run: Vec<u8>) {
-        run.clear();
+    fn give(&self, memory: Memory) {
         let mut free = self.free.lock();
-        if run.capacity() == RUN_BYTES_MAX && free.len() < self.kept_max {
-            free.push(run);
+        if free.len() < self.kept_max {
+            free.push(memory);
         }
     }
 
     /// Nothing waits in the write buffer: keeps a few for the next stream.
     pub(crate) fn rest(&self) {
         let mut free = self.free.lock();
-        let kept = free.len().min(KEPT_IDLE_MAX).min(self.kept_max / 2);
+        let kept = free.len().min(KEPT_IDLE_BYTES_MAX / self.stream_bytes).min(self.kept_max / 2);
         let rest = free.split_off(kept);
         // Not under the lock: that takes the system a while.
         drop(free);
         drop(rest);
     }
 
-    /// The bytes of a run; its buffer comes back when the last slice of them is dropped.
-    pub(crate) fn lend(self: &Arc<Self>, run: Vec<u8>) -> Bytes {
-        if run.capacity() == RUN_BYTES_MAX {
-            Bytes::from_owner(Lent { run, home: Arc::clone(self) })
-        } else {
-            Bytes::from(run)
+    /// The bytes of a run; a stream's buffer comes back when the last slice of them is dropped.
+    pub(crate) fn lend(self: &Arc<Self>, run: Buffer) -> Bytes {
+        match run {
+            Buffer::Own(bytes) => Bytes::from(bytes),
+            Buffer::Stream(memory, length) => Bytes::from_owner(Lent { memory, length, home: Arc::clone(self) }),
         }
     }
 }
 
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
-        &self.run
+        &self.memory[..self.length]
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.home.give(std::mem::take(&mut self.run));
+        self.home.give(std::mem::take(&mut self.memory));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Buffers, RUN_BYTES_MAX, STREAM_BYTES_MIN};
+    use base::interval::Piece;
+
+    use super::{Buffer, Buffers, OWN_BYTES_MAX, STREAM_BYTES_MAX, STREAM_BYTES_MIN};
 
     #[test]
     fn a_buffer_comes_back_with_the_last_slice_and_is_used_again() {
         let buffers = Buffers::new(8 << 20);
-        let run = buffers.begin(&[1; STREAM_BYTES_MIN], false);
+        let run = buffers.begin(&[1; STREAM_BYTES_MIN], false, 0);
         let place = run.as_ptr();
         let bytes = buffers.lend(run);
         let slice = bytes.slice(10..20);
@@ -115,21 +244,59 @@ mod tests {
         assert_eq!(slice[..], [1; 10]);
         drop(slice);
         assert_eq!(buffers.free.lock().len(), 1);
-        let again = buffers.begin(&[2; 3], true);
-        assert_eq!((again.as_ptr(), &again[..], again.capacity()), (place, &[2; 3][..], RUN_BYTES_MAX));
+        let mut again = buffers.begin(&[2; 3], true, STREAM_BYTES_MIN as u64);
+        assert_eq!((again.as_ptr(), &again[..]), (place, &[2; 3][..]));
+        assert!(again.append(&[3; STREAM_BYTES_MIN - 3]) && !again.append(&[4]));
+        assert_eq!((again.len(), &again[2..4]), (STREAM_BYTES_MIN, &[2, 3][..]));
     }
 
     #[test]
     fn no_more_are_kept_than_half_of_the_write_buffer_and_fewer_at_rest() {
         let buffers = Buffers::new(8 << 20);
-        let lent: Vec<_> = (0..5).map(|_| buffers.lend(buffers.begin(&[0; RUN_BYTES_MAX], false))).collect();
+        let lent: Vec<_> = (0..5).map(|_| buffers.lend(buffers.filled(STREAM_BYTES_MIN))).collect();
         drop(lent);
         assert_eq!(buffers.free.lock().len(), 4);
-        drop(buffers.lend(buffers.begin(&[0; 100], false)));
-        drop(buffers.lend(vec![0; RUN_BYTES_MAX * 3 / 2]));
+        drop(buffers.lend(buffers.begin(&[0; 100], false, 0)));
+        drop(buffers.lend(buffers.begin(&vec![0; STREAM_BYTES_MIN * 3 / 2], false, 0)));
         assert_eq!(buffers.free.lock().len(), 4, "others are none of ours");
         buffers.rest();
         buffers.rest();
         assert_eq!(buffers.free.lock().len(), 2);
+    }
+
+    #[test]
+    fn buffers_of_a_stream_are_a_part_of_the_write_buffer() {
+        let sizes = [0, 8 << 20, 100 << 20, 256 << 20, u64::MAX].map(|dirty| Buffers::new(dirty).run_bytes_max());
+        assert_eq!(sizes, [STREAM_BYTES_MIN, STREAM_BYTES_MIN, STREAM_BYTES_MIN, STREAM_BYTES_MAX, STREAM_BYTES_MAX]);
+    }
+
+    #[test]
+    fn little_takes_no_buffer_of_a_stream() {
+        let buffers = Buffers::new(256 << 20);
+        let is_own = |run: &Buffer| matches!(run, Buffer::Own(_));
+        // The second run of a file that is little longer than one.
+        let mut second = buffers.begin(&[1; 4096], true, OWN_BYTES_MAX as u64);
+        assert!(is_own(&second) && second.append(&[2; 4096]));
+        assert!(is_own(&buffers.filled(STREAM_BYTES_MIN / 2)));
+        assert!(!is_own(&buffers.filled(STREAM_BYTES_MIN)));
+        assert!(!is_own(&buffers.begin(&[1; 4096], true, STREAM_BYTES_MAX as u64)));
+        let mut own = buffers.begin(&[1], false, 0);
+        assert!(own.append(&[2; OWN_BYTES_MAX - 1]) && !own.append(&[3]));
+    }
+
+    #[test]
+    fn what_is_cut_short_gives_its_memory_back() {
+        let buffers = Buffers::new(256 << 20);
+        let mut run = buffers.filled(STREAM_BYTES_MAX);
+        run.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
+        let tail = run.split_off(3 << 20);
+        assert_eq!((run.len(), tail.len(), tail[0]), (3 << 20, 1 << 20, ((3 << 20) % 251) as u8));
+        assert!(matches!(run, Buffer::Stream(..)), "most of it is in use");
+        let middle = run.split_off(10);
+        assert!(matches!(&run, Buffer::Own(bytes) if bytes.capacity() < 100));
+        assert_eq!((&run[..], middle.len()), (&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9][..], (3 << 20) - 10));
+        let mut few = buffers.filled(STREAM_BYTES_MAX);
+        few.truncate(5);
+        assert_eq!((few.len(), few.into_vec().capacity()), (5, 5));
     }
 }

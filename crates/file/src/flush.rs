@@ -27,6 +27,7 @@ use store::{Class, Resilience, Room, StoreError};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::attributes::{Attributes, Node};
+use crate::buffers::Buffer;
 use crate::cut::{Cutter, Pieces, Places, ToCut};
 use crate::extent::Extent;
 use crate::failure::FileError;
@@ -189,11 +190,8 @@ impl FileSystem {
             return true;
         }
         let bytes = std::mem::take(&mut state.dirty_bytes);
-        let inline = |(range, mut run): (Range<u64>, Vec<u8>)| {
-            // It stays until the commit, and nobody counts what it has room for: a stream's buffer that was cut short has a lot.
-            run.shrink_to_fit();
-            (range.start, Content::Inline(run))
-        };
+        // It stays until the commit, and nobody counts what a run has room for: a stream's buffer that was cut short has a lot.
+        let inline = |(range, run): (Range<u64>, Buffer)| (range.start, Content::Inline(run.into_vec()));
         let content = state.dirty.take().map(inline).collect::<Vec<_>>();
         if !content.is_empty() {
             record_write(&mut transaction, inode, &mut state, content, 0);
@@ -442,7 +440,8 @@ impl FileSystem {
             }
             for gap in gaps {
                 let slice = |at: u64| usize::try_from(at - offset).expect("a run is in memory");
-                state.dirty.insert(gap.clone(), run[slice(gap.start)..slice(gap.end)].to_vec());
+                let rest = run[slice(gap.start)..slice(gap.end)].to_vec();
+                state.dirty.insert(gap.clone(), Buffer::Own(rest));
                 kept += gap.end - gap.start;
             }
         }

@@ -12,7 +12,6 @@
 //!       commit changes none. Who replaces `base` otherwise forgets it, and nobody notes what another `base` told.
 //! I-33  A state lock is held over no I/O. Who needs two of them holds the namespace lock.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -25,7 +24,7 @@ use parking_lot::Mutex;
 use store::Resilience;
 
 use crate::attributes::{Attributes, Kind};
-use crate::buffers::{Buffers, RUN_BYTES_MAX};
+use crate::buffers::{Buffer, Buffers, Incoming};
 use crate::extent::{Extent, Overlay};
 use crate::failure::FileError;
 use crate::format::{Base, Change, Content, Entry, InodeValue, Record, XattrPlace, Xattrs};
@@ -81,7 +80,7 @@ pub(crate) struct State {
     /// The commit generation of `active`.
     pub(crate) generation: u64,
     pub(crate) flushing: Option<Arc<Flushing>>,
-    pub(crate) dirty: IntervalMap<Vec<u8>>,
+    pub(crate) dirty: IntervalMap<Buffer>,
     /// Bytes in `dirty`.
     pub(crate) dirty_bytes: u64,
     /// Since when `dirty` is not empty, by the monotonic clock; for the bounded flush.
@@ -347,7 +346,7 @@ impl State {
     }
 
     /// Puts accepted data on top; what is owned becomes a run as it is. Gives the growth of `dirty_bytes`.
-    pub(crate) fn accept(&mut self, offset: u64, data: Cow<'_, [u8]>, buffers: &Buffers) -> u64 {
+    pub(crate) fn accept(&mut self, offset: u64, data: Incoming<'_>, buffers: &Buffers) -> u64 {
         let bytes = data.len() as u64;
         let end = offset + bytes;
         if let Some((range, run)) = self.dirty.containing_mut(offset..end) {
@@ -356,18 +355,15 @@ impl State {
             return 0;
         }
         let overlapped: u64 = self.dirty.remove(offset..end).iter().map(|(range, _)| range.end - range.start).sum();
-        let mut is_stream = false;
+        let mut goes_on = false;
         let is_extended = self.dirty.extend_ending_at(offset, |_, run| {
-            is_stream = true;
-            (run.len() + data.len() <= RUN_BYTES_MAX).then(|| {
-                run.extend_from_slice(&data);
-                end
-            })
+            goes_on = true;
+            run.append(&data).then_some(end)
         });
         if !is_extended {
             let run = match data {
-                Cow::Borrowed(data) => buffers.begin(data, is_stream),
-                Cow::Owned(run) => run,
+                Incoming::Borrowed(data) => buffers.begin(data, goes_on, self.dirty_bytes),
+                Incoming::Owned(run) => run,
             };
             self.dirty.insert(offset..end, run);
         }

@@ -121,4 +121,4 @@ pub use store::{
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use transfer::{Received, Receiving, Sending, Sent, TransferError};
 pub use upkeep::{BatchOptimizeReport, LayoutStatus};
-pub use write::{Allocate, WRITE_BY_BYTES_MAX};
+pub use write::Allocate;

@@ -5,7 +5,6 @@
 //!
 //! Not here: who may write now, and who waits (`admission`); how accepted data becomes local (`flush`).
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use store::Resilience;
 
 use crate::admission::{CHANGE_BYTES, WriteAdmitted};
 use crate::attributes::{Attributes, Node, without_set_id};
-use crate::buffers::{Buffers, RUN_BYTES_MAX};
+use crate::buffers::Incoming;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
@@ -57,9 +56,6 @@ pub(crate) struct Replacement {
 /// Settled extents, and bytes that are in no chunk yet.
 pub(crate) type Layers = (Vec<Settled>, Vec<(Range<u64>, Bytes)>);
 
-/// Most that [`FileSystem::write_by`] takes at a time.
-pub const WRITE_BY_BYTES_MAX: usize = RUN_BYTES_MAX;
-
 /// Most that one copy shares: its extents must fit one journal frame even where each is one small chunk.
 const COPY_BYTES_MAX: u64 = 64 << 20;
 /// Extents of one record: half a frame.
@@ -79,35 +75,41 @@ impl FileSystem {
             return Ok(());
         }
         let (room, inode) = self.admit_write(file, offset, data.len() as u64).await?;
-        self.accept_write(room, &inode, (offset, Cow::Borrowed(data)), clears_set_id)
+        self.accept_write(room, &inode, (offset, Incoming::Borrowed(data)), clears_set_id)
     }
 
-    /// Writes what `read` appends to an empty buffer, at most [`WRITE_BY_BYTES_MAX`]: who has content elsewhere brings it where it is
-    /// cut from, and it is copied no more. Gives how much that was; it is accepted then. Set-id bits go.
+    /// Most that [`write_by`](FileSystem::write_by) takes at a time.
+    #[must_use]
+    pub fn write_by_bytes_max(&self) -> usize {
+        self.buffers.run_bytes_max()
+    }
+
+    /// Writes what `read` puts into a buffer of so many bytes, at most [`write_by_bytes_max`](FileSystem::write_by_bytes_max), and tells the length
+    /// of: who has content elsewhere brings it where it is cut from, and it is copied no more. Gives how much that was; it is accepted then.
+    /// Set-id bits go.
     ///
     /// # Errors
     /// As of [`write`](FileSystem::write).
+    ///
+    /// # Panics
+    /// For more bytes.
     pub async fn write_by(
         &self,
         file: FileId,
         offset: u64,
-        read: impl FnOnce(&mut Vec<u8>),
+        bytes: usize,
+        read: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<usize, FileError> {
-        let (room, inode) = self.admit_write(file, offset, RUN_BYTES_MAX as u64).await?;
-        let mut run = self.buffers.take();
-        read(&mut run);
-        let bytes = run.len();
-        assert!(bytes <= RUN_BYTES_MAX, "{bytes} bytes where there was room for {RUN_BYTES_MAX}");
-        self.counters.filled_bytes.add(bytes as u64);
-        if Buffers::fills(bytes) {
-            return self.accept_write(room, &inode, (offset, Cow::Owned(run)), true).map(|()| bytes);
+        assert!(bytes <= self.write_by_bytes_max(), "{bytes} bytes at a time");
+        let (room, inode) = self.admit_write(file, offset, bytes as u64).await?;
+        let mut run = self.buffers.filled(bytes);
+        let read = read(&mut run);
+        run.truncate(read);
+        self.counters.filled_bytes.add(read as u64);
+        if read > 0 {
+            self.accept_write(room, &inode, (offset, Incoming::Owned(run)), true)?;
         }
-        let accepted = match &run[..] {
-            [] => Ok(()),
-            few => self.accept_write(room, &inode, (offset, Cow::Borrowed(few)), true),
-        };
-        self.buffers.give(run);
-        accepted.map(|()| bytes)
+        Ok(read)
     }
 
     async fn admit_write(
@@ -128,7 +130,7 @@ impl FileSystem {
         &self,
         mut room: WriteAdmitted,
         inode: &Arc<Inode>,
-        (offset, data): (u64, Cow<'_, [u8]>),
+        (offset, data): (u64, Incoming<'_>),
         clears_set_id: bool,
     ) -> Result<(), FileError> {
         self.counters.writes.add(1);
@@ -157,7 +159,7 @@ impl FileSystem {
     }
 
     /// Puts data on top of a file. Gives the bytes by which the write buffer grew; the caller counts them.
-    fn accept(&self, inode: &Arc<Inode>, state: &mut State, offset: u64, data: Cow<'_, [u8]>) -> u64 {
+    fn accept(&self, inode: &Arc<Inode>, state: &mut State, offset: u64, data: Incoming<'_>) -> u64 {
         let end = offset + data.len() as u64;
         if state.dirty.is_empty() {
             state.dirty_since = self.platform.clock.elapsed();

@@ -5,6 +5,7 @@
 //!
 //! Not here: when it is written, and where to.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use memmap2::{Advice, MmapMut};
@@ -27,7 +28,15 @@ enum Kind {
 impl Memory {
     /// At least so many bytes, all of them zero. Of many, those that nobody touches take no memory, up to the end of a large page.
     pub fn zeroed(bytes: usize) -> Memory {
-        let is_large = bytes >= LARGE_BYTES_MIN;
+        Memory::with_pages(bytes, bytes >= LARGE_BYTES_MIN)
+    }
+
+    /// The same in the system's usual pages, however many bytes: no memory beyond them is taken.
+    pub fn zeroed_in_small_pages(bytes: usize) -> Memory {
+        Memory::with_pages(bytes, false)
+    }
+
+    fn with_pages(bytes: usize, is_large: bool) -> Memory {
         let length = if is_large { bytes.next_multiple_of(LARGE_PAGE_BYTES) } else { bytes };
         match (bytes >= MAPPED_BYTES_MIN).then(|| MmapMut::map_anon(length)) {
             Some(Ok(mapped)) => {
@@ -46,6 +55,12 @@ impl Memory {
 impl Default for Memory {
     fn default() -> Memory {
         Memory(Kind::Allocated(Vec::new()))
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of memory", self.len())
     }
 }
 
@@ -79,10 +94,12 @@ mod tests {
         for bytes in
             [1, 4096, MAPPED_BYTES_MIN, LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN, LARGE_PAGE_BYTES, LARGE_PAGE_BYTES + 1]
         {
-            let mut memory = Memory::zeroed(bytes);
-            assert!(memory.len() >= bytes && memory.iter().all(|byte| *byte == 0));
-            memory.fill(7);
-            assert!(memory.iter().all(|byte| *byte == 7));
+            for mut memory in [Memory::zeroed(bytes), Memory::zeroed_in_small_pages(bytes)] {
+                assert!(memory.len() >= bytes && memory.iter().all(|byte| *byte == 0));
+                memory.fill(7);
+                assert!(memory.iter().all(|byte| *byte == 7));
+            }
         }
+        assert_eq!(Memory::zeroed_in_small_pages(LARGE_BYTES_MIN).len(), LARGE_BYTES_MIN);
     }
 }

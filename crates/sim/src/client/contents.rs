@@ -51,7 +51,11 @@ impl Client {
                 (true, _) => Ok(()),
                 // As who fills a buffer of ours, which takes set-id bits away.
                 (false, true) if offset.is_multiple_of(2) => {
-                    system.write_by(file, offset, |buffer| buffer.extend_from_slice(&data)).await.map(drop)
+                    let fill = |buffer: &mut [u8]| {
+                        buffer.copy_from_slice(&data);
+                        data.len()
+                    };
+                    system.write_by(file, offset, data.len(), fill).await.map(drop)
                 }
                 (false, clears_set_id) => system.write(file, offset, &data, clears_set_id).await,
             }

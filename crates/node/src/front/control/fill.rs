@@ -8,9 +8,8 @@
 
 use std::os::fd::OwnedFd;
 
-use file::{View, WRITE_BY_BYTES_MAX};
+use file::View;
 use platform::real::block_on;
-use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::{Errno, pread};
 use serde_json::{Value, json};
@@ -52,14 +51,15 @@ impl Control {
         }
         let mut done = 0;
         while done < length {
-            let wanted = usize::try_from(length - done).unwrap_or(usize::MAX).min(WRITE_BY_BYTES_MAX);
+            let wanted = usize::try_from(length - done).unwrap_or(usize::MAX).min(self.system.write_by_bytes_max());
             let mut failed = None;
-            let read = |buffer: &mut Vec<u8>| {
-                if let Err(error) = read_to(&source, offset + done, wanted, buffer) {
-                    failed = Some(error);
-                }
+            let read = |buffer: &mut [u8]| {
+                let (count, error) = read_to(&source, offset + done, buffer);
+                failed = error;
+                count
             };
-            let count = block_on(self.system.write_by(target.file, offset + done, read)).map_err(self.explain(what))?;
+            let written = block_on(self.system.write_by(target.file, offset + done, wanted, read));
+            let count = written.map_err(self.explain(what))?;
             done += count as u64;
             if let Some(error) = failed {
                 return Err(cannot(error));
@@ -78,16 +78,16 @@ fn is_local(magic: rustix::fs::FsWord) -> bool {
     u64::try_from(magic).is_ok_and(|magic| LOCAL.contains(&magic))
 }
 
-/// Appends so many bytes to an empty buffer, or what there is up to the end of the file.
-fn read_to(source: &OwnedFd, offset: u64, wanted: usize, buffer: &mut Vec<u8>) -> Result<(), Errno> {
-    while buffer.len() < wanted {
-        let at = offset + buffer.len() as u64;
-        match pread(source, spare_capacity(buffer), at) {
+/// Fills a buffer, or reads what there is up to the end of the file, or up to an error: how much that was.
+fn read_to(source: &OwnedFd, offset: u64, buffer: &mut [u8]) -> (usize, Option<Errno>) {
+    let mut count = 0;
+    while count < buffer.len() {
+        match pread(source, &mut buffer[count..], offset + count as u64) {
             Ok(0) => break,
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+            Ok(more) => count += more,
+            Err(Errno::INTR) => {}
+            Err(error) => return (count, Some(error)),
         }
     }
-    buffer.truncate(wanted);
-    Ok(())
+    (count, None)
 }
