@@ -15,7 +15,7 @@ use platform::pools::Reservation;
 use platform::task::{First, first};
 
 use crate::failure::FileError;
-use crate::room::{ASKING, BYTES, CHANGE_FILES, FAILING_COMMITS_AHEAD, LARGE, MODEST, SMALL};
+use crate::room::{ASKING, BYTES, CHANGE_FILES, FAILING_COMMITS_AHEAD, FILLING, LARGE, MODEST, SMALL};
 use crate::system::FileSystem;
 
 /// What a change logs at most, about, but for what callers add to it.
@@ -36,14 +36,14 @@ pub(crate) struct Admitted {
 /// The right to accept data.
 #[must_use]
 pub(crate) struct WriteAdmitted {
-    buffer: Reservation<2, 2>,
+    buffer: Reservation<2, 3>,
     _records: Admitted,
 }
 
 /// The right to write a unit.
 #[must_use]
 pub(crate) struct UnitAdmitted {
-    _buffer: Option<Reservation<2, 2>>,
+    _buffer: Option<Reservation<2, 3>>,
     _records: Admitted,
 }
 
@@ -57,8 +57,14 @@ impl WriteAdmitted {
 impl FileSystem {
     /// Waits for room in the write buffer and checks that the disks could take what it holds. What is rare in it is boxed, or every request
     /// would carry the state of a commit.
-    pub(crate) async fn admit(&self, bytes: u64) -> Result<WriteAdmitted, FileError> {
-        let buffer = self.admit_to_buffer(bytes).await?;
+    /// `fills`: they come into a buffer of ours.
+    pub(crate) async fn admit(&self, bytes: u64, fills: bool) -> Result<WriteAdmitted, FileError> {
+        let line = match bytes {
+            _ if fills => FILLING,
+            few if few <= self.options.inline_bytes_max => SMALL,
+            _ => LARGE,
+        };
+        let buffer = self.admit_to_buffer(line, bytes).await?;
         let records = self.admit_records(CHANGE_BYTES).await?;
         let admitted = WriteAdmitted { buffer, _records: records };
         self.ask_for_space(bytes).await?;
@@ -72,7 +78,8 @@ impl FileSystem {
         (log_bytes, files): (u64, u64),
     ) -> Result<UnitAdmitted, FileError> {
         let part = bytes.min(self.options.dirty_bytes_max / 2);
-        let buffer = if part > 0 { Some(self.admit_to_buffer(part).await?) } else { None };
+        let line = if part <= self.options.inline_bytes_max { SMALL } else { LARGE };
+        let buffer = if part > 0 { Some(self.admit_to_buffer(line, part).await?) } else { None };
         self.journal_failure.lock().clone().map_or(Ok(()), Err)?;
         let records = self.admit_to_records(ASKING, log_bytes, files).await?;
         self.ask_for_space(bytes + chunks * CHUNK_OVERHEAD_BYTES + log_bytes).await?;
@@ -100,9 +107,8 @@ impl FileSystem {
         if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
-    async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2, 2>, FileError> {
+    async fn admit_to_buffer(&self, line: usize, bytes: u64) -> Result<Reservation<2, 3>, FileError> {
         let wants = [bytes, 1];
-        let line = if bytes <= self.options.inline_bytes_max { SMALL } else { LARGE };
         // While earlier data cannot be stored none is accepted.
         if !self.has_flush_failed()
             && let Some(reservation) = self.buffer.try_reserve(line, wants)
@@ -112,7 +118,7 @@ impl FileSystem {
         Box::pin(self.wait_for_buffer(line, wants)).await
     }
 
-    async fn wait_for_buffer(&self, line: usize, wants: [u64; 2]) -> Result<Reservation<2, 2>, FileError> {
+    async fn wait_for_buffer(&self, line: usize, wants: [u64; 2]) -> Result<Reservation<2, 3>, FileError> {
         let _time = self.platform.clock.timer(&self.counters.write_wait);
         let mut turn = std::pin::pin!(self.buffer.reserve(line, wants));
         loop {
@@ -255,7 +261,7 @@ impl FileSystem {
 
     /// Writers that wait for room in the buffer.
     pub(crate) fn writers_waiting(&self) -> usize {
-        self.buffer.waiting(LARGE) + self.buffer.waiting(SMALL)
+        [FILLING, LARGE, SMALL].map(|line| self.buffer.waiting(line)).iter().sum()
     }
 
     /// Changes that wait for commits.

@@ -72,6 +72,18 @@ impl Cutter {
         self.files.is_empty() && self.current.is_none()
     }
 
+    /// What is to be cut of the file at work.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        self.current.as_ref().map_or(0, |(_, cuts)| cuts.left_bytes())
+    }
+
+    /// More of the file at work, behind what there is of it.
+    pub(crate) fn extend(&mut self, runs: &[(u64, Bytes)]) {
+        if let Some((_, cuts)) = &mut self.current {
+            cuts.runs.extend(runs.iter().map(|(offset, run)| Piece::new(*offset, run.clone())));
+        }
+    }
+
     /// The next pieces, a whole group if there are as many. What was taken back meanwhile is left out.
     pub(crate) fn next(&mut self) -> Option<Pieces> {
         let mut pieces = Pieces::default();
@@ -160,6 +172,11 @@ impl Cuts {
     fn new(runs: &IntervalMap<Run>, keeps_tail: bool) -> Cuts {
         let runs = runs.iter().map(|(range, run)| Piece::new(range.start, run.0.clone())).collect();
         Cuts { runs, keeps_tail, offset: 0, rest: Bytes::new(), known: None }
+    }
+
+    fn left_bytes(&self) -> u64 {
+        let runs: usize = self.runs.iter().map(|piece| piece.run.len()).sum();
+        (self.rest.len() + runs) as u64
     }
 
     /// The long runs that come soon and that nobody looks into yet, for other cores.

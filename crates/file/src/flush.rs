@@ -11,7 +11,9 @@
 //!       batch took of a file belongs to the batch only while `flushing` is what it took; [`FileSystem::lock_flush`] takes it
 //!       back, and the round flushes the file alone after the batch.
 //!
-//! Not here: when data is accepted (`write`), when records become trees (`commit`).
+//! Not here: how the flush of a stream goes on (`roll`), when data is accepted (`write`), when records become trees (`commit`).
+
+pub(crate) mod roll;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -26,6 +28,7 @@ use platform::task::first;
 use store::{Class, Resilience, Room, StoreError};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
+use self::roll::Roll;
 use crate::attributes::{Attributes, Node};
 use crate::buffers::Buffer;
 use crate::cut::{Cutter, Pieces, Places, ToCut};
@@ -38,8 +41,6 @@ use crate::write::RECORD_EXTENTS;
 
 /// Bytes that share one settle.
 const BATCH_BYTES: u64 = 64 << 20;
-/// A file with as much is flushed alone: whoever syncs it waits for its own data only, and nothing is cut twice.
-const ALONE_BYTES: u64 = 8 << 20;
 /// How often the flusher looks for data that is due.
 const ROUNDS_PER_INTERVAL: u32 = 5;
 
@@ -60,6 +61,8 @@ struct Taken {
     resilience: Resilience,
     /// Whether the end of the stream stays behind until more of it is there.
     keeps_tail: bool,
+    /// Whether more of it is taken meanwhile. It is the only one of its batch, and locked.
+    rolls: bool,
     /// That end.
     tail: Option<(u64, Bytes)>,
     /// Where the chunks went.
@@ -162,13 +165,15 @@ impl FileSystem {
         if is_small && self.log_inline(inode, inline_bytes_max) {
             return Ok(());
         }
-        let Some(taken) = self.take(inode.clone(), Some(flush), false) else { return Ok(()) };
+        let Some(taken) = self.take(inode.clone(), Some(flush), (false, false)) else { return Ok(()) };
         self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop)
     }
 
     /// Takes a file's flush lock; all that is not logged of it is in `dirty` then.
     pub(crate) async fn lock_flush(&self, inode: &Arc<Inode>) -> OwnedMutexGuard<()> {
+        let waits = inode.flush_waiting.wait();
         let guard = inode.flush.clone().lock_owned().await;
+        drop(waits);
         let mut state = inode.state.lock();
         if let Some(flushing) = state.flushing.take() {
             self.counters.flushes_overtaken.add(1);
@@ -206,7 +211,9 @@ impl FileSystem {
 
     /// Takes the files that are due and flushes them in batches.
     async fn flush_round(&self, what: Take) -> Result<(), FileError> {
+        let waits = self.rounds_waiting.wait();
         let _round = self.flush_round.lock().await;
+        drop(waits);
         let are_many = self.are_many_unlogged();
         let files = {
             let mut unlogged = self.unlogged.lock();
@@ -229,8 +236,9 @@ impl FileSystem {
             };
             let flush = self.lock_flush(&inode).await;
             rest.files.pop_first();
-            let is_alone = inode.state.lock().dirty_bytes >= ALONE_BYTES;
-            match self.take(inode.clone(), Some(flush).filter(|_| is_alone), keeps_tail) {
+            // With as much, whoever syncs it waits for its own data only, and nothing is cut twice.
+            let is_alone = inode.state.lock().dirty_bytes >= self.stream_bytes();
+            match self.take(inode.clone(), Some(flush).filter(|_| is_alone), (keeps_tail, keeps_tail && is_alone)) {
                 Some(taken) if is_alone => {
                     result = self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop);
                 }
@@ -325,6 +333,7 @@ impl FileSystem {
     async fn put_part(&self, batch: &mut [Taken]) -> Result<(), FileError> {
         let resilience = batch[0].resilience;
         let mut cutter = Cutter::new(&self.platform.tasks, batch.iter().map(Taken::to_cut), self.options.group_bytes);
+        let mut roll = batch[0].rolls.then(|| Roll::new(self));
         let mut put = Submitted::default();
         let mut result = Ok(());
         let time = self.platform.clock.timer(&self.counters.flush_cut);
@@ -344,6 +353,9 @@ impl FileSystem {
             let room = self.store.room(bytes as u64).await;
             put.begin(self, (room, resilience), chunks, places);
             result = put.take_done(batch);
+            if let (Ok(()), Some(roll)) = (&result, &mut roll) {
+                result = roll.go_on(&mut batch[0], &mut cutter);
+            }
             if result.is_err() {
                 break;
             }
@@ -358,7 +370,11 @@ impl FileSystem {
             (cutter, group) = cut.await.unwrap_or_else(|_| panic!("cutting ended early"));
         }
         // All are waited for, also after a failure: none works for nobody.
-        result.and(put.take_all(batch).await)?;
+        let result = result.and(put.take_all(batch).await);
+        match roll {
+            Some(roll) => result.and(roll.end().await)?,
+            None => result?,
+        }
         for (number, tail) in cutter.tails {
             batch[number].tail = Some(tail);
         }
@@ -399,7 +415,12 @@ impl FileSystem {
     }
 
     /// Moves a file's accepted content to `flushing`. `None`: there is none.
-    fn take(&self, inode: Arc<Inode>, flush: Option<OwnedMutexGuard<()>>, keeps_tail: bool) -> Option<Taken> {
+    fn take(
+        &self,
+        inode: Arc<Inode>,
+        flush: Option<OwnedMutexGuard<()>>,
+        (keeps_tail, rolls): (bool, bool),
+    ) -> Option<Taken> {
         let (flushing, resilience) = {
             let mut state = inode.state.lock();
             if state.is_gone || state.dirty.is_empty() {
@@ -414,7 +435,7 @@ impl FileSystem {
             state.flushing = Some(flushing.clone());
             (flushing, state.attributes.resilience)
         };
-        Some(Taken { inode, flushing, resilience, keeps_tail, tail: None, content: Vec::new(), _flush: flush })
+        Some(Taken { inode, flushing, resilience, keeps_tail, rolls, tail: None, content: Vec::new(), _flush: flush })
     }
 
     /// Makes what was being flushed dirty again; it is as old as it was.

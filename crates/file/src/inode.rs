@@ -28,6 +28,7 @@ use crate::buffers::{Buffer, Buffers, Incoming};
 use crate::extent::{Extent, Overlay};
 use crate::failure::FileError;
 use crate::format::{Base, Change, Content, Entry, InodeValue, Record, XattrPlace, Xattrs};
+use crate::waiting::Waiting;
 
 /// A file that somebody uses or that has something to commit.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub(crate) struct Inode {
     /// Taken by whoever moves content from `dirty` to the journal or changes extents directly, through `lock_flush` (I-64).
     /// After `operation`.
     pub(crate) flush: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) flush_waiting: Waiting,
     pub(crate) state: Mutex<State>,
     /// The number of the directory that it was found in last; 0: nobody knows.
     pub(crate) seen_in: AtomicU64,
@@ -170,6 +172,7 @@ impl Inode {
             file: state.attributes.file,
             operation: tokio::sync::Mutex::new(()),
             flush: Arc::default(),
+            flush_waiting: Waiting::default(),
             state: Mutex::new(state),
             seen_in: AtomicU64::new(0),
         }

@@ -35,6 +35,8 @@ mod tree;
 mod buffers;
 mod counters;
 mod grace;
+mod waiting;
+
 mod inode;
 mod readers;
 mod receipts;

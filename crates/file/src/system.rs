@@ -36,6 +36,7 @@ use crate::siblings::Siblings;
 use crate::table::Table;
 use crate::tree::{Gap, Trees};
 use crate::upkeep::Upkeep;
+use crate::waiting::Waiting;
 
 /// The virtual directory `.snapshots` of the root. No file gets this id: counters begin behind it.
 pub const SNAPSHOTS: FileId = FileId::main(2);
@@ -54,6 +55,8 @@ pub struct Options {
     pub dirty_bytes_max: u64,
     /// Accepted data is local after this time at the latest.
     pub flush_interval: Duration,
+    /// A file with so much accepted data is a stream: it is flushed while it is still written.
+    pub stream_bytes: u64,
     /// Bytes of a flush that are cut, hashed and compressed together: enough for all cores, little beside what the store takes at a time.
     pub group_bytes: usize,
     /// A commit runs after this time if there is anything to commit.
@@ -98,6 +101,7 @@ impl Default for Options {
         Options {
             dirty_bytes_max: 256 << 20,
             flush_interval: Duration::from_secs(5),
+            stream_bytes: 8 << 20,
             group_bytes: 2 << 20,
             commit_interval: Duration::from_secs(30),
             commit_journal_bytes: 64 << 20,
@@ -192,6 +196,7 @@ pub struct FileSystem {
     pub(crate) journal_failure: Mutex<Option<FileError>>,
     /// Held by who empties `unlogged` (I-63).
     pub(crate) flush_round: tokio::sync::Mutex<()>,
+    pub(crate) rounds_waiting: Waiting,
     /// The kernel's look-up counts: an unlinked file lives while it has one.
     pub(crate) references: Mutex<References>,
     pub(crate) next_counter: AtomicU64,
@@ -292,6 +297,7 @@ impl FileSystem {
             flush_failure: Mutex::new(None),
             journal_failure: Mutex::new(None),
             flush_round: tokio::sync::Mutex::new(()),
+            rounds_waiting: Waiting::default(),
             references: Mutex::default(),
             removals: Removals::default(),
             next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.number + 1)),

@@ -28,6 +28,7 @@ mod races;
 mod reclaim;
 mod repair;
 mod snapshots;
+mod streams;
 mod transfer;
 mod tree;
 

@@ -74,7 +74,7 @@ impl FileSystem {
         if data.is_empty() {
             return Ok(());
         }
-        let (room, inode) = self.admit_write(file, offset, data.len() as u64).await?;
+        let (room, inode) = self.admit_write(file, offset, data.len() as u64, false).await?;
         self.accept_write(room, &inode, (offset, Incoming::Borrowed(data)), clears_set_id)
     }
 
@@ -101,7 +101,7 @@ impl FileSystem {
         read: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<usize, FileError> {
         assert!(bytes <= self.write_by_bytes_max(), "{bytes} bytes at a time");
-        let (room, inode) = self.admit_write(file, offset, bytes as u64).await?;
+        let (room, inode) = self.admit_write(file, offset, bytes as u64, true).await?;
         let mut run = self.buffers.filled(bytes);
         let read = read(&mut run);
         run.truncate(read);
@@ -117,10 +117,11 @@ impl FileSystem {
         file: FileId,
         offset: u64,
         bytes: u64,
+        fills: bool,
     ) -> Result<(WriteAdmitted, Arc<Inode>), FileError> {
         let end = offset.checked_add(bytes).filter(|end| *end <= FILE_BYTES_MAX);
         end.ok_or(FileError::FileTooLarge)?;
-        let room = self.admit(bytes).await?;
+        let room = self.admit(bytes, fills).await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
         Ok((room, inode))
@@ -173,7 +174,7 @@ impl FileSystem {
     /// A file with this much accepted data is a stream: it is flushed while it is still written. At least a whole chunk, so that
     /// something can be cut off: a flush that only keeps tails gives no room, and writers would wait for it in a circle.
     pub(crate) fn stream_bytes(&self) -> u64 {
-        (8 << 20).min(self.options.dirty_bytes_max / 4).max(store::CUT_BYTES_MAX as u64)
+        self.options.stream_bytes.min(self.options.dirty_bytes_max / 4).max(store::CUT_BYTES_MAX as u64)
     }
 
     /// fallocate. Set-id bits are the caller's to take away before.

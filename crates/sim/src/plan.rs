@@ -289,6 +289,7 @@ impl Plan {
         let mut options = Options {
             dirty_bytes_max: random.pick(&[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
             flush_interval: Duration::from_millis(random.pick(&[20, 300, 5000])),
+            stream_bytes: 8 << 20,
             group_bytes: if self.flushes_in_steps { 8 << 10 } else { 8 << 20 },
             commit_interval: Duration::from_millis(random.pick(&[50, 1000, 30_000])),
             commit_journal_bytes: random.pick(&[16 << 10, 256 << 10, 64 << 20]),

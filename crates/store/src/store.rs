@@ -345,10 +345,10 @@ impl Store {
             of_rotten.filter(|of_rotten| of_rotten.copies() > level.copies()).max_by_key(|level| level.copies())
         };
         let (doubted, packed): (Vec<_>, Vec<_>) = packed.into_iter().partition(|packed| higher(packed).is_some());
-        self.packs.append_to_any((class, level), room, packed, false).await?;
+        self.packs.append((class, level), room, packed).await?;
         for packed in doubted {
             let level = higher(&packed).unwrap_or(level);
-            self.packs.append_to_any((class, level), room, vec![packed], false).await?;
+            self.packs.append((class, level), room, vec![packed]).await?;
         }
         Ok(())
     }

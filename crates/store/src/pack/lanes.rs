@@ -44,21 +44,38 @@ fn lane_of(class: Class, level: Level) -> usize {
 }
 
 impl Packs {
-    /// Appends chunks in order and names them in the index. Accepted, not durable. `room` is whose room is used: chunks that were accepted already may go into the reserve. `moves` appends even what
-    /// the index knows, and names the new place.
-    pub(crate) async fn append_to_any(
+    /// Appends chunks that are in no pack, in order, and names them in the index. Accepted, not durable. `room` is whose room is used: chunks that were accepted
+    /// already may go into the reserve.
+    pub(crate) async fn append(
+        &self,
+        kind: (Class, Level),
+        room: Class,
+        chunks: Vec<Packed>,
+    ) -> Result<(), StoreError> {
+        let mut queue = chunks.into_iter().peekable();
+        match self.append_queue(kind, room, &mut queue, false).await {
+            // A pack that stopped when its disk was full takes nothing until it was settled. There may be room by now.
+            Err(StoreError::Full { .. }) => {
+                self.settle().await?;
+                self.append_queue(kind, room, &mut queue, false).await
+            }
+            appended => appended,
+        }
+    }
+
+    /// `moves` appends even what the index knows, and names the new place.
+    async fn append_queue(
         &self,
         (class, level): (Class, Level),
         room: Class,
-        chunks: Vec<Packed>,
+        queue: &mut std::iter::Peekable<std::vec::IntoIter<Packed>>,
         moves: bool,
     ) -> Result<(), StoreError> {
-        let mut queue = chunks.into_iter().peekable();
         while let Some(next) = queue.peek() {
             let needed = next.taken_bytes() + PackHeader::BYTES as u64;
             let mut is_placed = false;
             for disk in self.candidates(room, needed, self.turns[lane_of(class, level)].load(Ordering::Relaxed)) {
-                if self.append_run(disk, (class, level), room, &mut queue, moves).await > 0 {
+                if self.append_run(disk, (class, level), room, queue, moves).await > 0 {
                     is_placed = true;
                     break;
                 }
@@ -97,7 +114,7 @@ impl Packs {
             }
         }
         self.pack_run(compression, class, &mut run, &mut packed);
-        self.append_to_any((class, level), room, packed, true).await
+        self.append_queue((class, level), room, &mut packed.into_iter().peekable(), true).await
     }
 
     /// Packs copies that lie near each other: first what goes into bundles.

@@ -102,3 +102,33 @@ fn a_disk_that_others_fill_keeps_what_is_on_it() {
         });
     });
 }
+
+/// A pack that stopped when the disk was full goes on when there is room: nobody has to settle first.
+#[test]
+fn what_is_put_after_others_made_room_is_taken() {
+    each_seed(20..60, |seed| {
+        let machine = Machine::new(seed, 1 + usize::try_from(seed % 2).unwrap(), 64 << 20);
+        let (store, _) = machine.open();
+        machine.run(async {
+            store.put_many(Class::Data, dense(0..20, 60_000)).await.unwrap();
+            store.settle().await.unwrap();
+            for disk in &machine.disks {
+                let space = disk.disk().space().unwrap();
+                disk.set_capacity(space.total - space.free + machine.world.below(300_000));
+            }
+            // Into the reserve, of which there is less than the store thinks.
+            let contents = dense(100..200, 60_000);
+            let mut failed = false;
+            for some in contents.chunks(10) {
+                failed |= store.put_many(Class::Metadata, some.to_vec()).await.is_err();
+            }
+            assert!(failed, "it fits");
+            machine.disks.iter().for_each(|disk| disk.set_capacity(64 << 20));
+            let addresses = store.put_many(Class::Metadata, contents.clone()).await.unwrap();
+            store.settle().await.unwrap();
+            for (address, content) in addresses.iter().zip(&contents) {
+                assert_eq!(store.get(Class::Metadata, address).await.unwrap(), content);
+            }
+        });
+    });
+}
