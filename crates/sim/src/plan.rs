@@ -54,6 +54,8 @@ pub struct Plan {
     pub reclaims_often: bool,
     /// Whether flushes go in many small steps.
     pub flushes_in_steps: bool,
+    /// Whether files grow large, by many writes in a row that a flush goes on with.
+    pub streams: bool,
     /// Disks that are bad at a time, and others have what lies on them: each fails, is gone, or rots.
     pub bad_disks: usize,
     /// Whether a bad disk may also lie, while it works, and rots everywhere, not in its packs alone.
@@ -85,6 +87,7 @@ const BASE: Plan = Plan {
     is_slow: false,
     reclaims_often: false,
     flushes_in_steps: false,
+    streams: false,
     bad_disks: 0,
     disks_lie: false,
     clones: false,
@@ -233,6 +236,16 @@ const PLANS: &[Plan] = &[
         lives: 6,
         ..BASE
     },
+    Plan {
+        name: "streams",
+        about: "as steps, on slow disks, and files grow by megabytes that are flushed while they are written",
+        is_slow: true,
+        flushes_in_steps: true,
+        streams: true,
+        cuts_power: true,
+        operations: 80,
+        ..BASE
+    },
 ];
 
 impl Plan {
@@ -276,6 +289,15 @@ impl Plan {
         self.trouble == Trouble::Rot
     }
 
+    /// Largest file.
+    pub(crate) fn file_bytes_max(&self) -> u64 {
+        match self.trouble {
+            Trouble::Full => 2 << 20,
+            _ if self.streams => 6 << 20,
+            _ => 500_000,
+        }
+    }
+
     /// Bytes of a disk.
     pub(crate) fn capacity(&self, random: &mut Random) -> u64 {
         match self.trouble {
@@ -289,7 +311,7 @@ impl Plan {
         let mut options = Options {
             dirty_bytes_max: random.pick(&[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
             flush_interval: Duration::from_millis(random.pick(&[20, 300, 5000])),
-            stream_bytes: 8 << 20,
+            stream_bytes: if self.streams { 256 << 10 } else { 8 << 20 },
             group_bytes: if self.flushes_in_steps { 8 << 10 } else { 8 << 20 },
             commit_interval: Duration::from_millis(random.pick(&[50, 1000, 30_000])),
             commit_journal_bytes: random.pick(&[16 << 10, 256 << 10, 64 << 20]),
@@ -320,6 +342,9 @@ impl Plan {
                 ..StoreOptions::default()
             },
         };
+        if self.streams {
+            options.dirty_bytes_max = options.dirty_bytes_max.max(1 << 20) * 2;
+        }
         if self.bad_disks > 0 {
             options.store.copies = 2;
             options.store.goes_without_disks = true;

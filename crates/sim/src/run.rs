@@ -360,7 +360,7 @@ impl Run {
                 system: system.clone(),
                 shared: self.shared.clone(),
                 random: stream(&format!("client {number}")),
-                file_bytes_max: if self.plan.trouble == Trouble::Full { 2 << 20 } else { 500_000 },
+                file_bytes_max: self.plan.file_bytes_max(),
                 pause_one_in,
             };
             let operations = self.plan.operations / 4 + self.random.below(self.plan.operations);

@@ -46,12 +46,15 @@ impl Roll<'_> {
 
     /// Between two groups: publishes what is settled, has more settled, takes more.
     pub(super) fn go_on(&mut self, taken: &mut Taken, cutter: &mut Cutter) -> Result<(), StoreError> {
-        if let Some((count, settled)) = &mut self.settling
-            && let Ok(result) = settled.try_recv()
-        {
-            result?;
-            self.system.publish_first(taken, *count);
-            self.settling = None;
+        if let Some((count, mut settled)) = self.settling.take() {
+            match settled.try_recv() {
+                Ok(result) => {
+                    result?;
+                    self.system.publish_first(taken, count);
+                }
+                Err(oneshot::error::TryRecvError::Empty) => self.settling = Some((count, settled)),
+                Err(oneshot::error::TryRecvError::Closed) => panic!("a settle ended early"),
+            }
         }
         let stream_bytes = self.system.stream_bytes();
         let put: u64 = taken.content.iter().map(|(_, content)| content.length()).sum();

@@ -10,6 +10,9 @@ use crate::shared::Stop;
 
 impl Client {
     pub(super) async fn write(&mut self) -> Done {
+        if self.shared.plan.streams && self.random.one_in(4) {
+            return self.write_stream().await;
+        }
         let model = self.model();
         let Some(key) = self.any_file(&model) else { return Ok(()) };
         let size = model.node(key).content.size();
@@ -29,7 +32,8 @@ impl Client {
         let model = self.model();
         let Some(key) = self.any_file(&model) else { return Ok(()) };
         let length = self.random.pick(&[4 << 10, 32 << 10, 60_000]);
-        for _ in 0..2 + self.random.below(10) {
+        let writes = if self.shared.plan.streams { 60 } else { 10 };
+        for _ in 0..2 + self.random.below(writes) {
             let size = self.model().node(key).content.size();
             self.write_at(key, size, length).await?;
         }
