@@ -5,6 +5,8 @@
 //! A-5   Who waits for the buffer holds nothing of the records: a stream that waits for its flush keeps nobody from changing names.
 //! A-6   Who waits hears of what keeps room from being made. Want of room on the disks keeps nobody from removing.
 //! A-7   Small writes have a part of the buffer to themselves: who makes and syncs them does not wait for a stream's flush.
+//! A-8   What fills our own buffers goes no further ahead of its file's flush than all that is under way needs, so the same buffers come round
+//!       again. It waits for that before it asks for room, and stands in nobody's way meanwhile.
 //!
 //! Not here: the pools (`room`); how room is made (`flush`, `commit`, `reclaim`).
 
@@ -15,7 +17,8 @@ use platform::pools::Reservation;
 use platform::task::{First, first};
 
 use crate::failure::FileError;
-use crate::room::{ASKING, BYTES, CHANGE_FILES, FAILING_COMMITS_AHEAD, FILLING, LARGE, MODEST, SMALL};
+use crate::inode::Inode;
+use crate::room::{ASKING, BYTES, CHANGE_FILES, FAILING_COMMITS_AHEAD, LARGE, MODEST, SMALL};
 use crate::system::FileSystem;
 
 /// What a change logs at most, about, but for what callers add to it.
@@ -24,6 +27,8 @@ pub(crate) const CHANGE_BYTES: u64 = 4 << 10;
 const CHUNK_OVERHEAD_BYTES: u64 = 256;
 /// After a pass of reclaim that met something lost nobody who wants room begins another one for so long.
 const PASS_AFTER_LOSS: Duration = Duration::from_secs(10);
+///
+const FILLED_AHEAD_BYTES: u64 = 60 << 20;
 /// Space that data may not use up: commits and deletions need it.
 const SPACE_MARGIN_BYTES: u64 = 16 << 20;
 
@@ -36,14 +41,14 @@ pub(crate) struct Admitted {
 /// The right to accept data.
 #[must_use]
 pub(crate) struct WriteAdmitted {
-    buffer: Reservation<2, 3>,
+    buffer: Reservation<2, 2>,
     _records: Admitted,
 }
 
 /// The right to write a unit.
 #[must_use]
 pub(crate) struct UnitAdmitted {
-    _buffer: Option<Reservation<2, 3>>,
+    _buffer: Option<Reservation<2, 2>>,
     _records: Admitted,
 }
 
@@ -57,14 +62,8 @@ impl WriteAdmitted {
 impl FileSystem {
     /// Waits for room in the write buffer and checks that the disks could take what it holds. What is rare in it is boxed, or every request
     /// would carry the state of a commit.
-    /// `fills`: they come into a buffer of ours.
-    pub(crate) async fn admit(&self, bytes: u64, fills: bool) -> Result<WriteAdmitted, FileError> {
-        let line = match bytes {
-            _ if fills => FILLING,
-            few if few <= self.options.inline_bytes_max => SMALL,
-            _ => LARGE,
-        };
-        let buffer = self.admit_to_buffer(line, bytes).await?;
+    pub(crate) async fn admit(&self, bytes: u64) -> Result<WriteAdmitted, FileError> {
+        let buffer = self.admit_to_buffer(bytes).await?;
         let records = self.admit_records(CHANGE_BYTES).await?;
         let admitted = WriteAdmitted { buffer, _records: records };
         self.ask_for_space(bytes).await?;
@@ -78,8 +77,7 @@ impl FileSystem {
         (log_bytes, files): (u64, u64),
     ) -> Result<UnitAdmitted, FileError> {
         let part = bytes.min(self.options.dirty_bytes_max / 2);
-        let line = if part <= self.options.inline_bytes_max { SMALL } else { LARGE };
-        let buffer = if part > 0 { Some(self.admit_to_buffer(line, part).await?) } else { None };
+        let buffer = if part > 0 { Some(self.admit_to_buffer(part).await?) } else { None };
         self.journal_failure.lock().clone().map_or(Ok(()), Err)?;
         let records = self.admit_to_records(ASKING, log_bytes, files).await?;
         self.ask_for_space(bytes + chunks * CHUNK_OVERHEAD_BYTES + log_bytes).await?;
@@ -107,8 +105,9 @@ impl FileSystem {
         if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
-    async fn admit_to_buffer(&self, line: usize, bytes: u64) -> Result<Reservation<2, 3>, FileError> {
+    async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2, 2>, FileError> {
         let wants = [bytes, 1];
+        let line = if bytes <= self.options.inline_bytes_max { SMALL } else { LARGE };
         // While earlier data cannot be stored none is accepted.
         if !self.has_flush_failed()
             && let Some(reservation) = self.buffer.try_reserve(line, wants)
@@ -118,7 +117,7 @@ impl FileSystem {
         Box::pin(self.wait_for_buffer(line, wants)).await
     }
 
-    async fn wait_for_buffer(&self, line: usize, wants: [u64; 2]) -> Result<Reservation<2, 3>, FileError> {
+    async fn wait_for_buffer(&self, line: usize, wants: [u64; 2]) -> Result<Reservation<2, 2>, FileError> {
         let _time = self.platform.clock.timer(&self.counters.write_wait);
         let mut turn = std::pin::pin!(self.buffer.reserve(line, wants));
         loop {
@@ -140,6 +139,22 @@ impl FileSystem {
                 let failure = self.flush_failure.lock().clone();
                 return failure.filter(|_| self.dirty_bytes() > 0).map_or(Ok(reservation), Err);
             }
+        }
+    }
+
+    /// waits until a file that is filled faster than it is stored is no further ahead. Not where flushes fail: who asks for admission hears of that.
+    pub(crate) async fn wait_for_flush(&self, inode: &Inode) {
+        loop {
+            let (published, failed) = (self.published.notified(), self.flush_failed.notified());
+            let (mut published, mut failed) = (std::pin::pin!(published), std::pin::pin!(failed));
+            published.as_mut().enable();
+            failed.as_mut().enable();
+            if inode.state.lock().unlogged_bytes() <= FILLED_AHEAD_BYTES || self.has_flush_failed() {
+                return;
+            }
+            let _time = self.platform.clock.timer(&self.counters.write_wait);
+            self.wants_flush.notify_one();
+            first(published, failed).await;
         }
     }
 
@@ -261,7 +276,7 @@ impl FileSystem {
 
     /// Writers that wait for room in the buffer.
     pub(crate) fn writers_waiting(&self) -> usize {
-        [FILLING, LARGE, SMALL].map(|line| self.buffer.waiting(line)).iter().sum()
+        self.buffer.waiting(LARGE) + self.buffer.waiting(SMALL)
     }
 
     /// Changes that wait for commits.

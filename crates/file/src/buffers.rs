@@ -130,9 +130,10 @@ impl Piece for Buffer {
 
 /// See the module's head.
 pub(crate) struct Buffers {
-    free: Mutex<Vec<Memory>>,
+    /// Of a stream's length, and of [`OWN_BYTES_MAX`].
+    free: Mutex<[Vec<Memory>; 2]>,
     stream_bytes: usize,
-    kept_max: usize,
+    kept_bytes_max: usize,
 }
 
 /// A buffer on its way through the store.
@@ -150,8 +151,8 @@ impl Buffers {
             Some(log) => (1 << log).clamp(STREAM_BYTES_MIN, STREAM_BYTES_MAX),
             None => STREAM_BYTES_MIN,
         };
-        let kept_max = (dirty_bytes_max / 2).min(KEPT_BYTES_MAX) / stream_bytes as u64;
-        Arc::new(Buffers { free: Mutex::default(), stream_bytes, kept_max: usize::try_from(kept_max).unwrap_or(0) })
+        let kept_bytes_max = usize::try_from((dirty_bytes_max / 2).min(KEPT_BYTES_MAX)).unwrap_or(0);
+        Arc::new(Buffers { free: Mutex::default(), stream_bytes, kept_bytes_max })
     }
 
     /// The most that a run holds.
@@ -159,11 +160,17 @@ impl Buffers {
         self.stream_bytes
     }
 
+    /// How much a run is best given of so much.
+    pub(crate) fn run_bytes(&self, left: u64) -> usize {
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        left.min(if fills(left, self.stream_bytes) { self.stream_bytes } else { OWN_BYTES_MAX })
+    }
+
     /// A new run with this data, of a file that has so many bytes in runs. `goes_on`: behind one that is full.
     pub(crate) fn begin(&self, data: &[u8], goes_on: bool, dirty_bytes: u64) -> Buffer {
-        let is_stream = goes_on && dirty_bytes >= self.stream_bytes as u64;
-        if data.len() <= self.stream_bytes && (is_stream || Buffers::fills(data.len())) {
-            let mut run = Buffer::Stream(self.take(), 0);
+        let is_stream = goes_on && dirty_bytes >= self.stream_bytes as u64 && data.len() <= self.stream_bytes;
+        if let Some(length) = if is_stream { Some(self.stream_bytes) } else { self.length_for(data.len()) } {
+            let mut run = Buffer::Stream(self.take(length), 0);
             let has_room = run.append(data);
             assert!(has_room, "{} bytes fit a buffer", data.len());
             return run;
@@ -175,31 +182,42 @@ impl Buffers {
 
     /// A run of so many bytes, at most [`run_bytes_max`](Buffers::run_bytes_max), which may be anything.
     pub(crate) fn filled(&self, bytes: usize) -> Buffer {
-        if Buffers::fills(bytes) { Buffer::Stream(self.take(), bytes) } else { Buffer::Own(vec![0; bytes]) }
+        match self.length_for(bytes) {
+            Some(length) => Buffer::Stream(self.take(length), bytes),
+            None => Buffer::Own(vec![0; bytes]),
+        }
     }
 
-    fn take(&self) -> Memory {
-        let kept = self.free.lock().pop();
-        kept.unwrap_or_else(|| Memory::zeroed_in_small_pages(self.stream_bytes))
+    /// The length of a buffer that so many bytes fill, about: what they leave of one that was used before takes memory, and nobody counts it.
+    fn length_for(&self, bytes: usize) -> Option<usize> {
+        [self.stream_bytes, OWN_BYTES_MAX].into_iter().find(|length| fills(bytes, *length) && bytes <= *length)
     }
 
-    /// Whether so many bytes at once are worth a stream's buffer. What they leave of a fresh one is not touched, and takes no memory.
-    fn fills(bytes: usize) -> bool {
-        bytes >= STREAM_BYTES_MIN / 8 * 7
+    fn kind_of(&self, length: usize) -> usize {
+        usize::from(length != self.stream_bytes)
+    }
+
+    fn take(&self, length: usize) -> Memory {
+        let kept = self.free.lock()[self.kind_of(length)].pop();
+        kept.unwrap_or_else(|| Memory::zeroed_in_small_pages(length))
     }
 
     fn give(&self, memory: Memory) {
         let mut free = self.free.lock();
-        if free.len() < self.kept_max {
-            free.push(memory);
+        if bytes_of(&free) + memory.len() <= self.kept_bytes_max {
+            free[self.kind_of(memory.len())].push(memory);
         }
     }
 
     /// Nothing waits in the write buffer: keeps a few for the next stream.
     pub(crate) fn rest(&self) {
+        let most = KEPT_IDLE_BYTES_MAX.min(self.kept_bytes_max / 2);
+        let mut rest = Vec::new();
         let mut free = self.free.lock();
-        let kept = free.len().min(KEPT_IDLE_BYTES_MAX / self.stream_bytes).min(self.kept_max / 2);
-        let rest = free.split_off(kept);
+        while bytes_of(&free) > most {
+            let [streams, others] = &mut *free;
+            rest.extend(others.pop().or_else(|| streams.pop()));
+        }
         // Not under the lock: that takes the system a while.
         drop(free);
         drop(rest);
@@ -212,6 +230,15 @@ impl Buffers {
             Buffer::Stream(memory, length) => Bytes::from_owner(Lent { memory, length, home: Arc::clone(self) }),
         }
     }
+}
+
+/// Whether so many bytes are most of a buffer.
+fn fills(bytes: usize, length: usize) -> bool {
+    bytes >= length / 8 * 7
+}
+
+fn bytes_of(free: &[Vec<Memory>; 2]) -> usize {
+    free.iter().flatten().map(|memory| memory.len()).sum()
 }
 
 impl AsRef<[u8]> for Lent {
@@ -232,6 +259,10 @@ mod tests {
 
     use super::{Buffer, Buffers, OWN_BYTES_MAX, STREAM_BYTES_MAX, STREAM_BYTES_MIN};
 
+    fn kept(buffers: &Buffers) -> usize {
+        buffers.free.lock().iter().flatten().count()
+    }
+
     #[test]
     fn a_buffer_comes_back_with_the_last_slice_and_is_used_again() {
         let buffers = Buffers::new(8 << 20);
@@ -240,10 +271,10 @@ mod tests {
         let bytes = buffers.lend(run);
         let slice = bytes.slice(10..20);
         drop(bytes);
-        assert_eq!(buffers.free.lock().len(), 0);
+        assert_eq!(kept(&buffers), 0);
         assert_eq!(slice[..], [1; 10]);
         drop(slice);
-        assert_eq!(buffers.free.lock().len(), 1);
+        assert_eq!(kept(&buffers), 1);
         let mut again = buffers.begin(&[2; 3], true, STREAM_BYTES_MIN as u64);
         assert_eq!((again.as_ptr(), &again[..]), (place, &[2; 3][..]));
         assert!(again.append(&[3; STREAM_BYTES_MIN - 3]) && !again.append(&[4]));
@@ -255,13 +286,13 @@ mod tests {
         let buffers = Buffers::new(8 << 20);
         let lent: Vec<_> = (0..5).map(|_| buffers.lend(buffers.filled(STREAM_BYTES_MIN))).collect();
         drop(lent);
-        assert_eq!(buffers.free.lock().len(), 4);
+        assert_eq!(kept(&buffers), 4);
         drop(buffers.lend(buffers.begin(&[0; 100], false, 0)));
         drop(buffers.lend(buffers.begin(&vec![0; STREAM_BYTES_MIN * 3 / 2], false, 0)));
-        assert_eq!(buffers.free.lock().len(), 4, "others are none of ours");
+        assert_eq!(kept(&buffers), 4, "others are none of ours");
         buffers.rest();
         buffers.rest();
-        assert_eq!(buffers.free.lock().len(), 2);
+        assert_eq!(kept(&buffers), 2);
     }
 
     #[test]
@@ -277,8 +308,18 @@ mod tests {
         // The second run of a file that is little longer than one.
         let mut second = buffers.begin(&[1; 4096], true, OWN_BYTES_MAX as u64);
         assert!(is_own(&second) && second.append(&[2; 4096]));
-        assert!(is_own(&buffers.filled(STREAM_BYTES_MIN / 2)));
-        assert!(!is_own(&buffers.filled(STREAM_BYTES_MIN)));
+        assert!(is_own(&buffers.filled(OWN_BYTES_MAX / 2)));
+        assert!(is_own(&buffers.filled(STREAM_BYTES_MAX / 2)));
+        let memory = |run: &Buffer| match run {
+            Buffer::Own(bytes) => bytes.capacity(),
+            Buffer::Stream(memory, _) => memory.len(),
+        };
+        for left in [1, 5000, OWN_BYTES_MAX, 3 << 20, STREAM_BYTES_MAX - 5, STREAM_BYTES_MAX, 1 << 30] {
+            let bytes = buffers.run_bytes(left as u64);
+            let run = buffers.filled(bytes);
+            assert!(run.len() == bytes && bytes <= left && memory(&run) / 8 * 7 <= bytes, "{bytes} of {left}");
+        }
+        assert_eq!(buffers.run_bytes(u64::MAX), STREAM_BYTES_MAX);
         assert!(!is_own(&buffers.begin(&[1; 4096], true, STREAM_BYTES_MAX as u64)));
         let mut own = buffers.begin(&[1], false, 0);
         assert!(own.append(&[2; OWN_BYTES_MAX - 1]) && !own.append(&[3]));

@@ -41,6 +41,8 @@ use crate::write::RECORD_EXTENTS;
 
 /// Bytes that share one settle.
 const BATCH_BYTES: u64 = 64 << 20;
+/// A round takes more of streams for so long at most.
+const ROLL_MAX: Duration = Duration::from_secs(1);
 /// How often the flusher looks for data that is due.
 const ROUNDS_PER_INTERVAL: u32 = 5;
 
@@ -61,8 +63,8 @@ struct Taken {
     resilience: Resilience,
     /// Whether the end of the stream stays behind until more of it is there.
     keeps_tail: bool,
-    /// Whether more of it is taken meanwhile. It is the only one of its batch, and locked.
-    rolls: bool,
+    /// Until when more of it is taken meanwhile. It is the only one of its batch then, and locked.
+    rolls: Option<Duration>,
     /// That end.
     tail: Option<(u64, Bytes)>,
     /// Where the chunks went.
@@ -165,7 +167,7 @@ impl FileSystem {
         if is_small && self.log_inline(inode, inline_bytes_max) {
             return Ok(());
         }
-        let Some(taken) = self.take(inode.clone(), Some(flush), (false, false)) else { return Ok(()) };
+        let Some(taken) = self.take(inode.clone(), Some(flush), (false, None)) else { return Ok(()) };
         self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop)
     }
 
@@ -228,6 +230,7 @@ impl FileSystem {
         let mut result = Ok(());
         let (mut batch, mut batch_bytes) = (Batch::new(self), 0);
         let mut not_due = InodeSet::new();
+        let until = self.platform.clock.elapsed() + (self.options.flush_interval / ROUNDS_PER_INTERVAL).min(ROLL_MAX);
         while let Some(first) = rest.files.first_entry() {
             let inode = first.get().clone();
             let Some(keeps_tail) = self.is_due(&inode, what, are_many) else {
@@ -238,9 +241,17 @@ impl FileSystem {
             rest.files.pop_first();
             // With as much, whoever syncs it waits for its own data only, and nothing is cut twice.
             let is_alone = inode.state.lock().dirty_bytes >= self.stream_bytes();
-            match self.take(inode.clone(), Some(flush).filter(|_| is_alone), (keeps_tail, keeps_tail && is_alone)) {
+            let rolls = (keeps_tail && is_alone).then_some(until);
+            match self.take(inode.clone(), Some(flush).filter(|_| is_alone), (keeps_tail, rolls)) {
                 Some(taken) if is_alone => {
-                    result = self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop);
+                    if rolls.is_some() {
+                        // What is due does not wait for a stream.
+                        batch_bytes = 0;
+                        let due = std::mem::replace(&mut batch, Batch::new(self));
+                        result = self.flush_shared(due).await;
+                    }
+                    let alone = Batch { system: self, files: vec![taken] };
+                    result = result.and(self.flush_batch(alone).await.map(drop));
                 }
                 Some(taken) => {
                     batch_bytes += taken.flushing.bytes;
@@ -333,7 +344,7 @@ impl FileSystem {
     async fn put_part(&self, batch: &mut [Taken]) -> Result<(), FileError> {
         let resilience = batch[0].resilience;
         let mut cutter = Cutter::new(&self.platform.tasks, batch.iter().map(Taken::to_cut), self.options.group_bytes);
-        let mut roll = batch[0].rolls.then(|| Roll::new(self));
+        let mut roll = batch[0].rolls.map(|until| Roll::new(self, until));
         let mut put = Submitted::default();
         let mut result = Ok(());
         let time = self.platform.clock.timer(&self.counters.flush_cut);
@@ -402,6 +413,7 @@ impl FileSystem {
                 let tail_bytes = tail.as_ref().map_or(0, |(_, tail)| tail.len() as u64);
                 self.counters.flushed_bytes.add(taken.flushing.bytes - tail_bytes);
                 self.accept_below(&taken.inode, &mut state, taken.flushing.bytes, tail);
+                self.published.notify_waiters();
             }
             if let Some(group) = group.filter(|_| !state.is_gone) {
                 record_write(&mut transaction, &taken.inode, &mut state, group.to_vec(), size_taken);
@@ -419,7 +431,7 @@ impl FileSystem {
         &self,
         inode: Arc<Inode>,
         flush: Option<OwnedMutexGuard<()>>,
-        (keeps_tail, rolls): (bool, bool),
+        (keeps_tail, rolls): (bool, Option<Duration>),
     ) -> Option<Taken> {
         let (flushing, resilience) = {
             let mut state = inode.state.lock();

@@ -53,6 +53,11 @@ impl Grace {
         }
     }
 
+    /// Whether somebody waits for what is running.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.is_waiting.load(Ordering::SeqCst)
+    }
+
     /// Waits for every operation that is running now. One caller at a time.
     pub(crate) async fn wait(&self) {
         self.is_waiting.store(true, Ordering::SeqCst);

@@ -207,6 +207,11 @@ impl State {
         self.flushing.is_some() || !self.dirty.is_empty()
     }
 
+    /// Bytes that were accepted and that the journal does not have.
+    pub(crate) fn unlogged_bytes(&self) -> u64 {
+        self.dirty_bytes + self.flushing.as_ref().map_or(0, |flushing| flushing.bytes)
+    }
+
     /// Whether this is what a flush has taken, and nobody took it back (I-64).
     pub(crate) fn is_flushing(&self, taken: &Arc<Flushing>) -> bool {
         self.flushing.as_ref().is_some_and(|flushing| Arc::ptr_eq(flushing, taken))

@@ -16,20 +16,16 @@ pub(crate) const FILES: usize = 1;
 /// Pools of the records: bytes of the journal and changed files that no commit covers.
 pub(crate) const LOGGED: usize = 0;
 pub(crate) const CHANGED: usize = 1;
-/// Lines before the buffer: of what fills our own buffers and comes faster than it is stored, of large writes, which streams make, and of small
-/// ones, which somebody is about to sync.
-pub(crate) const FILLING: usize = 0;
-pub(crate) const LARGE: usize = 1;
-pub(crate) const SMALL: usize = 2;
+/// Lines before the buffer: of large writes, which streams make, and of small ones, which somebody is about to sync.
+pub(crate) const LARGE: usize = 0;
+pub(crate) const SMALL: usize = 1;
 /// The part of the buffer that is for small writes alone.
 const SMALL_PART: u64 = 8;
-/// What fills buffers goes no further ahead: enough for all that is under way, and so little that the same buffers come round again.
-const FILLING_BYTES_MAX: u64 = 64 << 20;
 /// Lines before the records: of changes that ask for room on the disks, and of those that do not, removals among them.
 pub(crate) const ASKING: usize = 0;
 pub(crate) const MODEST: usize = 1;
 
-pub(crate) type Buffer = Arc<Pools<2, 3>>;
+pub(crate) type Buffer = Arc<Pools<2, 2>>;
 pub(crate) type Records = Arc<Pools<2, 2>>;
 
 /// Files that a change changes at most.
@@ -43,9 +39,7 @@ pub(crate) const FAILING_COMMITS_AHEAD: u64 = 8;
 
 pub(crate) fn buffer(bytes: u64, files: usize) -> Buffer {
     let totals = [bytes, files as u64];
-    let large = totals.map(|total| total - total / SMALL_PART);
-    let filling = [large[0].min(FILLING_BYTES_MAX), large[1]];
-    Pools::new([filling, large, totals])
+    Pools::new([totals.map(|total| total - total / SMALL_PART), totals])
 }
 
 /// For commits that are due at so many bytes or files.

@@ -74,18 +74,18 @@ impl FileSystem {
         if data.is_empty() {
             return Ok(());
         }
-        let (room, inode) = self.admit_write(file, offset, data.len() as u64, false).await?;
+        let (room, inode) = self.admit_write(file, offset, data.len() as u64).await?;
         self.accept_write(room, &inode, (offset, Incoming::Borrowed(data)), clears_set_id)
     }
 
-    /// Most that [`write_by`](FileSystem::write_by) takes at a time.
+    /// How much [`write_by`](FileSystem::write_by) is best given at a time of so much.
     #[must_use]
-    pub fn write_by_bytes_max(&self) -> usize {
-        self.buffers.run_bytes_max()
+    pub fn write_by_bytes(&self, left: u64) -> usize {
+        self.buffers.run_bytes(left)
     }
 
-    /// Writes what `read` puts into a buffer of so many bytes, at most [`write_by_bytes_max`](FileSystem::write_by_bytes_max), and tells the length
-    /// of: who has content elsewhere brings it where it is cut from, and it is copied no more. Gives how much that was; it is accepted then.
+    /// Writes what `read` puts into a buffer of so many bytes, no more than [`write_by_bytes`](FileSystem::write_by_bytes) ever says, and tells the
+    /// length of: who has content elsewhere brings it where it is cut from, and it is copied no more. Gives how much that was; it is accepted then.
     /// Set-id bits go.
     ///
     /// # Errors
@@ -100,8 +100,11 @@ impl FileSystem {
         bytes: usize,
         read: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<usize, FileError> {
-        assert!(bytes <= self.write_by_bytes_max(), "{bytes} bytes at a time");
-        let (room, inode) = self.admit_write(file, offset, bytes as u64, true).await?;
+        assert!(bytes <= self.buffers.run_bytes_max(), "{bytes} bytes at a time");
+        if let Some(inode) = self.table.find(Node::live(file)) {
+            self.wait_for_flush(&inode).await;
+        }
+        let (room, inode) = self.admit_write(file, offset, bytes as u64).await?;
         let mut run = self.buffers.filled(bytes);
         let read = read(&mut run);
         run.truncate(read);
@@ -117,11 +120,10 @@ impl FileSystem {
         file: FileId,
         offset: u64,
         bytes: u64,
-        fills: bool,
     ) -> Result<(WriteAdmitted, Arc<Inode>), FileError> {
         let end = offset.checked_add(bytes).filter(|end| *end <= FILE_BYTES_MAX);
         end.ok_or(FileError::FileTooLarge)?;
-        let room = self.admit(bytes, fills).await?;
+        let room = self.admit(bytes).await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
         Ok((room, inode))

@@ -3,8 +3,8 @@
 //!
 //! I-152 What a rolling flush takes lies behind all that it took before, so it never lies on that. What is accepted for what it took is newer than
 //!       all of it, and stays in `dirty`.
-//! I-153 Nobody waits for a stream that has no end: a flush takes no more once somebody waits for the file or for a round, and after the part of
-//!       the flush interval that a round has.
+//! I-153 Nobody waits for a stream that has no end: a flush takes no more once somebody waits for the file, for a round or for the end of what uses
+//!       chunks, and once the round has lasted as long as it may.
 //!
 //! Not here: how what was taken is cut and put, and what of it is left in the end (`flush`).
 
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use store::StoreError;
 use tokio::sync::oneshot;
 
-use super::{ROUNDS_PER_INTERVAL, Taken, record_write};
+use super::{Taken, record_write};
 use crate::cut::Cutter;
 use crate::inode::{Flushing, Run, State};
 use crate::system::{FileSystem, Transaction};
@@ -39,8 +39,7 @@ pub(super) struct Roll<'a> {
 }
 
 impl Roll<'_> {
-    pub(super) fn new(system: &FileSystem) -> Roll<'_> {
-        let until = system.platform.clock.elapsed() + system.options.flush_interval / ROUNDS_PER_INTERVAL;
+    pub(super) fn new(system: &FileSystem, until: Duration) -> Roll<'_> {
         Roll { system, until, settling: None }
     }
 
@@ -78,8 +77,10 @@ impl Roll<'_> {
 
     /// I-153.
     fn takes_more(&self, taken: &Taken) -> bool {
-        let is_wanted = taken.inode.flush_waiting.are_any() || self.system.rounds_waiting.are_any();
-        !is_wanted && self.system.platform.clock.elapsed() < self.until
+        let system = self.system;
+        let is_wanted =
+            taken.inode.flush_waiting.are_any() || system.rounds_waiting.are_any() || system.grace.is_waited_for();
+        !is_wanted && system.platform.clock.elapsed() < self.until
     }
 
     /// Settles what was put, beside who cuts.
@@ -110,16 +111,19 @@ impl FileSystem {
             let mut state = inode.state.lock();
             // The file's lock is held.
             assert!(taken.is_ours(&state), "nobody takes content back from who has the lock (I-64)");
-            if groups.peek().is_none() {
+            let is_last = groups.peek().is_none();
+            if is_last {
                 let mut runs = taken.flushing.runs.clone();
                 let bytes = bytes_of(&runs.remove(0..end));
                 let left = taken.flushing.bytes - bytes;
                 replace(taken, &mut state, Flushing { runs, bytes: left, ..*taken.flushing });
                 self.counters.flushed_bytes.add(bytes);
                 self.release_dirty(bytes);
+                self.counters.flush_beginnings.add(1);
+                self.published.notify_waiters();
             }
             if !state.is_gone {
-                record_write(&mut transaction, &inode, &mut state, group.to_vec(), end);
+                record_write(&mut transaction, &inode, &mut state, group.to_vec(), if is_last { end } else { 0 });
                 transaction.log();
             }
         }
@@ -138,7 +142,8 @@ impl FileSystem {
                 break;
             }
         }
-        if state.is_gone || bytes < least {
+        // Who asks for something else gets it from a flush of its own (I-108).
+        if state.is_gone || bytes < least || state.attributes.resilience != taken.resilience {
             return Vec::new();
         }
         let mut runs = taken.flushing.runs.clone();
@@ -149,7 +154,9 @@ impl FileSystem {
             runs.insert(range, Run(run));
         }
         state.dirty_bytes -= bytes;
-        let (bytes, size) = (taken.flushing.bytes + bytes, state.attributes.size);
+        let behind = state.dirty.overlapping(upto..u64::MAX).next().map(|(range, _)| range.start);
+        // As far as there is nothing that this flush does not have (I-31).
+        let (bytes, size) = (taken.flushing.bytes + bytes, behind.unwrap_or(state.attributes.size));
         replace(taken, &mut state, Flushing { runs, bytes, size, ..*taken.flushing });
         self.counters.flush_extensions.add(1);
         more
@@ -164,4 +171,46 @@ fn replace(taken: &mut Taken, state: &mut State, flushing: Flushing) {
 
 fn bytes_of(runs: &[(std::ops::Range<u64>, Run)]) -> u64 {
     runs.iter().map(|(range, _)| range.end - range.start).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use base::id::FileId;
+
+    use crate::Kind;
+    use crate::extent::Extent;
+    use crate::format::Content;
+    use crate::tests::{Machine, create};
+
+    /// I-31: what a flush takes later may end before what was accepted, and it may end without a tail.
+    #[test]
+    fn a_flush_makes_no_size_local_beyond_what_it_took() {
+        const MIB: u64 = 1 << 20;
+        let machine = Machine::new(65);
+        let system = machine.open();
+        machine.run(async {
+            let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+            let inode = system.live(file).await.unwrap();
+            let write = async |at: u64| system.write(file, at, &[0; MIB as usize], false).await.unwrap();
+            write(0).await;
+            let lock = system.lock_flush(&inode).await;
+            let mut taken = system.take(inode.clone(), Some(lock), (true, None)).unwrap();
+            write(MIB).await;
+            write(2 * MIB).await;
+            assert!(system.take_behind(&mut taken, 3 * MIB, 4 * MIB).is_empty(), "there is not as much");
+            let more = system.take_behind(&mut taken, 1, MIB);
+            assert_eq!(more.iter().map(|(at, run)| (*at, run.len() as u64)).collect::<Vec<_>>(), [(MIB, MIB)]);
+            // The beginning, then the rest of what was taken; something else is still accepted.
+            taken.content = vec![(0, Content::Extent(MIB / 2, Extent::Zero))];
+            system.publish_first(&mut taken, 1);
+            assert_eq!((inode.state.lock().logged.size, taken.flushing.bytes), (MIB / 2, 3 * MIB / 2));
+            assert_eq!(system.dirty_bytes(), 5 * MIB / 2);
+            taken.content = vec![(MIB / 2, Content::Extent(3 * MIB / 2, Extent::Zero))];
+            assert!(system.publish(taken).is_none());
+            assert_eq!((inode.state.lock().logged.size, system.dirty_bytes()), (2 * MIB, MIB));
+            system.sync(file).await.unwrap();
+            assert_eq!((inode.state.lock().logged.size, system.dirty_bytes()), (3 * MIB, 0));
+        });
+        machine.check(&system);
+    }
 }

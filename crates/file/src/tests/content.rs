@@ -53,7 +53,7 @@ fn what_is_written_is_read_in_every_layer() {
 fn what_a_caller_puts_into_our_buffer_is_written_as_if_it_were_copied() {
     let machine = Machine::new(5);
     let mut system = machine.open();
-    let run = system.write_by_bytes_max();
+    let run = system.write_by_bytes(u64::MAX);
     let (mut expected, mut salt) = (Vec::new(), 0);
     // Whole buffers in a row, little at the end; whole ones over what is there, in place, across two, at an odd place, behind a hole; nothing.
     let pieces = [

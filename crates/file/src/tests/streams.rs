@@ -14,7 +14,7 @@ use super::{Machine, create, find, read_all};
 use crate::{FileError, FileSystem, Kind, Node, Options};
 
 /// Bytes of one write, of which a stream needs several.
-const PIECE: usize = 96 << 10;
+const PIECE: usize = 128 << 10;
 const PIECES: u64 = 100;
 /// Before some of the writes, so that a flush and they go on side by side.
 const PAUSE: Duration = Duration::from_micros(400);
@@ -63,7 +63,7 @@ fn pieces(count: u64) -> Vec<u8> {
 
 #[test]
 fn a_stream_is_whole_while_its_flush_goes_on_and_after_it() {
-    let extensions = AtomicU64::new(0);
+    let (extensions, beginnings) = (AtomicU64::new(0), AtomicU64::new(0));
     each_seed(60..70, |seed| {
         let machine = machine(seed);
         let mut system = machine.open();
@@ -74,15 +74,15 @@ fn a_stream_is_whole_while_its_flush_goes_on_and_after_it() {
                 write_pieces(&tasks, &system, file, piece..piece + 1).await.unwrap();
                 let size = (piece + 1) * PIECE as u64;
                 // What was written lately, or long ago, over two borders of pieces.
-                let lately = if piece % 8 == 0 { 0 } else { size.saturating_sub(1 << 20) };
+                let lately = if piece % 8 == 0 { 0 } else { size.saturating_sub(2 << 20) };
                 let at = lately + machine.world.below(size - lately);
                 let mut read = vec![0; (size - at).min(200_000) as usize];
                 let count = system.read(Node::live(file), at, &mut read).await.unwrap();
                 assert!(count == read.len() && read[..] == expected[at as usize..][..count], "at {at} of {size}");
                 // Newer than what a flush has taken there, also beyond its end.
-                if piece % 7 == 6 {
-                    let at = machine.world.below(size).max(size.saturating_sub(machine.world.below(2 << 20)));
-                    let over = pattern(machine.world.below(size - at).min(150_000) as usize, 1000 + piece);
+                for number in 0..piece % 3 {
+                    let at = size.saturating_sub(1 + machine.world.below(2 << 20));
+                    let over = pattern(machine.world.below(size - at).min(50_000) as usize, 1000 + 3 * piece + number);
                     system.write(file, at, &over, false).await.unwrap();
                     expected[at as usize..][..over.len()].copy_from_slice(&over);
                 }
@@ -93,11 +93,13 @@ fn a_stream_is_whole_while_its_flush_goes_on_and_after_it() {
             assert!(read_all(&system, Node::live(file)).await == expected);
         });
         extensions.fetch_add(system.counters.flush_extensions.value(), Ordering::SeqCst);
+        beginnings.fetch_add(system.counters.flush_beginnings.value(), Ordering::SeqCst);
         system = machine.power_cycle(system);
         assert!(machine.run(async { read_all(&system, find(&system, "f").await.unwrap()).await }) == expected);
         machine.check(&system);
     });
     assert!(extensions.load(Ordering::SeqCst) > 20, "{extensions:?} times a flush went on");
+    assert!(beginnings.load(Ordering::SeqCst) > 10, "{beginnings:?} beginnings were published");
 }
 
 #[test]
@@ -131,18 +133,21 @@ fn a_crash_leaves_a_beginning_of_a_stream() {
 /// I-62.
 #[test]
 fn a_flush_that_fails_while_it_goes_on_loses_nothing() {
-    let failures = AtomicU64::new(0);
-    each_seed(110..130, |seed| {
+    let (failures, went_on) = (AtomicU64::new(0), AtomicU64::new(0));
+    each_seed(110..150, |seed| {
         let machine = machine(seed);
         let mut system = machine.open();
         let file = machine.run(create(&system, FileId::ROOT, "f", Kind::Regular)).file;
         let tasks = machine.world.platform().tasks;
         let used = || machine.disk.snapshot_files().values().map(|bytes| bytes.len() as u64).sum::<u64>();
+        // Somebody else fills the disk in the middle of a flush, or the disk fails for good when it is to be synced.
+        let fills = seed % 2 == 0;
         let accepted = machine.run(async {
             for piece in 0..PIECES {
-                if piece == 40 {
-                    // Somebody else fills the disk in the middle of a flush.
+                if piece == 40 && fills {
                     machine.disk.set_capacity(used() + machine.world.below(600_000));
+                } else if piece == 40 {
+                    machine.disk.set_faults(Faults { sync_error: 1.0, ..machine.disk.faults() });
                 }
                 if write_pieces(&tasks, &system, file, piece..piece + 1).await.is_err() {
                     return piece;
@@ -150,16 +155,25 @@ fn a_flush_that_fails_while_it_goes_on_loses_nothing() {
             }
             PIECES
         });
-        failures.fetch_add(system.counters.flush_failures.value(), Ordering::SeqCst);
+        let counters = &system.counters;
+        failures.fetch_add(counters.flush_failures.value(), Ordering::SeqCst);
+        let beginnings = counters.flush_beginnings.value();
+        went_on.fetch_add(u64::from(beginnings > 0 && counters.flush_extensions.value() > 0), Ordering::SeqCst);
         assert!(machine.run(read_all(&system, Node::live(file))) == pieces(accepted), "{accepted} pieces");
         machine.disk.set_capacity(1 << 30);
-        machine.run(system.sync_all()).unwrap();
-        assert_eq!(system.dirty_bytes(), 0);
+        machine.disk.set_faults(Faults::default());
+        if fills {
+            machine.run(system.sync_all()).unwrap();
+            assert_eq!(system.dirty_bytes(), 0);
+        }
         system = machine.power_cycle(system);
-        assert!(machine.run(async { read_all(&system, find(&system, "f").await.unwrap()).await }) == pieces(accepted));
+        let found = machine.run(async { read_all(&system, find(&system, "f").await.unwrap()).await });
+        assert!(found == pieces(accepted)[..found.len()], "{} bytes of {accepted} pieces", found.len());
+        assert!(!fills || found.len() as u64 == accepted * PIECE as u64);
         machine.check(&system);
     });
-    assert!(failures.load(Ordering::SeqCst) > 10, "{failures:?} flushes failed");
+    assert!(failures.load(Ordering::SeqCst) > 20, "{failures:?} flushes failed");
+    assert!(went_on.load(Ordering::SeqCst) > 10, "{went_on:?} streams were flushed by flushes that went on");
 }
 
 /// I-153.

@@ -51,7 +51,7 @@ impl Control {
         }
         let mut done = 0;
         while done < length {
-            let wanted = usize::try_from(length - done).unwrap_or(usize::MAX).min(self.system.write_by_bytes_max());
+            let wanted = self.system.write_by_bytes(length - done);
             let mut failed = None;
             let read = |buffer: &mut [u8]| {
                 let (count, error) = read_to(&source, offset + done, buffer);
