@@ -145,16 +145,20 @@ impl FileSystem {
     /// waits until a file that is filled faster than it is stored is no further ahead. Not where flushes fail: who asks for admission hears of that.
     pub(crate) async fn wait_for_flush(&self, inode: &Inode) {
         loop {
-            let (published, failed) = (self.published.notified(), self.flush_failed.notified());
-            let (mut published, mut failed) = (std::pin::pin!(published), std::pin::pin!(failed));
-            published.as_mut().enable();
+            let (released, failed) = (self.released.notified(), self.flush_failed.notified());
+            let (mut released, mut failed) = (std::pin::pin!(released), std::pin::pin!(failed));
+            released.as_mut().enable();
             failed.as_mut().enable();
-            if inode.state.lock().unlogged_bytes() <= FILLED_AHEAD_BYTES || self.has_flush_failed() {
+            let is_ahead = {
+                let state = inode.state.lock();
+                !state.is_gone && state.unlogged_bytes() > FILLED_AHEAD_BYTES
+            };
+            if !is_ahead || self.has_flush_failed() {
                 return;
             }
             let _time = self.platform.clock.timer(&self.counters.write_wait);
             self.wants_flush.notify_one();
-            first(published, failed).await;
+            first(released, failed).await;
         }
     }
 
@@ -288,6 +292,7 @@ impl FileSystem {
     pub(crate) fn release_dirty(&self, bytes: u64) {
         if bytes > 0 {
             self.buffer.free(BYTES, bytes);
+            self.released.notify_waiters();
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Buffers: the memory of accepted data, on its way through the write buffer and the store.
 //!
 //! A stream takes a MiB each millisecond. Fresh pages from the system for it, faulted in one by one, cost as much as copying
-//! the data (measured: a quarter of the daemon's time), so a stream's buffers are in large pages, and are kept: while data streams as many as a
-//! flush takes at a time, then a few. They are long, for what is cut across the border of two runs is copied together and looked at twice.
+//! the data (measured: a quarter of the daemon's time), so a stream's buffers are kept: while data streams as many as a
+//! flush takes at a time, then a few. (Large pages took longer to clear than small ones take to fault, on a virtual machine.) They are long, for what is cut across the border of two runs is copied together and looked at twice.
 //!
 //! Not here: how much may wait (`write`), small files, whose runs are memory of their own.
 

@@ -413,7 +413,6 @@ impl FileSystem {
                 let tail_bytes = tail.as_ref().map_or(0, |(_, tail)| tail.len() as u64);
                 self.counters.flushed_bytes.add(taken.flushing.bytes - tail_bytes);
                 self.accept_below(&taken.inode, &mut state, taken.flushing.bytes, tail);
-                self.published.notify_waiters();
             }
             if let Some(group) = group.filter(|_| !state.is_gone) {
                 record_write(&mut transaction, &taken.inode, &mut state, group.to_vec(), size_taken);

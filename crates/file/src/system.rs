@@ -197,8 +197,8 @@ pub struct FileSystem {
     /// Held by who empties `unlogged` (I-63).
     pub(crate) flush_round: tokio::sync::Mutex<()>,
     pub(crate) rounds_waiting: Waiting,
-    /// Something of the buffer became local.
-    pub(crate) published: Notify,
+    /// Something left the write buffer: it became local, or was dropped.
+    pub(crate) released: Notify,
     /// The kernel's look-up counts: an unlinked file lives while it has one.
     pub(crate) references: Mutex<References>,
     pub(crate) next_counter: AtomicU64,
@@ -300,7 +300,7 @@ impl FileSystem {
             journal_failure: Mutex::new(None),
             flush_round: tokio::sync::Mutex::new(()),
             rounds_waiting: Waiting::default(),
-            published: Notify::new(),
+            released: Notify::new(),
             references: Mutex::default(),
             removals: Removals::default(),
             next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.number + 1)),

@@ -120,7 +120,6 @@ impl FileSystem {
                 self.counters.flushed_bytes.add(bytes);
                 self.release_dirty(bytes);
                 self.counters.flush_beginnings.add(1);
-                self.published.notify_waiters();
             }
             if !state.is_gone {
                 record_write(&mut transaction, &inode, &mut state, group.to_vec(), if is_last { end } else { 0 });
