@@ -277,26 +277,25 @@ impl FileSystem {
         found: &mut Findings,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
-        let remedy = view.is_empty().then_some(Remedy::Trees { gives_up: found.has_gaps });
+        let main_has_gaps = found.has_gaps;
         // One that was removed and is in use has no top, or one without a name.
         for (branch, value) in branches.iter().filter(|(_, value)| value.top != 0 && value.above != FileId::NONE) {
-            let mut remedy = remedy.filter(|_| value.above.branch == 0);
             let name = found.clone_names.get(branch).cloned();
             // What lies in a clone that has lost its name goes with it, behind, and nobody looks into that.
-            let goes_with = |above: &BranchValue| above.top != 0 && above.above == FileId::NONE;
-            let name = name.or_else(|| branches.get(&value.above.branch).is_some_and(goes_with).then(String::new));
-            let Some(name) = name else {
+            let goes_with_it = branches.get(&value.above.branch).is_some_and(BranchValue::is_going);
+            let Some(name) = name.or_else(|| goes_with_it.then(String::new)) else {
                 let place = format!("{view}/ (clone {branch})");
                 found.note_at("HF1026", "clone", place, 0, "a name that leads to it", &"none");
-                let top = FileId { branch: *branch, number: value.top };
-                if remedy.is_some() && self.load(&value.catalog, top).await.is_err() {
-                    remedy = Some(Remedy::Trees { gives_up: true });
-                }
-                if let Some(problem) = found.report.problems.last_mut().filter(|problem| problem.code == "HF1026") {
-                    problem.remedy = remedy;
-                }
-                found.report.remedies.extend(remedy);
                 found.codes.remove("HF1026");
+                // In a snapshot it never changes.
+                if view.is_empty() {
+                    let gives_up = main_has_gaps || !self.is_surely_nameless(*branch, value, &branches).await;
+                    let remedy = Remedy::Trees { gives_up };
+                    found.report.remedies.insert(remedy);
+                    if let Some(problem) = found.report.problems.last_mut().filter(|problem| problem.code == "HF1026") {
+                        problem.remedy = Some(remedy);
+                    }
+                }
                 continue;
             };
             // In a snapshot it never changes, and goes with that.

@@ -431,6 +431,11 @@ pub(crate) struct BranchValue {
 }
 
 impl BranchValue {
+    /// Whether it lost its name and waits for its removal: what lies in it goes with it.
+    pub(crate) fn is_going(&self) -> bool {
+        self.top != 0 && self.above == FileId::NONE
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u64(self.top).u64(self.root).file(self.above);

@@ -145,7 +145,7 @@ impl FileSystem {
         let is_whole = has_all_inodes && survey.gaps.is_empty() && survey.known.contains_key(&FileId::ROOT);
         let mut inodes: BTreeMap<FileId, Option<InodeValue>> = BTreeMap::new();
         if is_whole || accepts_loss {
-            self.place_all(&old.catalog, owner, &mut survey, &mut inodes).await?;
+            self.place_all(&old.catalog, (accepts_loss, owner), &mut survey, &mut inodes).await?;
         }
         let judges_names = is_whole || accepts_loss;
         self.set_right(&old.catalog, judges_names, accepts_loss, &mut survey, &mut inodes).await?;
@@ -365,7 +365,7 @@ impl FileSystem {
     async fn place_all(
         &self,
         catalog: &Root,
-        owner: (u32, u32),
+        (accepts_loss, owner): (bool, (u32, u32)),
         survey: &mut Survey,
         inodes: &mut BTreeMap<FileId, Option<InodeValue>>,
     ) -> Result<(), FileError> {
@@ -380,7 +380,7 @@ impl FileSystem {
             known.kind != Kind::Directory && known.links > 0 && !survey.names.contains_key(file)
         });
         homeless.extend(nameless.map(|(file, _)| *file));
-        homeless.extend(self.nameless_clones(survey).await?);
+        homeless.extend(self.nameless_clones(survey, accepts_loss).await?);
         if homeless.is_empty() {
             return Ok(());
         }

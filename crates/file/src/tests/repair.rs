@@ -223,6 +223,68 @@ fn a_damaged_clone_stops_nobody_for_ever() {
     assert!(number > 20 && stuck > 0 && homes > 0, "{number} {stuck} {homes}");
 }
 
+/// A clone that lies in another one loses its name with that: it goes to `/lost+found`, and nothing keeps reclaim from its work, whatever
+/// two chunks of the trees are lost.
+#[test]
+fn a_clone_within_a_lost_clone_is_found() {
+    let nested = || {
+        let machine = Machine::new(3);
+        let system = machine.open();
+        let clone = machine.run(async {
+            let source = create(&system, FileId::ROOT, "source", Kind::Directory).await.file;
+            let file = create(&system, source, "file", Kind::Regular).await.file;
+            system.write(file, 0, b"content", false).await.unwrap();
+            let mut home = FileId::ROOT;
+            for name in ["outer", "inner"] {
+                home = system.clone_tree(Node::live(source), home, name.as_bytes()).await.unwrap().file;
+                // Its catalog is its own.
+                create(&system, home, name, Kind::Regular).await;
+                system.commit().await.unwrap();
+            }
+            let file = find(&system, "outer/inner/file").await.unwrap().file;
+            system.close().await.unwrap();
+            (home, file)
+        });
+        drop(system);
+        machine.world.restart();
+        (machine, clone)
+    };
+    let count = tree_chunks(&nested().0).len();
+    let (mut homes, mut empty) = (0, 0);
+    for (first, second) in (0..count).flat_map(|first| (first..count).map(move |second| (first, second))) {
+        let (machine, (inner, file)) = nested();
+        let chunks = tree_chunks(&machine);
+        for (path, at) in BTreeSet::from([&chunks[first], &chunks[second]]) {
+            machine.disk.flip_bit(path, at + 60, 1);
+        }
+        let system = machine.open();
+        let was_readable = readable(&machine, &system, &[file]).len() == 1;
+        repair_store(&machine, &system);
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
+        let system = machine.power_cycle(system);
+        let what = format!("chunks {first} and {second} of {count}");
+        assert_eq!(remedies(&machine, &system), BTreeSet::new(), "{what}");
+        assert_eq!(readable(&machine, &system, &[file]).len() == 1, was_readable, "{what}");
+        machine.run(async {
+            let problems = system.check_files(&|_| {}).await.unwrap().problems;
+            assert_eq!(
+                problems.iter().find(|problem| problem.code == "HF1026").map(|problem| &problem.path),
+                None,
+                "{what}"
+            );
+            if problems.is_empty() {
+                system.reclaim(&crate::Reclaim::default()).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+            if let Ok(inner) = find(&system, &format!("lost+found/{}", inner.number)).await {
+                homes += 1;
+                empty += usize::from(list(&system, inner, 10).await.is_empty());
+            }
+            system.close().await.unwrap();
+        });
+    }
+    assert!(homes > empty && empty > 0, "{homes} {empty}");
+}
+
 const BLOCK: usize = 64 << 10;
 /// Islands, each an extent of its own.
 const ISLAND: usize = 8 << 10;
