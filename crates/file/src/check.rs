@@ -7,7 +7,9 @@
 //!
 //! A file is told by its path where it has one: after a walk the names that lead to those with problems are looked up.
 //!
-//! Not here: packs, index and journal (`store`); mending (`repair`).
+//! Not here: clones (`clones`); packs, index and journal (`store`); mending (`repair`).
+
+mod clones;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,10 +20,11 @@ use base::id::{ChunkAddress, FileId};
 use bytes::Bytes;
 use store::{Class, Problem, Remedy, Store, StoreError};
 
+pub(crate) use self::clones::CloneName;
 use crate::attributes::Kind;
 use crate::extent::Extent;
 use crate::failure::FileError;
-use crate::format::{BranchValue, Entry, InodeValue, Root, XattrPlace, decode_extent, decode_xattrs};
+use crate::format::{Entry, InodeValue, Root, XattrPlace, decode_extent, decode_xattrs};
 use crate::system::{FileSystem, undecodable};
 use crate::tree::Gap;
 
@@ -180,9 +183,11 @@ struct Scope<'a> {
     /// The path of its root.
     view: String,
     root: FileId,
+    /// Of a clone: the directory that it is.
+    top: Option<FileId>,
     /// Whether all of it can be reached. Of a branch that was not pruned what lies beside its top is nobody's, and may lack files (`prune`).
     is_pruned: bool,
-    /// Whether it can go as a whole where all of it is lost.
+    /// Whether it can go as a whole where all of it is lost, or as a clone be made anew where its directory is.
     may_go: bool,
     catalog: &'a Root,
     /// Of the present's main branch: files that were unlinked while they were open.
@@ -242,7 +247,8 @@ impl FileSystem {
         }
         let branches = self.listed_branches("", &roots.branches, &mut found).await;
         let (catalog, orphans) = (&roots.catalog, Some(&roots.orphans));
-        let scope = Scope { view: String::new(), root: FileId::ROOT, is_pruned: true, may_go: true, catalog, orphans };
+        let (view, root) = (String::new(), FileId::ROOT);
+        let scope = Scope { view, root, top: None, is_pruned: true, may_go: true, catalog, orphans };
         found.next_counter = roots.next_counter;
         self.check_catalog(scope, &mut found, progress).await?;
         self.check_branches("", branches, &mut found, progress).await?;
@@ -251,67 +257,17 @@ impl FileSystem {
             let name = format!("/.snapshots/{}", snapshot.name);
             let branches = self.listed_branches(&name, &snapshot.branches, &mut found).await;
             let (root, catalog) = (FileId::ROOT, &snapshot.catalog);
-            let scope = Scope { view: name.clone(), root, is_pruned: true, may_go: true, catalog, orphans: None };
+            let scope =
+                Scope { view: name.clone(), root, top: None, is_pruned: true, may_go: true, catalog, orphans: None };
             self.check_catalog(scope, &mut found, progress).await?;
             self.check_branches(&name, branches, &mut found, progress).await?;
         }
         Ok(found.report)
     }
 
-    /// The branches of the present or of a snapshot, as far as they can be read; names may lead to them from now on.
-    async fn listed_branches(&self, view: &str, list: &Root, found: &mut Findings) -> BTreeMap<u32, BranchValue> {
-        let (listed, lost) = self.scan_branches(list).await;
-        for (branch, error) in lost {
-            found.note_at("HF1025", "list of clones", format!("{view}/"), branch, "a list that can be read", &error);
-        }
-        found.tops = listed.iter().map(|(branch, value)| (*branch, (value.top, value.above))).collect();
-        found.clone_names.clear();
-        listed
-    }
-
-    /// Their catalogs, which have everything that the catalogs had that they began with.
-    async fn check_branches(
-        &self,
-        view: &str,
-        branches: BTreeMap<u32, BranchValue>,
-        found: &mut Findings,
-        progress: &(dyn Fn(u64) + Sync),
-    ) -> Result<(), FileError> {
-        let main_has_gaps = found.has_gaps;
-        // One that was removed and is in use has no top, or one without a name.
-        for (branch, value) in branches.iter().filter(|(_, value)| value.top != 0 && value.above != FileId::NONE) {
-            let name = found.clone_names.get(branch).cloned();
-            // What lies in a clone that has lost its name goes with it, behind, and nobody looks into that.
-            let goes_with_it = branches.get(&value.above.branch).is_some_and(BranchValue::is_going);
-            let Some(name) = name.or_else(|| goes_with_it.then(String::new)) else {
-                let place = format!("{view}/ (clone {branch})");
-                found.note_at("HF1026", "clone", place, 0, "a name that leads to it", &"none");
-                found.codes.remove("HF1026");
-                // In a snapshot it never changes.
-                if view.is_empty() {
-                    let gives_up = main_has_gaps || !self.is_surely_nameless(*branch, value, &branches).await;
-                    let remedy = Remedy::Trees { gives_up };
-                    found.report.remedies.insert(remedy);
-                    if let Some(problem) = found.report.problems.last_mut().filter(|problem| problem.code == "HF1026") {
-                        problem.remedy = Some(remedy);
-                    }
-                }
-                continue;
-            };
-            // In a snapshot it never changes, and goes with that.
-            let may_go = view.is_empty();
-            let view = format!("{view}/…/{name} (clone {branch})");
-            let root = FileId { branch: *branch, number: value.root };
-            let (is_pruned, catalog) = (value.root == value.top, &value.catalog);
-            let scope = Scope { view, root, is_pruned, may_go, catalog, orphans: None };
-            self.check_catalog(scope, found, progress).await?;
-        }
-        Ok(())
-    }
-
     async fn check_catalog(
         &self,
-        Scope { view, root, is_pruned, may_go, catalog, orphans }: Scope<'_>,
+        Scope { view, root, top, is_pruned, may_go, catalog, orphans }: Scope<'_>,
         found: &mut Findings,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), FileError> {
@@ -357,7 +313,12 @@ impl FileSystem {
         if let Some(orphans) = orphans {
             self.check_orphans(orphans, &seen, found).await;
         }
-        let (has_gaps, is_lost) = (found.has_gaps, may_go && found.report.files == files);
+        let is_topless = top.is_some_and(|top| seen.get(&top).is_none_or(|top| top.kind.is_none()));
+        if is_topless && top != Some(root) {
+            let place = format!("{}/", found.view);
+            found.note_at("HF1001", "catalog", place, 0, "the directory that the clone is", &"none that can be read");
+        }
+        let (has_gaps, is_lost) = (found.has_gaps, may_go && (is_topless || found.report.files == files));
         let remedy = |code: &str| remedy(code, has_gaps, orphans.is_some(), is_lost);
         for problem in &mut found.report.problems[first..] {
             problem.remedy = remedy(problem.code);
@@ -701,6 +662,16 @@ impl Findings {
             self.blamed.push((self.report.problems.len(), file));
         }
         self.note_at(code, what, format!("{}/ {file}", self.view), offset, expected, found);
+    }
+
+    /// Offers a remedy for what was noted last.
+    fn offer(&mut self, code: &'static str, remedy: Option<Remedy>) {
+        self.codes.remove(code);
+        self.report.remedies.extend(remedy);
+        // No more are kept than help somebody.
+        if let Some(problem) = self.report.problems.last_mut().filter(|problem| problem.code == code) {
+            problem.remedy = remedy;
+        }
     }
 
     fn note_at(

@@ -491,7 +491,7 @@ impl FileSystem {
     }
 
     /// The new catalogs of branches are in force.
-    fn replace_branches(&self, new: BTreeMap<u32, Option<BranchValue>>) {
+    pub(crate) fn replace_branches(&self, new: BTreeMap<u32, Option<BranchValue>>) {
         let mut gone = BTreeSet::new();
         let mut branches = self.branches.lock();
         for (branch, value) in new {

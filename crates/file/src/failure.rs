@@ -84,6 +84,11 @@ pub(crate) fn is_loss(error: &StoreError) -> bool {
     matches!(error, StoreError::Corrupt { .. } | StoreError::Absent { .. })
 }
 
+/// Whether this is a loss, which may be given up; a disk that gives no answer stays an error (I-101).
+pub(crate) fn lost(error: StoreError) -> Result<(), StoreError> {
+    if is_loss(&error) { Ok(()) } else { Err(error) }
+}
+
 impl FileError {
     pub(crate) fn is_loss(&self) -> bool {
         matches!(self, FileError::Store(error) if is_loss(error))

@@ -79,6 +79,17 @@ impl Removals {
         failed.into_iter().for_each(|(directory, _)| self.add(directory));
     }
 
+    /// Whether something of a branch cannot be removed because it is lost.
+    pub(crate) fn has_lost(&self, branch: u32) -> bool {
+        self.failed.lock().iter().any(|(file, error)| file.branch == branch && error.is_loss())
+    }
+
+    /// A branch is no more.
+    pub(crate) fn forget(&self, branch: u32) {
+        self.failed.lock().retain(|(file, _)| file.branch != branch);
+        self.change(|waiting| waiting.retain(|(file, _)| file.branch != branch));
+    }
+
     /// A clone went with everything that it had.
     pub(crate) fn note_ended(&self) {
         self.ended.fetch_add(1, Ordering::SeqCst);

@@ -23,13 +23,12 @@ use base::codec::{Reader, Writer};
 use base::id::{ChunkAddress, FileId, Version};
 use base::limits::NAME_BYTES_MAX;
 use bytes::Bytes;
-use store::StoreError;
 
 use crate::attributes::{Attributes, Kind, View};
 use crate::check::{LOST_BYTES_MAX, Namesakes, PROBLEMS_MAX, lost_xattrs, unreachable};
 use crate::directory::encode_entry;
 use crate::extent::Extent;
-use crate::failure::{FileError, is_loss};
+use crate::failure::{FileError, lost};
 use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent};
 use crate::system::{FileSystem, untrue};
 use crate::tree::Edits;
@@ -150,13 +149,16 @@ impl FileSystem {
         let judges_names = is_whole || accepts_loss;
         self.set_right(&old.catalog, judges_names, accepts_loss, &mut survey, &mut inodes).await?;
         let (list, snapshots) = self.repaired_list(&old.snapshots, accepts_loss, &mut survey).await?;
-        let (branches, moved) = self.repaired_branches(&old.branches, (accepts_loss, owner), &mut survey).await?;
+        let (branches, clones) = self.repaired_branches(&old.branches, (accepts_loss, owner), &mut survey).await?;
         let roots = self.write_repaired(&old, accepts_loss, judges_names, &survey, inodes).await?;
         let roots = Roots { snapshots: list, branches, ..roots };
         if roots != *old {
             self.store.commit(&roots.encode(), self.store.last_logged()).await?;
-            let changed = moved.keys().copied().chain([0]).collect();
-            self.branches.lock().extend(moved);
+            let changed = clones.keys().copied().chain([0]).collect();
+            for (branch, _) in clones.iter().filter(|(_, value)| value.is_none()) {
+                self.removals.forget(*branch);
+            }
+            self.replace_branches(clones);
             *self.roots.lock() = Arc::new(roots);
             *self.snapshots.lock() = snapshots;
             self.table.remove_branches(&changed);
@@ -719,8 +721,4 @@ fn encoded_extent(length: u64, extent: &Extent) -> Vec<u8> {
     let mut writer = Writer::with_capacity(64);
     encode_extent(length, extent, &mut writer);
     writer.into_bytes()
-}
-
-fn lost(error: StoreError) -> Result<(), StoreError> {
-    if is_loss(&error) { Ok(()) } else { Err(error) }
 }

@@ -1,19 +1,18 @@
 //! Repair of clones: which names lead to one, which clones have none, and the list of them.
 //!
-//! The catalog of a clone stays as it is, but for the directory that its top says it lies in; and is a new one where nothing can be read
-//! of it. A clone that lay in another one, and whose name is lost with that, goes to `/lost+found` as any other.
+//! The catalog of a clone stays as it is, but for the directory that its top says it lies in; and is written again, with an empty directory as its
+//! top, where that is lost. A clone that lay in another one, and whose name is lost with that, goes to `/lost+found` as any other.
 //!
 //! Not here: names and inodes of the main branch (`repair`).
 
 use std::collections::BTreeMap;
 
-use base::codec::Reader;
 use base::id::FileId;
-use bytes::Bytes;
 
-use super::{Survey, lost};
-use crate::failure::FileError;
-use crate::format::{BranchValue, Entry, INLINE_BYTES_MAX, Root};
+use super::Survey;
+use crate::check::CloneName;
+use crate::failure::{FileError, lost};
+use crate::format::{BranchValue, INLINE_BYTES_MAX, Root};
 use crate::system::FileSystem;
 use crate::tree::Edits;
 
@@ -27,74 +26,31 @@ impl FileSystem {
     pub(super) async fn nameless_clones(&self, survey: &Survey, accepts_loss: bool) -> Result<Vec<FileId>, FileError> {
         let branches = self.branches.lock().clone();
         let mut nameless = Vec::new();
-        for (&branch, value) in branches.iter().filter(|(_, value)| value.top != 0) {
+        // What lies in a clone that is going goes with it.
+        let is_going = |branch: &u32| branches.get(branch).is_some_and(BranchValue::is_going);
+        for (&branch, value) in branches.iter().filter(|(_, value)| value.top != 0 && !value.is_going()) {
             let top = FileId { branch, number: value.top };
-            if survey.places.contains_key(&top) || branches.get(&value.above.branch).is_some_and(BranchValue::is_going)
-            {
+            if survey.places.contains_key(&top) || is_going(&value.above.branch) {
                 continue;
             }
-            // One that was removed goes to its end, unless it can be found again: `removals` could not read it then.
-            let takes_unread = accepts_loss && value.above != FileId::NONE;
-            let is_nameless = match self.has_lost_its_name(top, value, &branches).await {
-                Ok(is_nameless) => is_nameless,
-                Err(FileError::Store(error)) => lost(error).map(|()| takes_unread)?,
-                Err(error) => return Err(error),
+            let is_nameless = match self.name_of_clone(top, value, &branches).await? {
+                CloneName::There => false,
+                CloneName::Gone => true,
+                CloneName::Unknown => accepts_loss,
             };
             nameless.extend(is_nameless.then_some(top));
         }
         Ok(nameless)
     }
 
-    /// Whether a clone that no name leads to has none for sure, and can be given one without anything being given up.
-    pub(crate) async fn is_surely_nameless(
-        &self,
-        branch: u32,
-        value: &BranchValue,
-        branches: &BTreeMap<u32, BranchValue>,
-    ) -> bool {
-        let top = FileId { branch, number: value.top };
-        self.has_lost_its_name(top, value, branches).await.unwrap_or(false)
-    }
-
-    /// Whether a clone that the main branch has no name for has none in the clone that it says it lies in either.
-    async fn has_lost_its_name(
-        &self,
-        top: FileId,
-        value: &BranchValue,
-        branches: &BTreeMap<u32, BranchValue>,
-    ) -> Result<bool, FileError> {
-        // One that cannot be read may be another day's.
-        self.load(&value.catalog, top).await?;
-        let Some(home) = branches.get(&value.above.branch) else { return Ok(true) };
-        let Some(directory) = self.load(&home.catalog, value.above).await? else { return Ok(true) };
-        let (mut gap, mut from) = (None, Some(0));
-        while let Some(at) = from {
-            let (entries, next) = match self.trees.scan_past(&directory.base.tree, at, 1024).await {
-                Ok(scanned) => scanned,
-                Err(error) => {
-                    from = error.next;
-                    gap = Some(error.error);
-                    continue;
-                }
-            };
-            let leads_there = |bytes: &Bytes| {
-                Entry::decode(value.above.branch, &mut Reader::new(bytes)).is_ok_and(|entry| entry.file == top)
-            };
-            if entries.iter().any(|(_, bytes)| leads_there(bytes)) {
-                return Ok(false);
-            }
-            from = next;
-        }
-        gap.map_or(Ok(true), |gap| Err(gap.into()))
-    }
-
-    /// The list of clones; without what cannot be read if that is accepted, and with an empty directory for a clone of which nothing can. And those that have a name in another directory now.
+    /// The list of clones; without what cannot be read if that is accepted, with an empty directory for a clone whose own is lost, and without
+    /// those that were removed and cannot go. And what has changed: a clone, or `None` where there is none any more.
     pub(super) async fn repaired_branches(
         &self,
         list: &Root,
         (accepts_loss, owner): (bool, (u32, u32)),
         survey: &mut Survey,
-    ) -> Result<(Root, BTreeMap<u32, BranchValue>), FileError> {
+    ) -> Result<(Root, BTreeMap<u32, Option<BranchValue>>), FileError> {
         let (listed, gone) = self.scan_branches(list).await;
         let mut list = list.clone();
         if !gone.is_empty() && accepts_loss {
@@ -107,54 +63,46 @@ impl FileSystem {
             ));
             list = self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?;
         }
-        let mut moved = BTreeMap::new();
-        for (branch, value) in listed {
+        let mut changed = BTreeMap::new();
+        for (branch, value) in listed.into_iter().filter(|(_, value)| value.top != 0) {
             let top = FileId { branch, number: value.top };
             let named_in = survey.places.get(&top).and_then(|places| places.first()).map(|place| place.directory);
             let above = named_in.unwrap_or(value.above);
-            if accepts_loss && value.top != 0 && self.is_nothing_left(&value.catalog).await? {
-                survey.done.push(format!("nothing can be read of clone {branch}: it is an empty directory now"));
-                moved.insert(branch, self.emptied(branch, BranchValue { above, ..value }, owner).await?);
+            if accepts_loss && value.is_going() {
+                if self.is_stuck(top, &value).await? {
+                    survey
+                        .done
+                        .push(format!("clone {branch} was removed, and goes with all that cannot be read of it"));
+                    changed.insert(branch, None);
+                }
+            } else if accepts_loss && self.is_topless(&value.catalog, top).await? {
+                survey.done.push(format!("the directory that is clone {branch} is lost: it is an empty one now"));
+                changed.insert(branch, Some(self.emptied(top, BranchValue { above, ..value }, owner).await?));
             } else if above != value.above {
-                moved.insert(branch, self.moved(top, value, above).await?);
+                changed.insert(branch, Some(self.moved(top, value, above).await?));
             }
         }
-        let edits = moved.iter().map(|(branch, value)| (u64::from(*branch), Some(value.encode()))).collect();
-        Ok((self.trees.update(&list, edits, INLINE_BYTES_MAX).await?, moved))
+        let encoded = |value: &Option<BranchValue>| value.as_ref().map(BranchValue::encode);
+        let edits = changed.iter().map(|(branch, value)| (u64::from(*branch), encoded(value))).collect();
+        Ok((self.trees.update(&list, edits, INLINE_BYTES_MAX).await?, changed))
     }
 
-    /// Whether not one inode of a catalog can be read.
-    async fn is_nothing_left(&self, catalog: &Root) -> Result<bool, FileError> {
-        let mut from = Some(0);
-        while let Some(at) = from {
-            from = match self.trees.scan_past(catalog, at, 1).await {
-                Ok((inodes, _)) if !inodes.is_empty() => return Ok(false),
-                Ok((_, next)) => next,
-                Err(gap) => lost(gap.error).map(|()| gap.next)?,
-            };
-        }
-        Ok(true)
-    }
-
-    /// A branch with its top alone, for its name to lead to.
-    async fn emptied(&self, branch: u32, value: BranchValue, owner: (u32, u32)) -> Result<BranchValue, FileError> {
-        let top = FileId { branch, number: value.top };
+    /// A branch with an empty directory as its top, for its name to lead to, and so that it can be removed. What lay in the one that is lost
+    /// stays as far as it can be read.
+    async fn emptied(&self, top: FileId, value: BranchValue, owner: (u32, u32)) -> Result<BranchValue, FileError> {
+        let kept = self.without_gaps(&value.catalog).await?;
+        let orphans = self.without_gaps(&value.orphans).await?;
+        let root = if kept == Root::Empty { value.top } else { value.root };
         let mut inode = self.new_directory(top, 0o755, owner);
         inode.attributes.parent = value.above;
         let edits = Edits::from([(top.number, Some(inode.encode()))]);
-        let catalog = self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?;
-        Ok(BranchValue { catalog, orphans: Root::Empty, root: value.top, ..value })
+        let catalog = self.trees.update(&kept, edits, INLINE_BYTES_MAX).await?;
+        Ok(BranchValue { catalog, orphans, root, ..value })
     }
 
     /// A branch whose top has its name in another directory.
     async fn moved(&self, top: FileId, value: BranchValue, above: FileId) -> Result<BranchValue, FileError> {
-        let mut inode = match self.load(&value.catalog, top).await {
-            Ok(Some(inode)) => inode,
-            // Its name leads there all the same: it can be removed.
-            Ok(None) => return Ok(BranchValue { above, ..value }),
-            Err(FileError::Store(error)) => return Ok(lost(error).map(|()| BranchValue { above, ..value })?),
-            Err(error) => return Err(error),
-        };
+        let Some(mut inode) = self.load(&value.catalog, top).await? else { return Ok(value) };
         inode.attributes.parent = above;
         let edits = Edits::from([(top.number, Some(inode.encode()))]);
         let catalog = self.trees.update(&value.catalog, edits, INLINE_BYTES_MAX).await?;

@@ -7,6 +7,7 @@ use base::id::FileId;
 use store::{Depth, Remedy};
 
 use super::{Machine, create, find, list, read_all, tree_chunks};
+use crate::namespace::Removal;
 use crate::{AttributeChange, FileError, FileSystem, Kind, Node, XattrMode};
 
 const DIRECTORIES: usize = 4;
@@ -213,9 +214,18 @@ fn a_damaged_clone_stops_nobody_for_ever() {
                 "chunk {number}, life {life}"
             );
             homes += usize::from(machine.run(find(&system, "lost+found")).is_ok());
+            assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}, life {life}");
             machine.run(async {
                 create(&system, FileId::ROOT, &format!("after {life}"), Kind::Regular).await;
                 system.commit().await.unwrap();
+                if life == 1 {
+                    remove_clones(&system).await;
+                    assert_eq!(system.clones(), 0, "chunk {number}");
+                    system
+                        .reclaim(&crate::Reclaim::default())
+                        .await
+                        .unwrap_or_else(|error| panic!("{number}: {error}"));
+                }
             });
         }
         number += 1;
@@ -223,66 +233,139 @@ fn a_damaged_clone_stops_nobody_for_ever() {
     assert!(number > 20 && stuck > 0 && homes > 0, "{number} {stuck} {homes}");
 }
 
-/// A clone that lies in another one loses its name with that: it goes to `/lost+found`, and nothing keeps reclaim from its work, whatever
-/// two chunks of the trees are lost.
+/// Removes every clone that has a name in the root or in `/lost+found`, with what it has.
+async fn remove_clones(system: &FileSystem) {
+    let found = find(system, "lost+found").await.map(|node| node.file);
+    for directory in [FileId::ROOT].into_iter().chain(found) {
+        for entry in system.read_directory(Node::live(directory), 0, 1000).await.unwrap() {
+            if entry.node.file.branch != 0 {
+                system.remove(directory, &entry.name, Removal::Tree).await.unwrap();
+            }
+        }
+    }
+    system.finish_removals().await.unwrap();
+    system.commit().await.unwrap();
+}
+
+/// A clone in a clone, closed. Gives their tops, and a file of the inner one.
+fn nested_clones() -> (Machine, [FileId; 2], FileId) {
+    let machine = Machine::new(3);
+    let system = machine.open();
+    let (tops, file) = machine.run(async {
+        let source = create(&system, FileId::ROOT, "source", Kind::Directory).await.file;
+        let file = create(&system, source, "file", Kind::Regular).await.file;
+        system.write(file, 0, b"content", false).await.unwrap();
+        let (mut home, mut tops) = (FileId::ROOT, Vec::new());
+        for name in ["outer", "inner"] {
+            home = system.clone_tree(Node::live(source), home, name.as_bytes()).await.unwrap().file;
+            tops.push(home);
+            // Its catalog is its own.
+            create(&system, home, "new", Kind::Regular).await;
+            system.commit().await.unwrap();
+        }
+        let file = find(&system, "outer/inner/file").await.unwrap().file;
+        system.close().await.unwrap();
+        ([tops[0], tops[1]], file)
+    });
+    drop(system);
+    machine.world.restart();
+    (machine, tops, file)
+}
+
+/// How many names lead to a file, of those that can be read.
+async fn names_of(system: &FileSystem, wanted: FileId) -> usize {
+    let (mut names, mut waiting, mut seen) = (0, vec![FileId::ROOT], BTreeSet::new());
+    while let Some(directory) = waiting.pop().filter(|directory| seen.insert(*directory)) {
+        let entries = system.read_directory(Node::live(directory), 0, 1000).await.unwrap_or_default();
+        names += entries.iter().filter(|entry| entry.node.file == wanted).count();
+        waiting.extend(entries.iter().filter(|entry| entry.kind == Kind::Directory).map(|entry| entry.node.file));
+    }
+    names
+}
+
+/// A clone that lies in another one loses its name with that: it goes to `/lost+found`, or stays where it has a name, and nothing keeps reclaim
+/// from its work, whatever two chunks of the trees are lost.
 #[test]
 fn a_clone_within_a_lost_clone_is_found() {
-    let nested = || {
-        let machine = Machine::new(3);
-        let system = machine.open();
-        let clone = machine.run(async {
-            let source = create(&system, FileId::ROOT, "source", Kind::Directory).await.file;
-            let file = create(&system, source, "file", Kind::Regular).await.file;
-            system.write(file, 0, b"content", false).await.unwrap();
-            let mut home = FileId::ROOT;
-            for name in ["outer", "inner"] {
-                home = system.clone_tree(Node::live(source), home, name.as_bytes()).await.unwrap().file;
-                // Its catalog is its own.
-                create(&system, home, name, Kind::Regular).await;
-                system.commit().await.unwrap();
-            }
-            let file = find(&system, "outer/inner/file").await.unwrap().file;
-            system.close().await.unwrap();
-            (home, file)
-        });
-        drop(system);
-        machine.world.restart();
-        (machine, clone)
-    };
-    let count = tree_chunks(&nested().0).len();
-    let (mut homes, mut empty) = (0, 0);
+    let count = tree_chunks(&nested_clones().0).len();
+    let (mut homes, mut stayed, mut empty) = (0, 0, 0);
     for (first, second) in (0..count).flat_map(|first| (first..count).map(move |second| (first, second))) {
-        let (machine, (inner, file)) = nested();
+        let what = format!("chunks {first} and {second} of {count}");
+        let (machine, [outer, inner], file) = nested_clones();
         let chunks = tree_chunks(&machine);
         for (path, at) in BTreeSet::from([&chunks[first], &chunks[second]]) {
             machine.disk.flip_bit(path, at + 60, 1);
         }
         let system = machine.open();
         let was_readable = readable(&machine, &system, &[file]).len() == 1;
+        let lay_there = machine.run(async { names_of(&system, outer).await * names_of(&system, inner).await == 1 });
         repair_store(&machine, &system);
-        machine.run(system.repair_files(true, (0, 0))).unwrap();
+        for accepts_loss in [false, true] {
+            machine.run(system.repair_files(accepts_loss, (0, 0))).unwrap();
+            assert_eq!(readable(&machine, &system, &[file]).len() == 1, was_readable, "{what}");
+        }
         let system = machine.power_cycle(system);
-        let what = format!("chunks {first} and {second} of {count}");
         assert_eq!(remedies(&machine, &system), BTreeSet::new(), "{what}");
         assert_eq!(readable(&machine, &system, &[file]).len() == 1, was_readable, "{what}");
         machine.run(async {
-            let problems = system.check_files(&|_| {}).await.unwrap().problems;
-            assert_eq!(
-                problems.iter().find(|problem| problem.code == "HF1026").map(|problem| &problem.path),
-                None,
-                "{what}"
-            );
-            if problems.is_empty() {
-                system.reclaim(&crate::Reclaim::default()).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(system.check_files(&|_| {}).await.unwrap().problems, [], "{what}");
+            system.reclaim(&crate::Reclaim::default()).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let clones = system.branches.lock().clone();
+            for top in [outer, inner] {
+                let expected = usize::from(clones.contains_key(&top.branch));
+                assert_eq!(names_of(&system, top).await, expected, "{what}: {top}");
             }
-            if let Ok(inner) = find(&system, &format!("lost+found/{}", inner.number)).await {
-                homes += 1;
-                empty += usize::from(list(&system, inner, 10).await.is_empty());
-            }
+            let is_found = find(&system, &format!("lost+found/{}", inner.number)).await.is_ok();
+            homes += usize::from(is_found);
+            stayed += usize::from(lay_there);
+            assert!(!lay_there || !is_found, "{what}: it had a name");
+            let has_nothing = list(&system, Node::live(inner), 10).await.is_empty();
+            empty += usize::from(has_nothing);
+            remove_clones(&system).await;
+            assert_eq!(system.clones(), 0, "{what}");
             system.close().await.unwrap();
         });
     }
-    assert!(homes > empty && empty > 0, "{homes} {empty}");
+    assert!(homes > 0 && stayed > 0 && empty > 0, "{homes} {stayed} {empty}");
+}
+
+/// A clone that was removed, and whose trees are lost before it has gone: it goes, and what lay in it is found.
+#[test]
+fn a_clone_that_cannot_go_is_given_up() {
+    let mut given_up = 0;
+    for number in 0..tree_chunks(&nested_clones().0).len() {
+        let (machine, [outer, inner], _) = nested_clones();
+        let system = machine.open();
+        machine.run(async {
+            let _not_yet = system.removals.work.lock().await;
+            system.remove(FileId::ROOT, b"outer", Removal::Tree).await.unwrap();
+            system.commit().await.unwrap();
+        });
+        let is_going = |branch| system.branches.lock().get(&branch).is_some_and(crate::format::BranchValue::is_going);
+        assert!(is_going(outer.branch));
+        let before = tree_chunks(&machine);
+        let Some((path, at)) = before.get(number) else { break };
+        machine.disk.flip_bit(path, at + 60, 1);
+        let system = machine.power_cycle(system);
+        let planned = remedies(&machine, &system);
+        for _ in 0..2 {
+            repair_store(&machine, &system);
+            machine.run(system.repair_files(true, (0, 0))).unwrap();
+        }
+        assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}");
+        machine.run(async {
+            system.finish_removals().await.unwrap();
+            system.commit().await.unwrap();
+            assert!(!system.branches.lock().contains_key(&outer.branch), "chunk {number}");
+            if system.branches.lock().contains_key(&inner.branch) {
+                given_up += 1;
+                assert_eq!(names_of(&system, inner).await, 1, "chunk {number}: {planned:?}");
+            }
+            system.reclaim(&crate::Reclaim::default()).await.unwrap_or_else(|error| panic!("{number}: {error}"));
+            system.close().await.unwrap();
+        });
+    }
+    assert!(given_up > 0);
 }
 
 const BLOCK: usize = 64 << 10;
