@@ -73,8 +73,12 @@ impl Window<'_> {
     /// Compares a directory with the steps.
     pub(crate) fn verify(&self, tree: &Tree) -> Result<Verdict, String> {
         let steps = &self.history.steps;
-        let matching: Vec<usize> =
-            (self.names..=self.last).filter(|step| tree.compare(&steps[*step].model, 1).is_ok()).collect();
+        let known = known_files(steps);
+        let fits = |step: &usize| {
+            let pairs = tree.compare(&steps[*step].model, 1).ok();
+            pairs.is_some_and(|pairs| pairs.iter().all(|(key, file)| known.get(file).is_none_or(|known| known == key)))
+        };
+        let matching: Vec<usize> = (self.names..=self.last).filter(fits).collect();
         let (Some(first), Some(last)) = (matching.first().copied(), matching.last().copied()) else {
             return Err(self.explain(tree));
         };
@@ -157,6 +161,12 @@ impl Window<'_> {
     }
 }
 
+/// Who is who, as far as an answer said so: what was under way at the crash has no id, and is none of these.
+fn known_files(steps: &[Step]) -> BTreeMap<FileId, Key> {
+    let nodes = steps.iter().flat_map(|step| &step.model.nodes);
+    nodes.filter_map(|(key, node)| Some((node.file?, *key))).collect()
+}
+
 /// The distinct contents of a file in these steps.
 pub(crate) fn versions(steps: &[Step], key: Key) -> Vec<Arc<Content>> {
     let mut versions: Vec<Arc<Content>> = Vec::new();
@@ -218,10 +228,7 @@ pub(crate) fn verify_damaged(history: &History, floor: usize, tree: &Tree) -> Re
         let window = Window { history, names: floor, content: floor, last: history.last(), floors: Floors::None };
         return window.verify(tree).map(|_| ());
     }
-    let mut keys: BTreeMap<FileId, Key> = BTreeMap::new();
-    for step in &history.steps {
-        keys.extend(step.model.nodes.iter().filter_map(|(key, node)| Some((node.file?, *key))));
-    }
+    let keys = known_files(&history.steps);
     for (file, seen) in &tree.nodes {
         // A creation that was under way has no id here.
         let Some(key) = keys.get(file) else { continue };
