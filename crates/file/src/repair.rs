@@ -102,6 +102,8 @@ struct Survey {
     places: BTreeMap<FileId, Vec<Place>>,
     /// Of the directory that is looked at.
     namesakes: Namesakes,
+    /// Clones that were removed and cannot go, if that is accepted.
+    stuck: BTreeSet<u32>,
     /// The number behind a name that nobody has tried yet, by directory.
     numbers: BTreeMap<(FileId, Box<[u8]>), u64>,
     done: Done,
@@ -140,6 +142,9 @@ impl FileSystem {
         let mut survey = Survey::default();
         self.survey_catalog(&old.catalog, &mut survey).await?;
         self.survey_directories(&old.catalog, accepts_loss, &mut survey).await?;
+        if accepts_loss {
+            survey.stuck = self.stuck_clones().await?;
+        }
         let has_all_inodes = !survey.catalog_has_gaps && survey.undecodable.is_empty();
         let is_whole = has_all_inodes && survey.gaps.is_empty() && survey.known.contains_key(&FileId::ROOT);
         let mut inodes: BTreeMap<FileId, Option<InodeValue>> = BTreeMap::new();

@@ -53,12 +53,12 @@ impl FileSystem {
         let may_go = view.is_empty();
         // Clones that no name leads to: nobody looks into them before they have one.
         let mut nameless = BTreeSet::new();
-        for (branch, value) in branches.iter().filter(|(_, value)| value.top != 0) {
+        for (branch, value) in &branches {
             let top = FileId { branch: *branch, number: value.top };
             let place = || format!("{view}/ (clone {branch})");
             // It was removed, and nobody looks into that either.
-            if value.is_going() {
-                if may_go && self.is_stuck(top, value).await.unwrap_or(false) {
+            if value.top == 0 || value.is_going() {
+                if may_go && self.is_stuck(*branch, value).await.unwrap_or(false) {
                     found.note_at("HF1001", "catalog", place(), 0, "a clone that goes", &"one that cannot be read");
                     found.offer("HF1001", Some(Remedy::Trees { gives_up: true }));
                 }
@@ -157,8 +157,12 @@ impl FileSystem {
         }
     }
 
-    /// Whether a clone that was removed cannot go, because what has to be read for that is lost.
-    pub(crate) async fn is_stuck(&self, top: FileId, value: &BranchValue) -> Result<bool, FileError> {
-        Ok(self.removals.has_lost(top.branch) || self.is_topless(&value.catalog, top).await?)
+    /// Whether a clone was removed and cannot go, because what has to be read for that is lost.
+    pub(crate) async fn is_stuck(&self, branch: u32, value: &BranchValue) -> Result<bool, FileError> {
+        if value.top != 0 && !value.is_going() {
+            return Ok(false);
+        }
+        let top = FileId { branch, number: value.top };
+        Ok(self.removals.has_lost(branch) || value.top != 0 && self.is_topless(&value.catalog, top).await?)
     }
 }

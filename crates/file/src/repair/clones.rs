@@ -1,18 +1,21 @@
 //! Repair of clones: which names lead to one, which clones have none, and the list of them.
 //!
-//! The catalog of a clone stays as it is, but for the directory that its top says it lies in; and is written again, with an empty directory as its
+//! The catalog of a clone stays as it is, but for the directory that its top says it lies in; and is written again, with a new directory as its
 //! top, where that is lost. A clone that lay in another one, and whose name is lost with that, goes to `/lost+found` as any other.
 //!
 //! Not here: names and inodes of the main branch (`repair`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use base::codec::Reader;
 use base::id::FileId;
 
 use super::Survey;
+use crate::attributes::{Attributes, Kind};
 use crate::check::CloneName;
+use crate::directory::encode_entry;
 use crate::failure::{FileError, lost};
-use crate::format::{BranchValue, INLINE_BYTES_MAX, Root};
+use crate::format::{BranchValue, Entry, INLINE_BYTES_MAX, InodeValue, Root};
 use crate::system::FileSystem;
 use crate::tree::Edits;
 
@@ -26,15 +29,16 @@ impl FileSystem {
     pub(super) async fn nameless_clones(&self, survey: &Survey, accepts_loss: bool) -> Result<Vec<FileId>, FileError> {
         let branches = self.branches.lock().clone();
         let mut nameless = Vec::new();
-        // What lies in a clone that is going goes with it.
-        let is_going = |branch: &u32| branches.get(branch).is_some_and(BranchValue::is_going);
         for (&branch, value) in branches.iter().filter(|(_, value)| value.top != 0 && !value.is_going()) {
             let top = FileId { branch, number: value.top };
-            if survey.places.contains_key(&top) || is_going(&value.above.branch) {
+            let is_given_up = survey.stuck.contains(&value.above.branch);
+            // What lies in a clone that is going goes with it.
+            let goes_with_it = branches.get(&value.above.branch).is_some_and(BranchValue::is_going);
+            if survey.places.contains_key(&top) || goes_with_it && !is_given_up {
                 continue;
             }
             let is_nameless = match self.name_of_clone(top, value, &branches).await? {
-                CloneName::There => false,
+                CloneName::There => is_given_up,
                 CloneName::Gone => true,
                 CloneName::Unknown => accepts_loss,
             };
@@ -43,7 +47,7 @@ impl FileSystem {
         Ok(nameless)
     }
 
-    /// The list of clones; without what cannot be read if that is accepted, with an empty directory for a clone whose own is lost, and without
+    /// The list of clones; without what cannot be read if that is accepted, with a new directory for a clone whose own is lost, and without
     /// those that were removed and cannot go. And what has changed: a clone, or `None` where there is none any more.
     pub(super) async fn repaired_branches(
         &self,
@@ -64,20 +68,26 @@ impl FileSystem {
             list = self.trees.update(&Root::Empty, edits, INLINE_BYTES_MAX).await?;
         }
         let mut changed = BTreeMap::new();
-        for (branch, value) in listed.into_iter().filter(|(_, value)| value.top != 0) {
+        for (branch, value) in listed {
+            if survey.stuck.contains(&branch) {
+                survey.done.push(format!("clone {branch} was removed, and goes with all that cannot be read of it"));
+                changed.insert(branch, None);
+                continue;
+            }
             let top = FileId { branch, number: value.top };
             let named_in = survey.places.get(&top).and_then(|places| places.first()).map(|place| place.directory);
             let above = named_in.unwrap_or(value.above);
-            if accepts_loss && value.is_going() {
-                if self.is_stuck(top, &value).await? {
-                    survey
-                        .done
-                        .push(format!("clone {branch} was removed, and goes with all that cannot be read of it"));
-                    changed.insert(branch, None);
+            if value.top == 0 || value.is_going() {
+                continue;
+            }
+            if self.is_topless(&value.catalog, top).await? {
+                if accepts_loss {
+                    let (value, count) = self.made_anew(top, BranchValue { above, ..value }, owner).await?;
+                    survey.done.push(format!(
+                        "the directory that is clone {branch} is lost, and made anew with {count} of what lay in it, under their numbers"
+                    ));
+                    changed.insert(branch, Some(value));
                 }
-            } else if accepts_loss && self.is_topless(&value.catalog, top).await? {
-                survey.done.push(format!("the directory that is clone {branch} is lost: it is an empty one now"));
-                changed.insert(branch, Some(self.emptied(top, BranchValue { above, ..value }, owner).await?));
             } else if above != value.above {
                 changed.insert(branch, Some(self.moved(top, value, above).await?));
             }
@@ -87,17 +97,96 @@ impl FileSystem {
         Ok((self.trees.update(&list, edits, INLINE_BYTES_MAX).await?, changed))
     }
 
-    /// A branch with an empty directory as its top, for its name to lead to, and so that it can be removed. What lay in the one that is lost
-    /// stays as far as it can be read.
-    async fn emptied(&self, top: FileId, value: BranchValue, owner: (u32, u32)) -> Result<BranchValue, FileError> {
+    /// Clones that were removed and cannot go.
+    pub(super) async fn stuck_clones(&self) -> Result<BTreeSet<u32>, FileError> {
+        let branches = self.branches.lock().clone();
+        let mut stuck = BTreeSet::new();
+        for (branch, value) in branches {
+            if self.is_stuck(branch, &value).await? {
+                stuck.insert(branch);
+            }
+        }
+        Ok(stuck)
+    }
+
+    /// A branch whose top is made anew, without what cannot be read of its catalog; and how much the new top has: under its number, what lay in
+    /// the one that is lost, as far as that can be told. Of a branch that has nothing beside its top that is all that has no name; of another one
+    /// what lies or was made in it, or in a directory that is lost as well.
+    async fn made_anew(
+        &self,
+        top: FileId,
+        value: BranchValue,
+        owner: (u32, u32),
+    ) -> Result<(BranchValue, usize), FileError> {
         let kept = self.without_gaps(&value.catalog).await?;
-        let orphans = self.without_gaps(&value.orphans).await?;
-        let root = if kept == Root::Empty { value.top } else { value.root };
-        let mut inode = self.new_directory(top, 0o755, owner);
-        inode.attributes.parent = value.above;
-        let edits = Edits::from([(top.number, Some(inode.encode()))]);
+        let (mut inodes, mut named, mut edits) = (BTreeMap::new(), BTreeSet::new(), Edits::new());
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (found, next) = self.trees.scan(&kept, at, 256).await?;
+            for (number, bytes) in found {
+                let file = top.beside(number);
+                match InodeValue::decode(file, &bytes) {
+                    Ok(inode) if inode.attributes.links > 0 => {
+                        let Attributes { kind, parent, .. } = inode.attributes;
+                        if kind == Kind::Directory {
+                            self.note_names(file, &inode.base.tree, &mut named).await?;
+                        }
+                        inodes.insert(number, (kind, parent));
+                    }
+                    // It was unlinked, and nobody uses it; or nobody knows what it was.
+                    _ => drop(edits.insert(number, None)),
+                }
+            }
+            from = next;
+        }
+        let has_nothing_beside = value.root == value.top;
+        let lay_there = |(number, (_, parent)): &(u64, (Kind, FileId))| {
+            let is_nobodys = *number != value.root && !named.contains(number);
+            is_nobodys && (has_nothing_beside || *parent == top || !inodes.contains_key(&parent.number))
+        };
+        let (mut entries, mut subdirectories) = (Edits::new(), 0);
+        let found: Vec<_> = inodes.iter().map(|(number, known)| (*number, *known)).filter(lay_there).collect();
+        for (number, (kind, _)) in found {
+            let (file, name) = (top.beside(number), number.to_string());
+            let Some(mut inode) = self.load(&kept, file).await? else { continue };
+            if kind == Kind::Directory {
+                inode.attributes.parent = top;
+                subdirectories += 1;
+            } else {
+                inode.attributes.links = 1;
+            }
+            edits.insert(number, Some(inode.encode()));
+            let free = self.cookies(name.as_bytes()).find(|cookie| !entries.contains_key(cookie));
+            let entry = Entry { file, kind, name: name.as_bytes().into() };
+            entries.insert(free.expect("few share a hash"), Some(encode_entry(&entry, top.branch)));
+        }
+        let count = entries.len();
+        let mut inode = self.new_directory(top, 0o700, owner);
+        (inode.attributes.parent, inode.attributes.links) = (value.above, 2 + subdirectories);
+        inode.attributes.size = count as u64;
+        inode.base.tree = self.trees.update(&Root::Empty, entries, INLINE_BYTES_MAX).await?;
+        edits.insert(top.number, Some(inode.encode()));
         let catalog = self.trees.update(&kept, edits, INLINE_BYTES_MAX).await?;
-        Ok(BranchValue { catalog, orphans, root, ..value })
+        let root = if kept == Root::Empty { value.top } else { value.root };
+        Ok((BranchValue { catalog, orphans: Root::Empty, root, ..value }, count))
+    }
+
+    /// Notes the files of its own branch that a directory has names for, as far as it can be read.
+    async fn note_names(&self, directory: FileId, tree: &Root, named: &mut BTreeSet<u64>) -> Result<(), FileError> {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            match self.trees.scan_past(tree, at, 1024).await {
+                Ok((entries, next)) => {
+                    let entries =
+                        entries.iter().map(|(_, bytes)| Entry::decode(directory.branch, &mut Reader::new(bytes)));
+                    let own = entries.flatten().filter(|entry| entry.file.branch == directory.branch);
+                    named.extend(own.map(|entry| entry.file.number));
+                    from = next;
+                }
+                Err(gap) => from = lost(gap.error).map(|()| gap.next)?,
+            }
+        }
+        Ok(())
     }
 
     /// A branch whose top has its name in another directory.

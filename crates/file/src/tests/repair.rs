@@ -247,6 +247,73 @@ async fn remove_clones(system: &FileSystem) {
     system.commit().await.unwrap();
 }
 
+/// Whatever chunk of a clone's trees is lost, what can be read of its files has names after a repair, and reclaim leaves it.
+#[test]
+fn what_can_be_read_of_a_clone_stays() {
+    let (mut number, mut made_anew) = (0, 0);
+    loop {
+        let (machine, files) = node(4);
+        let system = machine.open();
+        // All of d0 but itself.
+        let below = machine.run(async {
+            let source = find(&system, "d0").await.unwrap();
+            let clone = system.clone_tree(source, FileId::ROOT, b"clone").await.unwrap().file;
+            let below: Vec<FileId> =
+                files[2..].iter().take(FILES + 1).map(|file| FileId { branch: clone.branch, ..*file }).collect();
+            for file in &below {
+                let change = AttributeChange { mode: Some(0o700), ..AttributeChange::default() };
+                system.set_attributes(*file, &change).await.unwrap();
+            }
+            system.close().await.unwrap();
+            below
+        });
+        drop(system);
+        machine.world.restart();
+        let Some((path, at)) = tree_chunks(&machine).get(number).cloned() else { break };
+        machine.disk.flip_bit(&path, at + 60, 1);
+        let system = machine.open();
+        let before = readable(&machine, &system, &below);
+        let had_names = named_readable(&machine, &system).is_superset(&before.keys().copied().collect());
+        repair_store(&machine, &system);
+        let done = machine.run(system.repair_files(true, (0, 0))).unwrap();
+        let is_anew = done.iter().any(|done| done.contains("made anew with"));
+        made_anew += usize::from(is_anew && !before.is_empty());
+        assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}");
+        if !is_anew && !had_names {
+            // A directory within the clone is lost, which nobody mends there.
+            number += 1;
+            continue;
+        }
+        machine.run(async {
+            system.reclaim(&crate::Reclaim::default()).await.ok();
+            system.reclaim(&crate::Reclaim::default()).await.ok();
+        });
+        let system = machine.power_cycle(system);
+        assert_eq!(readable(&machine, &system, &below), before, "chunk {number}: {done:?}");
+        let names = named_readable(&machine, &system);
+        let nameless: Vec<_> = before.keys().filter(|file| !names.contains(*file)).collect();
+        assert_eq!(nameless, Vec::<&FileId>::new(), "chunk {number}: {done:?}");
+        number += 1;
+    }
+    assert!(made_anew > 0, "of {number}");
+}
+
+/// Every file that a name leads to, through directories that can be read.
+fn named_readable(machine: &Machine, system: &Arc<FileSystem>) -> BTreeSet<FileId> {
+    machine.run(async {
+        let (mut found, mut waiting) = (BTreeSet::new(), vec![FileId::ROOT]);
+        while let Some(directory) = waiting.pop() {
+            let entries = system.read_directory(Node::live(directory), 0, 1000).await.unwrap_or_default();
+            for entry in entries {
+                if found.insert(entry.node.file) && entry.kind == Kind::Directory {
+                    waiting.push(entry.node.file);
+                }
+            }
+        }
+        found
+    })
+}
+
 /// A clone in a clone, closed. Gives their tops, and a file of the inner one.
 fn nested_clones() -> (Machine, [FileId; 2], FileId) {
     let machine = Machine::new(3);
@@ -348,10 +415,8 @@ fn a_clone_that_cannot_go_is_given_up() {
         machine.disk.flip_bit(path, at + 60, 1);
         let system = machine.power_cycle(system);
         let planned = remedies(&machine, &system);
-        for _ in 0..2 {
-            repair_store(&machine, &system);
-            machine.run(system.repair_files(true, (0, 0))).unwrap();
-        }
+        repair_store(&machine, &system);
+        machine.run(system.repair_files(true, (0, 0))).unwrap();
         assert_eq!(remedies(&machine, &system), BTreeSet::new(), "chunk {number}");
         machine.run(async {
             system.finish_removals().await.unwrap();
