@@ -1,5 +1,7 @@
 //! The check of clones: the list of them, which names lead to one, and what keeps one from going.
 //!
+//! A name in what cannot be read may be there still: only where all of it was read has a clone none for sure (I-101).
+//!
 //! Not here: what a catalog has (`check`).
 
 use std::collections::{BTreeMap, BTreeSet};
