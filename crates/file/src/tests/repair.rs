@@ -284,10 +284,12 @@ fn what_can_be_read_of_a_clone_stays() {
             number += 1;
             continue;
         }
-        machine.run(async {
-            system.reclaim(&crate::Reclaim::default()).await.ok();
-            system.reclaim(&crate::Reclaim::default()).await.ok();
-        });
+        for _ in 0..2 {
+            // A catalog that cannot be read beside its top keeps all room, until somebody removes that clone.
+            if let Err(error) = machine.run(system.reclaim(&crate::Reclaim::default())) {
+                assert!(!is_anew, "chunk {number}: {error}");
+            }
+        }
         let system = machine.power_cycle(system);
         assert_eq!(readable(&machine, &system, &below), before, "chunk {number}: {done:?}");
         let names = named_readable(&machine, &system);
