@@ -98,20 +98,28 @@ impl FileSystem {
                 settled.push((inside.clone(), cut(&range, &extent, &inside)));
             }
         }
+        // In the order of the file, which mostly is that of their packs.
+        settled.sort_unstable_by_key(|(range, _)| range.start);
         if is_jump && count <= PARTS_BYTES_MAX {
-            self.copy_parts(settled, offset, buffer).await?;
-        } else {
-            self.copy_chunks(settled, offset, buffer).await?;
+            self.copy_parts(&settled, offset, self.options.read_ahead_bytes_max > 0, buffer).await?;
+        } else if self.copy_chunks(&settled, offset, buffer).await.is_err() {
+            // What is wanted may be good where its chunks are not.
+            Box::pin(self.copy_parts(&settled, offset, false, buffer)).await?;
         }
         self.counters.read_bytes.add(count as u64);
         Ok(count)
     }
 
     /// As `copy_chunks`, for who wants little of each chunk.
-    async fn copy_parts(&self, settled: Vec<Settled>, offset: u64, buffer: &mut [u8]) -> Result<(), FileError> {
-        let reads_more = self.options.read_ahead_bytes_max > 0;
+    async fn copy_parts(
+        &self,
+        settled: &[Settled],
+        offset: u64,
+        reads_more: bool,
+        buffer: &mut [u8],
+    ) -> Result<(), FileError> {
         for (range, extent) in settled {
-            let Extent::Chunk { address, skip, .. } = extent else { continue };
+            let Extent::Chunk { address, skip, .. } = *extent else { continue };
             let at = usize::try_from(range.start - offset).expect("inside the buffer");
             let length = usize::try_from(range.end - range.start).expect("inside the buffer");
             let part = skip..skip.saturating_add(length as u32);
@@ -126,18 +134,16 @@ impl FileSystem {
     }
 
     /// Copies settled content to where it belongs in a buffer that begins at `offset`.
-    async fn copy_chunks(&self, mut settled: Vec<Settled>, offset: u64, buffer: &mut [u8]) -> Result<(), FileError> {
-        // In the order of the file, which mostly is that of their packs.
-        settled.sort_unstable_by_key(|(range, _)| range.start);
+    async fn copy_chunks(&self, settled: &[Settled], offset: u64, buffer: &mut [u8]) -> Result<(), FileError> {
         let (mut addresses, mut numbers) = (Vec::new(), BTreeMap::new());
         let mut pieces: Vec<(usize, usize, Range<u64>)> = Vec::new();
         for (range, extent) in settled {
-            if let Extent::Chunk { address, skip, .. } = extent {
+            if let Extent::Chunk { address, skip, .. } = *extent {
                 let number = *numbers.entry(address).or_insert(addresses.len());
                 if number == addresses.len() {
                     addresses.push(address);
                 }
-                pieces.push((number, skip as usize, range));
+                pieces.push((number, skip as usize, range.clone()));
             }
         }
         // Of a chunk in several pieces all are copied at once.

@@ -87,7 +87,9 @@ impl Store {
         let packed = pack(self.options.compression, class, named);
         Ok(match packed.header.codec {
             Codec::Zstd => parcel(Packing::Zstd, packed.payload),
-            Codec::Raw | Codec::Groups | Codec::Bundle | Codec::Bundled(_) => parcel(Packing::Raw, content),
+            Codec::Raw | Codec::Groups | Codec::Bundle | Codec::Bundled(_) | Codec::Remains => {
+                parcel(Packing::Raw, content)
+            }
         })
     }
 

@@ -1,7 +1,8 @@
 //! Reading of chunks: by themselves, in parts, many at a time, and ahead of who will want them.
 //!
 //! T-4   What is given was verified on the way here, or lies in the cache, where only what was verified is put. A chunk that does not verify
-//!       is read once more, then looked for in another copy, then where the index made again says it is; only then it is an error.
+//!       is read once more, then looked for in another copy, then where the index made again says it is; only then it is an error, and of who wants
+//!       a part of it only if that does not verify by itself.
 //!
 //! Not here: the cache (`cache`), the reads of a pack's bytes (`pack`).
 
@@ -15,6 +16,7 @@ use platform::disk::DiskErrorKind;
 use tokio::sync::oneshot;
 
 use crate::cache::{Claim, Origin};
+use crate::chunk::is_there;
 use crate::failure::{StoreError, unknown};
 use crate::format::{Class, Codec, INDEX_FILE, Place};
 use crate::pack::Memo;
@@ -33,8 +35,9 @@ const AHEAD_TASKS: u32 = 32;
 /// Chunks that are looked up before the first of them is read.
 const LOOKED_UP_TOGETHER: usize = 32;
 
-/// The part of a chunk that the hashes of its groups are; the groups have their numbers.
+/// The part of a chunk that the hashes of its groups are, and of what is left of one; the groups have their numbers.
 const TABLE: usize = 0xff;
+const TABLE_OF_REMAINS: usize = 0xfe;
 
 /// What a part of a chunk is called in the cache: no chunk's address, as far as addresses are random.
 fn key_of_part(address: &ChunkAddress, part: usize) -> ChunkAddress {
@@ -80,23 +83,35 @@ impl Store {
         or_more: bool,
     ) -> Result<Bytes, StoreError> {
         let is_whole = self.cache.has(address) || (or_more && self.cache.has_plenty(address));
-        if !is_whole && let Some(found) = Box::pin(self.read_part(address, &part)).await {
+        if !is_whole && let Some(found) = Box::pin(self.read_part(address, &part, true)).await {
             return Ok(found);
         }
         // Also where a part could not be read, or verified: there all that can be done for a chunk is done.
-        let content = self.get(Class::Data, address).await?;
-        let end = content.len().min(part.end as usize);
-        Ok(content.slice(end.min(part.start as usize)..end))
+        match self.get(Class::Data, address).await {
+            Ok(content) => {
+                let end = content.len().min(part.end as usize);
+                Ok(content.slice(end.min(part.start as usize)..end))
+            }
+            // The part may be good where the whole is not.
+            Err(error) => Box::pin(self.read_part(address, &part, false)).await.ok_or(error),
+        }
     }
 
-    async fn read_part(self: &Arc<Store>, address: &ChunkAddress, part: &Range<u32>) -> Option<Bytes> {
+    /// `None`: it is to be read with the whole chunk. `is_to_spare`: it must be little of that then.
+    async fn read_part(
+        self: &Arc<Store>,
+        address: &ChunkAddress,
+        part: &Range<u32>,
+        is_to_spare: bool,
+    ) -> Option<Bytes> {
         let place = self.place(address, None).await.ok()?;
         let groups = part.start as usize / GROUP_BYTES..(part.end as usize).div_ceil(GROUP_BYTES);
-        let is_little = 2 * groups.len() <= (place.raw as usize).div_ceil(GROUP_BYTES);
-        if place.codec != Codec::Groups || part.is_empty() || part.end > place.raw || !is_little {
+        let is_much = 2 * groups.len() > (place.raw as usize).div_ceil(GROUP_BYTES);
+        let has_parts = matches!(place.codec, Codec::Groups | Codec::Remains);
+        if !has_parts || part.is_empty() || part.end > place.raw || (is_to_spare && is_much) {
             return None;
         }
-        let table_key = key_of_part(address, TABLE);
+        let table_key = key_of_part(address, if place.codec == Codec::Groups { TABLE } else { TABLE_OF_REMAINS });
         let table = match self.cache.hit(Class::Metadata, &table_key) {
             Some(table) => table,
             None => {
@@ -104,6 +119,10 @@ impl Store {
                 self.cache.read_through(Class::Metadata, &table_key, read).await.ok()?
             }
         };
+        let is_lost = |number: &usize| !is_there(&place.header(*address), &table, *number);
+        if place.codec == Codec::Remains && groups.clone().any(|number| is_lost(&number)) {
+            return None;
+        }
         let mut found = BytesMut::with_capacity(part.len());
         for number in groups {
             let key = key_of_part(address, number);

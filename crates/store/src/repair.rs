@@ -2,9 +2,10 @@
 //!
 //! Each remedy may be carried out again, and a crash at any point of it leaves a store that opens and has no less than before.
 //!
-//! F-1   A pack goes only after every good chunk in it is durable in another pack, and the index knows it there. Its file goes before
-//!       the index forgets it: a crash in between leaves names of what was lost, and not a pack whose rotten chunks hide better ones.
-//!       Where the disk gives no answer for a chunk nobody knows whether it is good: all others are copied, and the pack stays.
+//! F-1   A pack goes only after every good chunk in it, and what is good of the others (C-7), is durable in another pack, and the index knows
+//!       it there. Its file goes before the index forgets it: a crash in between leaves names of what was lost, and not a pack whose rotten
+//!       chunks hide better ones. Where the disk gives no answer for a chunk nobody knows whether it is good: all others are copied, and the
+//!       pack stays.
 //! F-2   A pack that is repaired is condemned first: from then on a put stores anew what lies there (L-1).
 //! F-3   What is adopted never takes the place of what the index names already, and a pack with damaged chunks does not stay: its own
 //!       directory, from which an index is made again, names them like good ones.
@@ -44,6 +45,8 @@ struct Contents {
 #[derive(Default)]
 struct Saved {
     copied: u64,
+    /// Of those, how many in part (C-7).
+    in_part: u64,
     /// Good nowhere.
     lost: u64,
     /// Those for which the disk gave no answer.
@@ -229,14 +232,16 @@ impl Store {
         saved.error = saved.error.or(contents.error);
         self.settle_into_index().await?;
         saved.answered()?;
-        let Saved { copied, lost, .. } = saved;
-        self.take_away(pack, &known, lost == 0 && contents.is_complete)?;
+        let Saved { copied, in_part, lost, .. } = saved;
+        let is_lossy = lost + in_part > 0;
+        self.take_away(pack, &known, !is_lossy && contents.is_complete)?;
         let addresses = contents.entries.iter().map(|entry| entry.header.address).collect();
-        self.forget(pack, addresses, lost > 0).await?;
-        Ok(match lost {
-            0 => format!("{copied} chunks copied, none lost"),
+        self.forget(pack, addresses, is_lossy).await?;
+        Ok(match (in_part, lost) {
+            (0, 0) => format!("{copied} chunks copied, none lost"),
             _ => format!(
-                "{copied} chunks copied, {lost} lost: their files read as errors until a backup brings them back"
+                "{copied} chunks copied, {in_part} of them in part, {lost} lost: what is not there of their files reads as an error until a \
+                 backup brings it back"
             ),
         })
     }
@@ -311,7 +316,14 @@ impl Store {
                     saved.silent += 1;
                     saved.error.get_or_insert(error);
                 }
-                Err(_) => saved.lost += 1,
+                Err(_) => match self.packs.read_remains(&entry.header.address, &Place::of(pack, entry)).await {
+                    Some(remains) => {
+                        saved.in_part += u64::from(remains.header.codec == Codec::Remains);
+                        bytes += remains.payload.len();
+                        step.push(Copied::Stored(remains));
+                    }
+                    None => saved.lost += 1,
+                },
             }
             if bytes >= STEP_BYTES {
                 bytes = 0;

@@ -732,6 +732,54 @@ fn lost_content_is_mended_by_putting_it_again() {
     assert_eq!(machine.run(list(&system, Node::live(FileId::ROOT), 10)).len(), 2);
 }
 
+/// A bit of a file costs no more than sixteen KiB of it, whoever reads it how, before a repair and after (C-7).
+#[test]
+fn a_bad_group_of_a_chunk_costs_no_more() {
+    const PAGE: usize = 4096;
+    let machine = Machine::new(14);
+    let system = machine.open();
+    // It does not shrink.
+    let mut state = 1_u64;
+    let mut content = vec![0_u8; 60 * PAGE];
+    for word in content.as_chunks_mut::<8>().0 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        *word = state.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    }
+    let file = machine.run(async {
+        let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
+        system.write(file, 0, &content, false).await.unwrap();
+        system.close().await.unwrap();
+        file
+    });
+    let files = machine.disk.snapshot_files();
+    let (data, bytes) = files.iter().find(|(path, bytes)| path.starts_with("packs/") && bytes[12] == 2).unwrap();
+    machine.disk.flip_bit(data, bytes.len() as u64 / 2, 0);
+    let mut system = machine.power_cycle(system);
+    for is_repaired in [false, true] {
+        for pages in [1, 3, 4, 20] {
+            let lost = machine.run(async {
+                let mut lost = Vec::new();
+                for (number, expected) in content.chunks(pages * PAGE).enumerate() {
+                    let mut bytes = vec![0; expected.len()];
+                    match system.read(Node::live(file), (number * pages * PAGE) as u64, &mut bytes).await {
+                        Ok(_) => assert!(bytes == expected),
+                        Err(_) => lost.push(number),
+                    }
+                }
+                lost
+            });
+            // Groups do not begin where pages do.
+            assert!((1..=4_usize.div_ceil(pages) + 1).contains(&lost.len()), "{pages}: {lost:?}, {is_repaired}");
+        }
+        let problems = machine.run(system.check_files(&|_| {})).unwrap().problems;
+        assert_eq!(problems.iter().map(|problem| problem.code).collect::<BTreeSet<_>>(), BTreeSet::from(["HF1008"]));
+        repair_store(&machine, &system);
+        system = machine.power_cycle(system);
+    }
+}
+
 /// A directory that says one name thousands of times, never where it belongs: each entry gets a name, and nobody looks through all
 /// numbers for each.
 #[test]

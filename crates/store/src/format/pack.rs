@@ -48,7 +48,8 @@ impl Class {
 /// | 3 | 2026-11 | packs on several disks |
 /// | 4 | 2026-11 | packs that are to be in fragments |
 /// | 5 | 2026-11 | bundles of small chunks |
-pub(crate) const PACK_VERSION: u32 = 5;
+/// | 6 | 2026-11 | remains of damaged chunks |
+pub(crate) const PACK_VERSION: u32 = 6;
 
 fn expect_pack_version(found: u32) -> Result<u32, Unfit> {
     if !(1..PACK_VERSION).contains(&found) {
@@ -70,6 +71,9 @@ pub(crate) enum Codec {
     Bundle,
     /// Not here, but in a bundle behind this.
     Bundled(InBundle),
+    /// What is left of a damaged chunk: the hashes of the content's groups, a bit for each that is there, then the content, with zeroes for the
+    /// groups that are lost. It is no content to rely on.
+    Remains,
 }
 
 /// Where the content of a small chunk lies in a bundle: a chunk of its own, compressed, that is the contents of several, one behind the other
@@ -104,6 +108,7 @@ impl Codec {
             Codec::Groups => 3,
             Codec::Bundled(_) => 4,
             Codec::Bundle => 5,
+            Codec::Remains => 6,
         }
     }
 
@@ -113,14 +118,16 @@ impl Codec {
             Codec::Bundled(InBundle { ahead, skip, stored }) => {
                 [raw | u32::from(stored) << 16, u32::from(skip) | u32::from(ahead) << 16]
             }
-            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle => [raw, stored],
+            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle | Codec::Remains => [raw, stored],
         }
     }
 
     /// Bytes before the content.
     pub(crate) fn table_bytes(self, raw: u32) -> u32 {
+        let groups = raw.div_ceil(GROUP_BYTES as u32);
         match self {
-            Codec::Groups => raw.div_ceil(GROUP_BYTES as u32) * size_of::<GroupHash>() as u32,
+            Codec::Groups => groups * size_of::<GroupHash>() as u32,
+            Codec::Remains => groups * size_of::<GroupHash>() as u32 + groups.div_ceil(8),
             Codec::Raw | Codec::Zstd | Codec::Bundle | Codec::Bundled(_) => 0,
         }
     }
@@ -132,7 +139,7 @@ impl Codec {
                 let is_inside = raw > 0 && u32::from(within.skip) + raw <= BUNDLE_BYTES_MAX as u32;
                 stored == 0 && is_inside && within.ahead > 0 && within.stored > 0
             }
-            Codec::Groups => raw as usize > GROUP_BYTES && stored == raw + self.table_bytes(raw),
+            Codec::Groups | Codec::Remains => raw as usize > GROUP_BYTES && stored == raw + self.table_bytes(raw),
             Codec::Raw | Codec::Zstd => stored <= raw,
             Codec::Bundle => stored <= raw && raw <= BUNDLE_BYTES_MAX as u32,
         }
@@ -146,6 +153,7 @@ impl Codec {
             2 => Some((Codec::Zstd, first, second)),
             3 => Some((Codec::Groups, first, second)),
             5 => Some((Codec::Bundle, first, second)),
+            6 => Some((Codec::Remains, first, second)),
             4 => {
                 let within = InBundle { ahead: low(second >> 16), skip: low(second), stored: low(first >> 16) };
                 Some((Codec::Bundled(within), u32::from(low(first)), 0))
@@ -290,7 +298,7 @@ impl Entry {
             Codec::Bundled(within) => {
                 u64::from(self.offset) + u64::from(within.distance()) + u64::from(within.record_bytes())
             }
-            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle => self.end(),
+            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle | Codec::Remains => self.end(),
         }
     }
 }

@@ -47,7 +47,9 @@ impl Place {
                 let start = within.distance() as usize;
                 start..start + within.record_bytes() as usize
             }
-            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle => 0..ChunkHeader::BYTES + self.stored as usize,
+            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle | Codec::Remains => {
+                0..ChunkHeader::BYTES + self.stored as usize
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use platform::task::all;
 
 use super::fragments::{Fragment, Fragments, Joined, PackFile, absent, best};
 use super::{OF_FRAGMENT, PackKnown, PackState, Packs};
-use crate::chunk::{Bundle, Named, Packed, groups_of, mended, place_of_group, unpack, unpack_group};
+use crate::chunk::{Bundle, Named, Packed, groups_of, mended, place_of_group, remains, unpack, unpack_group, verify};
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec, Place, pack_path};
@@ -97,6 +97,10 @@ impl Packs {
     ) -> Result<Bytes, StoreError> {
         if let Some(content) = self.content_in(memo, address, place) {
             return Ok(content);
+        }
+        // C-7: no disk is to blame any more.
+        if place.codec == Codec::Remains {
+            return Err(StoreError::Absent { chunk: *address });
         }
         let mut tries = self.tries(place, place.record())?;
         loop {
@@ -304,7 +308,7 @@ impl Packs {
         let payload = loop {
             let record = self.read_record(tries.source, address, place).await;
             let read = record.and_then(|record| self.payload(address, place, &record));
-            let read = read.and_then(|payload| self.unpack(&header, place, payload.clone()).map(|_| payload));
+            let read = read.and_then(|payload| self.is_right(&header, place, &payload).map(|()| payload));
             if let Some(payload) = self.judge(&mut tries, read).await {
                 break payload?;
             }
@@ -325,8 +329,24 @@ impl Packs {
                 let content = self.read_by(address, place, memo).await?;
                 Ok(Copied::Content(place.class, Named::of(&self.key, place.class, content)))
             }
-            Codec::Raw | Codec::Zstd | Codec::Groups => self.read_packed(address, place).await.map(Copied::Stored),
+            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Remains => {
+                self.read_packed(address, place).await.map(Copied::Stored)
+            }
         }
+    }
+
+    /// What can be saved of the chunk at `place`, which cannot be read as it should be: of all disks that it is on together. Of what lies in a bundle
+    /// nothing, for that was compressed.
+    pub(crate) async fn read_remains(&self, address: &ChunkAddress, place: &Place) -> Option<Packed> {
+        if matches!(place.codec, Codec::Bundled(_) | Codec::Bundle) {
+            return None;
+        }
+        let mut payloads = Vec::new();
+        for source in self.sources(place.pack) {
+            let record = self.read_stored(source, place, place.record()).await;
+            payloads.extend(record.ok().map(|record| record.slice(ChunkHeader::BYTES..)));
+        }
+        remains(&self.key, &place.header(*address), &payloads)
     }
 
     /// The hashes of the groups of the chunk at `place`, verified. The disk is asked for the group that will be wanted next meanwhile.
@@ -428,7 +448,7 @@ impl Packs {
         Some(match place.codec {
             Codec::Zstd | Codec::Bundle | Codec::Bundled(_) => content,
             // What is stored as it is is a part of the run: a copy of it does not keep the whole.
-            Codec::Raw | Codec::Groups => Bytes::copy_from_slice(&content),
+            Codec::Raw | Codec::Groups | Codec::Remains => Bytes::copy_from_slice(&content),
         })
     }
 
@@ -532,6 +552,14 @@ impl Packs {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether a chunk may be copied as it is, but for the hashes of its groups.
+    fn is_right(&self, header: &ChunkHeader, place: &Place, payload: &Bytes) -> Result<(), StoreError> {
+        if header.codec != Codec::Remains {
+            return self.unpack(header, place, payload.clone()).map(drop);
+        }
+        verify(&self.key, header, payload).map_err(|found| self.corrupt_chunk(&header.address, place, found))
     }
 
     fn unpack(&self, header: &ChunkHeader, place: &Place, payload: Bytes) -> Result<Bytes, StoreError> {

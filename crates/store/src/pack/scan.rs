@@ -13,7 +13,7 @@ use base::hash::DomainKey;
 use bytes::{Bytes, BytesMut};
 use platform::disk::{DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
 
-use crate::chunk::{Bundle, mended, unpack};
+use crate::chunk::{Bundle, mended, unpack, verify};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
     ChunkHeader, Codec, DAMAGED_SUFFIX, Entry, InBundle, PACK_VERSION, PACKS, PackFooter, PackHeader, Summary, Unfit,
@@ -94,6 +94,7 @@ pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
         let end = start + header.stored as usize;
         let is_good = match header.codec {
             Codec::Bundled(within) => content_in(key, pack, bytes, (offset, &header, within), &mut opened).is_some(),
+            Codec::Remains => end <= bytes.len() && verify(key, &header, &bytes.slice(start..end)).is_ok(),
             _ => end <= bytes.len() && unpack(key, &header, bytes.slice(start..end)).is_ok(),
         };
         if is_good {

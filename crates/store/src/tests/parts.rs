@@ -1,19 +1,23 @@
 //! Parts of chunks: what they cost, and what becomes of damage.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
 use base::hash::GROUP_BYTES;
 use base::id::ChunkAddress;
 use bytes::Bytes;
 
 use super::check::pack;
 use super::open::{only_file, set_version};
-use super::{Machine, content, options};
+use super::{Machine, content, hurried, options};
 use crate::format::{ChunkHeader, PackFooter, PackHeader};
-use crate::{Class, Depth, Options, Remedy, Store};
+use crate::{Class, Depth, Options, Remedy, Store, StoreError, Sweep};
 
 const BYTES: usize = 5 * GROUP_BYTES + 100;
 const TABLE_BYTES: u64 = 6 * 32;
 /// Of a part: both of its ends are in the second group.
-const PART: std::ops::Range<u32> = 20_000..24_096;
+const PART: Range<u32> = 20_000..24_096;
 
 /// A closed node with one chunk that does not shrink, alone in its pack.
 fn node(seed: u64) -> (Machine, ChunkAddress, Bytes) {
@@ -40,7 +44,7 @@ fn a_part_costs_the_groups_that_have_it() {
     let options = Options { cache_bytes: 1 << 20, ..options() };
     let (store, _) =
         machine.run(Store::open(&machine.world.platform(), &machine.handles(), options)).expect("it was closed");
-    let cost = |part: std::ops::Range<u32>| {
+    let cost = |part: Range<u32>| {
         let before = store.counters().read_bytes.value();
         let found = machine.run(store.get_part(&address, part.clone(), false)).unwrap();
         assert_eq!(found, content.slice(part.start as usize..part.end.min(BYTES as u32) as usize));
@@ -104,6 +108,140 @@ fn what_is_wrong_with_a_part_is_found_and_mended() {
     let (store, _) = machine.open();
     assert!(machine.run(store.get_part(&address, PART, false)).is_err());
     assert_eq!(machine.run(store.get_part(&address, 0..10, false)).unwrap(), content.slice(0..10));
+}
+
+/// Carries out what a check proposes, once, and tells what came of it.
+fn repair(machine: &Machine, store: &Store) -> Vec<String> {
+    let report = machine.run(store.check(Depth::Deep, &|_, _| {}));
+    let remedies: BTreeSet<Remedy> = report.problems.iter().filter_map(|problem| problem.remedy).collect();
+    let told = remedies.into_iter().map(|remedy| machine.run(store.repair(remedy)).unwrap()).collect();
+    let after = machine.run(store.check(Depth::Deep, &|_, _| {})).problems;
+    // What was set aside is there for a person to look at.
+    assert!(after.iter().all(|problem| problem.code == "HF0017" && problem.remedy.is_none()), "{after:?}");
+    told
+}
+
+/// All but these of the six groups of a chunk can be read, and it is nobody's duplicate.
+fn expect_all_but(lost: &[usize], machine: &Machine, store: &Arc<Store>, (address, content): (&ChunkAddress, &Bytes)) {
+    let part = |part: Range<usize>| {
+        let found = machine.run(store.get_part(address, part.start as u32..part.end as u32, false));
+        found.map(|found| assert_eq!(found, content.slice(part)))
+    };
+    for number in 0..6 {
+        let group = number * GROUP_BYTES..BYTES.min((number + 1) * GROUP_BYTES);
+        assert_eq!(part(group).is_err(), lost.contains(&number), "group {number}");
+    }
+    // Most of the chunk too, if it is there.
+    assert_eq!(part(2 * GROUP_BYTES..BYTES).is_err(), lost.iter().any(|number| *number >= 2));
+    assert!(matches!(machine.run(store.get(Class::Data, address)), Err(StoreError::Absent { .. })));
+    assert!(!store.contains(address));
+    assert_eq!(store.counters().verify_failures.value() + store.counters().disk_reads_failed.value(), 0);
+}
+
+/// C-7. Found by seed 34000059 of plan clones: a repair took with a damaged chunk what could be read of it.
+#[test]
+fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
+    let machine = Machine::new(6, 1, 64 << 20);
+    let (content, other) = (content(2, BYTES), content(8, 30_000));
+    let (store, _) = machine.open();
+    let address = machine.run(async {
+        let addresses = store.put_many(Class::Data, vec![content.clone(), other]).await.unwrap();
+        store.close().await.unwrap();
+        addresses[0]
+    });
+    drop(store);
+    machine.world.restart();
+    let chunk = (&address, &content);
+    let reopen = |store: Arc<Store>| {
+        drop(store);
+        machine.world.restart();
+        machine.open().0
+    };
+    let (path, _) = pack(&machine.disks[0]);
+    let flip = |path: &str, offset: u64, group: usize| {
+        machine.disks[0].flip_bit(path, offset + (group * GROUP_BYTES) as u64 + 9, 2);
+    };
+    let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
+    flip(&path, content_at, 1);
+    let (store, _) = machine.open();
+    assert!(machine.run(store.get_part(&address, 0..BYTES as u32, false)).is_err());
+    let most = 2 * GROUP_BYTES as u32..BYTES as u32;
+    assert!(machine.run(store.get_part(&address, most, false)).is_ok(), "it is good, and the whole is not");
+    let told = repair(&machine, &store);
+    assert!(told[0].contains("1 of them in part, 0 lost"), "{told:?}");
+    let store = reopen(store);
+    expect_all_but(&[1], &machine, &store, chunk);
+
+    // After reclaim, in a pack without a directory, and in an index made again.
+    let sweep = |store: &Arc<Store>, is_live: bool| {
+        machine.run(async {
+            let mut marks = store.begin_mark(false).await.unwrap();
+            marks.keep(&|found| is_live && *found == address, &hurried(store)).await;
+            let (pace, tell) = (hurried(store), |_, _| {});
+            store.reclaim(marks, &Sweep { pace: &pace, is_thorough: true, tell: &tell }).await.unwrap()
+        })
+    };
+    assert!(sweep(&store, true).bytes_copied > BYTES as u64 / 2);
+    machine.run(store.settle()).unwrap();
+    let store = reopen(store);
+    expect_all_but(&[1], &machine, &store, chunk);
+    machine.run(store.close()).unwrap();
+    machine.disks[0].remove("index");
+    let store = reopen(store);
+    expect_all_but(&[1], &machine, &store, chunk);
+
+    // What rots of it goes too, and the rest stays.
+    machine.run(store.close()).unwrap();
+    let files = machine.disks[0].snapshot_files();
+    let mut packs = files.keys().filter(|path| path.ends_with(".pack"));
+    let (Some(path), None) = (packs.next(), packs.next()) else { panic!("{:?}", files.keys()) };
+    flip(path, content_at + 1, 4);
+    let store = reopen(store);
+    let told = repair(&machine, &store);
+    assert!(told[0].contains("1 of them in part, 0 lost"), "{told:?}");
+    let store = reopen(store);
+    expect_all_but(&[1, 4], &machine, &store, chunk);
+
+    // Who writes the same content relies on none of it.
+    machine.run(async {
+        store.put(Class::Data, &content).await.unwrap();
+        store.settle().await.unwrap();
+        assert_eq!(store.get(Class::Data, &address).await.unwrap(), content);
+    });
+    assert!(store.contains(&address));
+    let store = reopen(store);
+    assert_eq!(machine.run(store.get(Class::Data, &address)).unwrap(), content);
+    assert!(sweep(&store, true).packs_deleted > 0, "the remains");
+    assert_eq!(machine.run(store.get(Class::Data, &address)).unwrap(), content);
+    assert_eq!(store.status().chunks(), 1);
+    sweep(&store, false);
+    assert_eq!(store.status().chunks(), 0);
+}
+
+#[test]
+fn of_two_damaged_copies_of_a_chunk_together_all_may_be_left() {
+    let machine = Machine::new(7, 2, 64 << 20);
+    let options = Options { copies: 2, ..options() };
+    let open = || machine.run(Store::open(&machine.world.platform(), &machine.handles(), options.clone())).unwrap().0;
+    let content = content(2, BYTES);
+    let store = open();
+    let address = machine.run(async {
+        let address = store.put(Class::Data, &content).await.unwrap();
+        store.close().await.unwrap();
+        address
+    });
+    drop(store);
+    machine.world.restart();
+    for (disk, group) in machine.disks.iter().zip([1, 4]) {
+        let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
+        disk.flip_bit(&pack(disk).0, content_at + (group * GROUP_BYTES) as u64 + 9, 2);
+    }
+    let store = open();
+    assert!(machine.run(store.get(Class::Data, &address)).is_err());
+    assert!(machine.run(store.get_part(&address, 0..BYTES as u32, false)).is_ok(), "each group is good somewhere");
+    let told = repair(&machine, &store);
+    assert!(told.iter().any(|told| told.contains("1 chunks copied, none lost")), "{told:?}");
+    assert_eq!(machine.run(store.get(Class::Data, &address)).unwrap(), content);
 }
 
 /// Found by seed 3420 of plan clones: a power cut tore the table off a chunk that nobody had settled, its content was whole, and the opening
