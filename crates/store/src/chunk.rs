@@ -3,8 +3,8 @@
 //! C-1   What [`unpack`] returns hashes to the address it was asked for; nothing else leaves the store.
 //! C-2   Cuts depend only on the bytes from the last cut on, never on how a stream was divided into calls.
 //! C-3   What [`unpack_group`] returns hashes to the group's place in the table, and that table ([`groups_of`]) to the address.
-//! C-7   What is left of a damaged chunk says which of its groups are there, and has zeroes for the others: those can be read in parts (C-3), and never
-//!       as the whole, nor does anything new rely on it.
+//! C-7   What is left of a damaged chunk has a name of its own, which nobody asks for who wants the chunk, and zeroes for the groups that are lost. The
+//!       others can be read in parts (C-3).
 
 mod bundle;
 
@@ -16,7 +16,7 @@ use base::id::ChunkAddress;
 use bytes::{Bytes, BytesMut};
 
 pub(crate) use self::bundle::{BUNDLED_BYTES_MAX, Bundle, lots, pack_lot};
-use crate::format::{ChunkHeader, Class, Codec, Entry};
+use crate::format::{ChunkHeader, Class, Codec, Entry, remains_of};
 
 /// How new chunks are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +234,7 @@ pub(crate) fn unpack(key: &DomainKey, header: &ChunkHeader, payload: Bytes) -> R
         Codec::Groups if payload.len() == header.stored as usize => payload.slice(table_bytes(header)..),
         Codec::Groups => return Err(format!("{} bytes instead of {}", payload.len(), header.stored)),
         Codec::Bundled(_) => return Err("no content, for that lies in a bundle".to_owned()),
-        Codec::Remains => return Err("only parts of it, for the others were lost".to_owned()),
+        Codec::Remains => return Err("what is left of it".to_owned()),
     };
     if content.len() != header.raw as usize {
         return Err(format!("{} bytes instead of {}", content.len(), header.raw));
@@ -252,7 +252,7 @@ pub(crate) fn groups_of(key: &DomainKey, header: &ChunkHeader, payload: &[u8]) -
     let table = payload.get(..table_bytes(header)).ok_or("no table of groups")?;
     let (groups, _) = table.as_chunks::<{ size_of::<GroupHash>() }>();
     let found = key.address_of(groups);
-    if found == Some(header.address) {
+    if found == Some(header.whole().address) {
         Ok(groups.to_vec())
     } else {
         Err("hashes of groups of something else".to_owned())
@@ -291,51 +291,49 @@ fn verify_remains(key: &DomainKey, header: &ChunkHeader, payload: &Bytes) -> Res
     let groups = groups_of(key, header, payload)?;
     for number in 0..groups.len() {
         let group = payload.get(place_of_group(header, number)).ok_or("fewer groups than it should have")?;
-        if is_there(header, payload, number) {
-            unpack_group(key, &groups, number, payload.slice_ref(group))?;
-        } else if group.iter().any(|byte| *byte != 0) {
-            return Err(format!("something in group {number}, which is lost"));
-        }
+        unpack_left(key, &groups, number, payload.slice_ref(group))?;
     }
     Ok(())
 }
 
-/// Whether remains have a group, by what stands before the content.
-pub(crate) fn is_there(header: &ChunkHeader, payload: &[u8], number: usize) -> bool {
-    let bits = Codec::Groups.table_bytes(header.raw) as usize;
-    payload.get(bits + number / 8).is_some_and(|byte| byte >> (number % 8) & 1 == 1)
+/// As [`unpack_group`], of remains; `None`: it is lost.
+pub(crate) fn unpack_left(
+    key: &DomainKey,
+    groups: &[GroupHash],
+    number: usize,
+    bytes: Bytes,
+) -> Result<Option<Bytes>, String> {
+    let is_blank = bytes.iter().all(|byte| *byte == 0);
+    match unpack_group(key, groups, number, bytes) {
+        Err(_) if is_blank => Ok(None),
+        unpacked => unpacked.map(Some),
+    }
 }
 
-/// What can be saved of a chunk, from payloads of which none need be right, whatever headers were before them: all of it, or what verifies of its
-/// groups (C-7). `None` if that is nothing.
-pub(crate) fn remains(key: &DomainKey, header: &ChunkHeader, payloads: &[Bytes]) -> Option<Packed> {
+/// What can be saved of a chunk with this header, from payloads of it and of its remains, of which none need be right: all of it, or what verifies
+/// of its groups (C-7). `None` if that is nothing.
+pub(crate) fn saved(key: &DomainKey, header: &ChunkHeader, payloads: &[Bytes]) -> Option<Packed> {
     if let Some(payload) = payloads.iter().find(|payload| unpack(key, header, Bytes::clone(payload)).is_ok()) {
         return Some(Packed::stored(*header, mended(key, header, payload.clone())));
     }
-    if !matches!(header.codec, Codec::Groups | Codec::Remains) {
+    if header.codec != Codec::Groups {
         return None;
     }
     let groups = payloads.iter().find_map(|payload| groups_of(key, header, payload).ok())?;
-    let (mut content, mut bits) = (BytesMut::zeroed(header.raw as usize), vec![0_u8; groups.len().div_ceil(8)]);
-    let mut count = 0;
+    let (mut content, mut count) = (BytesMut::zeroed(header.raw as usize), 0);
     for (number, hash) in groups.iter().enumerate() {
-        let within = place_of_group(header, number);
-        let found = payloads.iter().filter_map(|payload| payload.get(within.clone()));
-        if let Some(group) = { found }.find(|group| key.group_hash(number, group) == *hash) {
+        let mut found = payloads.iter().filter_map(|payload| payload.get(place_of_group(header, number)));
+        if let Some(group) = found.find(|group| key.group_hash(number, group) == *hash) {
             content[number * GROUP_BYTES..][..group.len()].copy_from_slice(group);
-            bits[number / 8] |= 1 << (number % 8);
             count += 1;
         }
     }
-    let (codec, bits) = match groups.len() - count {
-        0 => (Codec::Groups, Vec::new()),
-        lost if lost == groups.len() => return None,
-        _ => (Codec::Remains, bits),
+    let header = match groups.len() - count {
+        0 => *header,
+        _ if count == 0 => return None,
+        _ => ChunkHeader { codec: Codec::Remains, address: remains_of(&header.address), ..*header },
     };
-    let table = Bytes::from([groups.concat(), bits].concat());
-    let stored = header.raw + codec.table_bytes(header.raw);
-    let header = ChunkHeader { codec, stored, ..*header };
-    Some(Packed { header, table, payload: content.freeze(), bundled: Vec::new() })
+    Some(Packed::stored(header, Bytes::from([groups.as_flattened(), &content].concat())))
 }
 
 /// A payload as it should be, of a chunk whose content was verified: its table may have rotted, which nobody saw who read it whole.

@@ -23,7 +23,7 @@ pub(crate) use self::journal::{FrameHeader, SegmentHeader};
 pub use self::pack::Class;
 pub(crate) use self::pack::{
     BUNDLE_BYTES_MAX, ChunkHeader, Codec, Entry, InBundle, PACK_VERSION, PackFooter, PackHeader, decode_directory,
-    encode_directory, lots_of,
+    encode_directory, lots_of, remains_of,
 };
 pub(crate) use self::place::{Place, Summary};
 pub(crate) use self::root::{Identity, Superblock};

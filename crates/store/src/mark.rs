@@ -132,7 +132,7 @@ impl Marks<'_> {
         self.waiting = waiting;
     }
 
-    /// Gives their bits to all chunks of which `is_needed` says so.
+    /// Gives their bits to all chunks of which `is_needed` says so, and to what is left of such.
     pub(crate) async fn keep(&mut self, is_needed: &(dyn Fn(&ChunkAddress) -> bool + Sync), pace: &Pace<'_>) {
         let known = self.store.packs.known();
         let mut lost = Vec::new();
@@ -153,7 +153,8 @@ impl Marks<'_> {
                 }
             };
             bits.resize(bits.len().max(entries.len().div_ceil(64)), 0);
-            for (number, _) in entries.iter().enumerate().filter(|(_, entry)| is_needed(&entry.header.address)) {
+            let is_needed = |entry: &Entry| is_needed(&entry.header.whole().address);
+            for (number, _) in entries.iter().enumerate().filter(|(_, entry)| is_needed(entry)) {
                 bits[number / 64] |= 1 << (number % 64);
             }
         }

@@ -16,9 +16,8 @@ use platform::disk::DiskErrorKind;
 use tokio::sync::oneshot;
 
 use crate::cache::{Claim, Origin};
-use crate::chunk::is_there;
 use crate::failure::{StoreError, unknown};
-use crate::format::{Class, Codec, INDEX_FILE, Place};
+use crate::format::{Class, Codec, INDEX_FILE, Place, remains_of};
 use crate::pack::Memo;
 use crate::store::Store;
 
@@ -35,9 +34,8 @@ const AHEAD_TASKS: u32 = 32;
 /// Chunks that are looked up before the first of them is read.
 const LOOKED_UP_TOGETHER: usize = 32;
 
-/// The part of a chunk that the hashes of its groups are, and of what is left of one; the groups have their numbers.
+/// The part of a chunk that the hashes of its groups are; the groups have their numbers.
 const TABLE: usize = 0xff;
-const TABLE_OF_REMAINS: usize = 0xfe;
 
 /// What a part of a chunk is called in the cache: no chunk's address, as far as addresses are random.
 fn key_of_part(address: &ChunkAddress, part: usize) -> ChunkAddress {
@@ -83,7 +81,7 @@ impl Store {
         or_more: bool,
     ) -> Result<Bytes, StoreError> {
         let is_whole = self.cache.has(address) || (or_more && self.cache.has_plenty(address));
-        if !is_whole && let Some(found) = Box::pin(self.read_part(address, &part, true)).await {
+        if !is_whole && let Some(found) = Box::pin(self.read_part(address, &part)).await {
             return Ok(found);
         }
         // Also where a part could not be read, or verified: there all that can be done for a chunk is done.
@@ -92,37 +90,54 @@ impl Store {
                 let end = content.len().min(part.end as usize);
                 Ok(content.slice(end.min(part.start as usize)..end))
             }
-            // The part may be good where the whole is not.
-            Err(error) => Box::pin(self.read_part(address, &part, false)).await.ok_or(error),
+            // The part may be good where the whole is not, or left where that was given up.
+            Err(error) => Box::pin(self.read_what_is_left(address, &part)).await.ok_or(error),
         }
     }
 
-    /// `None`: it is to be read with the whole chunk. `is_to_spare`: it must be little of that then.
-    async fn read_part(
-        self: &Arc<Store>,
-        address: &ChunkAddress,
-        part: &Range<u32>,
-        is_to_spare: bool,
-    ) -> Option<Bytes> {
+    /// A part, by the groups that have it. `None`: it is to be read with the whole chunk.
+    async fn read_part(self: &Arc<Store>, address: &ChunkAddress, part: &Range<u32>) -> Option<Bytes> {
         let place = self.place(address, None).await.ok()?;
         let groups = part.start as usize / GROUP_BYTES..(part.end as usize).div_ceil(GROUP_BYTES);
-        let is_much = 2 * groups.len() > (place.raw as usize).div_ceil(GROUP_BYTES);
-        let has_parts = matches!(place.codec, Codec::Groups | Codec::Remains);
-        if !has_parts || part.is_empty() || part.end > place.raw || (is_to_spare && is_much) {
+        let is_little = 2 * groups.len() <= (place.raw as usize).div_ceil(GROUP_BYTES);
+        if !is_little {
             return None;
         }
-        let table_key = key_of_part(address, if place.codec == Codec::Groups { TABLE } else { TABLE_OF_REMAINS });
+        self.read_groups(address, address, &place, part).await
+    }
+
+    /// A part of a chunk that cannot be read.
+    async fn read_what_is_left(self: &Arc<Store>, address: &ChunkAddress, part: &Range<u32>) -> Option<Bytes> {
+        let lookup = |name| self.packs.index.lookup(name, &self.counters).ok().flatten();
+        if let Some(place) = lookup(address)
+            && let Some(found) = self.read_groups(address, address, &place, part).await
+        {
+            return Some(found);
+        }
+        let name = remains_of(address);
+        self.read_groups(address, &name, &lookup(&name)?, part).await
+    }
+
+    /// Of the chunk with this address, or of what is left of it: `name` is what lies at `place`.
+    async fn read_groups(
+        self: &Arc<Store>,
+        address: &ChunkAddress,
+        name: &ChunkAddress,
+        place: &Place,
+        part: &Range<u32>,
+    ) -> Option<Bytes> {
+        if !matches!(place.codec, Codec::Groups | Codec::Remains) || part.is_empty() || part.end > place.raw {
+            return None;
+        }
+        let groups = part.start as usize / GROUP_BYTES..(part.end as usize).div_ceil(GROUP_BYTES);
+        let table_key = key_of_part(address, TABLE);
         let table = match self.cache.hit(Class::Metadata, &table_key) {
             Some(table) => table,
             None => {
-                let read = self.packs.read_groups(address, &place, groups.start);
+                let read = self.packs.read_groups(name, place, groups.start);
                 self.cache.read_through(Class::Metadata, &table_key, read).await.ok()?
             }
         };
-        let is_lost = |number: &usize| !is_there(&place.header(*address), &table, *number);
-        if place.codec == Codec::Remains && groups.clone().any(|number| is_lost(&number)) {
-            return None;
-        }
         let mut found = BytesMut::with_capacity(part.len());
         for number in groups {
             let key = key_of_part(address, number);
@@ -130,7 +145,10 @@ impl Store {
                 Some(group) => group,
                 None => {
                     self.counters.groups_read.add(1);
-                    let read = self.packs.read_group(address, &place, &table, number);
+                    let read = async {
+                        let read = self.packs.read_group(name, place, &table, number).await;
+                        read.and_then(|group| group.ok_or(StoreError::Absent { chunk: *address }))
+                    };
                     self.cache.read_through(Class::Data, &key, read).await.ok()?
                 }
             };
@@ -360,15 +378,21 @@ impl Store {
 
     /// The content of a further copy of a chunk that does not verify at `place`, if there is a good one.
     async fn other_copy(&self, address: &ChunkAddress, place: Place) -> Option<Bytes> {
+        let content = self.good_copy_of(address, |copy| *copy != place).await?;
+        // T-3: the one that is named is a bad one still.
+        self.packs.doubt(*address);
+        self.counters.other_copies.add(1);
+        Some(content)
+    }
+
+    /// The content of the first further copy that is good, of those that count.
+    pub(crate) async fn good_copy_of(&self, address: &ChunkAddress, counts: impl Fn(&Place) -> bool) -> Option<Bytes> {
         // What keeps the copies from being known is no worse than what is wrong already.
         for copy in self.packs.index.file().copies_of(address).unwrap_or_default() {
-            if copy == place || !self.packs.has(copy.pack) {
-                continue;
-            }
-            if let Ok(content) = self.packs.read(address, &copy).await {
-                // T-3: the one that is named is a bad one still.
-                self.packs.doubt(*address);
-                self.counters.other_copies.add(1);
+            if counts(&copy)
+                && self.packs.has(copy.pack)
+                && let Ok(content) = self.packs.read(address, &copy).await
+            {
                 return Some(content);
             }
         }

@@ -24,7 +24,7 @@ use base::id::ChunkAddress;
 use platform::disk::RUN_ALIGN;
 
 use crate::failure::StoreError;
-use crate::format::{Class, Codec, Entry, PACKS, Place, lots_of};
+use crate::format::{ChunkHeader, Class, Codec, Entry, PACKS, Place, lots_of};
 use crate::mark::Marks;
 use crate::pace::Pace;
 use crate::pack::{Copied, Memo, PackKnown, PackState};
@@ -217,6 +217,7 @@ impl Store {
             let address = &entry.header.address;
             if (marks.has(pack, number) || self.packs.index.is_pinned(address))
                 && !self.is_elsewhere(address, &Place::of(pack, entry)).await?
+                && !self.is_whole_again(&entry.header).await?
             {
                 live.push(number);
             }
@@ -229,9 +230,21 @@ impl Store {
         match self.packs.index.lookup(address, &self.counters)? {
             // C-6.
             Some(at) if at != *here && at.codec != Codec::Bundle && !self.packs.is_lower(at.pack, here.pack) => {
-                Ok(self.packs.read(address, &at).await.is_ok())
+                Ok(self.packs.is_good(address, &at).await.is_ok())
             }
             _ => Ok(false),
+        }
+    }
+
+    /// Whether these are remains of a chunk that was put again since (C-7).
+    pub(crate) async fn is_whole_again(&self, header: &ChunkHeader) -> Result<bool, StoreError> {
+        let address = header.whole().address;
+        if header.codec != Codec::Remains {
+            return Ok(false);
+        }
+        match self.packs.index.lookup(&address, &self.counters)? {
+            Some(at) => Ok(self.packs.read(&address, &at).await.is_ok()),
+            None => Ok(false),
         }
     }
 

@@ -676,8 +676,8 @@ async fn take_in(packs: &Packs, mut sealed: SealedPack, known: PackKnown) {
 /// Whether the chunk at `other` verifies and the one at `here` does not, or nobody knows. Few chunks lie in two places, so few are read.
 /// Of two that verify, and lie on as many disks, the newcomer's counts: mostly reclaim copied it there, and then the other pack goes, with what the index has of it.
 async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &Place) -> bool {
-    let grade = async |place: &Place| match packs.read(address, place).await {
-        Ok(_) => 3,
+    let grade = async |place: &Place| match packs.is_good(address, place).await {
+        Ok(()) => 3,
         // Nobody knows.
         Err(StoreError::Disk(_)) => 2,
         Err(_) => 1,

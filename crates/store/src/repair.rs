@@ -18,9 +18,9 @@ use std::collections::BTreeSet;
 use base::id::ChunkAddress;
 use platform::disk::{DiskError, DiskErrorKind, Open};
 
-use crate::chunk::{Packed, mended};
+use crate::chunk::{Packed, mended, saved};
 use crate::failure::{StoreError, refused};
-use crate::format::{ChunkHeader, Codec, Entry, PACKS, Place};
+use crate::format::{ChunkHeader, Codec, Entry, PACKS, Place, remains_of};
 use crate::identity;
 use crate::level::Level;
 use crate::pace::{Pace, Share};
@@ -45,9 +45,9 @@ struct Contents {
 #[derive(Default)]
 struct Saved {
     copied: u64,
-    /// Of those, how many in part (C-7).
+    /// Good nowhere, but in part (C-7).
     in_part: u64,
-    /// Good nowhere.
+    /// Not even that.
     lost: u64,
     /// Those for which the disk gave no answer.
     silent: u64,
@@ -66,6 +66,17 @@ impl Saved {
         );
         Err(DiskError { detail, ..error }.into())
     }
+}
+
+/// What is left of a chunk that cannot be read.
+enum Left {
+    /// A further copy, which is good.
+    Whole,
+    /// It, or what verifies of it.
+    Copy(Packed),
+    /// No more than was saved before.
+    NoMore,
+    Nothing,
 }
 
 /// Lets a pack go that was condemned in vain.
@@ -240,8 +251,8 @@ impl Store {
         Ok(match (in_part, lost) {
             (0, 0) => format!("{copied} chunks copied, none lost"),
             _ => format!(
-                "{copied} chunks copied, {in_part} of them in part, {lost} lost: what is not there of their files reads as an error until a \
-                 backup brings it back"
+                "{copied} chunks copied; {in_part} are left in part, and {lost} are lost: what is not there of their files reads as an error \
+                 until a backup brings it back"
             ),
         })
     }
@@ -316,13 +327,19 @@ impl Store {
                     saved.silent += 1;
                     saved.error.get_or_insert(error);
                 }
-                Err(_) => match self.packs.read_remains(&entry.header.address, &Place::of(pack, entry)).await {
-                    Some(remains) => {
-                        saved.in_part += u64::from(remains.header.codec == Codec::Remains);
-                        bytes += remains.payload.len();
-                        step.push(Copied::Stored(remains));
+                Err(_) => match self.what_is_left(pack, entry).await {
+                    Ok(Left::Copy(copy)) => {
+                        saved.in_part += u64::from(copy.header.codec == Codec::Remains);
+                        bytes += copy.payload.len();
+                        step.push(Copied::Stored(copy));
                     }
-                    None => saved.lost += 1,
+                    Ok(Left::Whole) => {}
+                    Ok(Left::NoMore) => saved.in_part += 1,
+                    Ok(Left::Nothing) => saved.lost += 1,
+                    Err(error) => {
+                        saved.silent += 1;
+                        saved.error.get_or_insert(error);
+                    }
                 },
             }
             if bytes >= STEP_BYTES {
@@ -339,10 +356,41 @@ impl Store {
             Ok(Some(place))
                 if place.pack != pack && place.codec != Codec::Bundle && !self.packs.is_lower(place.pack, pack) =>
             {
-                self.packs.read(address, &place).await.is_ok()
+                self.packs.is_good(address, &place).await.is_ok()
             }
             _ => false,
         }
+    }
+
+    /// What can be done for a chunk that cannot be read: C-7.
+    ///
+    /// # Errors
+    /// A disk gave no answer, so that nobody knows.
+    async fn what_is_left(&self, pack: u64, entry: &Entry) -> Result<Left, DiskError> {
+        let (header, whole) = (entry.header, entry.header.whole());
+        // X-5: one of those will be named.
+        let has_copy = self.good_copy_of(&whole.address, |place| place.pack != pack).await.is_some();
+        if has_copy || self.is_whole_again(&header).await.unwrap_or(false) {
+            return Ok(Left::Whole);
+        }
+        if matches!(header.codec, Codec::Bundled(_) | Codec::Bundle) {
+            return Ok(Left::Nothing);
+        }
+        let mut payloads = self.packs.payloads(&Place::of(pack, entry)).await?;
+        let remains = self.packs.index.lookup(&remains_of(&whole.address), &self.counters).ok().flatten();
+        let remains = remains.filter(|place| place.pack != pack && place.codec == Codec::Remains);
+        let old = match remains {
+            Some(place) => self.packs.payloads(&place).await?,
+            None => Vec::new(),
+        };
+        let before = saved(self.key(), &whole, &old);
+        payloads.extend(old);
+        Ok(match saved(self.key(), &whole, &payloads) {
+            // As much is there since the last time.
+            Some(now) if before.is_some_and(|before| before.payload == now.payload) => Left::NoMore,
+            Some(now) => Left::Copy(now),
+            None => Left::Nothing,
+        })
     }
 
     async fn good_copy(&self, pack: u64, entry: &Entry, memo: &mut Memo) -> Result<Copied, StoreError> {

@@ -712,12 +712,12 @@ impl Store {
     }
 
     async fn is_sound(&self, address: &ChunkAddress, place: &Place) -> bool {
-        if self.packs.read(address, place).await.is_ok() {
+        if self.packs.is_good(address, place).await.is_ok() {
             return true;
         }
         // A bit that flipped on its way here may be right the next time.
         self.packs.forget_read(place).await;
-        self.packs.read(address, place).await.is_ok()
+        self.packs.is_good(address, place).await.is_ok()
     }
 
     /// Whether the index turned out to be damaged. It is made again by the next opening.

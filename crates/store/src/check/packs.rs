@@ -93,7 +93,7 @@ impl Check<'_> {
         for address in std::mem::take(&mut self.bad) {
             if let Ok(Some(place)) = packs.index.lookup(&address, &packs.counters)
                 && place.pack == pack
-                && packs.read(&address, &place).await.is_err()
+                && packs.is_good(&address, &place).await.is_err()
             {
                 packs.doubt(address);
             }

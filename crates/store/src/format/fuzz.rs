@@ -128,7 +128,7 @@ const TARGETS: &[Target] = &[
         cases: CASES,
         samples: || {
             let groups = ChunkHeader { codec: Codec::Groups, ..chunk_header(70_000, 70_000 + 5 * 32) };
-            let remains = ChunkHeader { codec: Codec::Remains, ..chunk_header(70_000, 70_000 + 5 * 32 + 1) };
+            let remains = ChunkHeader { codec: Codec::Remains, ..chunk_header(70_000, 70_000 + 5 * 32) };
             let headers = [chunk_header(70_000, 30_000), chunk_header(0, 0), groups, remains];
             headers.map(|header| header.encode(PACK, CHUNK_AT)).to_vec()
         },

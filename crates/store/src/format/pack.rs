@@ -71,8 +71,7 @@ pub(crate) enum Codec {
     Bundle,
     /// Not here, but in a bundle behind this.
     Bundled(InBundle),
-    /// What is left of a damaged chunk: the hashes of the content's groups, a bit for each that is there, then the content, with zeroes for the
-    /// groups that are lost. It is no content to rely on.
+    /// What is left of a damaged chunk: as groups, with zeroes for those that are lost. It has a name of its own ([`ChunkHeader::whole`]).
     Remains,
 }
 
@@ -124,10 +123,8 @@ impl Codec {
 
     /// Bytes before the content.
     pub(crate) fn table_bytes(self, raw: u32) -> u32 {
-        let groups = raw.div_ceil(GROUP_BYTES as u32);
         match self {
-            Codec::Groups => groups * size_of::<GroupHash>() as u32,
-            Codec::Remains => groups * size_of::<GroupHash>() as u32 + groups.div_ceil(8),
+            Codec::Groups | Codec::Remains => raw.div_ceil(GROUP_BYTES as u32) * size_of::<GroupHash>() as u32,
             Codec::Raw | Codec::Zstd | Codec::Bundle | Codec::Bundled(_) => 0,
         }
     }
@@ -242,6 +239,14 @@ impl ChunkHeader {
         if matches!(self.codec, Codec::Bundled(_)) { 0 } else { u64::from(self.raw) }
     }
 
+    /// The header of the chunk that these are remains of; otherwise this one.
+    pub(crate) fn whole(&self) -> ChunkHeader {
+        match self.codec {
+            Codec::Remains => ChunkHeader { codec: Codec::Groups, address: remains_of(&self.address), ..*self },
+            Codec::Raw | Codec::Zstd | Codec::Groups | Codec::Bundle | Codec::Bundled(_) => *self,
+        }
+    }
+
     /// Header and payload in a pack.
     pub(crate) fn stored_bytes(&self) -> u32 {
         self.stored + Self::BYTES as u32
@@ -275,6 +280,14 @@ impl ChunkHeader {
         }
         Ok(ChunkHeader { class, codec, raw, stored, address: reader.address("address")? })
     }
+}
+
+/// What the remains of a chunk are called, and the other way round: no chunk's address, as far as addresses are random. So nobody takes them for
+/// the chunk.
+pub(crate) fn remains_of(address: &ChunkAddress) -> ChunkAddress {
+    let mut name = *address;
+    name.0[16..].iter_mut().for_each(|byte| *byte = !*byte);
+    name
 }
 
 /// One chunk in the directory of a sealed pack.

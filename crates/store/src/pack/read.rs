@@ -12,7 +12,9 @@ use platform::task::all;
 
 use super::fragments::{Fragment, Fragments, Joined, PackFile, absent, best};
 use super::{OF_FRAGMENT, PackKnown, PackState, Packs};
-use crate::chunk::{Bundle, Named, Packed, groups_of, mended, place_of_group, remains, unpack, unpack_group, verify};
+use crate::chunk::{
+    Bundle, Named, Packed, groups_of, mended, place_of_group, unpack, unpack_group, unpack_left, verify,
+};
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec, Place, pack_path};
@@ -98,7 +100,7 @@ impl Packs {
         if let Some(content) = self.content_in(memo, address, place) {
             return Ok(content);
         }
-        // C-7: no disk is to blame any more.
+        // C-7.
         if place.codec == Codec::Remains {
             return Err(StoreError::Absent { chunk: *address });
         }
@@ -335,18 +337,30 @@ impl Packs {
         }
     }
 
-    /// What can be saved of the chunk at `place`, which cannot be read as it should be: of all disks that it is on together. Of what lies in a bundle
-    /// nothing, for that was compressed.
-    pub(crate) async fn read_remains(&self, address: &ChunkAddress, place: &Place) -> Option<Packed> {
-        if matches!(place.codec, Codec::Bundled(_) | Codec::Bundle) {
-            return None;
+    /// Whether what lies at `place` is what it should be: the chunk, or what is left of it.
+    pub(crate) async fn is_good(&self, address: &ChunkAddress, place: &Place) -> Result<(), StoreError> {
+        match place.codec {
+            Codec::Remains => self.read_packed(address, place).await.map(drop),
+            _ => self.read(address, place).await.map(drop),
         }
+    }
+
+    /// What lies behind the header of the chunk at `place`, as it is on each of its disks.
+    ///
+    /// # Errors
+    /// A disk gave no answer, so that nobody knows.
+    pub(crate) async fn payloads(&self, place: &Place) -> Result<Vec<Bytes>, DiskError> {
         let mut payloads = Vec::new();
         for source in self.sources(place.pack) {
-            let record = self.read_stored(source, place, place.record()).await;
-            payloads.extend(record.ok().map(|record| record.slice(ChunkHeader::BYTES..)));
+            match self.read_stored(source, place, place.record()).await {
+                Ok(record) => payloads.push(record.slice(ChunkHeader::BYTES..)),
+                Err(StoreError::Disk(error)) if !matches!(error.kind, DiskErrorKind::Absent | DiskErrorKind::Short) => {
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
         }
-        remains(&self.key, &place.header(*address), &payloads)
+        Ok(payloads)
     }
 
     /// The hashes of the groups of the chunk at `place`, verified. The disk is asked for the group that will be wanted next meanwhile.
@@ -375,14 +389,15 @@ impl Packs {
         }
     }
 
-    /// The group with this number of the chunk at `place`, verified against the hashes of its groups.
+    /// The group with this number of the chunk at `place`, verified against the hashes of its groups. `None`: of what is left of a chunk, one that
+    /// is lost.
     pub(crate) async fn read_group(
         &self,
         address: &ChunkAddress,
         place: &Place,
         groups: &[u8],
         number: usize,
-    ) -> Result<Bytes, StoreError> {
+    ) -> Result<Option<Bytes>, StoreError> {
         let within = place_of_group(&place.header(*address), number);
         let range = ChunkHeader::BYTES + within.start..ChunkHeader::BYTES + within.end;
         let (groups, _) = groups.as_chunks();
@@ -390,8 +405,11 @@ impl Packs {
         loop {
             let bytes = self.read_stored(tries.source, place, range.clone()).await;
             let group = bytes.and_then(|bytes| {
-                unpack_group(&self.key, groups, number, bytes)
-                    .map_err(|found| self.corrupt_chunk(address, place, found))
+                let unpacked = match place.codec {
+                    Codec::Remains => unpack_left(&self.key, groups, number, bytes),
+                    _ => unpack_group(&self.key, groups, number, bytes).map(Some),
+                };
+                unpacked.map_err(|found| self.corrupt_chunk(address, place, found))
             });
             if let Some(group) = self.judge(&mut tries, group).await {
                 return group;

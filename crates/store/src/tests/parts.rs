@@ -121,18 +121,24 @@ fn repair(machine: &Machine, store: &Store) -> Vec<String> {
     told
 }
 
-/// All but these of the six groups of a chunk can be read, and it is nobody's duplicate.
-fn expect_all_but(lost: &[usize], machine: &Machine, store: &Arc<Store>, (address, content): (&ChunkAddress, &Bytes)) {
-    let part = |part: Range<usize>| {
+/// Those of the six groups of a chunk that cannot be read.
+fn lost_groups(machine: &Machine, store: &Arc<Store>, (address, content): (&ChunkAddress, &Bytes)) -> Vec<usize> {
+    let is_lost = |number: &usize| {
+        let part = number * GROUP_BYTES..BYTES.min((number + 1) * GROUP_BYTES);
         let found = machine.run(store.get_part(address, part.start as u32..part.end as u32, false));
-        found.map(|found| assert_eq!(found, content.slice(part)))
+        found.map(|found| assert_eq!(found, content.slice(part))).is_err()
     };
-    for number in 0..6 {
-        let group = number * GROUP_BYTES..BYTES.min((number + 1) * GROUP_BYTES);
-        assert_eq!(part(group).is_err(), lost.contains(&number), "group {number}");
-    }
+    (0..6).filter(is_lost).collect()
+}
+
+/// All but these groups of a chunk can be read, and it is nobody's duplicate.
+fn expect_all_but(lost: &[usize], machine: &Machine, store: &Arc<Store>, (address, content): (&ChunkAddress, &Bytes)) {
+    assert_eq!(lost_groups(machine, store, (address, content)), lost);
     // Most of the chunk too, if it is there.
-    assert_eq!(part(2 * GROUP_BYTES..BYTES).is_err(), lost.iter().any(|number| *number >= 2));
+    let most = 2 * GROUP_BYTES..BYTES;
+    let found = machine.run(store.get_part(address, most.start as u32..most.end as u32, false));
+    assert_eq!(found.is_err(), lost.iter().any(|number| *number >= 2));
+    assert!(found.is_err() || found.is_ok_and(|found| found == content.slice(most)));
     assert!(matches!(machine.run(store.get(Class::Data, address)), Err(StoreError::Absent { .. })));
     assert!(!store.contains(address));
     assert_eq!(store.counters().verify_failures.value() + store.counters().disk_reads_failed.value(), 0);
@@ -168,7 +174,7 @@ fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
     let most = 2 * GROUP_BYTES as u32..BYTES as u32;
     assert!(machine.run(store.get_part(&address, most, false)).is_ok(), "it is good, and the whole is not");
     let told = repair(&machine, &store);
-    assert!(told[0].contains("1 of them in part, 0 lost"), "{told:?}");
+    assert!(told[0].contains("1 are left in part, and 0 are lost"), "{told:?}");
     let store = reopen(store);
     expect_all_but(&[1], &machine, &store, chunk);
 
@@ -198,7 +204,7 @@ fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
     flip(path, content_at + 1, 4);
     let store = reopen(store);
     let told = repair(&machine, &store);
-    assert!(told[0].contains("1 of them in part, 0 lost"), "{told:?}");
+    assert!(told[0].contains("1 are left in part, and 0 are lost"), "{told:?}");
     let store = reopen(store);
     expect_all_but(&[1, 4], &machine, &store, chunk);
 
@@ -242,6 +248,70 @@ fn of_two_damaged_copies_of_a_chunk_together_all_may_be_left() {
     let told = repair(&machine, &store);
     assert!(told.iter().any(|told| told.contains("1 chunks copied, none lost")), "{told:?}");
     assert_eq!(machine.run(store.get(Class::Data, &address)).unwrap(), content);
+}
+
+/// What one repair saved is not lost by the next, and counts for what that can save.
+#[test]
+fn of_two_damaged_packs_the_second_repair_knows_what_the_first_saved() {
+    for lost in [None, Some(5)] {
+        let (machine, address, content) = node(8);
+        let (store, _) = machine.open();
+        machine.run(async {
+            store.rewrite(&[address], &hurried(&store)).await.unwrap();
+            store.close().await.unwrap();
+        });
+        drop(store);
+        machine.world.restart();
+        let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
+        let files = machine.disks[0].snapshot_files();
+        let packs: Vec<&String> = files.keys().filter(|path| path.ends_with(".pack")).collect();
+        assert_eq!(packs.len(), 2);
+        for (path, groups) in packs.into_iter().zip([[Some(4), lost], [Some(1), lost]]) {
+            for group in groups.into_iter().flatten() {
+                machine.disks[0].flip_bit(path, content_at + (group * GROUP_BYTES) as u64 + 9, 2);
+            }
+        }
+        let (store, _) = machine.open();
+        assert_eq!(repair(&machine, &store).len(), 2);
+        drop(store);
+        machine.world.restart();
+        let (store, _) = machine.open();
+        match lost {
+            Some(group) => expect_all_but(&[group], &machine, &store, (&address, &content)),
+            None => assert_eq!(machine.run(store.get(Class::Data, &address)).unwrap(), content),
+        }
+    }
+}
+
+/// A pack that stays, for a chunk of it gives no answer, is repaired again and again.
+#[test]
+fn what_is_left_is_saved_once() {
+    let machine = Machine::new(9, 1, 64 << 20);
+    let (content, other) = (content(2, BYTES), content(8, 30_000));
+    let (store, _) = machine.open();
+    let address = machine.run(async {
+        let addresses = store.put_many(Class::Data, vec![content.clone(), other]).await.unwrap();
+        store.close().await.unwrap();
+        addresses[0]
+    });
+    drop(store);
+    machine.world.restart();
+    let (path, bytes) = pack(&machine.disks[0]);
+    let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
+    machine.disks[0].flip_bit(&path, content_at + GROUP_BYTES as u64 + 9, 2);
+    let (store, _) = machine.open();
+    machine.disks[0].set_unreadable(&path, bytes.len() as u64 - 5000..bytes.len() as u64 - 4000);
+    let mut chunks = BTreeSet::new();
+    for _ in 0..3 {
+        for remedy in machine.run(store.check(Depth::Deep, &|_, _| {})).problems.iter().filter_map(|found| found.remedy)
+        {
+            assert!(matches!(machine.run(store.repair(remedy)), Err(StoreError::Disk(_))));
+        }
+        chunks.insert(store.status().chunks());
+    }
+    assert_eq!(chunks, BTreeSet::from([3]), "two, and what is left of one");
+    machine.disks[0].set_unreadable(&path, 0..u64::MAX);
+    assert_eq!(lost_groups(&machine, &store, (&address, &content)), [1]);
 }
 
 /// Found by seed 3420 of plan clones: a power cut tore the table off a chunk that nobody had settled, its content was whole, and the opening
