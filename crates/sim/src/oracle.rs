@@ -242,7 +242,10 @@ pub(crate) fn verify_damaged(history: &History, floor: usize, tree: &Tree) -> Re
                 .iter()
                 .any(|step| step.model.nodes.get(key).is_some_and(|node| node.entries.contains_key(name)))
         };
-        if let Some(name) = seen.entries.keys().find(|name| !is_known(name)) {
+        // A repair names by its number what lay in the directory of a clone that was lost and is made anew.
+        let is_number = |name: &model::Name, file: &FileId| *name == file.number.to_string().into_bytes();
+        let mut unknown = seen.entries.iter().filter(|(name, (file, _))| !is_known(name) && !is_number(name, file));
+        if let Some((name, _)) = unknown.next() {
             return Err(format!("{file}: {} was never there", model::show(name)));
         }
     }

@@ -99,9 +99,9 @@ impl NewIndex<'_> {
         }
         if scan_found.is_none()
             && failure.is_none()
-            && let Some(entries) = self.packs.scan_fragments(pack, known).await
+            && let Some(scanned) = self.packs.scan_fragments(pack, known).await
         {
-            scan_found = Some(SealedPack::new(pack, known.summary, entries));
+            scan_found = Some(SealedPack::new(pack, known.summary, scanned.entries));
         }
         // Where no disk has it whole, and one does not answer, nobody knows.
         failure.map_or(Ok(scan_found), |error| Err(error.into()))

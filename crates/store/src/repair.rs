@@ -280,14 +280,14 @@ impl Store {
                 Ok(Found::Sealed(sealed)) => {
                     return Ok(Contents { entries: sealed.entries, is_complete: true, error: None });
                 }
-                Ok(Found::Open { scanned, .. }) => entries.extend(scanned.entries),
+                Ok(Found::Open { scanned, .. }) => entries.extend(scanned.entries.into_iter().chain(scanned.damaged)),
                 // What can be read of it is read chunk by chunk.
                 Err(StoreError::Disk(failure)) if failure.kind != DiskErrorKind::Absent => error = Some(failure),
                 Err(_) => {}
             }
         }
-        if let Some(lying) = self.packs.scan_fragments(pack, known).await {
-            entries.extend(lying);
+        if let Some(scanned) = self.packs.scan_fragments(pack, known).await {
+            entries.extend(scanned.entries.into_iter().chain(scanned.damaged));
         }
         entries.sort_by_key(|entry| entry.offset);
         entries.dedup_by_key(|entry| entry.offset);

@@ -694,17 +694,20 @@ impl Store {
         let addresses = removed.iter().flat_map(|(_, addresses)| addresses).copied().collect();
         let copies = self.packs.index.file().copies(&self.pool.for_index().disk, &addresses)?;
         let (mut heirs, mut missing) = (BTreeMap::new(), BTreeMap::new());
-        for (address, place) in copies {
-            if heirs.contains_key(&address) || gone(&place) || !self.packs.has(place.pack) {
-                continue;
-            }
+        for of_chunk in copies.chunk_by(|(a, _), (b, _)| a == b) {
+            let address = of_chunk[0].0;
+            // Once for all of them: there may be thousands.
             if !self.packs.index.lookup(&address, &self.counters)?.is_some_and(|named| gone(&named)) {
                 continue;
             }
-            if self.packs.is_missing(place.pack) {
-                missing.insert(address, place);
-            } else if self.is_sound(&address, &place).await {
-                heirs.insert(address, place);
+            let stays = |place: &&Place| !gone(place) && self.packs.has(place.pack);
+            for place in of_chunk.iter().map(|(_, place)| place).filter(stays) {
+                if self.packs.is_missing(place.pack) {
+                    missing.insert(address, *place);
+                } else if self.is_sound(&address, place).await {
+                    heirs.insert(address, *place);
+                    break;
+                }
             }
         }
         missing.extend(heirs);

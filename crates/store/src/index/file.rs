@@ -28,6 +28,7 @@ type ChunkKey = &'static [u8; ChunkAddress::BYTES];
 type ChunkValue = &'static [u8; Place::BYTES];
 const CHUNKS: TableDefinition<'_, ChunkKey, ChunkValue> = TableDefinition::new("chunks");
 const COPIES: TableDefinition<'_, (ChunkKey, u64), ChunkValue> = TableDefinition::new("copies");
+type CopyRange<'a> = redb::Range<'a, (ChunkKey, u64), ChunkValue>;
 const PACKS: TableDefinition<'_, u64, &'static [u8; Summary::BYTES]> = TableDefinition::new("packs");
 /// Minutes since 1970. Those that an older HydraFS wrote have none of it.
 const CHECKED: TableDefinition<'_, u64, u32> = TableDefinition::new("checked");
@@ -41,6 +42,8 @@ const WALKED_BYTES_MAX: u64 = 256 << 20;
 const EXPECTED_BYTES_MAX: u64 = 64 << 20;
 /// Entries of one transaction at most: bounds redb's dirty pages.
 const BATCH_ENTRIES: usize = 100_000;
+/// Entries of a table that are gone through while one is looked up, about.
+const LOOK_UP_ENTRIES: u64 = 16;
 
 /// The open database and its newest snapshot for look-ups.
 pub(crate) struct IndexFile {
@@ -275,12 +278,24 @@ impl IndexFile {
         self.guarded("copies", || {
             let mut copies = Vec::new();
             let table = database.begin_read().map_err(words)?.open_table(COPIES).map_err(words)?;
-            // All are looked at: mostly few chunks lie in two places.
-            for entry in table.iter().map_err(words)? {
-                let (key, value) = entry.map_err(words)?;
-                let address = ChunkAddress(*key.value().0);
-                let place = Place::decode(&address, value.value()).filter(|_| of.contains(&address));
-                copies.extend(place.map(|place| (address, place)));
+            let mut take = |entries: CopyRange<'_>| {
+                for entry in entries {
+                    let (key, value) = entry.map_err(words)?;
+                    let address = ChunkAddress(*key.value().0);
+                    let place = Place::decode(&address, value.value()).filter(|_| of.contains(&address));
+                    copies.extend(place.map(|place| (address, place)));
+                }
+                Ok::<(), String>(())
+            };
+            // Mostly few chunks lie in two places: then all are looked at.
+            if table.len().map_err(words)? <= LOOK_UP_ENTRIES * of.len() as u64 {
+                take(table.iter().map_err(words)?)?;
+            } else {
+                let mut addresses: Vec<&ChunkAddress> = of.iter().collect();
+                addresses.sort_unstable();
+                for address in addresses {
+                    take(table.range((&address.0, 0)..=(&address.0, u64::MAX)).map_err(words)?)?;
+                }
             }
             Ok(copies)
         })

@@ -17,7 +17,7 @@ use super::{OF_FRAGMENT, PackKnown, PackState, Packs, scan};
 use crate::disks::DiskSet;
 use crate::erasure;
 use crate::failure::StoreError;
-use crate::format::{Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACKS, pack_path};
+use crate::format::{Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, PACKS, pack_path};
 use crate::identity::unfit_error;
 use crate::pool::Pool;
 
@@ -354,11 +354,11 @@ impl Packs {
     }
 
     /// What is good in a pack of which there are too few fragments: what lies in those that are there.
-    pub(crate) async fn scan_fragments(&self, pack: u64, known: &PackKnown) -> Option<Vec<Entry>> {
+    pub(crate) async fn scan_fragments(&self, pack: u64, known: &PackKnown) -> Option<scan::Scanned> {
         let fragments = known.fragments()?;
         let joined = Joined::open(&self.pool, pack, fragments, self.suspect_on(pack));
         let bytes = Bytes::from(joined.read_what_answers().await);
-        Some(scan::scan(&self.key, pack, &bytes).entries)
+        Some(scan::scan(&self.key, pack, &bytes))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use base::id::ChunkAddress;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use platform::disk::{DiskError, DiskErrorKind, File};
 use platform::task::all;
 
@@ -18,6 +18,9 @@ use crate::chunk::{
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec, Place, pack_path};
+
+/// What is read at once of a chunk that cannot be read as a whole.
+const PAGE_BYTES: usize = 4096;
 
 /// The bundle that was opened last: where its header stands, and its content. What lies in it comes together mostly.
 #[derive(Default)]
@@ -350,15 +353,21 @@ impl Packs {
     /// # Errors
     /// A disk gave no answer, so that nobody knows.
     pub(crate) async fn payloads(&self, place: &Place) -> Result<Vec<Bytes>, DiskError> {
+        let is_end = |error: &DiskError| matches!(error.kind, DiskErrorKind::Absent | DiskErrorKind::Short);
         let mut payloads = Vec::new();
         for source in self.sources(place.pack) {
-            match self.read_stored(source, place, place.record()).await {
-                Ok(record) => payloads.push(record.slice(ChunkHeader::BYTES..)),
-                Err(StoreError::Disk(error)) if !matches!(error.kind, DiskErrorKind::Absent | DiskErrorKind::Short) => {
-                    return Err(error);
+            let (mut payload, mut has_any) = (BytesMut::zeroed(place.stored as usize), false);
+            // By pages: the file may end within it.
+            for (number, page) in payload.chunks_mut(PAGE_BYTES).enumerate() {
+                let start = ChunkHeader::BYTES + number * PAGE_BYTES;
+                match self.read_stored(source, place, start..start + page.len()).await {
+                    Ok(bytes) => page.copy_from_slice(&bytes),
+                    Err(StoreError::Disk(error)) if !is_end(&error) => return Err(error),
+                    Err(_) => continue,
                 }
-                Err(_) => {}
+                has_any = true;
             }
+            payloads.extend(has_any.then(|| payload.freeze()));
         }
         Ok(payloads)
     }

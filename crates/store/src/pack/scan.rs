@@ -70,8 +70,8 @@ pub(crate) struct Scanned {
     data_bytes: Option<u32>,
     /// Stretches between or behind the good chunks that are no chunks, in bytes.
     pub(crate) bad_bytes: u64,
-    /// Chunks whose header is sound and whose content is not.
-    pub(crate) bad_chunks: u64,
+    /// Chunks whose header is sound and whose content is not: only of use to who looks for what is left.
+    pub(crate) damaged: Vec<Entry>,
 }
 
 /// Finds every verifiable chunk in the bytes of a pack file.
@@ -102,7 +102,7 @@ pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
             offset = end;
         } else {
             // The stored length came from a sound header, but what follows may have been lost with it.
-            scanned.bad_chunks += 1;
+            scanned.damaged.push(Entry { offset: place, header });
             let next = next_magic(bytes, offset + 1);
             scanned.bad_bytes += (next - offset) as u64;
             offset = next;
