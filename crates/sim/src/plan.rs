@@ -351,7 +351,7 @@ impl Plan {
         }
         options.store.fragments = self.erasure();
         if self.keeps_layout {
-            options.layout_interval = Duration::from_millis(random.pick(&[100, 1000]));
+            options.layout_interval = Duration::from_millis(random.pick(&[500, 5000]));
             options.background_share = Share::FULL;
             // Next to nothing lies together.
             options.store.gap_bytes = 0;
