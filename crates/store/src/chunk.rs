@@ -3,7 +3,7 @@
 //! C-1   What [`unpack`] returns hashes to the address it was asked for; nothing else leaves the store.
 //! C-2   Cuts depend only on the bytes from the last cut on, never on how a stream was divided into calls.
 //! C-3   What [`unpack_group`] returns hashes to the group's place in the table, and that table ([`groups_of`]) to the address.
-//! C-7   What is left of a damaged chunk has a name of its own, which nobody asks for who wants the chunk, and zeroes for the groups that are lost. The
+//! C-7   What is left of a damaged chunk has a name of its own, which nobody asks for who wants the chunk, and says which of its groups are lost. The
 //!       others can be read in parts (C-3).
 
 mod bundle;
@@ -303,11 +303,16 @@ pub(crate) fn unpack_left(
     number: usize,
     bytes: Bytes,
 ) -> Result<Option<Bytes>, String> {
-    let is_blank = bytes.iter().all(|byte| *byte == 0);
+    let is_blank = groups.get(number).is_some_and(|hash| bytes.iter().copied().eq(blank(hash, bytes.len())));
     match unpack_group(key, groups, number, bytes) {
         Err(_) if is_blank => Ok(None),
         unpacked => unpacked.map(Some),
     }
+}
+
+/// What stands where a group is lost: nothing that was there, nor what a disk makes of it.
+fn blank(hash: &GroupHash, length: usize) -> impl Iterator<Item = u8> {
+    hash.iter().map(|byte| !byte).cycle().take(length)
 }
 
 /// What can be saved of a chunk with this header, from payloads of it and of its remains, of which none need be right: all of it, or what verifies
@@ -320,12 +325,16 @@ pub(crate) fn saved(key: &DomainKey, header: &ChunkHeader, payloads: &[Bytes]) -
         return None;
     }
     let groups = payloads.iter().find_map(|payload| groups_of(key, header, payload).ok())?;
-    let (mut content, mut count) = (BytesMut::zeroed(header.raw as usize), 0);
+    let (mut content, mut count) = (Vec::with_capacity(header.raw as usize), 0);
     for (number, hash) in groups.iter().enumerate() {
-        let mut found = payloads.iter().filter_map(|payload| payload.get(place_of_group(header, number)));
-        if let Some(group) = found.find(|group| key.group_hash(number, group) == *hash) {
-            content[number * GROUP_BYTES..][..group.len()].copy_from_slice(group);
-            count += 1;
+        let within = place_of_group(header, number);
+        let mut found = payloads.iter().filter_map(|payload| payload.get(within.clone()));
+        match found.find(|group| key.group_hash(number, group) == *hash) {
+            Some(group) => {
+                content.extend_from_slice(group);
+                count += 1;
+            }
+            None => content.extend(blank(hash, within.len())),
         }
     }
     let header = match groups.len() - count {

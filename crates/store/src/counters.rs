@@ -33,6 +33,7 @@ base::metrics! {
     read_bytes: Counter, Bytes, "bytes read from packs for get";
     prefetched_bytes: Counter, Bytes, "bytes of metadata packs that the disk was asked for before anybody wanted them";
     verify_failures: Counter, Count, "chunks read from a pack that were not what their address says";
+    parts_of_damaged: Counter, Count, "reads of a part of a chunk that is damaged: what they wanted of it was good, or had been saved";
     other_copies: Counter, Count, "reads of a chunk from another place, because the one that the index names did not verify";
     index_lookups: Counter, Count, "look-ups that had to ask the index file";
     index_lookups_spared: Counter, Count, "look-ups that did not: the filter knows that the content is new";

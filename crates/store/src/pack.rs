@@ -315,8 +315,8 @@ impl Packs {
         };
         let of_pack = self.catalog.read().get(&place.pack).map(|known| of_pack(&known.summary));
         of_pack.is_some_and(|of_pack| of_pack >= usize::from(level.copies()))
-            // C-6.
-            && place.codec != Codec::Bundle
+            // C-6, C-7.
+            && !matches!(place.codec, Codec::Bundle | Codec::Remains)
             && !self.is_missing(place.pack)
             && !self.condemned.read().contains(&place.pack)
             && !self.doubted.lock().contains(address)

@@ -100,7 +100,7 @@ impl Store {
         let place = self.place(address, None).await.ok()?;
         let groups = part.start as usize / GROUP_BYTES..(part.end as usize).div_ceil(GROUP_BYTES);
         let is_little = 2 * groups.len() <= (place.raw as usize).div_ceil(GROUP_BYTES);
-        if !is_little {
+        if !is_little || place.codec != Codec::Groups {
             return None;
         }
         self.read_groups(address, address, &place, part).await
@@ -108,14 +108,19 @@ impl Store {
 
     /// A part of a chunk that cannot be read.
     async fn read_what_is_left(self: &Arc<Store>, address: &ChunkAddress, part: &Range<u32>) -> Option<Bytes> {
-        let lookup = |name| self.packs.index.lookup(name, &self.counters).ok().flatten();
-        if let Some(place) = lookup(address)
-            && let Some(found) = self.read_groups(address, address, &place, part).await
-        {
-            return Some(found);
+        for (name, codec) in [(*address, Codec::Groups), (remains_of(address), Codec::Remains)] {
+            let lookup = || self.packs.index.lookup(&name, &self.counters).ok().flatten();
+            let mut place = lookup().filter(|place| place.codec == codec);
+            while let Some(at) = place {
+                if let Some(found) = self.read_groups(address, &name, &at, part).await {
+                    self.counters.parts_of_damaged.add(1);
+                    return Some(found);
+                }
+                // It may have been moved meanwhile.
+                place = lookup().filter(|now| *now != at && now.codec == codec);
+            }
         }
-        let name = remains_of(address);
-        self.read_groups(address, &name, &lookup(&name)?, part).await
+        None
     }
 
     /// Of the chunk with this address, or of what is left of it: `name` is what lies at `place`.
@@ -126,7 +131,7 @@ impl Store {
         place: &Place,
         part: &Range<u32>,
     ) -> Option<Bytes> {
-        if !matches!(place.codec, Codec::Groups | Codec::Remains) || part.is_empty() || part.end > place.raw {
+        if part.is_empty() || part.end > place.raw {
             return None;
         }
         let groups = part.start as usize / GROUP_BYTES..(part.end as usize).div_ceil(GROUP_BYTES);

@@ -24,7 +24,7 @@ use base::id::ChunkAddress;
 use platform::disk::RUN_ALIGN;
 
 use crate::failure::StoreError;
-use crate::format::{ChunkHeader, Class, Codec, Entry, PACKS, Place, lots_of};
+use crate::format::{Class, Codec, Entry, PACKS, Place, lots_of};
 use crate::mark::Marks;
 use crate::pace::Pace;
 use crate::pack::{Copied, Memo, PackKnown, PackState};
@@ -215,7 +215,7 @@ impl Store {
         let mut live = Vec::new();
         for (number, entry) in entries.iter().enumerate() {
             let address = &entry.header.address;
-            if (marks.has(pack, number) || self.packs.index.is_pinned(address))
+            if (marks.has(pack, number) || self.packs.index.is_pinned(&entry.header.whole().address))
                 && !self.is_elsewhere(address, &Place::of(pack, entry)).await?
                 && !self.is_whole_again(&entry.header).await?
             {
@@ -233,18 +233,6 @@ impl Store {
                 Ok(self.packs.is_good(address, &at).await.is_ok())
             }
             _ => Ok(false),
-        }
-    }
-
-    /// Whether these are remains of a chunk that was put again since (C-7).
-    pub(crate) async fn is_whole_again(&self, header: &ChunkHeader) -> Result<bool, StoreError> {
-        let address = header.whole().address;
-        if header.codec != Codec::Remains {
-            return Ok(false);
-        }
-        match self.packs.index.lookup(&address, &self.counters)? {
-            Some(at) => Ok(self.packs.read(&address, &at).await.is_ok()),
-            None => Ok(false),
         }
     }
 

@@ -13,14 +13,16 @@
 //!
 //! Not here: what is wrong (`check`), what is lost (nothing of it is made up); reclaim, which waits meanwhile.
 
+mod left;
+
 use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
 use platform::disk::{DiskError, DiskErrorKind, Open};
 
-use crate::chunk::{Packed, mended, saved};
+use crate::chunk::{Packed, mended};
 use crate::failure::{StoreError, refused};
-use crate::format::{ChunkHeader, Codec, Entry, PACKS, Place, remains_of};
+use crate::format::{ChunkHeader, Codec, Entry, PACKS, Place};
 use crate::identity;
 use crate::level::Level;
 use crate::pace::{Pace, Share};
@@ -28,6 +30,8 @@ use crate::pack::scan::{self, Found, Recovered};
 use crate::pack::{Copied, Memo, PackKnown, PackState};
 use crate::remedy::Remedy;
 use crate::store::Store;
+
+use self::left::Left;
 
 /// Bytes of chunks that are copied in one step.
 const STEP_BYTES: usize = 8 << 20;
@@ -66,17 +70,6 @@ impl Saved {
         );
         Err(DiskError { detail, ..error }.into())
     }
-}
-
-/// What is left of a chunk that cannot be read.
-enum Left {
-    /// A further copy, which is good.
-    Whole,
-    /// It, or what verifies of it.
-    Copy(Packed),
-    /// No more than was saved before.
-    NoMore,
-    Nothing,
 }
 
 /// Lets a pack go that was condemned in vain.
@@ -311,36 +304,42 @@ impl Store {
     async fn save(&self, pack: u64, entries: &[Entry]) -> Result<Saved, StoreError> {
         let level = self.packs.level_now(pack);
         let mut saved = Saved::default();
-        let (mut step, mut bytes, mut memo) = (Vec::new(), 0, Memo::default());
+        let (mut step, mut bytes, mut memo, mut tried) = (Vec::new(), 0, Memo::default(), BTreeSet::new());
         for entry in entries {
+            let is_remains = entry.header.codec == Codec::Remains;
             // Of a bundle what lies in it is copied (C-6).
-            if entry.header.codec == Codec::Bundle || self.is_good_elsewhere(pack, &entry.header.address).await {
+            if entry.header.codec == Codec::Bundle
+                || !is_remains && self.is_good_elsewhere(pack, &entry.header.address).await
+            {
                 continue;
             }
-            match self.good_copy(pack, entry, &mut memo).await {
-                Ok(copy) => {
+            let copy = self.good_copy(pack, entry, &mut memo).await;
+            let is_bad = copy.is_err();
+            let left = match copy {
+                // Together with what else there is of their chunk: F-5.
+                Ok(copy) if !is_remains => Ok(Left::Whole(copy)),
+                Err(error @ StoreError::Disk(_)) => Err(error),
+                _ if !tried.insert(entry.header.whole().address) => continue,
+                _ => self.what_is_left(pack, entries, entry).await,
+            };
+            match left {
+                Ok(Left::Whole(copy)) => {
                     bytes += copy.bytes();
                     step.push(copy);
                 }
+                Ok(Left::Part(part, level)) => {
+                    saved.in_part += u64::from(is_bad);
+                    self.append_copies(level, vec![Copied::Stored(part)]).await?;
+                }
+                Ok(Left::NoMore) => saved.in_part += u64::from(is_bad),
+                Ok(Left::Nothing) => saved.lost += 1,
+                Ok(Left::Needless) => {}
                 // No answer is no loss, and costs nothing of what lies behind.
                 Err(StoreError::Disk(error)) => {
                     saved.silent += 1;
                     saved.error.get_or_insert(error);
                 }
-                Err(_) => match self.what_is_left(pack, entry).await {
-                    Ok(Left::Copy(copy)) => {
-                        saved.in_part += u64::from(copy.header.codec == Codec::Remains);
-                        bytes += copy.payload.len();
-                        step.push(Copied::Stored(copy));
-                    }
-                    Ok(Left::Whole) => {}
-                    Ok(Left::NoMore) => saved.in_part += 1,
-                    Ok(Left::Nothing) => saved.lost += 1,
-                    Err(error) => {
-                        saved.silent += 1;
-                        saved.error.get_or_insert(error);
-                    }
-                },
+                Err(error) => return Err(error),
             }
             if bytes >= STEP_BYTES {
                 bytes = 0;
@@ -360,37 +359,6 @@ impl Store {
             }
             _ => false,
         }
-    }
-
-    /// What can be done for a chunk that cannot be read: C-7.
-    ///
-    /// # Errors
-    /// A disk gave no answer, so that nobody knows.
-    async fn what_is_left(&self, pack: u64, entry: &Entry) -> Result<Left, DiskError> {
-        let (header, whole) = (entry.header, entry.header.whole());
-        // one of those will be named.
-        let has_copy = self.good_copy_of(&whole.address, |place| place.pack != pack).await.is_some();
-        if has_copy || self.is_whole_again(&header).await.unwrap_or(false) {
-            return Ok(Left::Whole);
-        }
-        if matches!(header.codec, Codec::Bundled(_) | Codec::Bundle) {
-            return Ok(Left::Nothing);
-        }
-        let mut payloads = self.packs.payloads(&Place::of(pack, entry)).await?;
-        let remains = self.packs.index.lookup(&remains_of(&whole.address), &self.counters).ok().flatten();
-        let remains = remains.filter(|place| place.pack != pack && place.codec == Codec::Remains);
-        let old = match remains {
-            Some(place) => self.packs.payloads(&place).await?,
-            None => Vec::new(),
-        };
-        let before = saved(self.key(), &whole, &old);
-        payloads.extend(old);
-        Ok(match saved(self.key(), &whole, &payloads) {
-            // As much is there since the last time.
-            Some(now) if before.is_some_and(|before| before.payload == now.payload) => Left::NoMore,
-            Some(now) => Left::Copy(now),
-            None => Left::Nothing,
-        })
     }
 
     async fn good_copy(&self, pack: u64, entry: &Entry, memo: &mut Memo) -> Result<Copied, StoreError> {

@@ -124,7 +124,7 @@ fn a_group_is_verified_by_itself_and_a_table_is_mended() {
 fn what_is_left_of_a_damaged_chunk_is_what_verifies_and_no_more() {
     let key = DomainKey([5; 32]);
     let mut content = random_bytes(4, 9 * GROUP_BYTES + 100);
-    // A group that is there and looks like one that is not.
+    // A group of zeroes.
     content[5 * GROUP_BYTES..6 * GROUP_BYTES].fill(0);
     let content = Bytes::from(content);
     let (address, groups) = key.address_and_groups(&content);
@@ -153,8 +153,11 @@ fn what_is_left_of_a_damaged_chunk_is_what_verifies_and_no_more() {
     let groups = groups_of(&key, &left, &bytes).unwrap();
     for (number, group) in content.chunks(GROUP_BYTES).enumerate() {
         let is_lost = number == 0 || number == 9;
-        let found = unpack_left(&key, &groups, number, bytes.slice(place_of_group(&left, number)));
+        let stored = bytes.slice(place_of_group(&left, number));
+        let found = unpack_left(&key, &groups, number, stored.clone());
         assert_eq!(found, Ok((!is_lost).then(|| Bytes::copy_from_slice(group))));
+        let zeroes = unpack_left(&key, &groups, number, Bytes::from(vec![0; stored.len()]));
+        assert_eq!(zeroes.is_ok(), number == 5, "a disk that forgot it is no loss that was told before");
     }
     assert_eq!(save(&[bytes.clone(), damaged(&[4])]), Some((header, payload.clone())), "with another copy");
     // What rots of them is found, and what is left then can be saved again.

@@ -71,7 +71,7 @@ pub(crate) enum Codec {
     Bundle,
     /// Not here, but in a bundle behind this.
     Bundled(InBundle),
-    /// What is left of a damaged chunk: as groups, with zeroes for those that are lost. It has a name of its own ([`ChunkHeader::whole`]).
+    /// What is left of a damaged chunk: as groups, with the hash of each that is lost in its place, each bit the other way round, over and over. It has a name of its own ([`ChunkHeader::whole`]).
     Remains,
 }
 

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use base::hash::GROUP_BYTES;
 use base::id::ChunkAddress;
 use bytes::{Bytes, BytesMut};
 use platform::disk::{DiskError, DiskErrorKind, File};
@@ -18,9 +19,6 @@ use crate::chunk::{
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt};
 use crate::format::{ChunkHeader, Class, Codec, Place, pack_path};
-
-/// What is read at once of a chunk that cannot be read as a whole.
-const PAGE_BYTES: usize = 4096;
 
 /// The bundle that was opened last: where its header stands, and its content. What lies in it comes together mostly.
 #[derive(Default)]
@@ -351,18 +349,23 @@ impl Packs {
     /// What lies behind the header of the chunk at `place`, as it is on each of its disks.
     ///
     /// # Errors
-    /// A disk gave no answer, so that nobody knows.
-    pub(crate) async fn payloads(&self, place: &Place) -> Result<Vec<Bytes>, DiskError> {
+    /// `Disk`: a disk gave no answer, so that nobody knows.
+    pub(crate) async fn payloads(&self, place: &Place) -> Result<Vec<Bytes>, StoreError> {
         let is_end = |error: &DiskError| matches!(error.kind, DiskErrorKind::Absent | DiskErrorKind::Short);
+        let (header, stored) = (place.header(ChunkAddress::NONE), place.stored as usize);
+        let table = header.codec.table_bytes(place.raw) as usize;
+        let groups = (0..if table > 0 { (place.raw as usize).div_ceil(GROUP_BYTES) } else { 0 })
+            .map(|number| place_of_group(&header, number));
+        let parts: Vec<Range<usize>> = [0..if table > 0 { table } else { stored }].into_iter().chain(groups).collect();
         let mut payloads = Vec::new();
         for source in self.sources(place.pack) {
             let (mut payload, mut has_any) = (BytesMut::zeroed(place.stored as usize), false);
-            // By pages: the file may end within it.
-            for (number, page) in payload.chunks_mut(PAGE_BYTES).enumerate() {
-                let start = ChunkHeader::BYTES + number * PAGE_BYTES;
-                match self.read_stored(source, place, start..start + page.len()).await {
-                    Ok(bytes) => page.copy_from_slice(&bytes),
-                    Err(StoreError::Disk(error)) if !is_end(&error) => return Err(error),
+            // What can be verified by itself is read by itself: the file may end within the chunk.
+            for part in &parts {
+                let record = ChunkHeader::BYTES + part.start..ChunkHeader::BYTES + part.end;
+                match self.read_stored(source, place, record).await {
+                    Ok(bytes) => payload[part.clone()].copy_from_slice(&bytes),
+                    Err(StoreError::Disk(error)) if !is_end(&error) => return Err(error.into()),
                     Err(_) => continue,
                 }
                 has_any = true;

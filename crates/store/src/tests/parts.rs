@@ -1,6 +1,6 @@
 //! Parts of chunks: what they cost, and what becomes of damage.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::check::pack;
 use super::open::{only_file, set_version};
 use super::{Machine, content, hurried, options};
 use crate::format::{ChunkHeader, PackFooter, PackHeader};
-use crate::{Class, Depth, Options, Remedy, Store, StoreError, Sweep};
+use crate::{Class, Depth, Options, Remedy, Resilience, Store, StoreError, Sweep};
 
 const BYTES: usize = 5 * GROUP_BYTES + 100;
 const TABLE_BYTES: u64 = 6 * 32;
@@ -283,6 +283,64 @@ fn of_two_damaged_packs_the_second_repair_knows_what_the_first_saved() {
     }
 }
 
+/// F-5, where one copy is to be on two disks and the other on one: what the second repair finds is named, and reclaim takes none of it.
+#[test]
+fn what_is_saved_of_copies_for_different_levels_is_saved_together() {
+    let machine = Machine::new(11, 2, 64 << 20);
+    let content = content(2, BYTES);
+    let packs = || {
+        let mut packs: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (number, disk) in machine.disks.iter().enumerate() {
+            let files = disk.snapshot_files();
+            files.into_keys().filter(|path| path.ends_with(".pack")).for_each(|path| {
+                packs.entry(path).or_default().push(number);
+            });
+        }
+        packs
+    };
+    for is_second in [false, true] {
+        let (store, _) = machine.open();
+        machine.run(async {
+            match is_second {
+                true => drop(store.put_as(Resilience::Copies(2), vec![content.clone()]).await.unwrap()),
+                false => drop(store.put(Class::Data, &content).await.unwrap()),
+            }
+            store.close().await.unwrap();
+        });
+        drop(store);
+        machine.world.restart();
+    }
+    let address = {
+        let (store, _) = machine.open();
+        store.key().address(&content)
+    };
+    machine.world.restart();
+    let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
+    assert_eq!(packs().values().map(Vec::len).collect::<Vec<_>>(), [1, 2]);
+    for (path, disks) in packs() {
+        for group in if disks.len() == 2 { [4, 5] } else { [1, 5] } {
+            let flip = |disk: &usize| {
+                machine.disks[*disk].flip_bit(&path, content_at + (group * GROUP_BYTES) as u64 + 9, 2);
+            };
+            disks.iter().for_each(flip);
+        }
+    }
+    let (store, _) = machine.open();
+    repair(&machine, &store);
+    assert_eq!(lost_groups(&machine, &store, (&address, &content)), [5]);
+    machine.run(async {
+        let mut marks = store.begin_mark(false).await.unwrap();
+        marks.keep(&|found| *found == address, &hurried(&store)).await;
+        let (pace, tell) = (hurried(&store), |_, _| {});
+        store.reclaim(marks, &Sweep { pace: &pace, is_thorough: true, tell: &tell }).await.unwrap();
+    });
+    drop(store);
+    machine.world.restart();
+    let (store, _) = machine.open();
+    expect_all_but(&[5], &machine, &store, (&address, &content));
+    assert!(packs().values().any(|disks| disks.len() == 2), "on as many disks as the better of them");
+}
+
 /// A pack that stays, for a chunk of it gives no answer, is repaired again and again.
 #[test]
 fn what_is_left_is_saved_once() {
@@ -318,11 +376,12 @@ fn what_is_left_is_saved_once() {
 /// repair saves of that what it can all the same.
 #[test]
 fn of_a_chunk_that_its_pack_ends_in_what_comes_before_is_saved() {
-    for is_made_again in [false, true] {
+    // In the middle of a group, and right behind one.
+    for (is_made_again, cut) in [(false, 5000), (true, 5000), (false, 100), (false, 0)] {
         let (machine, address, content) = node(10);
         let (path, _) = pack(&machine.disks[0]);
         let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
-        machine.disks[0].truncate(&path, content_at + 3 * GROUP_BYTES as u64 + 5000);
+        machine.disks[0].truncate(&path, content_at + 3 * GROUP_BYTES as u64 + cut);
         let (store, _) = machine.open();
         if is_made_again {
             assert!(machine.run(store.read(&store.key().address(b"never put"))).is_err());
