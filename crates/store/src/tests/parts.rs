@@ -21,13 +21,18 @@ const PART: Range<u32> = 20_000..24_096;
 
 /// A closed node with one chunk that does not shrink, alone in its pack.
 fn node(seed: u64) -> (Machine, ChunkAddress, Bytes) {
+    node_with(seed, Vec::new())
+}
+
+/// The same, with others behind it.
+fn node_with(seed: u64, others: Vec<Bytes>) -> (Machine, ChunkAddress, Bytes) {
     let machine = Machine::new(seed, 1, 64 << 20);
     let content = content(2, BYTES);
     let (store, _) = machine.open();
     let address = machine.run(async {
-        let address = store.put(Class::Data, &content).await.unwrap();
+        let addresses = store.put_many(Class::Data, [vec![content.clone()], others].concat()).await.unwrap();
         store.close().await.unwrap();
-        address
+        addresses[0]
     });
     drop(store);
     machine.world.restart();
@@ -147,16 +152,7 @@ fn expect_all_but(lost: &[usize], machine: &Machine, store: &Arc<Store>, (addres
 /// C-7. Found by seed 34000059 of plan clones: a repair took with a damaged chunk what could be read of it.
 #[test]
 fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
-    let machine = Machine::new(6, 1, 64 << 20);
-    let (content, other) = (content(2, BYTES), content(8, 30_000));
-    let (store, _) = machine.open();
-    let address = machine.run(async {
-        let addresses = store.put_many(Class::Data, vec![content.clone(), other]).await.unwrap();
-        store.close().await.unwrap();
-        addresses[0]
-    });
-    drop(store);
-    machine.world.restart();
+    let (machine, address, content) = node_with(6, vec![content(8, 30_000)]);
     let chunk = (&address, &content);
     let reopen = |store: Arc<Store>| {
         drop(store);
@@ -344,16 +340,7 @@ fn what_is_saved_of_copies_for_different_levels_is_saved_together() {
 /// A pack that stays, for a chunk of it gives no answer, is repaired again and again.
 #[test]
 fn what_is_left_is_saved_once() {
-    let machine = Machine::new(9, 1, 64 << 20);
-    let (content, other) = (content(2, BYTES), content(8, 30_000));
-    let (store, _) = machine.open();
-    let address = machine.run(async {
-        let addresses = store.put_many(Class::Data, vec![content.clone(), other]).await.unwrap();
-        store.close().await.unwrap();
-        addresses[0]
-    });
-    drop(store);
-    machine.world.restart();
+    let (machine, address, content) = node_with(9, vec![content(8, 30_000)]);
     let (path, bytes) = pack(&machine.disks[0]);
     let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
     machine.disks[0].flip_bit(&path, content_at + GROUP_BYTES as u64 + 9, 2);
