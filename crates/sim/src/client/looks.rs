@@ -203,8 +203,11 @@ impl Client {
     }
 
     /// Whether the room that a file takes was told as it last was, because its extents could not be read: then they still cannot, or the room is
-    /// right now, and the disk gave other bytes before.
+    /// right now, and the disk gave other bytes before. Without power they cannot, and nobody sees what is told.
     async fn could_not_count(&self, file: FileId, allocated: u64) -> bool {
+        if !self.shared.is_powered() {
+            return true;
+        }
         self.shared.plan.may_lose()
             && match self.system.describe(FileNode::live(file)).await {
                 Ok(now) => now.attributes.allocated == allocated,
