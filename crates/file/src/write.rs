@@ -348,11 +348,9 @@ impl FileSystem {
         // The source may drop these chunks before the record below names them again, a snapshot by being deleted. A pass of reclaim
         // that has looked at the records already keeps only what is put or asked for (I-95).
         let chunks: Vec<ChunkAddress> = chunks_of(&settled).collect();
-        for address in &chunks {
-            let _ = self.store.contains(address);
-        }
+        let are_durable = chunks.iter().fold(true, |are, address| self.store.is_durable(address) && are);
         let resilience = target.state.lock().attributes.resilience;
-        if self.store.raise(resilience, &chunks).await? > 0 {
+        if self.store.raise(resilience, &chunks).await? > 0 || !are_durable {
             self.store.settle().await?;
         }
         let mut pieces = self.settle_memory(resilience, memory).await?;

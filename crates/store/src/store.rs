@@ -439,6 +439,12 @@ impl Store {
         self.packs.duplicate(address, Level::default()).is_some()
     }
 
+    /// Whether a chunk that can be relied upon to be here is durable. Who did not store it himself, and settled that, asks before he names it.
+    #[must_use]
+    pub fn is_durable(&self, address: &ChunkAddress) -> bool {
+        self.packs.duplicate(address, Level::default()).is_some_and(|place| self.packs.is_durable(&place))
+    }
+
     /// Makes all chunks durable that were accepted before.
     ///
     /// # Errors

@@ -224,12 +224,14 @@ impl FileSystem {
         unit: &[BatchEntry],
         stored: &[Stored],
     ) -> Result<Option<usize>, FileError> {
-        let mut raised = 0;
+        // What went meanwhile and came again with somebody else's content was settled by nobody yet.
+        let (mut raised, mut waits) = (0, false);
         for born in plan.born.iter().filter(|born| born.names > 0) {
             let Stored { content, resilience } = &stored[born.entry];
             let chunks: Vec<_> = content.iter().filter_map(|(_, content)| address(content)).collect();
             // All are asked for: what is, stays.
             let missing = chunks.iter().filter(|address| !self.store.contains(address)).count();
+            waits |= chunks.iter().any(|address| !self.store.is_durable(address));
             // Its directory was not there when content was stored.
             let is_to_come = content.is_empty() && unit[born.entry].content_bytes() > 0;
             if is_to_come || missing > 0 && resilience.is_some() {
@@ -244,7 +246,7 @@ impl FileSystem {
                 }
             }
         }
-        if raised > 0 {
+        if raised > 0 || waits {
             self.store.settle().await?;
         }
         Ok(None)

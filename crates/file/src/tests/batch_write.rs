@@ -1,5 +1,7 @@
 //! Units of batches: what comes of each entry, and that all of a unit is there or none.
 
+use std::sync::Arc;
+
 use base::id::FileId;
 use base::time::Timestamp;
 use bytes::Bytes;
@@ -130,6 +132,45 @@ fn a_unit_is_as_its_entries_say_in_every_layer() {
         machine.run(async { system.reclaim(&Reclaim::default()).await }).unwrap();
     }
     machine.run(expect_tree(&system, "top", 1));
+}
+
+/// I-116: content that went while its unit waited for a lock, and came again with somebody else's, is durable before the unit names it.
+#[test]
+fn a_unit_relies_on_nothing_that_is_not_durable() {
+    let machine = Machine::new(44);
+    let system = machine.open();
+    let content = pattern(300_000, 7);
+    let (mut chunks, mut rest) = (Vec::new(), &content[..]);
+    for length in store::cut_points(&content, true) {
+        chunks.push(Bytes::copy_from_slice(rest.split_off(..length).unwrap()));
+    }
+    machine.run(async {
+        let top = create(&system, FileId::ROOT, "top", Kind::Directory).await.file;
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        let unit = system.batch_begin(top, vec![file("new", &content)], &PRESERVE).await.unwrap();
+        let inode = system.live(top).await.unwrap();
+        let lock = inode.operation.lock().await;
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let other = Arc::clone(&system);
+        let finish = async move { drop(send.send(other.batch_finish(unit).await)) };
+        system.platform.tasks.spawn("finish", Box::pin(finish));
+        // Nobody names it, so it goes.
+        let contains_all = || {
+            chunks.iter().filter(|chunk| system.store.contains(&system.store.key().address(chunk))).count()
+                == chunks.len()
+        };
+        assert!(contains_all());
+        let how = Reclaim { is_thorough: true, ..Reclaim::default() };
+        system.reclaim(&how).await.unwrap();
+        assert!(!contains_all());
+        system.store.put_many(store::Class::Data, chunks.clone()).await.unwrap();
+        drop(lock);
+        expect_all(&receive.await.unwrap().unwrap());
+        system.sync(top).await.unwrap();
+    });
+    let system = machine.power_cycle(system);
+    machine.run(async { assert_eq!(read_all(&system, find(&system, "top/new").await.unwrap()).await, content) });
 }
 
 #[test]

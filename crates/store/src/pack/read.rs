@@ -724,6 +724,15 @@ impl Packs {
         }
     }
 
+    /// Whether what lies there survives a crash.
+    pub(crate) fn is_durable(&self, place: &Place) -> bool {
+        match self.catalog.read().get(&place.pack).map(|known| &known.state) {
+            Some(PackState::Open(pack)) => place.span().end <= pack.synced(),
+            Some(PackState::Sealed | PackState::Missing) => true,
+            None => false,
+        }
+    }
+
     /// Whether the node has this pack.
     pub(crate) fn has(&self, pack: u64) -> bool {
         self.catalog.read().contains_key(&pack)
