@@ -348,9 +348,9 @@ impl FileSystem {
         // The source may drop these chunks before the record below names them again, a snapshot by being deleted. A pass of reclaim
         // that has looked at the records already keeps only what is put or asked for (I-95).
         let chunks: Vec<ChunkAddress> = chunks_of(&settled).collect();
-        let are_durable = chunks.iter().fold(true, |are, address| self.store.is_durable(address) && are);
+        let waiting = chunks.iter().filter(|address| !self.store.is_durable(address)).count();
         let resilience = target.state.lock().attributes.resilience;
-        if self.store.raise(resilience, &chunks).await? > 0 || !are_durable {
+        if self.store.raise(resilience, &chunks).await? > 0 || waiting > 0 {
             self.store.settle().await?;
         }
         let mut pieces = self.settle_memory(resilience, memory).await?;
