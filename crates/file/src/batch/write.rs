@@ -7,7 +7,8 @@
 //! I-116 A unit is one frame: after a crash all of it is there, or none. Whatever can fail of it is looked at before anything is recorded;
 //!       what was stored for a unit that fails has no name, and the next pass of reclaim gives it back.
 //! I-117 Between the storing of its content and its records a unit waits for locks, so it is not known to run then (I-90): with the locks
-//!       held it runs again, asks for each chunk (I-95), and begins anew where one has gone, or where an entry has a place only now.
+//!       held it runs again, asks for each chunk (I-95), and begins anew where one has gone, or where an entry has a place only now. What went
+//!       and was stored again by somebody else is made durable first.
 //! I-118 The operation locks of all directories that were there and that a path of the unit goes through are held, in the order of their
 //!       ids: none of them goes or moves, but for the directory that the unit is written to, which is looked at under the namespace lock.
 //! I-119 What a unit changes of files that were there stays locked until its frame is logged: else who changes one of them alone could log
@@ -230,8 +231,9 @@ impl FileSystem {
             let Stored { content, resilience } = &stored[born.entry];
             let chunks: Vec<_> = content.iter().filter_map(|(_, content)| address(content)).collect();
             // All are asked for: what is, stays.
-            let missing = chunks.iter().filter(|address| !self.store.contains(address)).count();
-            waits |= chunks.iter().any(|address| !self.store.is_durable(address));
+            let waiting: Vec<_> = chunks.iter().filter(|address| !self.store.is_durable(address)).collect();
+            let missing = waiting.iter().filter(|address| !self.store.contains(address)).count();
+            waits |= !waiting.is_empty();
             // Its directory was not there when content was stored.
             let is_to_come = content.is_empty() && unit[born.entry].content_bytes() > 0;
             if is_to_come || missing > 0 && resilience.is_some() {

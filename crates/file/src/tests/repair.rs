@@ -698,15 +698,13 @@ fn a_disk_that_gives_no_answer_costs_no_names() {
     machine.check(&system);
 }
 
-/// Content that is lost stays an error, until the same bytes come again under whatever name.
-#[test]
-fn lost_content_is_mended_by_putting_it_again() {
-    let machine = Machine::new(4);
+/// A node with a file, and in the middle of what is stored of its content a bit that flipped.
+fn with_a_bad_bit(seed: u64, content: &[u8]) -> (Machine, Arc<FileSystem>, FileId) {
+    let machine = Machine::new(seed);
     let system = machine.open();
-    let content: Vec<u8> = (0..50_000_u32).flat_map(|number| number.wrapping_mul(number).to_le_bytes()).collect();
     let file = machine.run(async {
         let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
-        system.write(file, 0, &content, false).await.unwrap();
+        system.write(file, 0, content, false).await.unwrap();
         system.close().await.unwrap();
         file
     });
@@ -714,6 +712,14 @@ fn lost_content_is_mended_by_putting_it_again() {
     let (data, bytes) = files.iter().find(|(path, bytes)| path.starts_with("packs/") && bytes[12] == 2).unwrap();
     machine.disk.flip_bit(data, bytes.len() as u64 / 2, 0);
     let system = machine.power_cycle(system);
+    (machine, system, file)
+}
+
+/// Content that is lost stays an error, until the same bytes come again under whatever name.
+#[test]
+fn lost_content_is_mended_by_putting_it_again() {
+    let content: Vec<u8> = (0..50_000_u32).flat_map(|number| number.wrapping_mul(number).to_le_bytes()).collect();
+    let (machine, system, file) = with_a_bad_bit(4, &content);
     repair_store(&machine, &system);
     machine.run(system.repair_files(true, (0, 0))).unwrap();
     machine.run(async {
@@ -736,8 +742,6 @@ fn lost_content_is_mended_by_putting_it_again() {
 #[test]
 fn a_bad_group_of_a_chunk_costs_no_more() {
     const PAGE: usize = 4096;
-    let machine = Machine::new(14);
-    let system = machine.open();
     // It does not shrink.
     let mut state = 1_u64;
     let mut content = vec![0_u8; 60 * PAGE];
@@ -747,16 +751,7 @@ fn a_bad_group_of_a_chunk_costs_no_more() {
         state ^= state << 17;
         *word = state.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
     }
-    let file = machine.run(async {
-        let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
-        system.write(file, 0, &content, false).await.unwrap();
-        system.close().await.unwrap();
-        file
-    });
-    let files = machine.disk.snapshot_files();
-    let (data, bytes) = files.iter().find(|(path, bytes)| path.starts_with("packs/") && bytes[12] == 2).unwrap();
-    machine.disk.flip_bit(data, bytes.len() as u64 / 2, 0);
-    let mut system = machine.power_cycle(system);
+    let (machine, mut system, file) = with_a_bad_bit(14, &content);
     for is_repaired in [false, true] {
         for pages in [1, 3, 4, 20] {
             let lost = machine.run(async {

@@ -352,15 +352,19 @@ impl Packs {
     /// `Disk`: a disk gave no answer, so that nobody knows.
     pub(crate) async fn payloads(&self, place: &Place) -> Result<Vec<Bytes>, StoreError> {
         let is_end = |error: &DiskError| matches!(error.kind, DiskErrorKind::Absent | DiskErrorKind::Short);
-        let (header, stored) = (place.header(ChunkAddress::NONE), place.stored as usize);
-        let table = header.codec.table_bytes(place.raw) as usize;
-        let groups = (0..if table > 0 { (place.raw as usize).div_ceil(GROUP_BYTES) } else { 0 })
-            .map(|number| place_of_group(&header, number));
-        let parts: Vec<Range<usize>> = [0..if table > 0 { table } else { stored }].into_iter().chain(groups).collect();
+        // What can be verified by itself is read by itself: the file may end within the chunk.
+        let (header, mut parts) = (place.header(ChunkAddress::NONE), Vec::new());
+        match place.codec.table_bytes(place.raw) as usize {
+            0 => parts.push(0..place.stored as usize),
+            table => {
+                parts.push(0..table);
+                let count = (place.raw as usize).div_ceil(GROUP_BYTES);
+                parts.extend((0..count).map(|number| place_of_group(&header, number)));
+            }
+        }
         let mut payloads = Vec::new();
         for source in self.sources(place.pack) {
             let (mut payload, mut has_any) = (BytesMut::zeroed(place.stored as usize), false);
-            // What can be verified by itself is read by itself: the file may end within the chunk.
             for part in &parts {
                 let record = ChunkHeader::BYTES + part.start..ChunkHeader::BYTES + part.end;
                 match self.read_stored(source, place, record).await {

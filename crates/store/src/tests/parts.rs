@@ -7,6 +7,7 @@ use std::sync::Arc;
 use base::hash::GROUP_BYTES;
 use base::id::ChunkAddress;
 use bytes::Bytes;
+use platform::sim::SimDisk;
 
 use super::check::pack;
 use super::open::{only_file, set_version};
@@ -16,6 +17,9 @@ use crate::{Class, Depth, Options, Remedy, Resilience, Store, StoreError, Sweep}
 
 const BYTES: usize = 5 * GROUP_BYTES + 100;
 const TABLE_BYTES: u64 = 6 * 32;
+/// In a pack: of what is stored for its first chunk, and of that chunk's content.
+const PAYLOAD_AT: u64 = (PackHeader::BYTES + ChunkHeader::BYTES) as u64;
+const CONTENT_AT: u64 = PAYLOAD_AT + TABLE_BYTES;
 /// Of a part: both of its ends are in the second group.
 const PART: Range<u32> = 20_000..24_096;
 
@@ -88,10 +92,9 @@ fn where_memory_has_room_to_spare_the_whole_is_read() {
 #[test]
 fn what_is_wrong_with_a_part_is_found_and_mended() {
     let (machine, address, content) = node(2);
-    let payload = (PackHeader::BYTES + ChunkHeader::BYTES) as u64;
     let (path, _) = pack(&machine.disks[0]);
     // The table: the content does not need it.
-    machine.disks[0].flip_bit(&path, payload + 40, 3);
+    machine.disks[0].flip_bit(&path, PAYLOAD_AT + 40, 3);
     let (store, _) = machine.open();
     assert_eq!(machine.run(store.get_part(&address, PART, false)).unwrap(), expected(&content));
     assert_eq!(store.counters().groups_read.value(), 0, "the whole was read");
@@ -109,10 +112,15 @@ fn what_is_wrong_with_a_part_is_found_and_mended() {
     machine.world.restart();
     // A group: it is lost, and so is the whole, but not the others.
     let (path, _) = pack(&machine.disks[0]);
-    machine.disks[0].flip_bit(&path, payload + TABLE_BYTES + u64::from(PART.start), 0);
+    machine.disks[0].flip_bit(&path, CONTENT_AT + u64::from(PART.start), 0);
     let (store, _) = machine.open();
     assert!(machine.run(store.get_part(&address, PART, false)).is_err());
     assert_eq!(machine.run(store.get_part(&address, 0..10, false)).unwrap(), content.slice(0..10));
+}
+
+/// Spoils a group of the first chunk of a pack.
+fn spoil(disk: &SimDisk, path: &str, group: usize) {
+    disk.flip_bit(path, CONTENT_AT + (group * GROUP_BYTES) as u64 + 9, 2);
 }
 
 /// Carries out what a check proposes, once, and tells what came of it.
@@ -160,11 +168,7 @@ fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
         machine.open().0
     };
     let (path, _) = pack(&machine.disks[0]);
-    let flip = |path: &str, offset: u64, group: usize| {
-        machine.disks[0].flip_bit(path, offset + (group * GROUP_BYTES) as u64 + 9, 2);
-    };
-    let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
-    flip(&path, content_at, 1);
+    spoil(&machine.disks[0], &path, 1);
     let (store, _) = machine.open();
     assert!(machine.run(store.get_part(&address, 0..BYTES as u32, false)).is_err());
     let most = 2 * GROUP_BYTES as u32..BYTES as u32;
@@ -197,7 +201,7 @@ fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
     let files = machine.disks[0].snapshot_files();
     let mut packs = files.keys().filter(|path| path.ends_with(".pack"));
     let (Some(path), None) = (packs.next(), packs.next()) else { panic!("{:?}", files.keys()) };
-    flip(path, content_at + 1, 4);
+    spoil(&machine.disks[0], path, 4);
     let store = reopen(store);
     let told = repair(&machine, &store);
     assert!(told[0].contains("1 are left in part, and 0 are lost"), "{told:?}");
@@ -235,8 +239,7 @@ fn of_two_damaged_copies_of_a_chunk_together_all_may_be_left() {
     drop(store);
     machine.world.restart();
     for (disk, group) in machine.disks.iter().zip([1, 4]) {
-        let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
-        disk.flip_bit(&pack(disk).0, content_at + (group * GROUP_BYTES) as u64 + 9, 2);
+        spoil(disk, &pack(disk).0, group);
     }
     let store = open();
     assert!(machine.run(store.get(Class::Data, &address)).is_err());
@@ -258,13 +261,12 @@ fn of_two_damaged_packs_the_second_repair_knows_what_the_first_saved() {
         });
         drop(store);
         machine.world.restart();
-        let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
         let files = machine.disks[0].snapshot_files();
         let packs: Vec<&String> = files.keys().filter(|path| path.ends_with(".pack")).collect();
         assert_eq!(packs.len(), 2);
         for (path, groups) in packs.into_iter().zip([[Some(4), lost], [Some(1), lost]]) {
             for group in groups.into_iter().flatten() {
-                machine.disks[0].flip_bit(path, content_at + (group * GROUP_BYTES) as u64 + 9, 2);
+                spoil(&machine.disks[0], path, group);
             }
         }
         let (store, _) = machine.open();
@@ -311,14 +313,10 @@ fn what_is_saved_of_copies_for_different_levels_is_saved_together() {
         store.key().address(&content)
     };
     machine.world.restart();
-    let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
     assert_eq!(packs().values().map(Vec::len).collect::<Vec<_>>(), [1, 2]);
     for (path, disks) in packs() {
         for group in if disks.len() == 2 { [4, 5] } else { [1, 5] } {
-            let flip = |disk: &usize| {
-                machine.disks[*disk].flip_bit(&path, content_at + (group * GROUP_BYTES) as u64 + 9, 2);
-            };
-            disks.iter().for_each(flip);
+            disks.iter().for_each(|disk| spoil(&machine.disks[*disk], &path, group));
         }
     }
     let (store, _) = machine.open();
@@ -342,8 +340,7 @@ fn what_is_saved_of_copies_for_different_levels_is_saved_together() {
 fn what_is_left_is_saved_once() {
     let (machine, address, content) = node_with(9, vec![content(8, 30_000)]);
     let (path, bytes) = pack(&machine.disks[0]);
-    let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
-    machine.disks[0].flip_bit(&path, content_at + GROUP_BYTES as u64 + 9, 2);
+    spoil(&machine.disks[0], &path, 1);
     let (store, _) = machine.open();
     machine.disks[0].set_unreadable(&path, bytes.len() as u64 - 5000..bytes.len() as u64 - 4000);
     let mut chunks = BTreeSet::new();
@@ -367,8 +364,7 @@ fn of_a_chunk_that_its_pack_ends_in_what_comes_before_is_saved() {
     for (is_made_again, cut) in [(false, 5000), (true, 5000), (false, 100), (false, 0)] {
         let (machine, address, content) = node(10);
         let (path, _) = pack(&machine.disks[0]);
-        let content_at = (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + TABLE_BYTES;
-        machine.disks[0].truncate(&path, content_at + 3 * GROUP_BYTES as u64 + cut);
+        machine.disks[0].truncate(&path, CONTENT_AT + 3 * GROUP_BYTES as u64 + cut);
         let (store, _) = machine.open();
         if is_made_again {
             assert!(machine.run(store.read(&store.key().address(b"never put"))).is_err());
@@ -399,7 +395,7 @@ fn a_table_that_was_lost_before_its_pack_was_sealed_is_made_again() {
     drop(store);
     machine.world.restart();
     let (path, _) = pack(&machine.disks[0]);
-    machine.disks[0].flip_bit(&path, (PackHeader::BYTES + ChunkHeader::BYTES) as u64 + 40, 3);
+    machine.disks[0].flip_bit(&path, PAYLOAD_AT + 40, 3);
     let (store, _) = machine.open();
     assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
     assert_eq!(machine.run(store.get_part(&address, PART, false)).unwrap(), expected(&content));
