@@ -14,7 +14,7 @@
 //! - `request`, `answer`: the same as Rust types; `buffer`, `exchange`, `directory`: one request and its answer;
 //! - `settings`, `service`: what is agreed with the kernel and with the file system;
 //! - `counters`, `interrupt`, `park`, `late`, `crew`: what is counted, cancelled, stopped, answered later, and shared by all;
-//! - `mount`, `notify`: the mount table, and messages to the kernel;
+//! - `mount`, `notify`, `pages`: the mount table, messages to the kernel, and what lies in its pages;
 //! - `device`, `ring`: the two transports; `session`: brings them together; `parked`: a session on its way to another process.
 //!
 //! Truths kept by all of it:
@@ -52,6 +52,7 @@ mod late;
 
 mod crew;
 mod notify;
+mod pages;
 
 mod device;
 mod parked;
@@ -69,6 +70,7 @@ pub use errno::Errno;
 pub use exchange::Exchange;
 pub use mount::{Mount, MountOptions, Unmounter, mount, page_bytes};
 pub use notify::{Notice, Notifier};
+pub use pages::bring_pages;
 pub use parked::Parked;
 pub use request::{Header, Lock, LockRequest, Request, SetAttr, SetTime, Time};
 pub use ring::{RingSupport, enable_ring, ring_support};

@@ -12,7 +12,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
@@ -47,9 +49,8 @@ pub fn is_detached() -> bool {
 pub fn start(arguments: &[&std::ffi::OsStr], folder: &Path) -> Result<String, Failure> {
     let cannot = |error: io::Error| Failure::new("cannot start the daemon", error).at(folder);
     let log = open_log(folder).map_err(cannot)?;
-    let program = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
-    command.arg0("hydrafs").args(arguments).env(DETACHED, "1").current_dir("/");
+    let mut command = own_program();
+    command.args(arguments).env(DETACHED, "1").current_dir("/");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().map_err(cannot)?;
     let mut line = String::new();
     let pipe = child.stdout.take().expect("stdout was asked to be a pipe");
@@ -77,6 +78,32 @@ pub fn detach() {
         // It fails only for the leader of a process group, which a child of `start` is not.
         let _ = rustix::process::setsid();
     }
+}
+
+/// This program once more.
+fn own_program() -> Command {
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
+    command.arg0("hydrafs");
+    command
+}
+
+/// Runs this program as another process, in silence, and waits for its end; not longer than `patience`.
+pub fn run_beside(arguments: &[&std::ffi::OsStr], patience: Duration) -> io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut command = own_program();
+    command.args(arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let process = Pid::from_child(&child);
+    let process = rustix::process::pidfd_open(process, PidfdFlags::empty())?;
+    let patience = patience.try_into().ok();
+    if poll(&mut [PollFd::new(&process, PollFlags::IN)], patience.as_ref())? == 0 {
+        // One that hangs in the kernel ends when the mount does.
+        child.kill()?;
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let status = child.wait()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("it ended with {status}"))) }
 }
 
 /// Tells the starter, if there is one, and the service manager that the daemon is usable.

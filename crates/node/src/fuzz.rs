@@ -69,6 +69,7 @@ fn requests() -> Vec<Vec<u8>> {
         Request::Counters {},
         Request::Info { inode: u64::MAX },
         Request::Sync {},
+        Request::Cached {},
         Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned(), of: Some(9) },
         Request::SnapshotList {},
         Request::SnapshotDelete { name: "monday".to_owned() },

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use file::FileSystem;
 use fuse::{Negotiated, Session, Unmounter};
@@ -29,6 +30,9 @@ use crate::{mounts, opening};
 
 /// Processes that a message names when a mount is in use.
 pub(crate) const USERS_MAX: usize = 5;
+
+/// How long programs that keep a mount from being taken away may take to have their pages written.
+const SYNC_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to mount, beyond the settings.
 #[derive(Clone, Copy, Debug, Default)]
@@ -276,6 +280,11 @@ pub(crate) fn take_away(unmounter: &Unmounter, detach: bool) -> Result<(), Failu
         tracing::warn!("pages changed through mappings may be lost: {error}");
     }
     if detach {
+        // Who uses it may have changed pages, and those are not waited for above. A mount that is not in use has none. By a process of
+        // its own, for the same reason.
+        if let Err(error) = daemon::run_beside(&["sync".as_ref(), "--".as_ref(), point.as_ref()], SYNC_PATIENCE) {
+            tracing::warn!("pages changed through mappings may be lost: `hydrafs sync {}`: {error}", point.display());
+        }
         return unmounter.abort().map_err(|error| cannot(error.to_string()));
     }
     unmounter.unmount().map_err(|error| {

@@ -287,6 +287,15 @@ fn c_string(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("no zero byte")
 }
 
+/// A shared mapping of the beginning of a file, for the rest of this process's life.
+fn map(file: &File, bytes: usize) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+    at.cast()
+}
+
 fn set_xattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     let (path, name) = (c_string(path), c_string(Path::new(name)));
     // SAFETY: two zero-terminated strings and a value of the stated length.
@@ -369,6 +378,31 @@ pub(crate) fn a_session_is_parked_and_goes_on(stage: &mut Stage) {
     is_over.store(true, Ordering::Relaxed);
     for worker in workers {
         assert!(worker.join().expect("no wrong bytes").expect("no error") >= 20);
+    }
+}
+
+pub(crate) fn changed_pages_are_brought_and_waited_for(stage: &mut Stage) {
+    let names = ["pages", "other"];
+    let make = |name| {
+        fs::write(stage.path(name), pattern(4096)).expect("write");
+        OpenOptions::new().read(true).write(true).open(stage.path(name)).expect("open")
+    };
+    let files = names.map(make);
+    let numbers = files.each_ref().map(|file| file.metadata().expect("stat").ino());
+    let mappings = files.each_ref().map(|file| map(file, 4096));
+    // SAFETY: within mappings of a page each, that are never taken away.
+    mappings.iter().for_each(|at| unsafe { at.write_volatile(b'+') });
+    // A directory, and a number that nobody holds: neither has a page.
+    let asked = [1, numbers[0], 1 << 40, numbers[1]];
+    let point = stage.path("");
+    let brings = spawn(move || fuse::bring_pages(&point, asked));
+    stage.service.gate.wait_for(1);
+    fs::write(stage.path("quick"), b"quick").expect("nobody else waits");
+    assert!(!brings.is_finished(), "the page is not accepted yet");
+    stage.service.gate.open();
+    brings.join().expect("no panic").expect("all are accepted");
+    for number in numbers {
+        assert_eq!(stage.service.content(number)[0], b'+');
     }
 }
 

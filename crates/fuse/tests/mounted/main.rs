@@ -35,6 +35,7 @@ on_both_transports! {
     a_busy_mount_is_not_unmounted
     force_ends_requests_that_wait
     notices_reach_the_kernel
+    changed_pages_are_brought_and_waited_for
     names_are_forgotten
     the_mount_table_names_us
     a_session_is_parked_and_goes_on

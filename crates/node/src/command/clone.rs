@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::info::Held;
-use super::sync::{mount_of, sync};
+use super::sync::mount_of;
+use super::tree::write_pages_back;
 use crate::control::wire::Request;
 use crate::failure::Failure;
 
@@ -46,8 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let why = format!("{} lies on another mount, {}", source.display(), from.point.display());
         return Err(refuse(&why).mend("a clone shares what its source has stored: `hydrafs cp -a` copies it"));
     }
-    // What was written through mappings lies in the kernel's pages until it is asked for.
-    sync(source)?;
+    write_pages_back(&from.point);
     let held = (Held::open(source, WHAT)?, Held::open(directory, WHAT)?);
     let request = Request::Clone { source: held.0.inode, parent: held.1.inode, name: name.to_owned() };
     let answer = held.1.ask(&request, super::remark)?;

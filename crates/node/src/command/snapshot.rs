@@ -123,7 +123,8 @@ fn list(folder: &NodeFolder, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was written through mappings lies in the kernel's pages until it is asked for (`sync`).
+/// What was written through mappings lies in the kernel's pages until it is asked for. What is on its way when the snapshot is taken is not in
+/// it: who wants it there has it written first (msync(2), `hydrafs sync`), which takes longer with each file that is cached.
 #[expect(clippy::disallowed_methods, reason = "a mount is the outside")]
 fn write_pages_back(folder: &NodeFolder) -> Result<(), Failure> {
     let ours = mounts::read()?.into_iter().filter(|mount| mount.is_hydrafs() && mount.source == folder.path);

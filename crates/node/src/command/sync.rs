@@ -1,7 +1,7 @@
 //! `hydrafs sync`: all that was written below a path is local when it returns.
 //!
-//! Needed because the kernel forwards neither sync(2) nor syncfs(2) to a FUSE file system (measured). Two steps: syncfs makes
-//! the kernel write its dirty mapped pages back to the daemon, then the daemon makes all it has accepted local.
+//! Needed because the kernel forwards neither sync(2) nor syncfs(2) to a FUSE file system (measured). Two steps: the kernel gives the daemon
+//! the pages that were changed through mappings, then the daemon makes all it has accepted local.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::mount::{dead, is_abandoned};
 use crate::control::client::Daemon;
-use crate::control::wire::Request;
+use crate::control::wire::{self, Request};
 use crate::failure::Failure;
 use crate::mounts;
 
@@ -33,9 +33,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 pub(super) fn sync(path: &Path) -> Result<(), Failure> {
     let cannot = |error: std::io::Error| Failure::new("cannot sync", error).at(path);
     let mount = mount_of(path)?;
-    // The mount point does for every path in it, also where the path cannot be opened: a socket, a file of somebody else.
+    // All pages are on their way at once; none of them is waited for (`fuse::bring_pages`). The mount point does for every path in it, also
+    // where the path cannot be opened: a socket, a file of somebody else.
     let opened = std::fs::File::open(&mount.point);
     rustix::fs::syncfs(opened.map_err(cannot)?).map_err(|error| cannot(error.into()))?;
+    let cached = Daemon::find(&mount.source)?.ask(&Request::Cached {}, super::remark)?;
+    match fuse::bring_pages(&mount.point, wire::ascending(&cached["steps"])) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => super::remark(
+            "what programs changed through mappings and did not msync(2) may be missing: root alone can have the kernel give it",
+        ),
+        brought => brought.map_err(cannot)?,
+    }
     Daemon::find(&mount.source)?.ask(&Request::Sync {}, super::remark)?;
     Ok(())
 }

@@ -112,7 +112,7 @@ pub(super) fn word(kind: Kind) -> &'static str {
     }
 }
 
-/// What was written through mappings lies in the kernel's pages until it is asked for.
+/// What was written through mappings lies in the kernel's pages until it is asked for. What is on its way then is not waited for: `sync` does.
 #[expect(clippy::disallowed_methods, reason = "a mount is the outside")]
 pub(super) fn write_pages_back(point: &Path) {
     // Where it cannot be, the daemon tells what it has.

@@ -47,6 +47,8 @@ pub enum Request {
     },
     /// Everything that was accepted becomes local.
     Sync {},
+    /// The numbers of the files of which the kernel may have pages that were changed through mappings.
+    Cached {},
     /// Takes a snapshot.
     SnapshotCreate {
         /// Its name.
@@ -234,7 +236,7 @@ impl Request {
         match self {
             Request::Status {} | Request::Counters {} | Request::Metrics {} => true,
             Request::Info { .. } | Request::SnapshotList {} => true,
-            Request::Sync {} | Request::Fsck { .. } | Request::Repair { .. } => false,
+            Request::Sync {} | Request::Cached {} | Request::Fsck { .. } | Request::Repair { .. } => false,
             Request::Gc { .. } | Request::Scrub { .. } => false,
             Request::PolicySet { .. } | Request::Optimize { .. } | Request::Warmup { .. } => false,
             Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
@@ -257,6 +259,7 @@ impl Request {
             Request::Scrub { .. } | Request::Optimize { .. } | Request::Fsck { .. } => true,
             Request::Send { .. } | Request::Receive { .. } | Request::DiskDrain { .. } => true,
             Request::Status {} | Request::Counters {} | Request::Metrics {} | Request::Info { .. } => false,
+            Request::Cached {} => false,
             // A name; what it had goes later. Who waits for room waits for a pass.
             Request::BatchRemove { .. } | Request::Gc { .. } => false,
             Request::Usage { .. } | Request::Sync {} | Request::PolicySet { .. } | Request::Clone { .. } => false,
@@ -265,6 +268,23 @@ impl Request {
             Request::Stop { .. } | Request::Restart { .. } => false,
         }
     }
+}
+
+/// Numbers as the step from each to the next one above it: an answer may name a million files.
+#[must_use]
+pub fn steps(mut numbers: Vec<u64>) -> Vec<u64> {
+    numbers.sort_unstable();
+    let before = std::iter::once(0).chain(numbers.iter().copied());
+    numbers.iter().zip(before).map(|(number, before)| number - before).collect()
+}
+
+/// The numbers that [`steps`] was given.
+pub fn ascending(steps: &Value) -> impl Iterator<Item = u64> {
+    let steps = steps.as_array().into_iter().flatten().filter_map(Value::as_u64);
+    steps.scan(0_u64, |number, step| {
+        *number = number.checked_add(step)?;
+        Some(*number)
+    })
 }
 
 /// A name of a file: text, or bytes that are none.

@@ -40,7 +40,7 @@ use self::report::Checked;
 use self::transfer::Wanted;
 use super::kernel::Kernel;
 use crate::control::server::{Brought, Handler};
-use crate::control::wire::Request;
+use crate::control::wire::{self, Request};
 use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
 use crate::scrape::{self, Scraper};
@@ -122,6 +122,12 @@ impl Control {
 
     fn explain(&self, what: &str) -> impl Fn(FileError) -> Failure {
         move |error| opening::explain(what, &self.folder, &error)
+    }
+
+    /// Node numbers of files that the kernel was given and may be written: of one that it has let go it has no pages.
+    fn cached(&self) -> Vec<u64> {
+        let Some(Mounted { kernel, .. }) = &self.mount else { return Vec::new() };
+        self.system.references().into_iter().filter_map(|(file, _)| kernel.number_of(Node::live(file))).collect()
     }
 
     fn create_snapshot(&self, name: &str, of: Option<u64>) -> Result<Value, Failure> {
@@ -308,6 +314,7 @@ impl Handler for Control {
                 block_on(self.system.sync_all()).map_err(self.explain("cannot sync"))?;
                 Ok(json!({}))
             }
+            Request::Cached {} => Ok(json!({ "steps": wire::steps(self.cached()) })),
             Request::SnapshotCreate { name, of } => self.create_snapshot(&name, of),
             Request::SnapshotList {} => {
                 let list: Vec<Value> =

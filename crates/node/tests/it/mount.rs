@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, content, hydrafs, keeper, run, spawn, succeed};
+use crate::support::{Folder, Mapping, Mounted, content, hydrafs, keeper, run, spawn, succeed};
 
 pub(crate) const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
 
@@ -55,6 +55,61 @@ pub(crate) fn over_each_transport_mut(name: &str, test: impl Fn(&mut Mounted)) {
 
 fn open_new(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create_new(true).open(path).expect("a new file")
+}
+
+/// A large file and many small ones of which every page is changed through mappings that stay.
+struct Mapped(Vec<(PathBuf, Mapping)>);
+
+impl Mapped {
+    const PAGE: usize = 4096;
+
+    fn new(mounted: &Mounted) -> Mapped {
+        let pages = |number: usize| if number == 0 { 8192 } else { 1 };
+        let map = |number| {
+            let path = mounted.point.join(format!("mapped-{number}"));
+            let bytes = pages(number) * Self::PAGE;
+            fs::write(&path, vec![b'-'; bytes]).expect("room");
+            let file = OpenOptions::new().read(true).write(true).open(&path).expect("it is there");
+            let mapping = Mapping::new(&file, bytes);
+            (0..bytes).step_by(Self::PAGE).for_each(|at| mapping.write(at, b'+'));
+            (path, mapping)
+        };
+        Mapped((0..300).map(map).collect())
+    }
+
+    /// Each page that is not as the mappings have it.
+    fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (path, _) in &self.0 {
+            let content = fs::read(path).expect("it is there");
+            let old = content.chunks(Self::PAGE).filter(|page| page[0] != b'+').count();
+            missing.extend((old > 0).then(|| format!("{old} pages of {}", path.display())));
+        }
+        missing
+    }
+}
+
+/// The kernel gives them to nobody who syncs the file system as a whole.
+#[test]
+fn what_was_changed_through_mappings_is_synced_too() {
+    over_each_transport_mut("mapped", |mounted| {
+        let mapped = Mapped::new(mounted);
+        succeed(&[OsStr::new("sync"), mounted.point.as_os_str()]);
+        mounted.kill();
+        mounted.mend();
+        assert_eq!(mapped.missing(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn what_was_changed_through_mappings_is_there_when_the_mount_was_taken_from_them() {
+    over_each_transport_mut("mapped-lazy", |mounted| {
+        let mapped = Mapped::new(mounted);
+        succeed(&[OsStr::new("stop"), OsStr::new("--lazy"), mounted.node.as_os_str()]);
+        mounted.wait();
+        mounted.mend();
+        assert_eq!(mapped.missing(), Vec::<String>::new());
+    });
 }
 
 #[test]

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::mount::{SMALL, over_each_transport_mut};
-use crate::support::{Folder, Mounted, hydrafs, is_mounted, run, script, spawn, succeed, within, within_or};
+use crate::support::{Folder, Mapping, Mounted, hydrafs, is_mounted, run, script, spawn, succeed, within, within_or};
 
 /// Restarts in a row.
 const RESTARTS: usize = 12;
@@ -62,43 +62,6 @@ fn is_free(path: &Path) -> bool {
     run(Command::new("flock").arg("-n").arg(path).arg("true")).status.success()
 }
 
-/// A shared mapping of a file's first page.
-struct Mapping(*mut u8);
-
-#[expect(unsafe_code, reason = "mmap(2)")]
-impl Mapping {
-    const BYTES: usize = 4096;
-
-    fn new(file: &File) -> Mapping {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let file = std::os::fd::AsRawFd::as_raw_fd(file);
-        // SAFETY: a new mapping at a place of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::BYTES, protection, libc::MAP_SHARED, file, 0) };
-        assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
-        Mapping(at.cast())
-    }
-
-    fn write(&self, at: usize, byte: u8) {
-        assert!(at < Self::BYTES);
-        // SAFETY: within the mapping, which lives as long as `self`.
-        unsafe { self.0.add(at).write_volatile(byte) };
-    }
-
-    fn read(&self, at: usize) -> u8 {
-        assert!(at < Self::BYTES);
-        // SAFETY: as above.
-        unsafe { self.0.add(at).read_volatile() }
-    }
-}
-
-#[expect(unsafe_code, reason = "munmap(2)")]
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, and nothing borrows from it.
-        unsafe { libc::munmap(self.0.cast(), Self::BYTES) };
-    }
-}
-
 /// What a program may have open, from before the restarts.
 struct Held {
     unlinked: File,
@@ -132,8 +95,8 @@ impl Held {
         let mut listing = fs::read_dir(m("many")).expect("there");
         let listed = listing.by_ref().take(100).map(|entry| entry.expect("an entry").path()).collect();
         let mapped = open("mapped");
-        mapped.set_len(Mapping::BYTES as u64).expect("room");
-        let mapping = Mapping::new(&mapped);
+        mapped.set_len(4096).expect("room");
+        let mapping = Mapping::new(&mapped, 4096);
         mapping.write(0, 1);
         fs::write(m("snapped"), "before").expect("room");
         succeed(&[OsStr::new("snapshot"), OsStr::new("create"), mounted.node.as_os_str(), OsStr::new("s")]);

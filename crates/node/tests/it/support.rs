@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -291,6 +291,44 @@ impl Mounted {
 
     fn has_ended(&self) -> bool {
         has_ended(&self.daemon, Duration::ZERO)
+    }
+}
+
+/// A shared mapping of the beginning of a file.
+pub(crate) struct Mapping {
+    at: *mut u8,
+    bytes: usize,
+}
+
+#[expect(unsafe_code, reason = "mmap(2)")]
+impl Mapping {
+    pub(crate) fn new(file: &File, bytes: usize) -> Mapping {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let file = std::os::fd::AsRawFd::as_raw_fd(file);
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file, 0) };
+        assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        Mapping { at: at.cast(), bytes }
+    }
+
+    pub(crate) fn write(&self, at: usize, byte: u8) {
+        assert!(at < self.bytes);
+        // SAFETY: within the mapping, which lives as long as `self`.
+        unsafe { self.at.add(at).write_volatile(byte) };
+    }
+
+    pub(crate) fn read(&self, at: usize) -> u8 {
+        assert!(at < self.bytes);
+        // SAFETY: as above.
+        unsafe { self.at.add(at).read_volatile() }
+    }
+}
+
+#[expect(unsafe_code, reason = "munmap(2)")]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and nothing borrows from it.
+        unsafe { libc::munmap(self.at.cast(), self.bytes) };
     }
 }
 
