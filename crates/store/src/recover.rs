@@ -30,9 +30,10 @@ use crate::format::{
 use crate::identity::{self, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, make_homes, replay, segment_size};
+use crate::level::Level;
 use crate::options::Options;
 use crate::pack::fragments::{Fragments, Joined, read_header};
-use crate::pack::scan::{self, Recovered as PackRecovered};
+use crate::pack::scan::{self, Ending, Recovered as PackRecovered};
 use crate::pack::{FoundPacks, PackKnown, PackState, Packs, Sizes};
 use crate::pool::Pool;
 use crate::store::{Parts, Store};
@@ -398,8 +399,11 @@ impl Recovery<'_> {
             }
         }
         self.index_packs(&packs);
-        for (sealed, known) in unsealed {
-            take_in(&packs, sealed, known).await;
+        for (mut sealed, known) in unsealed {
+            let disks = known.disks();
+            packs.note_sealed_at(sealed.pack, known);
+            sort_out(&packs, &mut sealed).await;
+            packs.note_unsealed(sealed, disks);
         }
         packs.note_unread(unread);
         if opened.is_new {
@@ -579,9 +583,15 @@ impl Recovery<'_> {
         }
         let (mut sealed, mut unsealed, mut removed) = (None, None, None);
         let key = &self.identity.key;
+        // N-4.
+        let is_sealed = found.iter().any(|(_, found)| matches!(found, scan::Found::Sealed(_)));
+        let levels = found.iter().filter_map(|(_, found)| found.level_of_open(pack));
+        let is_of_several = levels.map(Level::copies).max().is_none_or(|copies| copies > 1);
+        let is_all_there = failure.is_none() && self.pool.without().is_empty();
+        let ending = if is_sealed || is_all_there || !is_of_several { Ending::Directory } else { Ending::None };
         for (disk, found) in scan::agree(self.pool, key, pack, found).await? {
             let on = &self.pool.disks[disk];
-            let put = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
+            let put = scan::put_in_order(on, self.pool.node_identity, pack, found, ending).await;
             let (kind, pack) = match put {
                 Err(error) => {
                     failure = Some(self.pool.failed(disk, error, self.counters));
@@ -660,6 +670,12 @@ fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: Di
 /// Takes in a pack that the index does not cover. Of its chunks those are named there that have no better copy (O-5).
 async fn take_in(packs: &Packs, mut sealed: SealedPack, known: PackKnown) {
     packs.note_sealed_at(sealed.pack, known);
+    sort_out(packs, &mut sealed).await;
+    packs.note_found(vec![sealed]);
+}
+
+/// Sets those of its chunks apart that have a better copy (O-5).
+async fn sort_out(packs: &Packs, sealed: &mut SealedPack) {
     let mut entries = Vec::with_capacity(sealed.entries.len());
     for entry in std::mem::take(&mut sealed.entries) {
         let (address, here) = (entry.header.address, Place::of(sealed.pack, &entry));
@@ -670,7 +686,6 @@ async fn take_in(packs: &Packs, mut sealed: SealedPack, known: PackKnown) {
         if is_better { &mut sealed.others } else { &mut entries }.push(entry);
     }
     sealed.entries = entries;
-    packs.note_found(vec![sealed]);
 }
 
 /// Whether the chunk at `other` verifies and the one at `here` does not, or nobody knows. Few chunks lie in two places, so few are read.

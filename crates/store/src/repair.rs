@@ -26,7 +26,7 @@ use crate::format::{ChunkHeader, Codec, Entry, PACKS, Place};
 use crate::identity;
 use crate::level::Level;
 use crate::pace::{Pace, Share};
-use crate::pack::scan::{self, Found, Recovered};
+use crate::pack::scan::{self, Ending, Found, Recovered};
 use crate::pack::{Copied, Memo, PackKnown, PackState};
 use crate::remedy::Remedy;
 use crate::store::Store;
@@ -170,7 +170,7 @@ impl Store {
             // The scan has looked.
             Found::Open { .. } => true,
         };
-        let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found).await;
+        let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found, Ending::Directory).await;
         let recovered = recovered.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
         let mut sealed = match recovered {
             Recovered::Sealed(sealed) | Recovered::Cut { sealed, .. } | Recovered::Unsealed { sealed } => sealed,

@@ -405,7 +405,9 @@ impl Packs {
     fn is_lacking(&self, pack: &OpenPack) -> bool {
         let takers = self.pool.takers();
         let summary = pack.summary();
-        summary.count > 0 && pack.disks().both(takers).count() < self.wanted(&summary).min(takers.count())
+        summary.count > 0
+            && !self.may_be_elsewhere(pack)
+            && pack.disks().both(takers).count() < self.wanted(&summary).min(takers.count())
     }
 
     async fn seal_where(&self, is_due: impl Fn(&OpenPack) -> bool) {

@@ -177,6 +177,31 @@ impl OpenPack {
         }
     }
 
+    /// One that an opening found: nothing more comes to what lies there, and all of that is durable.
+    pub(super) fn found(number: u64, members: Vec<Member>, summary: Summary) -> OpenPack {
+        let end = u64::from(summary.data_bytes);
+        OpenPack {
+            number,
+            class: summary.class,
+            run_bytes: 0,
+            members: RwLock::new(members.into_iter().map(Arc::new).collect()),
+            tail: Mutex::new(Tail {
+                written: end,
+                flushing: None,
+                pending: Held { start: end, run: Run::default() },
+                spare: Run::default(),
+            }),
+            summary: Mutex::new(summary),
+            synced: AtomicU64::new(end),
+            gate: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Whether an opening found it.
+    pub(crate) fn is_found(&self) -> bool {
+        self.run_bytes == 0
+    }
+
     pub(crate) fn members(&self) -> Members {
         self.members.read().clone()
     }
@@ -338,6 +363,8 @@ impl OpenPack {
 pub(crate) struct Writer {
     pub(crate) pack: Arc<OpenPack>,
     pub(crate) entries: Vec<Entry>,
+    /// Chunks of which another pack has the copy that counts; only of one that an opening found.
+    pub(super) others: Vec<Entry>,
     end: u64,
     /// A write failed; only `rescue` deals with it now.
     pub(crate) is_stuck: bool,
@@ -345,7 +372,13 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(super) fn new(pack: Arc<OpenPack>) -> Writer {
-        Writer { pack, entries: Vec::new(), end: PackHeader::BYTES as u64, is_stuck: false }
+        Writer { pack, entries: Vec::new(), others: Vec::new(), end: PackHeader::BYTES as u64, is_stuck: false }
+    }
+
+    /// Of one that an opening found.
+    pub(super) fn found(pack: Arc<OpenPack>, entries: Vec<Entry>, others: Vec<Entry>) -> Writer {
+        let end = pack.bytes();
+        Writer { pack, entries, others, end, is_stuck: false }
     }
 
     /// Bytes of the pack with what is buffered.

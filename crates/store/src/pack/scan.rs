@@ -8,6 +8,8 @@
 //! N-2   What is found can be believed like a sealed pack: it was verified here.
 //! N-3   A pack on several disks is the same on each afterwards: of one that was sealed somewhere, that is what the others become; of one that
 //!       was not, each gets what was good on any.
+//! N-4   A pack that should be on several disks and is sealed on none that answers is not sealed while a disk does not: it may have more of it,
+//!       and what is sealed counts for the whole. Its chunks are taken in, and it stays as it is.
 
 use base::hash::DomainKey;
 use bytes::{Bytes, BytesMut};
@@ -216,7 +218,7 @@ pub(crate) enum Recovered {
     Sealed(SealedPack),
     /// It was open; what is good in it is sealed now.
     Cut { sealed: SealedPack, bad_bytes: u64 },
-    /// It was open, and there was no room for a directory: its chunks are good and it stays as it is.
+    /// It was open, and there was no room for a directory, or it is to get none (N-4): its chunks are good and it stays as it is.
     Unsealed { sealed: SealedPack },
     /// It was open and held no good chunk: the file is gone, or set aside as `.damaged` if there is anything in it.
     Removed { bad_bytes: u64 },
@@ -228,6 +230,20 @@ pub(crate) enum Found {
     Sealed(SealedPack),
     /// Without one: all of its bytes, and what is good in them.
     Open { bytes: Bytes, scanned: Scanned },
+}
+
+impl Found {
+    /// On how many disks an open pack should be, if that can be read.
+    pub(crate) fn level_of_open(&self, pack: u64) -> Option<Level> {
+        match self {
+            Found::Sealed(_) => None,
+            Found::Open { bytes, .. } => header_in(pack, bytes).map(|header| header.level),
+        }
+    }
+}
+
+fn header_in(pack: u64, bytes: &[u8]) -> Option<PackHeader> {
+    bytes.get(..PackHeader::BYTES).and_then(|header| PackHeader::decode(header, pack).ok())
 }
 
 /// On how many disks a pack should be; on one where its header cannot be read.
@@ -247,10 +263,13 @@ pub(crate) async fn agree(
     if found.len() < 2 {
         return Ok(found);
     }
-    let truth = found.iter().find_map(|(disk, found)| match found {
-        Found::Sealed(sealed) => Some((*disk, sealed.clone())),
+    let sealed = found.iter().filter_map(|(disk, found)| match found {
+        Found::Sealed(sealed) => Some((*disk, sealed)),
         Found::Open { .. } => None,
     });
+    // Who sealed it with less knew of less.
+    let truth = sealed.reduce(|one, other| if other.1.entries.len() > one.1.entries.len() { other } else { one });
+    let truth = truth.map(|(disk, sealed)| (disk, sealed.clone()));
     if let Some((disk, truth)) = truth {
         let is_other = |sealed: &SealedPack| {
             sealed.entries != truth.entries || sealed.summary.data_bytes != truth.summary.data_bytes
@@ -364,12 +383,21 @@ pub(crate) async fn is_sound(on: &PoolDisk, key: &DomainKey, sealed: &SealedPack
     Ok(scanned.entries == sealed.entries)
 }
 
+/// What an open pack that is brought into order ends with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Directory,
+    /// N-4.
+    None,
+}
+
 /// Brings a pack that was read into order, and makes it durable.
 pub(crate) async fn put_in_order(
     on: &PoolDisk,
     node_identity: [u8; 16],
     pack: u64,
     found: Found,
+    ending: Ending,
 ) -> Result<Recovered, DiskError> {
     match found {
         Found::Sealed(sealed) => {
@@ -384,7 +412,7 @@ pub(crate) async fn put_in_order(
         Found::Open { bytes, scanned } if scanned.entries.is_empty() => remove(on, pack, &bytes, scanned.bad_bytes),
         Found::Open { bytes, scanned } => {
             let class = scanned.entries[0].header.class;
-            let found = bytes.get(..PackHeader::BYTES).and_then(|header| PackHeader::decode(header, pack).ok());
+            let found = header_in(pack, &bytes);
             // On how many disks it was is lost with it, and so is the first of them.
             let lost = || PackHeader {
                 version: PACK_VERSION,
@@ -395,7 +423,7 @@ pub(crate) async fn put_in_order(
                 level: Level::default(),
             };
             let header = found.unwrap_or_else(lost);
-            seal(on, &header, &bytes, scanned).await
+            seal(on, &header, &bytes, scanned, ending).await
         }
     }
 }
@@ -413,7 +441,13 @@ fn remove(on: &PoolDisk, pack: u64, bytes: &[u8], bad_bytes: u64) -> Result<Reco
     Ok(Recovered::Removed { bad_bytes })
 }
 
-async fn seal(on: &PoolDisk, header: &PackHeader, bytes: &[u8], scanned: Scanned) -> Result<Recovered, DiskError> {
+async fn seal(
+    on: &PoolDisk,
+    header: &PackHeader,
+    bytes: &[u8],
+    scanned: Scanned,
+    ending: Ending,
+) -> Result<Recovered, DiskError> {
     let pack = header.pack;
     let Scanned { entries, bad_bytes, data_bytes, .. } = scanned;
     let last = entries.last().expect("the caller looked").end();
@@ -430,6 +464,9 @@ async fn seal(on: &PoolDisk, header: &PackHeader, bytes: &[u8], scanned: Scanned
         file.write_at(u64::from(start), &bytes[verified]).await?;
     }
     file.sync().await?;
+    if ending == Ending::None {
+        return Ok(Recovered::Unsealed { sealed });
+    }
     let directory = encode_directory(pack, data_bytes, &sealed.entries);
     let finish = async {
         file.set_length(end)?;

@@ -100,7 +100,8 @@ impl Packs {
                 }
                 let Err((disk, _)) = done else {
                     give_back();
-                    stranded.pop();
+                    // It takes no more, and is sealed with those for whose directory there was no room.
+                    self.unsealed.lock().extend(stranded.pop());
                     continue;
                 };
                 self.pool.disks[disk].note_full();

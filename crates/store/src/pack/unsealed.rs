@@ -1,13 +1,18 @@
-//! The last step of a pack, and packs that wait for it: all their chunks are durable, and their directory found no room.
+//! The last step of a pack, and packs that wait for it: all their chunks are durable, and their directory found no room, or there may be more of
+//! them on a disk that does not answer (N-4).
 //!
 //! They stay open, take no more, and are tried again whenever packs are to be sealed; else the next opening finds them.
 //!
 //! Not here: what comes before the directory (`seal`).
 
-use platform::disk::DiskErrorKind;
+use std::sync::Arc;
 
-use super::{Packs, Writer};
-use crate::format::{Summary, encode_directory};
+use platform::disk::{DiskErrorKind, Open};
+
+use super::open::Member;
+use super::{OpenPack, PackKnown, PackState, Packs, Writer};
+use crate::disks::DiskSet;
+use crate::format::{Entry, Place, Summary, encode_directory, pack_path};
 use crate::index::SealedPack;
 
 impl Packs {
@@ -15,7 +20,8 @@ impl Packs {
     pub(super) async fn end_with_directory(&self, mut writer: Writer) -> bool {
         let pack = writer.pack.clone();
         let data_bytes = u32::try_from(writer.end()).expect("at most PACK_BYTES_MAX");
-        let directory = encode_directory(pack.number, data_bytes, &writer.entries);
+        let entries = all_of(&writer);
+        let directory = encode_directory(pack.number, data_bytes, &entries);
         // Each time round but the last it leaves a disk that failed.
         while let Err((disk, error)) = pack.append_directory(writer.end(), &directory, &self.counters).await {
             let is_full = error.kind == DiskErrorKind::Full;
@@ -28,22 +34,61 @@ impl Packs {
                 return false;
             }
         }
-        let summary = Summary::of(data_bytes, &writer.entries, pack.summary().level);
-        self.note_sealed(SealedPack::new(pack.number, summary, writer.entries), pack.disks());
+        let summary = Summary::of(data_bytes, &entries, pack.summary().level);
+        let Writer { entries, others, .. } = writer;
+        self.note_sealed(SealedPack { pack: pack.number, summary, entries, others }, pack.disks());
         true
+    }
+
+    /// Takes in a pack without a directory that an opening found, and leaves it so for now.
+    pub(crate) fn note_unsealed(&self, found: SealedPack, disks: DiskSet) {
+        let SealedPack { pack: number, summary, entries, others } = found;
+        let mut members = Vec::with_capacity(disks.count());
+        for disk in disks.iter() {
+            match self.pool.disks[disk].disk.open(&pack_path(number), Open::Write) {
+                Ok(file) => members.push(Member::new(disk, file)),
+                Err(error) => drop(self.pool.failed(disk, error, &self.counters)),
+            }
+        }
+        if members.is_empty() {
+            // Its files tell of themselves when they answer again.
+            return self.note_sealed_at(number, PackKnown::sealed(disks, None, summary));
+        }
+        let disks = members.iter().map(|member| member.disk).collect();
+        let pack = Arc::new(OpenPack::found(number, members, summary));
+        self.note_sealed_at(number, PackKnown::new(disks, PackState::Open(Arc::clone(&pack)), summary));
+        for entry in &entries {
+            self.index.insert_recent(entry.header.address, Place::of(number, entry));
+        }
+        self.unsealed.lock().push(Writer::found(pack, entries, others));
     }
 
     /// Tries again. Whether one was sealed.
     pub(crate) async fn seal_unsealed(&self) -> bool {
-        let (mut is_any, count) = (false, self.unsealed.lock().len());
+        let (mut is_any, mut waiting, count) = (false, Vec::new(), self.unsealed.lock().len());
         for _ in 0..count {
             let Some(writer) = self.unsealed.lock().pop() else { break };
             let pack = writer.pack.number;
-            if self.has(pack) {
+            if self.may_be_elsewhere(&writer.pack) {
+                waiting.push(writer);
+            } else if self.has(pack) {
                 self.end_with_directory(writer).await;
                 is_any |= self.is_sealed(pack);
             }
         }
+        self.unsealed.lock().append(&mut waiting);
         is_any
     }
+
+    /// N-4: whether it was found open, and may be on a disk that does not answer, with more in it.
+    pub(super) fn may_be_elsewhere(&self, pack: &OpenPack) -> bool {
+        pack.is_found() && pack.summary().level.copies() > 1 && !self.pool.without().is_empty()
+    }
+}
+
+/// All chunks of a pack, in the order of their places.
+fn all_of(writer: &Writer) -> Vec<Entry> {
+    let mut all = [&writer.entries[..], &writer.others].concat();
+    all.sort_unstable_by_key(|entry| entry.offset);
+    all
 }

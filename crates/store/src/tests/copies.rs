@@ -284,6 +284,60 @@ fn a_pack_that_was_sealed_on_one_disk_is_the_same_on_both_afterwards() {
     }
 }
 
+/// N-4: a disk that failed and is back has less of a pack than another, which is missing now. What is there is used, and the rest is not given up.
+#[test]
+fn what_a_missing_disk_may_have_more_of_is_not_sealed_without_it() {
+    for (of_its_disks, closes) in (0..2).flat_map(|disk| [false, true].map(|closes| (disk, closes))) {
+        let machine = Machine::new(32, 3, 64 << 20);
+        let store = open(&machine);
+        let contents = contents(0..60);
+        machine.run(async {
+            for some in contents.chunks(5) {
+                store.put_many(Class::Data, some.to_vec()).await.unwrap();
+                store.settle().await.unwrap();
+            }
+        });
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        let packs_before = packs(&machine);
+        let missing = *packs_before[&1].keys().nth(of_its_disks).unwrap();
+        for (pack, files) in packs_before.iter().filter(|(_, files)| files.contains_key(&missing)) {
+            for (disk, bytes) in files.iter().filter(|(disk, _)| **disk != missing) {
+                machine.disks[*disk].truncate(&pack_path(*pack), bytes.len() as u64 / 2);
+            }
+        }
+        let there: Vec<_> = (0..3).filter(|disk| *disk != missing).map(|disk| machine.disks[disk].disk()).collect();
+        for _ in 0..2 {
+            let (store, _) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
+            let is_read = |content: &&Bytes| machine.run(store.get(Class::Data, &store.key().address(content))).is_ok();
+            let count = contents.iter().filter(is_read).count();
+            assert!(count > 0 && count < contents.len(), "{count}");
+            let found = machine.run(store.check(Depth::Deep, &|_, _| {})).problems;
+            // That a disk is missing, and that packs are on one alone.
+            assert!(found.iter().all(|problem| ["HF0019", "HF0020"].contains(&problem.code)), "{found:?}");
+            assert_eq!(restore(&machine, &store).problems, Vec::<String>::new());
+            machine.run(reclaim(&store, &|_| true)).unwrap();
+            if closes {
+                machine.run(store.close()).unwrap();
+            }
+            drop(store);
+            machine.world.crash();
+            machine.world.restart();
+        }
+        let store = open(&machine);
+        expect_all(&machine, &store, &contents);
+        assert_eq!(restore(&machine, &store).problems, Vec::<String>::new());
+        expect_sound(&machine, &store);
+        expect_all(&machine, &store, &contents);
+        close(&machine, store);
+        for (pack, files) in packs(&machine) {
+            let all: Vec<&Vec<u8>> = files.values().collect();
+            assert!(all.len() == 2 && all[0] == all[1], "pack {pack} differs");
+        }
+    }
+}
+
 /// T-3: of two files one has bad chunks, and the other a bad footer.
 #[test]
 fn what_can_be_read_from_some_file_is_not_damaged() {

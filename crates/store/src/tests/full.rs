@@ -5,7 +5,8 @@ use bytes::Bytes;
 use platform::sim::each_seed;
 
 use super::{Machine, content};
-use crate::{Class, StoreError};
+use crate::pack::{PackKnown, PackState};
+use crate::{Class, Depth, Store, StoreError};
 
 /// Chunks that do not compress.
 fn dense(numbers: std::ops::Range<u64>, length: usize) -> Vec<Bytes> {
@@ -57,6 +58,47 @@ fn a_full_disk_loses_nothing_and_works_again_when_there_is_room() {
     });
 }
 
+/// Nothing that has chunks stays open: reclaim looks at sealed packs alone.
+async fn expect_all_sealed(store: &Store) {
+    store.packs.seal_all().await;
+    let known = store.packs.known();
+    let is_left = |known: &&PackKnown| matches!(&known.state, PackState::Open(open) if open.summary().count > 0);
+    assert_eq!(known.values().filter(is_left).count(), 0);
+}
+
+/// An opening on a full disk leaves a pack as it is, and it is sealed when there is room.
+#[test]
+fn a_directory_that_found_no_room_at_the_opening_is_written_when_there_is_some() {
+    let machine = Machine::new(3, 1, 64 << 20);
+    // So many that their directory takes blocks of its own.
+    let contents = dense(0..400, 300);
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.settle().await.unwrap();
+    });
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+    for round in 0..2 {
+        let space = machine.disks[0].disk().space().unwrap();
+        machine.disks[0].set_capacity(if round == 0 { space.total - space.free } else { 64 << 20 });
+        let (store, recovered) = machine.open();
+        assert_eq!(recovered.report.packs_cut, 0, "in round {round}");
+        // Its room comes while the store is open.
+        machine.disks[0].set_capacity(64 << 20);
+        machine.run(async {
+            for content in &contents {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
+            assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+            expect_all_sealed(&store).await;
+        });
+        drop(store);
+        machine.world.restart();
+    }
+}
+
 /// Somebody else fills the disk to the last block: even the reserve is gone.
 #[test]
 fn a_disk_that_others_fill_keeps_what_is_on_it() {
@@ -89,6 +131,7 @@ fn a_disk_that_others_fill_keeps_what_is_on_it() {
                 store.put(Class::Data, content).await.unwrap();
             }
             store.settle().await.unwrap();
+            expect_all_sealed(&store).await;
         });
         drop(store);
         machine.world.restart();
