@@ -87,12 +87,12 @@ impl FileSystem {
         Ok(attributes)
     }
 
-    /// The catalog that a new branch begins with, its root, and the branch's top as it is there. The caller holds `commit`.
+    /// The catalog that a new branch begins with, [`BranchValue::root`], and the branch's top as it is there. The caller holds `commit`.
     async fn branch_off(&self, source: Node) -> Result<(Root, u64, Arc<Inode>), FileError> {
         let _use = self.grace.enter(source.file.number);
         let roots = self.roots.lock().clone();
         let (catalog, root) = match self.branch(source.view, source.file.branch).await? {
-            Some(branch) => (branch.catalog, branch.root),
+            Some(branch) => (branch.catalog.clone(), branch.root()),
             None => (self.catalog(&roots, source.view, 0).await?, FileId::ROOT.number),
         };
         let value = self.load(&catalog, source.file).await?.ok_or(FileError::NoEntry)?;
@@ -112,6 +112,8 @@ impl FileSystem {
         if attributes.parent.branch == source.file.branch {
             attributes.parent.branch = branch;
         }
+        // Of a root too there is more than it leads to: what was unlinked, and is open or being removed.
+        let root = if root == source.file.number { 0 } else { root };
         Ok((catalog, root, Arc::new(Inode::load(InodeValue { attributes, ..value }))))
     }
 

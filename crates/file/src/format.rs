@@ -423,8 +423,8 @@ pub(crate) struct BranchValue {
     pub(crate) orphans: Root,
     /// The number of the directory that is the clone; 0: it was removed, and some of its files are still open.
     pub(crate) top: u64,
-    /// That of the directory that everything in the catalog is below: the root of what was cloned from; or `top`, once all that is not
-    /// below that was let go of.
+    /// That of the directory that everything in the catalog is below, but for what was unlinked: the root of what was cloned from, or 0 where
+    /// that is `top`; and `top`, once all that it does not lead to was let go of.
     pub(crate) root: u64,
     /// The directory that has the clone's name, as of the catalog; none: nobody has.
     pub(crate) above: FileId,
@@ -434,6 +434,16 @@ impl BranchValue {
     /// Whether it lost its name and waits for its removal: what lies in it goes with it.
     pub(crate) fn is_going(&self) -> bool {
         self.top != 0 && self.above == FileId::NONE
+    }
+
+    /// Whether everything that `top` does not lead to was let go of (I-112).
+    pub(crate) fn is_pruned(&self) -> bool {
+        self.root == self.top
+    }
+
+    /// The number of the directory that everything with a name is below.
+    pub(crate) fn root(&self) -> u64 {
+        if self.root == 0 { self.top } else { self.root }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -69,7 +69,7 @@ impl FileSystem {
     pub(crate) async fn prune_branches(&self, pace: &Pace<'_>) -> Result<(), FileError> {
         // Of a tree that is being removed there the walk would meet nothing, and the list of unlinked files has it.
         let is_due = |(branch, value): &(&u32, &BranchValue)| {
-            value.top != 0 && value.root != value.top && !self.removals.has_any_of(**branch)
+            value.top != 0 && !value.is_pruned() && !self.removals.has_any_of(**branch)
         };
         let due: Vec<u32> =
             self.branches.lock().iter().filter(is_due).map(|(branch, _)| *branch).take(BRANCHES_PER_PASS).collect();

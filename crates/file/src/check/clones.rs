@@ -86,8 +86,8 @@ impl FileSystem {
                 continue;
             };
             let view = format!("{view}/…/{name} (clone {branch})");
-            let root = FileId { branch: *branch, number: value.root };
-            let (is_pruned, catalog) = (value.root == value.top, &value.catalog);
+            let root = FileId { branch: *branch, number: value.root() };
+            let (is_pruned, catalog) = (value.is_pruned(), &value.catalog);
             // In a snapshot it goes with that.
             let scope = Scope { view, root, top: Some(top), is_pruned, may_go, catalog, orphans: None };
             self.check_catalog(scope, found, progress).await?;

@@ -139,9 +139,9 @@ impl FileSystem {
             }
             from = next;
         }
-        let has_nothing_beside = value.root == value.top;
+        let has_nothing_beside = value.root() == value.top;
         let lay_there = |(number, (_, parent)): &(u64, (Kind, FileId))| {
-            let is_nobodys = *number != value.root && !named.contains(number);
+            let is_nobodys = *number != value.root() && !named.contains(number);
             is_nobodys && (has_nothing_beside || *parent == top || !inodes.contains_key(&parent.number))
         };
         let (mut entries, mut subdirectories) = (Edits::new(), 0);

@@ -8,6 +8,7 @@ use base::id::FileId;
 use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
 use crate::attributes::{AttributeChange, View};
+use crate::format::BranchValue;
 use crate::{Attributes, FileError, FileSystem, Kind, Node, Reclaim, RenameMode};
 
 /// Enough files that their catalog has many nodes.
@@ -512,6 +513,55 @@ fn a_clone_holds_what_it_leads_to_and_nothing_else() {
         }
     });
     machine.check(&system);
+}
+
+/// What a root leads to is all of its catalog but what was unlinked, and that goes too: of a snapshot's, and of a clone that was pruned.
+#[test]
+fn a_clone_of_a_root_holds_nothing_that_was_unlinked() {
+    for of_snapshot in [false, true] {
+        let machine = Machine::new(10);
+        let system = machine.open();
+        let large = machine.run(async {
+            source(&system).await;
+            clone(&system, "source", "first").await.unwrap();
+            drop_source(&system).await;
+            system.reclaim(&Reclaim::default()).await.unwrap();
+            let large = find(&system, "first/large").await.unwrap();
+            system.retain(large);
+            for (directory, name) in [("first", "large"), ("first/inner", "again")] {
+                system.remove_file(find(&system, directory).await.unwrap().file, name.as_bytes()).await.unwrap();
+            }
+            if of_snapshot {
+                let first = find(&system, "first").await.unwrap().file;
+                system.snapshot_of("s", first).await.unwrap();
+                let shown = system.find_snapshot(b"s").unwrap();
+                system.clone_tree(shown, FileId::ROOT, b"second").await.unwrap();
+                system.delete_snapshot("s").await.unwrap();
+            } else {
+                clone(&system, "first", "second").await.unwrap();
+            }
+            large
+        });
+        machine.check(&system);
+        machine.run(async {
+            system.forget(large, 1).await.unwrap();
+            system.sync_all().await.unwrap();
+            system.commit().await.unwrap();
+        });
+        for _ in 0..3 {
+            machine.run(system.reclaim(&Reclaim { is_thorough: true, ..Reclaim::default() })).unwrap();
+        }
+        let status = system.status().store;
+        let used = status.data.stored_bytes + status.metadata.stored_bytes;
+        assert!(used < 1 << 20, "{used} bytes");
+        assert!(system.branches.lock().values().all(BranchValue::is_pruned));
+        let system = machine.power_cycle(system);
+        machine.check(&system);
+        for (name, number) in [("first", 7), ("second", 7), ("second", FILES - 1)] {
+            let node = machine.run(find(&system, &format!("{name}/inner/f{number}"))).unwrap();
+            assert!(machine.run(read_all(&system, node)) == pattern(3000, number));
+        }
+    }
 }
 
 /// While it is found out what a clone leads to, it changes: nothing of that is lost.
