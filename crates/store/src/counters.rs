@@ -55,6 +55,7 @@ base::metrics! {
     log_wait: Histogram, Seconds, "somebody waits until frames are durable; who finds them so is not counted";
     log_sync: Histogram, Seconds, "a run of frames is written to the journal and synced";
     log_sync_frames: Histogram, Count, "frames of such a run: how many share one sync";
+    log_homes_named: Counter, Count, "superblocks that were written because the journal was not where the one before said";
     log_homes_changed: Counter, Count, "times the journal took another disk, for one of its own had failed";
     log_segments_created: Counter, Count, "journal segments made and filled with zeroes";
     log_segments_recycled: Counter, Count, "journal segments used again";

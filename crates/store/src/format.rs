@@ -26,7 +26,7 @@ pub(crate) use self::pack::{
     encode_directory, lots_of, remains_of,
 };
 pub(crate) use self::place::{Place, Summary};
-pub(crate) use self::root::{Identity, Superblock};
+pub(crate) use self::root::{Homes, Identity, Superblock};
 
 /// The version this program writes. A disk with a higher one is refused.
 ///

@@ -20,7 +20,7 @@ use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    IDENTITY_COPY, IDENTITY_FILE, INDEX_FILE, INDEX_NEW, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX,
+    Homes, IDENTITY_COPY, IDENTITY_FILE, INDEX_FILE, INDEX_NEW, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX,
     SUPERBLOCK_FILE, Superblock, Unfit,
 };
 
@@ -74,7 +74,7 @@ pub(crate) async fn create(
         time: platform.clock.now(),
         disks: uuids.clone(),
         without: DiskSet::NONE,
-        homes: DiskSet::of(0),
+        homes: Homes::each_of(DiskSet::of(0)),
         index: 0,
         roots: roots.to_vec(),
     };

@@ -27,27 +27,33 @@
 //!       a segment on as many homes as there should be. So each acknowledged frame is on all homes of its segment that did not fail.
 //!
 //! J-10  An opening without a disk begins a segment before anybody reads what it found: what that disk has of frames that no other had does not
-//!       follow on it when it is back (J-3; seed 3418 of plan copies).
+//!       follow on it when it is back (J-3; seed 3418 of plan copies). It leaves out [`LEFT_OUT`] numbers of segments, as of packs.
+//!
+//! [`LEFT_OUT`]: crate::superblock::LEFT_OUT
+//!
+//! J-11  Whoever may open the node by what some superblock says of homes has every frame that was acknowledged. So a group that is not on all
+//!       disks that it says each have every frame (one failed, or the journal moved) is acknowledged when both slots say something else: those
+//!       disks of which each has every frame that it does not cover, or, where there is none, some that have them together.
 //!
 //! Not here: what a crash left (`replay`), what frames mean.
 
 pub(crate) mod replay;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
 use platform::disk::{Disk, DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
-use platform::task::{Tasks, all, yield_now};
+use platform::task::{Boxed, Tasks, all, yield_now};
 use tokio::sync::oneshot;
 
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
-use crate::format::{FrameHeader, JOURNAL, SegmentHeader, segment_path};
+use crate::format::{FrameHeader, Homes, JOURNAL, SegmentHeader, Superblock, segment_path};
 use crate::options::Options;
 use crate::pool::Pool;
 use crate::run::Run;
@@ -102,7 +108,19 @@ struct Segments {
     needless: Vec<(u64, DiskSet)>,
 }
 
+/// What of a group is written and synced.
+#[derive(Default)]
+struct Written {
+    bytes: usize,
+    last: Position,
+    /// The last frame of each run, and its disks.
+    runs: Vec<(Position, DiskSet)>,
+}
+
 type Answer = Result<(), StoreError>;
+
+/// Writes a superblock that says where the journal is. Takes locks that are held while this journal is asked.
+pub(crate) type Namer = Box<dyn Fn() -> Boxed<Answer> + Send + Sync>;
 
 /// Who waits for which frame.
 #[derive(Default)]
@@ -126,6 +144,9 @@ pub(crate) struct Journal {
     durable: AtomicU64,
     waiting: Mutex<Waiting>,
     segments: tokio::sync::Mutex<Segments>,
+    /// What superblocks that an opening may find cover, and say of homes: the newest, the one before, and those of which nobody knows.
+    named: Mutex<Vec<(Position, Homes)>>,
+    namer: OnceLock<Namer>,
     /// Segment files, for `status`.
     segment_count: AtomicU64,
     failure: Mutex<Option<Box<str>>>,
@@ -176,6 +197,8 @@ impl Journal {
                 spare: resume.spare,
                 needless: resume.needless,
             }),
+            named: Mutex::default(),
+            namer: OnceLock::new(),
             failure: Mutex::new(None),
             sizes: Mutex::new(VecDeque::from([(resume.last, resume.bytes)])),
         }
@@ -270,7 +293,70 @@ impl Journal {
         receive.await.unwrap_or_else(|_| Err(self.end("the task that writes the journal ended")))
     }
 
+    /// Who writes superblocks; before there is one nothing is named.
+    pub(crate) fn name_by(&self, namer: Namer) {
+        // Called once, when the store is open.
+        let _ = self.namer.set(namer);
+    }
+
+    /// What a superblock that covers frames up to `covered` is to say of homes. From here on an opening may find it.
+    pub(crate) async fn begin_naming(&self, covered: Position) -> Homes {
+        let segments = self.segments.lock().await;
+        let now = self.pool.homes().both(self.pool.good());
+        let needed: Vec<DiskSet> =
+            segments.live.iter().filter(|live| live.last > covered).map(|live| live.disks).collect();
+        let best = |disks: DiskSet| if disks.both(now).is_empty() { disks } else { disks.both(now) };
+        let homes = match needed.iter().copied().reduce(DiskSet::both) {
+            None => Homes::each_of(if now.is_empty() { self.pool.homes() } else { now }),
+            Some(have_all) if !have_all.is_empty() => Homes::each_of(best(have_all)),
+            Some(_) => {
+                let disks = needed.iter().filter_map(|disks| best(*disks).first()).collect();
+                Homes { disks, are_all_needed: true }
+            }
+        };
+        self.named.lock().push((covered, homes));
+        homes
+    }
+
+    /// The superblock that covers so much and says so is on the disks, in the place of the one before the newest.
+    pub(crate) fn note_named(&self, covered: Position, homes: Homes) {
+        let mut named = self.named.lock();
+        *named = std::iter::once((covered, homes)).chain(named.first().copied()).collect();
+    }
+
+    /// J-11.
+    fn is_named(&self, written: &Written) -> bool {
+        let is_met = |(covered, homes): &(Position, Homes)| {
+            let mut runs = written.runs.iter();
+            runs.all(|(last, disks)| last <= covered || homes.lead_to(*disks))
+        };
+        self.named.lock().iter().all(is_met)
+    }
+
+    /// Writes and syncs what was logged, and acknowledges it.
     async fn write_group(&self) -> Answer {
+        let mut written = Written::default();
+        let result = self.write_logged(&mut written).await;
+        if written.runs.is_empty() {
+            return result;
+        }
+        // One superblock for each slot, and one that may have begun before.
+        for _ in 0..=Superblock::SLOTS {
+            let Some(namer) = self.namer.get().filter(|_| !self.is_named(&written)) else { break };
+            self.counters.log_homes_named.add(1);
+            if let Err(error) = namer().await {
+                return Err(self.end(&format!("it cannot be noted where the journal is: {error}")));
+            }
+        }
+        if self.namer.get().is_some() && !self.is_named(&written) {
+            return Err(self.end("its disks fail faster than it can be noted where it is"));
+        }
+        self.durable.store(written.last.0, Ordering::SeqCst);
+        result
+    }
+
+    /// Writes and syncs what was logged.
+    async fn write_logged(&self, written: &mut Written) -> Answer {
         let mut segments = self.segments.lock().await;
         if let Some(failure) = self.failure() {
             return Err(failure);
@@ -290,7 +376,8 @@ impl Journal {
         let mut guard = Abandoned { journal: self, is_armed: true };
         let length = group.len();
         group.pad(FrameHeader::GROUP_ALIGN);
-        let result = self.write_frames(&mut segments, group.content_mut(), length, first).await;
+        written.last = Position(first - 1);
+        let result = self.write_frames(&mut segments, group.content_mut(), length, written).await;
         guard.is_armed = false;
         match result {
             Ok(()) => {
@@ -299,18 +386,18 @@ impl Journal {
                 }
                 Ok(())
             }
-            Err((StoreError::Full { .. }, written)) => {
+            Err(StoreError::Full { .. }) => {
                 // J-5: nothing of the rest was written.
                 let mut rest = Run::default().begin(0, BUFFER_BYTES);
-                rest.push(&group.content()[written..length]);
+                rest.push(&group.content()[written.bytes..length]);
                 let mut buffer = self.buffer.lock();
                 rest.push(buffer.run.content());
                 buffer.run = rest;
-                buffer.frames = buffer.next - 1 - self.last_durable().0;
+                buffer.frames = buffer.next - 1 - written.last.0;
                 drop(buffer);
                 Err(self.pool.full("the journal", self.segment_bytes))
             }
-            Err((failure, _)) => Err(self.end(&failure.to_string())),
+            Err(failure) => Err(self.end(&failure.to_string())),
         }
     }
 
@@ -320,41 +407,40 @@ impl Journal {
         StoreError::ReadOnly { cause }
     }
 
-    /// Writes all frames, a run into each segment: `length` bytes of `bytes`, which goes on with zeroes to the end of a page. On failure: the
-    /// error and the bytes that are durable.
+    /// Writes all frames, a run into each segment: `length` bytes of `bytes`, which goes on with zeroes to the end of a page.
     async fn write_frames(
         &self,
         segments: &mut Segments,
         bytes: &mut [u8],
         length: usize,
-        first: u64,
-    ) -> Result<(), (StoreError, usize)> {
-        let (mut written, mut position) = (0, first);
-        while written < length {
-            let head = FrameHeader::own_frame_bytes(&bytes[written..]) as u64;
+        written: &mut Written,
+    ) -> Result<(), StoreError> {
+        while written.bytes < length {
+            let (start, first) = (written.bytes, written.last.0 + 1);
+            let head = FrameHeader::own_frame_bytes(&bytes[start..]) as u64;
             if segments.current.as_ref().is_none_or(|current| current.end + head > self.segment_bytes) {
                 segments.current = None;
-                let next = self.begin_segment(segments, Position(position)).await.map_err(|error| (error, written))?;
+                let next = self.begin_segment(segments, Position(first)).await?;
                 segments.current = Some(next);
             }
             let current = segments.current.as_mut().expect("begun above");
             let room = usize::try_from(self.segment_bytes - current.end).unwrap_or(usize::MAX);
-            let durable = self.last_durable();
-            let (run, count) = stamp_run(&mut bytes[written..length], room, current.life, position, durable);
+            let (run, count) = stamp_run(&mut bytes[start..length], room, current.life, first, self.last_durable());
             // The last page whole, if what comes then is not for the next segment.
-            let end = if written + run == length { bytes.len() } else { written + run };
+            let end = if start + run == length { bytes.len() } else { start + run };
             let time = self.pool.clock.timer(&self.counters.log_sync);
-            self.write_to_all(current, &bytes[written..end]).await.map_err(|error| (error, written))?;
+            self.write_to_all(current, &bytes[start..end]).await?;
             drop(time);
             self.counters.log_sync_frames.record(count);
             let taken = (run as u64).next_multiple_of(FrameHeader::GROUP_ALIGN as u64);
             current.end += taken;
-            written += run;
-            position += count;
-            let last = Position(position - 1);
-            segments.live.back_mut().expect("the current segment is live").last = last;
-            self.sizes.lock().push_back((last, taken));
-            self.durable.store(last.0, Ordering::SeqCst);
+            written.bytes += run;
+            written.last = Position(written.last.0 + count);
+            let live = segments.live.back_mut().expect("the current segment is live");
+            live.last = written.last;
+            live.disks = current.files.iter().map(|(disk, _)| *disk).collect();
+            written.runs.push((written.last, live.disks));
+            self.sizes.lock().push_back((written.last, taken));
         }
         Ok(())
     }

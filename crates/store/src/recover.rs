@@ -24,8 +24,8 @@ use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, INDEX_NEW, Identity, PACK_SUFFIX, PACKS, Place,
-    Summary, Superblock, number_of, pack_path,
+    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, Homes, INDEX_NEW, Identity, PACK_SUFFIX, PACKS,
+    Place, Summary, Superblock, number_of, pack_path,
 };
 use crate::identity::{self, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
@@ -115,11 +115,11 @@ impl Store {
             replay::Suffix { superblock: &superblock, covered_by_all, gives_up_frames: options.gives_up_frames };
         let mut replayed = replay::replay(&pool, suffix, &is_spare).await?;
         let copies = usize::from(options.level().copies().max(superblock.floor));
-        superblock.homes = pool.choose_homes(superblock.homes, copies);
+        let homes = pool.choose_homes(superblock.homes.disks, copies);
         // One that was made on another disk while this one was out is newer than what lies here.
         let is_index_there = there.has(usize::from(superblock.index));
         if !is_index_there {
-            let home = superblock.homes.first().expect("a disk is there");
+            let home = homes.first().expect("a disk is there");
             superblock.index = u16::try_from(home).expect("below DISKS_MAX");
         }
         pool.set_index_disk(usize::from(superblock.index));
@@ -138,8 +138,10 @@ impl Store {
         let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
         recovery.mend_identities(damaged).await;
-        make_homes(&pool, superblock.homes, &counters);
+        make_homes(&pool, homes, &counters);
         replay::make_durable(&pool, &mut replayed, &counters).await?;
+        let good = homes.both(pool.good());
+        superblock.homes = Homes::each_of(if good.is_empty() { homes } else { good });
         replay::erase_behind(&pool, &replayed).await?;
         // S-1: a tear in the first write harms nothing, for nothing changes; the second one goes to the other slot.
         superblock::write(&pool, &found_superblock, &counters).await?;
@@ -152,13 +154,15 @@ impl Store {
             next += LEFT_OUT;
             superblock.generation += LEFT_OUT;
             superblock.pack_next = next;
+            // J-10: nor does it have one of these numbers.
+            replayed.resume.next_segment += LEFT_OUT;
         }
         if superblock != found_superblock {
             superblock.generation += 1;
             superblock::write(&pool, &superblock, &counters).await?;
         }
         if pool.missing().is_some()
-            && let Some(failed) = superblock.homes.iter().find(|disk| !pool.disks[*disk].is_good())
+            && let Some(failed) = homes.iter().find(|disk| !pool.disks[*disk].is_good())
         {
             // One of them is there at each opening, to say what was left out.
             return Err(StoreError::ReadOnly { cause: pool.disks[failed].words().into() });
@@ -173,6 +177,9 @@ impl Store {
         let journal =
             Journal::new(tasks, pool.clone(), counters.clone(), (&options, superblock.floor), replayed.resume);
         let journal = Arc::new(journal);
+        for Superblock { covered, homes, .. } in [&found_superblock, &superblock] {
+            journal.note_named(*covered, *homes);
+        }
         // A disk that failed was noted, and the first group tries again.
         let _ = journal.prepare().await;
         if pool.missing().is_some() {
@@ -194,6 +201,14 @@ impl Store {
             recovered.report.problems.push(format!("a damaged superblock could not be written again: {error}"));
         }
         let store = Arc::new(store);
+        let named_by = Arc::downgrade(&store);
+        store.journal.name_by(Box::new(move || {
+            let store = named_by.upgrade();
+            Box::pin(async move {
+                let closed = || StoreError::ReadOnly { cause: "the store was closed".into() };
+                store.ok_or_else(closed)?.renew_root().await
+            })
+        }));
         store.begin_filter();
         Ok((store, recovered))
     }
@@ -652,17 +667,22 @@ impl Recovery<'_> {
 
 /// D-4.
 fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: DiskSet) -> Result<(), StoreError> {
-    if !superblock.homes.both(there).is_empty() {
+    if superblock.homes.are_among(there) {
         return Ok(());
     }
-    let homes = members.iter().filter(|member| superblock.homes.has(usize::from(member.identity.disk)));
+    let homes = members.iter().filter(|member| superblock.homes.disks.has(usize::from(member.identity.disk)));
     let homes: Vec<String> = homes
         .map(|Member { disk, identity, missing, .. }| {
             format!("disk {} ({}: {})", identity.disk, disk.path(), missing.as_deref().unwrap_or("there"))
         })
         .collect();
     let homes = homes.join(" and ");
-    let why = format!("the journal is on {homes}, which is missing, and what was written last may be there alone.");
+    let why = match superblock.homes.are_all_needed {
+        false => format!("the journal is on {homes}, which is missing, and what was written last may be there alone."),
+        true => format!(
+            "the journal was moved, and is on {homes} together: what was written last may be on the missing one alone."
+        ),
+    };
     let path = members.iter().find(|member| member.missing.is_none()).map_or("the node", |member| member.disk.path());
     Err(refused(path, why, "Mount the missing disk and name it too; a disk without the journal can be gone without."))
 }

@@ -517,11 +517,12 @@ impl Store {
             return Err(identity::too_large(roots));
         }
         assert!(covered <= self.last_logged(), "a commit covers frames that were logged");
-        let mut root = self.root.lock().await;
-        assert!(covered >= root.covered, "commits cover more and more");
         self.settle().await?;
+        // Before the lock: who makes a frame durable may have to write a superblock (J-11).
         self.journal.begin_for(covered).await?;
         self.keep_index().await;
+        let mut root = self.root.lock().await;
+        assert!(covered >= root.covered, "commits cover more and more");
         self.write_root(&mut root, roots.to_vec(), covered, false).await?;
         Ok(())
     }
@@ -551,6 +552,7 @@ impl Store {
             self.pool.homes().both(members) == self.pool.homes(),
             "the journal leaves a disk before that is removed"
         );
+        let homes = self.journal.begin_naming(covered).await;
         let superblock = Superblock {
             generation: root.next_generation,
             is_closed,
@@ -563,7 +565,7 @@ impl Store {
             without: self.pool.without(),
             drained: self.pool.drained(),
             floor: self.packs.floor(),
-            homes: self.pool.homes(),
+            homes,
             index: u16::try_from(index).expect("below DISKS_MAX"),
             roots,
         };
@@ -572,6 +574,7 @@ impl Store {
         let time = self.pool.clock.timer(&self.counters.superblock_write);
         superblock::write(&self.pool, &superblock, &self.counters).await?;
         drop(time);
+        self.journal.note_named(covered, homes);
         root.next_generation = superblock.generation + 1;
         root.roots = superblock.roots;
         let before = std::mem::replace(&mut root.covered, covered);

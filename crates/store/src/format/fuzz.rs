@@ -6,7 +6,7 @@ use base::time::Timestamp;
 use fuzz::{CASES, Target, expect_canonical, repair_tail};
 
 use super::{
-    ChunkHeader, Class, Codec, Cut, Entry, FragmentHeader, FragmentName, FrameHeader, Identity, PACK_VERSION,
+    ChunkHeader, Class, Codec, Cut, Entry, FragmentHeader, FragmentName, FrameHeader, Homes, Identity, PACK_VERSION,
     PackFooter, PackHeader, Place, ROOTS_BYTES_MAX, SegmentHeader, Superblock, Unfit, decode_directory,
     encode_directory,
 };
@@ -61,7 +61,7 @@ const TARGETS: &[Target] = &[
                 time: Timestamp::new(1_700_000_000, 5),
                 disks: vec![DISK; disks],
                 without: DiskSet::NONE,
-                homes: DiskSet::of(0).with(disks - 1),
+                homes: Homes { disks: DiskSet::of(0).with(disks - 1), are_all_needed: disks > 2 },
                 index: 0,
                 drained: DiskSet::NONE,
                 floor: 1,

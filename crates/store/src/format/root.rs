@@ -67,6 +67,33 @@ impl Identity {
 // ---------------------------------------------------------------------------------------------------------------
 // Superblock: two slots in the file `superblock` of every disk.
 
+/// Where a superblock says the journal is (J-11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Homes {
+    pub(crate) disks: DiskSet,
+    /// Frames are spread over them, and all are needed; else each of them has every frame.
+    pub(crate) are_all_needed: bool,
+}
+
+impl Homes {
+    /// Each of these has every frame.
+    pub(crate) fn each_of(disks: DiskSet) -> Homes {
+        Homes { disks, are_all_needed: false }
+    }
+
+    /// Whether who has these disks has every frame.
+    pub(crate) fn are_among(self, there: DiskSet) -> bool {
+        let found = self.disks.both(there);
+        if self.are_all_needed { found == self.disks } else { !found.is_empty() }
+    }
+
+    /// Whether frames that are on these disks alone will be met by whoever has enough to open the node.
+    pub(crate) fn lead_to(self, on: DiskSet) -> bool {
+        let found = self.disks.both(on);
+        if self.are_all_needed { !found.is_empty() } else { found == self.disks }
+    }
+}
+
 /// One generation of the node's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
@@ -85,8 +112,8 @@ pub(crate) struct Superblock {
     pub(crate) disks: Vec<[u8; 16]>,
     /// Disks that it was not written to: they were missing, or had failed.
     pub(crate) without: DiskSet,
-    /// Disks that the journal is on.
-    pub(crate) homes: DiskSet,
+    /// Where the journal is.
+    pub(crate) homes: Homes,
     /// The disk that the index is on.
     pub(crate) index: u16,
     /// Disks that are drained.
@@ -103,6 +130,9 @@ impl Superblock {
     /// The version that this program writes. It reads those before too: with 2 no disk is drained, with 1 journal and index are on disk 0.
     const VERSION: u32 = 3;
     const MAGIC: [u8; 8] = *b"HydrSupr";
+    /// Flags.
+    const CLOSED: u32 = 1;
+    const ALL_HOMES: u32 = 2;
     const FIXED_BYTES: usize = 8 + 4 + 4 + 8 + 16 + 16 + 8 + 8 + 8 + 12 + 2 + 2 + 8 + 8 + 2 + 8 + 1;
 
     /// The slot's offset in its file.
@@ -110,11 +140,16 @@ impl Superblock {
         generation % Self::SLOTS * Self::BYTES as u64
     }
 
+    fn flags(&self) -> u32 {
+        let closed = if self.is_closed { Self::CLOSED } else { 0 };
+        closed | if self.homes.are_all_needed { Self::ALL_HOMES } else { 0 }
+    }
+
     /// The bytes of the copy that goes to the disk with `home` as uuid.
     pub(crate) fn encode(&self, home: &[u8; 16]) -> Vec<u8> {
         assert!(self.disks.len() <= DISKS_MAX && self.roots.len() <= ROOTS_BYTES_MAX, "checked by the caller");
         let mut writer = Writer::with_capacity(Self::BYTES);
-        writer.put(&Self::MAGIC).u32(Self::VERSION).u32(u32::from(self.is_closed)).u64(self.generation);
+        writer.put(&Self::MAGIC).u32(Self::VERSION).u32(self.flags()).u64(self.generation);
         writer.put(&self.node_identity).put(home);
         writer.u64(self.covered.0).u64(self.durable.0).u64(self.pack_next).timestamp(self.time);
         let disks = u16::try_from(self.disks.len()).expect("at most DISKS_MAX");
@@ -122,7 +157,12 @@ impl Superblock {
         self.disks.iter().for_each(|uuid| {
             writer.put(uuid);
         });
-        writer.u64(self.without.bits()).u64(self.homes.bits()).u16(self.index).u64(self.drained.bits()).u8(self.floor);
+        writer
+            .u64(self.without.bits())
+            .u64(self.homes.disks.bits())
+            .u16(self.index)
+            .u64(self.drained.bits())
+            .u8(self.floor);
         seal(writer, Self::BYTES, Self::offset(self.generation))
     }
 
@@ -135,11 +175,11 @@ impl Superblock {
         if !(1..Self::VERSION).contains(&version) {
             expect_version(Self::VERSION, version)?;
         }
-        let is_closed = match reader.u32("flags")? {
-            0 => false,
-            1 => true,
-            _ => return Err(reader.refuse("flags").into()),
-        };
+        let flags = reader.u32("flags")?;
+        if flags > Self::CLOSED | Self::ALL_HOMES {
+            return Err(reader.refuse("flags").into());
+        }
+        let (is_closed, are_all_needed) = (flags & Self::CLOSED != 0, flags & Self::ALL_HOMES != 0);
         let generation = reader.u64("generation")?;
         expect("slot offset", Self::offset(generation), offset)?;
         let node_identity = reader.array("node identity")?;
@@ -185,7 +225,7 @@ impl Superblock {
             disks,
             roots,
             without,
-            homes,
+            homes: Homes { disks: homes, are_all_needed },
             index,
             drained,
             floor,

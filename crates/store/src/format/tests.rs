@@ -5,7 +5,7 @@ use base::id::{ChunkAddress, NodeNumber, Position};
 use base::time::Timestamp;
 
 use super::{
-    ChunkHeader, Class, Codec, Entry, FrameHeader, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
+    ChunkHeader, Class, Codec, Entry, FrameHeader, Homes, Identity, PACK_VERSION, PackFooter, PackHeader, Place,
     ROOTS_BYTES_MAX, SegmentHeader, Summary, Superblock, decode_directory, encode_directory, number_of, pack_path,
 };
 use crate::disks::DISKS_MAX;
@@ -34,7 +34,7 @@ fn superblock() -> Superblock {
         time: Timestamp::new(1_700_000_000, 5),
         disks: vec![[2; 16]; DISKS_MAX],
         without: DiskSet::of(3),
-        homes: DiskSet::of(0).with(63),
+        homes: Homes { disks: DiskSet::of(0).with(63), are_all_needed: true },
         index: 63,
         drained: DiskSet::of(62),
         floor: 8,

@@ -196,12 +196,13 @@ async fn list_segments(pool: &Pool, superblock: &Superblock) -> Result<BTreeMap<
             }
             Err(error @ StoreError::Refused { .. }) => return Err(error),
             // It never had any.
-            Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Absent && !superblock.homes.has(disk) => {}
+            Err(StoreError::Disk(error))
+                if error.kind == DiskErrorKind::Absent && !superblock.homes.disks.has(disk) => {}
             Err(error) => failure = failure.or(Some(error)),
         }
     }
     match failure {
-        Some(error) if superblock.homes.both(are_read).is_empty() => Err(error),
+        Some(error) if !superblock.homes.are_among(are_read) => Err(error),
         _ => Ok(found),
     }
 }
@@ -350,7 +351,7 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
 
 fn find_lost(pool: &Pool, segments: &[Segment], missing: Position, superblock: &Superblock) -> Option<StoreError> {
     let place = owner(segments, missing);
-    let home = place.and_then(|at| at.disks.first()).or(superblock.homes.first()).unwrap_or(0);
+    let home = place.and_then(|at| at.disks.first()).or(superblock.homes.disks.first()).unwrap_or(0);
     let disk = &pool.disks[home].disk;
     let path = format!("{}/{}", disk.path(), place.map_or_else(|| JOURNAL.to_owned(), |at| segment_path(at.number)));
     // The missing frame should begin where the one before it ends, or at the next page.
@@ -400,12 +401,7 @@ pub(crate) async fn erase_behind(pool: &Pool, replayed: &Replayed) -> Result<(),
 /// missing when they were logged; a home that takes no writes has failed, as long as there is another.
 pub(crate) async fn make_durable(pool: &Pool, replayed: &mut Replayed, counters: &Counters) -> Result<(), StoreError> {
     let homes = pool.homes();
-    for live in &mut replayed.resume.live {
-        if replayed.used.iter().any(|run| run.header.segment == live.segment) {
-            live.disks = homes.iter().fold(live.disks, DiskSet::with);
-        }
-    }
-    let (mut written, mut failure) = (replayed.used.is_empty(), None);
+    let (mut have_all, mut written, mut failure) = (DiskSet::NONE, replayed.used.is_empty(), None);
     for home in homes.iter().filter(|_| !replayed.used.is_empty()) {
         let disk = &pool.disks[home].disk;
         let write = async {
@@ -422,11 +418,16 @@ pub(crate) async fn make_durable(pool: &Pool, replayed: &mut Replayed, counters:
             disk.sync_directory(JOURNAL)
         };
         match write.await {
-            Ok(()) => written = true,
+            Ok(()) => (have_all, written) = (have_all.with(home), true),
             Err(error) => failure = Some((home, error)),
         }
         if let (true, Some((home, error))) = (written, failure.take()) {
             let _ = pool.failed(home, error, counters);
+        }
+    }
+    for live in &mut replayed.resume.live {
+        if replayed.used.iter().any(|run| run.header.segment == live.segment) {
+            live.disks = have_all.iter().fold(live.disks, DiskSet::with);
         }
     }
     match failure {

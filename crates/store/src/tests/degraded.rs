@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::id::{ChunkAddress, NodeNumber};
 use bytes::Bytes;
 use platform::disk::{Disk, DiskErrorKind};
-use platform::sim::{Faults, SimDisk};
+use platform::sim::{Faults, SimDisk, each_seed};
 
 use super::{Machine, content, options, reclaim};
 use crate::format::{PACK_SUFFIX, number_of};
@@ -385,4 +385,76 @@ fn a_power_cut_at_any_moment_without_a_disk_loses_nothing() {
             return;
         }
     }
+}
+
+/// J-11 and D-4: the journal has moved, and then the power goes before a commit. Who opens the node without a disk has every frame that was
+/// acknowledged, or is refused.
+#[test]
+fn what_was_acknowledged_where_the_journal_moved_to_is_not_gone_without() {
+    let mut refused = [0; 2];
+    each_seed(0..60, |seed| {
+        let machine = Machine::new(700 + seed, 3, 64 << 20);
+        let (store, _) = machine.open();
+        let drains = seed % 2 == 0;
+        let below = |count: u64| machine.world.below(count);
+        let mut acknowledged = Vec::new();
+        let log = async |frames: &mut Vec<Vec<u8>>| {
+            let frame = format!("frame {}", frames.len()).into_bytes();
+            let position = store.log(&frame);
+            if store.sync_log(position).await.is_ok() {
+                frames.push(frame);
+            }
+        };
+        machine.run(async {
+            for _ in 0..below(3) {
+                log(&mut acknowledged).await;
+            }
+            if below(2) == 0 {
+                store.commit(&acknowledged.concat(), store.last_logged()).await.unwrap();
+            }
+            let before = acknowledged.len();
+            for _ in 0..=below(2) {
+                let home = store.pool.homes().first().unwrap();
+                if drains {
+                    store.drain_disk(home as u64, true).await.unwrap();
+                } else {
+                    machine.disks[home].set_faults(Faults { is_dead: true, ..Faults::default() });
+                    // A pack meets it first: where the only home fails a group, the journal ends.
+                    let _ = store.put_many(Class::Data, contents(0..40)).await;
+                    let _ = store.settle().await;
+                }
+                log(&mut acknowledged).await;
+            }
+            assert!(acknowledged.len() > before, "seed {seed}: the journal moves");
+        });
+        let is_moved = store.counters().log_homes_named.value() > 0;
+        assert!(is_moved, "seed {seed}");
+        drop(store);
+        machine.disks.iter().for_each(|disk| disk.set_faults(Faults::default()));
+        machine.world.crash();
+        machine.world.restart();
+        let has_all = |(_, recovered): &(Arc<Store>, Recovered)| {
+            let frames: Vec<u8> = recovered.frames.iter().flat_map(|(_, frame)| frame.to_vec()).collect();
+            let roots = if recovered.roots == b"first" { &[][..] } else { &recovered.roots };
+            [roots, &frames].concat() == acknowledged.concat()
+        };
+        let images: Vec<_> = machine.disks.iter().map(SimDisk::durable_files).collect();
+        for gone in 0..3 {
+            match try_open(&machine, &without(&machine, gone), true) {
+                Ok(opened) => assert!(has_all(&opened), "seed {seed}: without {gone}, {:?}", opened.1.frames),
+                Err(StoreError::Refused { .. }) => refused[usize::from(drains)] += 1,
+                Err(error) => panic!("seed {seed}: without {gone}: {error}"),
+            }
+            machine.world.restart();
+            for (disk, image) in machine.disks.iter().zip(&images) {
+                for path in disk.durable_files().keys().filter(|path| !image.contains_key(*path)) {
+                    disk.remove(path);
+                }
+                image.iter().for_each(|(path, bytes)| disk.install(path, bytes));
+            }
+        }
+        let opened = try_open(&machine, &machine.handles(), false).unwrap();
+        assert!(has_all(&opened), "seed {seed}: {:?}", opened.1.frames);
+    });
+    assert!(refused[0] > 10 && refused[1] > 10, "{refused:?}");
 }
