@@ -91,9 +91,16 @@ impl FileSystem {
     async fn branch_off(&self, source: Node) -> Result<(Root, u64, Arc<Inode>), FileError> {
         let _use = self.grace.enter(source.file.number);
         let roots = self.roots.lock().clone();
-        let (catalog, root) = match self.branch(source.view, source.file.branch).await? {
-            Some(branch) => (branch.catalog.clone(), branch.root()),
-            None => (self.catalog(&roots, source.view, 0).await?, FileId::ROOT.number),
+        let (catalog, root, is_tidy) = match self.branch(source.view, source.file.branch).await? {
+            Some(branch) => {
+                let is_tidy = branch.is_pruned() && branch.orphans == Root::Empty;
+                (branch.catalog.clone(), branch.root(), is_tidy)
+            }
+            None => {
+                let of_snapshot = self.snapshots.lock().get(&source.view.0).map(|snapshot| snapshot.is_tidy);
+                let is_tidy = of_snapshot.unwrap_or(roots.orphans == Root::Empty);
+                (self.catalog(&roots, source.view, 0).await?, FileId::ROOT.number, is_tidy)
+            }
         };
         let value = self.load(&catalog, source.file).await?.ok_or(FileError::NoEntry)?;
         if value.attributes.kind != Kind::Directory {
@@ -112,8 +119,8 @@ impl FileSystem {
         if attributes.parent.branch == source.file.branch {
             attributes.parent.branch = branch;
         }
-        // Of a root too there is more than it leads to: what was unlinked, and is open or being removed.
-        let root = if root == source.file.number { 0 } else { root };
+        // Of a root too there may be more than it leads to: what was unlinked, and is open or being removed.
+        let root = if root == source.file.number && !is_tidy { 0 } else { root };
         Ok((catalog, root, Arc::new(Inode::load(InodeValue { attributes, ..value }))))
     }
 

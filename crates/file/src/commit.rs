@@ -528,7 +528,8 @@ impl FileSystem {
             Some(RootsChange::Add { name, root }) => {
                 let (catalog, branches) = (roots.catalog.clone(), roots.branches.clone());
                 let (taken, next_counter) = (self.now(), roots.next_counter);
-                Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches })
+                let is_tidy = roots.orphans == Root::Empty;
+                Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches, is_tidy })
             }
             Some(RootsChange::Receive(value)) => Ok(*value),
             Some(RootsChange::Remove { view }) => Err(view),

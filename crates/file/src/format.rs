@@ -363,9 +363,13 @@ pub(crate) struct SnapshotValue {
     pub(crate) next_counter: u64,
     /// As [`Roots::branches`] was.
     pub(crate) branches: Root,
+    /// Nothing was unlinked and still open, or being removed: its root leads to all of its catalog.
+    pub(crate) is_tidy: bool,
 }
 
 impl SnapshotValue {
+    /// Set in the counter of one that is tidy.
+    const TIDY: u64 = 1 << 63;
     /// Root and counter where an older program wrote neither.
     const TAIL_OF_OLD: (FileId, u64, &Root) = (FileId::ROOT, 0, &Root::Empty);
 
@@ -374,8 +378,8 @@ impl SnapshotValue {
         writer.timestamp(self.taken);
         self.catalog.encode(&mut writer);
         writer.short_bytes(self.name.as_bytes());
-        if (self.root, self.next_counter, &self.branches) != SnapshotValue::TAIL_OF_OLD {
-            writer.file(self.root).u64(self.next_counter);
+        if self.is_tidy || (self.root, self.next_counter, &self.branches) != SnapshotValue::TAIL_OF_OLD {
+            writer.file(self.root).u64(self.next_counter | if self.is_tidy { Self::TIDY } else { 0 });
             if self.branches != Root::Empty {
                 self.branches.encode(&mut writer);
             }
@@ -391,15 +395,18 @@ impl SnapshotValue {
         let name = String::from_utf8(name).map_err(|_| reader.refuse("snapshot name"))?;
         if reader.remaining() == 0 {
             let (root, next_counter, branches) = SnapshotValue::TAIL_OF_OLD;
-            return Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches: branches.clone() });
+            let branches = branches.clone();
+            return Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches, is_tidy: false });
         }
-        let (root, next_counter) = (reader.file("directory of a snapshot")?, reader.u64("next file of a snapshot")?);
+        let (root, counter) = (reader.file("directory of a snapshot")?, reader.u64("next file of a snapshot")?);
+        let (next_counter, is_tidy) = (counter & !Self::TIDY, counter & Self::TIDY != 0);
         let branches = decode_branches(&mut reader)?;
-        if next_counter > FILES_MAX || (root, next_counter, &branches) == SnapshotValue::TAIL_OF_OLD {
+        let is_of_old = !is_tidy && (root, next_counter, &branches) == SnapshotValue::TAIL_OF_OLD;
+        if next_counter > FILES_MAX || is_of_old {
             return Err(reader.refuse("next file of a snapshot"));
         }
         reader.finish("snapshot")?;
-        Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches })
+        Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches, is_tidy })
     }
 }
 

@@ -60,6 +60,7 @@ impl Keeper {
             7 => self.sync().await,
             8 => self.check().await,
             9..=12 if self.shared.plan.fragments.is_some() && self.random.one_in(2) => self.mend().await,
+            9..=13 if self.shared.plan.drains && self.random.one_in(2) => self.drain().await,
             9..=12 if self.shared.plan.bad_disks > 0 && self.random.one_in(4) => self.set_policy().await,
             9..=12 => self.reclaim().await,
             _ => Ok(()),
@@ -181,6 +182,27 @@ impl Keeper {
         let report = self.system.restore_copies(Share::FULL, &|_, _| {}).await;
         self.shared.log("keeper", &format!("mended: {report:?}"));
         Ok(())
+    }
+
+    /// Has a disk take nothing new, or brings away what lies there, or has it take part again, while everybody works.
+    async fn drain(&mut self) -> Result<(), Stop> {
+        let disks = self.system.status().store.disks;
+        let drained = disks.iter().find(|disk| disk.is_drained).map(|disk| disk.number);
+        let (what, done) = match drained {
+            None => {
+                let disk = disks[self.random.index(disks.len())].number;
+                (format!("drain disk {disk}"), self.system.drain_disk(disk, true).await)
+            }
+            Some(disk) if self.random.one_in(2) => {
+                (format!("disk {disk} takes part again"), self.system.drain_disk(disk, false).await)
+            }
+            Some(disk) => {
+                let emptied = self.system.empty_disk(disk, Share::FULL, &|_, _| {}).await;
+                (format!("empty disk {disk}: {emptied:?}"), emptied.map(drop))
+            }
+        };
+        self.shared.log("keeper", &what);
+        self.judge(&what, done).map(drop)
     }
 
     /// Asks for more copies of what a client works with, or for as many as of the rest. Nobody is to notice.

@@ -70,6 +70,8 @@ pub struct Plan {
     pub fragments: Option<(u8, u8)>,
     /// Whether small files are brought together nearly all the time.
     pub keeps_layout: bool,
+    /// Whether disks are drained and take part again, and any one is missing at an opening now and then.
+    pub drains: bool,
     /// Most operations of a client in one life.
     pub operations: u64,
     /// Most lives.
@@ -95,6 +97,7 @@ const BASE: Plan = Plan {
     overlaps_units: false,
     fragments: None,
     keeps_layout: false,
+    drains: false,
     operations: 160,
     lives: 3,
     sabotage: None,
@@ -237,6 +240,14 @@ const PLANS: &[Plan] = &[
         ..BASE
     },
     Plan {
+        name: "drains",
+        about: "disks are drained and take part again, the power goes, and a node without one of them is looked at now and then",
+        drains: true,
+        cuts_power: true,
+        lives: 6,
+        ..BASE
+    },
+    Plan {
         name: "streams",
         about: "as steps, on slow disks, and files grow by megabytes that are flushed while they are written",
         is_slow: true,
@@ -276,7 +287,8 @@ impl Plan {
 
     /// Disks that everything can lie on as it should, all of them good.
     pub(crate) fn disks_min(&self) -> u64 {
-        self.fragments.map_or(1 + self.bad_disks as u64, |(data, parity)| u64::from(data + parity))
+        let whole = if self.drains { 3 } else { 1 + self.bad_disks as u64 };
+        self.fragments.map_or(whole, |(data, parity)| u64::from(data + parity))
     }
 
     /// Whether a disk may err on its own, so that any operation may fail.
@@ -347,6 +359,10 @@ impl Plan {
         }
         if self.bad_disks > 0 {
             options.store.copies = 2;
+            options.store.goes_without_disks = true;
+        }
+        if self.drains {
+            options.store.copies = random.pick(&[1, 1, 2]);
             options.store.goes_without_disks = true;
         }
         options.store.fragments = self.erasure();

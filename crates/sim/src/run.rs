@@ -115,7 +115,7 @@ impl Run {
         self.format()?;
         let lives = 1 + self.random.below(self.plan.lives);
         for _ in 0..lives {
-            self.lose_disks();
+            self.lose_disks()?;
             let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
             self.live(system)?;
         }

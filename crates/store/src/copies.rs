@@ -32,6 +32,8 @@ use crate::store::Store;
 
 /// Bytes that are read and written at a time.
 const STEP_BYTES: usize = 1 << 20;
+/// Chunks of a pack that waits that are stored once more in one step.
+const HELD_STEP: usize = 64;
 
 /// What [`Store::restore_copies`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +85,9 @@ impl Store {
         let mut report = CopiesReport::default();
         let drained = self.pool.drained();
         self.packs.seal_lacking().await;
+        if let Err(error) = self.copy_held(pace).await {
+            report.problems.push(format!("what lies in packs that wait for a disk cannot be copied: {error}"));
+        }
         if !drained.is_empty() {
             self.packs.seal_on(drained).await;
         }
@@ -120,6 +125,19 @@ impl Store {
         report
     }
 
+    /// Who waits for a disk is not safe (N-4).
+    async fn copy_held(&self, pace: &Pace<'_>) -> Result<(), StoreError> {
+        for (pack, entries) in self.packs.held() {
+            for some in entries.chunks(HELD_STEP) {
+                if !pace.step().await {
+                    return Ok(());
+                }
+                self.packs.copy_held(&pack, some).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn copy_due(&self, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync), report: &mut CopiesReport) {
         let due = self.due_copies();
         let bytes = |(pack, known, due): &(u64, PackKnown, Due)| self.due_bytes(*pack, known, due);
@@ -153,10 +171,12 @@ impl Store {
     #[must_use]
     pub fn lacks_copies(&self) -> bool {
         let drained = self.pool.drained();
-        let is_on_drained = |known: &PackKnown| !known.places().both(drained).is_empty();
+        let is_on_drained =
+            |known: &PackKnown| !known.places().both(drained).is_empty() && !self.packs.is_waiting(&known.state);
         (!drained.is_empty() && self.packs.known().values().any(is_on_drained))
             || self.journal.wants_homes()
             || self.packs.is_open_lacking()
+            || self.packs.is_held()
             || !self.due_copies().is_empty()
             || self.is_index_due()
     }

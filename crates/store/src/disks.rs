@@ -4,7 +4,7 @@
 pub const DISKS_MAX: usize = 64;
 
 /// Some of the node's disks. As small as a number, for every pack has one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DiskSet(u64);
 
 const _: () = assert!(DISKS_MAX <= u64::BITS as usize);

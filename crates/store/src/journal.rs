@@ -299,12 +299,19 @@ impl Journal {
         let _ = self.namer.set(namer);
     }
 
+    /// What superblocks say at the opening, the newest first.
+    pub(crate) fn begin_named(&self, named: Vec<(Position, Homes)>) {
+        *self.named.lock() = named;
+    }
+
     /// What a superblock that covers frames up to `covered` is to say of homes. From here on an opening may find it.
     pub(crate) async fn begin_naming(&self, covered: Position) -> Homes {
         let segments = self.segments.lock().await;
         let now = self.pool.homes().both(self.pool.good());
-        let needed: Vec<DiskSet> =
-            segments.live.iter().filter(|live| live.last > covered).map(|live| live.disks).collect();
+        let members: DiskSet = self.pool.disks.iter().map(|(disk, _)| disk).collect();
+        let needed = segments.live.iter().filter(|live| live.last > covered).map(|live| live.disks.both(members));
+        // What was on disks alone that were removed was given up with them.
+        let needed: Vec<DiskSet> = needed.filter(|disks| !disks.is_empty()).collect();
         let best = |disks: DiskSet| if disks.both(now).is_empty() { disks } else { disks.both(now) };
         let homes = match needed.iter().copied().reduce(DiskSet::both) {
             None => Homes::each_of(if now.is_empty() { self.pool.homes() } else { now }),

@@ -62,7 +62,7 @@ use crate::pool::{Part, Pool};
 use fragments::{Fragments, PackFile};
 use lanes::{LANES, Lane};
 use open::Writer;
-pub(crate) use open::{Member, OpenPack};
+pub(crate) use open::{Member, OpenPack, Waits};
 pub(crate) use read::{Copied, Memo};
 
 /// Sealed packs that wait for the index file at most, beside what their chunks say ([`Packs::is_much_waiting`]).
@@ -318,11 +318,24 @@ impl Packs {
             // C-6, C-7.
             && !matches!(place.codec, Codec::Bundle | Codec::Remains)
             && !self.is_missing(place.pack)
+            && !self.is_held_on_few(place.pack)
             && !self.condemned.read().contains(&place.pack)
             && !self.doubted.lock().contains(address)
     }
 
     /// What is asked for a chunk whose copy is damaged, where that lies.
+    /// Whether it is an open one that is not sealed for now (N-4).
+    pub(crate) fn is_waiting(&self, state: &PackState) -> bool {
+        matches!(state, PackState::Open(open) if self.may_be_elsewhere(open))
+    }
+
+    fn is_held_on_few(&self, pack: u64) -> bool {
+        match self.catalog.read().get(&pack).map(|known| &known.state) {
+            Some(PackState::Open(open)) => self.may_be_elsewhere(open) && self.is_on_few(open),
+            _ => false,
+        }
+    }
+
     pub(crate) fn doubted_level(&self, address: &ChunkAddress) -> Option<Level> {
         if !self.doubted.lock().contains(address) {
             return None;
@@ -502,7 +515,13 @@ impl Packs {
             match &known.state {
                 PackState::Missing => known.disks = missing.map_or(DiskSet::NONE, DiskSet::of),
                 PackState::Sealed => known.disks = known.disks.without(disk),
-                PackState::Open(open) => return !open.disks().without(disk).is_empty(),
+                PackState::Open(open) => {
+                    let stays = !open.disks().without(disk).is_empty();
+                    if stays {
+                        open.leave(DiskSet::of(disk));
+                    }
+                    return stays;
+                }
             }
             known.fragments = known.fragments.take().map(|fragments| match fragments.index_on(disk) {
                 Some(_) => Arc::new(Fragments::clone(&fragments).without(disk)),

@@ -32,6 +32,7 @@ use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, make_homes, replay, segment_size};
 use crate::level::Level;
 use crate::options::Options;
+use crate::pack::Waits;
 use crate::pack::fragments::{Fragments, Joined, read_header};
 use crate::pack::scan::{self, Ending, Recovered as PackRecovered};
 use crate::pack::{FoundPacks, PackKnown, PackState, Packs, Sizes};
@@ -92,7 +93,8 @@ impl Store {
         let mut report = RecoveryReport::default();
         let found = identity::open(disks, options.goes_without_disks).await?;
         let opened = superblock::open(&found.candidates).await?;
-        let superblock::Opened { newest: found_superblock, is_closed, is_damaged, covered_by_all, other } = opened;
+        let superblock::Opened { newest: found_superblock, is_closed, is_damaged, covered_by_all, other, all_named } =
+            opened;
         match other {
             Some(error) if !options.gives_up_frames => return Err(error),
             other => report.problems.extend(other.map(|other| format!("given up: {other}"))),
@@ -115,7 +117,7 @@ impl Store {
             replay::Suffix { superblock: &superblock, covered_by_all, gives_up_frames: options.gives_up_frames };
         let mut replayed = replay::replay(&pool, suffix, &is_spare).await?;
         let copies = usize::from(options.level().copies().max(superblock.floor));
-        let homes = pool.choose_homes(superblock.homes.disks, copies);
+        let mut homes = pool.choose_homes(superblock.homes.disks, copies);
         // One that was made on another disk while this one was out is newer than what lies here.
         let is_index_there = there.has(usize::from(superblock.index));
         if !is_index_there {
@@ -138,8 +140,16 @@ impl Store {
         let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
         recovery.mend_identities(damaged).await;
-        make_homes(&pool, homes, &counters);
-        replay::make_durable(&pool, &mut replayed, &counters).await?;
+        loop {
+            make_homes(&pool, homes, &counters);
+            let Err(error) = replay::make_durable(&pool, &mut replayed, &counters).await else { break };
+            // Of homes that take no writes others take the place.
+            let others = pool.choose_homes(homes.both(pool.good()), copies);
+            if others == homes || pool.good().is_empty() {
+                return Err(error);
+            }
+            homes = others;
+        }
         let good = homes.both(pool.good());
         superblock.homes = Homes::each_of(if good.is_empty() { homes } else { good });
         replay::erase_behind(&pool, &replayed).await?;
@@ -177,9 +187,8 @@ impl Store {
         let journal =
             Journal::new(tasks, pool.clone(), counters.clone(), (&options, superblock.floor), replayed.resume);
         let journal = Arc::new(journal);
-        for Superblock { covered, homes, .. } in [&found_superblock, &superblock] {
-            journal.note_named(*covered, *homes);
-        }
+        let now = [&superblock, &found_superblock].map(|superblock| (superblock.covered, superblock.homes));
+        journal.begin_named(now.into_iter().chain(all_named).collect());
         // A disk that failed was noted, and the first group tries again.
         let _ = journal.prepare().await;
         if pool.missing().is_some() {
@@ -248,7 +257,15 @@ impl Listed {
 struct Read {
     sealed: SealedPack,
     known: PackKnown,
-    is_sealed: bool,
+    /// It has no directory.
+    unsealed: Option<Left>,
+}
+
+/// Why a pack was left as it is.
+struct Left {
+    waits: Waits,
+    /// Why it could not be read on some disk.
+    failure: Option<StoreError>,
 }
 
 impl Recovery<'_> {
@@ -381,7 +398,7 @@ impl Recovery<'_> {
                 (false, false) => self.recover_cut(pack, &listed).await,
                 (true, _) => self.recover_fragments(pack, &listed, opened.is_new).await,
             };
-            let Read { sealed, known, is_sealed } = match read {
+            let Read { sealed, known, unsealed: is_left } = match read {
                 Ok(Some(recovered)) => recovered,
                 Ok(None) => continue,
                 Err(error) => {
@@ -392,8 +409,12 @@ impl Recovery<'_> {
                     continue;
                 }
             };
-            if !is_sealed {
-                unsealed.push((sealed, known));
+            if let Some(Left { waits, failure }) = is_left {
+                if let Some(error) = failure {
+                    self.report.problems.push(format!("{} stays as it is: {error}", pack_path(pack)));
+                    unread.insert(pack, error);
+                }
+                unsealed.push((sealed, known, waits));
                 continue;
             }
             let disks = known.disks();
@@ -414,11 +435,11 @@ impl Recovery<'_> {
             }
         }
         self.index_packs(&packs);
-        for (mut sealed, known) in unsealed {
+        for (mut sealed, known, waits) in unsealed {
             let disks = known.disks();
             packs.note_sealed_at(sealed.pack, known);
             sort_out(&packs, &mut sealed).await;
-            packs.note_unsealed(sealed, disks);
+            packs.note_unsealed(sealed, disks, waits);
         }
         packs.note_unread(unread);
         if opened.is_new {
@@ -546,7 +567,7 @@ impl Recovery<'_> {
     fn found_in(&mut self, (sealed, fragments): (SealedPack, Fragments), whole: DiskSet) -> Read {
         self.report.packs_found += 1;
         let known = PackKnown::sealed(whole, Some(Arc::new(fragments)), sealed.summary);
-        Read { sealed, known, is_sealed: true }
+        Read { sealed, known, unsealed: None }
     }
 
     /// What is in a pack of which only fragments are there; `None` if it is gone.
@@ -602,8 +623,12 @@ impl Recovery<'_> {
         let is_sealed = found.iter().any(|(_, found)| matches!(found, scan::Found::Sealed(_)));
         let levels = found.iter().filter_map(|(_, found)| found.level_of_open(pack));
         let is_of_several = levels.map(Level::copies).max().is_none_or(|copies| copies > 1);
-        let is_all_there = failure.is_none() && self.pool.without().is_empty();
-        let ending = if is_sealed || is_all_there || !is_of_several { Ending::Directory } else { Ending::None };
+        let waits = match is_sealed || !is_of_several {
+            false if failure.is_some() => Waits::Opening,
+            false if !self.pool.without().is_empty() => Waits::Disks,
+            _ => Waits::Room,
+        };
+        let ending = if waits == Waits::Room { Ending::Directory } else { Ending::None };
         for (disk, found) in scan::agree(self.pool, key, pack, found).await? {
             let on = &self.pool.disks[disk];
             let put = scan::put_in_order(on, self.pool.node_identity, pack, found, ending).await;
@@ -623,21 +648,21 @@ impl Recovery<'_> {
             let (_, disks) = kind.get_or_insert((pack, DiskSet::NONE));
             *disks = disks.with(disk);
         }
-        let read = |sealed: SealedPack, disks, is_sealed| {
+        let read = |sealed: SealedPack, disks, unsealed| {
             let known = PackKnown::sealed(disks, None, sealed.summary);
-            Ok(Some(Read { sealed, known, is_sealed }))
+            Ok(Some(Read { sealed, known, unsealed }))
         };
         match (sealed, unsealed, removed, failure) {
             (Some(((pack, None), disks)), ..) => {
                 self.report.packs_found += 1;
-                read(pack, disks, true)
+                read(pack, disks, None)
             }
             (Some(((pack, Some(bad_bytes)), disks)), ..) => {
                 self.report.packs_cut += 1;
                 self.report.bytes_cut += bad_bytes;
-                read(pack, disks, true)
+                read(pack, disks, None)
             }
-            (None, Some(((pack, _), disks)), ..) => read(pack, disks, false),
+            (None, Some(((pack, _), disks)), _, failure) => read(pack, disks, Some(Left { waits, failure })),
             // Where another disk did not answer nobody knows.
             (None, None, _, Some(error)) => Err(error),
             (None, None, Some(bad_bytes), None) => {

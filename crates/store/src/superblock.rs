@@ -23,7 +23,7 @@ use platform::disk::{Disk, DiskError, DiskErrorKind, Open};
 
 use crate::counters::Counters;
 use crate::failure::{StoreError, corrupt, refused};
-use crate::format::{SUPERBLOCK_FILE, Superblock, Unfit};
+use crate::format::{Homes, SUPERBLOCK_FILE, Superblock, Unfit};
 use crate::identity::{Candidate, hex, unfit_error};
 use crate::pool::Pool;
 
@@ -81,6 +81,8 @@ pub(crate) struct Opened {
     pub(crate) covered_by_all: Position,
     /// S-6: that there is another history.
     pub(crate) other: Option<StoreError>,
+    /// What each superblock that was found covers, and says of homes (J-11).
+    pub(crate) all_named: BTreeSet<(Position, Homes)>,
 }
 
 /// Finds the newest superblock on the disks that are there.
@@ -131,7 +133,8 @@ pub(crate) async fn open(candidates: &[Candidate]) -> Result<Opened, StoreError>
     let is_all_read = damaged.is_empty() && found.len() == count;
     let covered_by_all = found.iter().flat_map(|(_, _, slots)| slots).map(|slot| slot.covered).min();
     let covered_by_all = covered_by_all.filter(|_| is_all_read).unwrap_or_default();
-    Ok(Opened { newest, is_closed, is_damaged, covered_by_all, other })
+    let all_named = found.iter().flat_map(|(_, _, slots)| slots).map(|slot| (slot.covered, slot.homes)).collect();
+    Ok(Opened { newest, is_closed, is_damaged, covered_by_all, other, all_named })
 }
 
 /// The newest superblock of an open node.

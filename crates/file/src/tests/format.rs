@@ -137,7 +137,8 @@ fn roots_and_inodes_survive() {
     for branches in [Root::Empty, Root::Inline(Bytes::from_static(b"leaf"))] {
         let (catalog, name) = (node.clone(), "näme".to_owned());
         let (taken, root) = (Timestamp::new(4, 5), FileId { branch: 3, number: 77 });
-        let snapshot = SnapshotValue { taken, catalog, name, root, next_counter: 78, branches };
+        let is_tidy = branches == Root::Empty;
+        let snapshot = SnapshotValue { taken, catalog, name, root, next_counter: 78, branches, is_tidy };
         assert_eq!(SnapshotValue::decode(&snapshot.encode()).unwrap(), snapshot);
     }
     let branch = BranchValue { catalog: node, orphans: Root::Empty, top: 77, root: 1, above: FileId::main(9) };

@@ -82,8 +82,8 @@ const TARGETS: &[Target] = &[
         cases: CASES,
         samples: || {
             let snapshot = |catalog, name: &str, root, next_counter, branches| {
-                let (taken, name) = (Timestamp::new(-4, 5), name.to_owned());
-                SnapshotValue { taken, catalog, name, root, next_counter, branches }.encode()
+                let (taken, name, is_tidy) = (Timestamp::new(-4, 5), name.to_owned(), next_counter > 9);
+                SnapshotValue { taken, catalog, name, root, next_counter, branches, is_tidy }.encode()
             };
             // The first as older programs wrote it.
             vec![
@@ -104,7 +104,7 @@ const TARGETS: &[Target] = &[
         samples: || {
             let snapshot = |catalog, root, next_counter| {
                 let (taken, name) = (Timestamp::new(-4, 5), "n\u{e4}me".to_owned());
-                SnapshotValue { taken, catalog, name, root, next_counter, branches: Root::Empty }
+                SnapshotValue { taken, catalog, name, root, next_counter, branches: Root::Empty, is_tidy: true }
             };
             let (one, two) = (snapshot(NODE, FileId::ROOT, 9), snapshot(Root::Empty, FILE, 99));
             let all = Head { identity: [1; 32], base: None, first: 0, snapshot: one };

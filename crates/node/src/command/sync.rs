@@ -38,14 +38,18 @@ pub(super) fn sync(path: &Path) -> Result<(), Failure> {
     let opened = std::fs::File::open(&mount.point);
     rustix::fs::syncfs(opened.map_err(cannot)?).map_err(|error| cannot(error.into()))?;
     let cached = Daemon::find(&mount.source)?.ask(&Request::Cached {}, super::remark)?;
-    match fuse::bring_pages(&mount.point, wire::ascending(&cached["steps"])) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => super::remark(
-            "what programs changed through mappings and did not msync(2) may be missing: root alone can have the kernel give it",
-        ),
-        brought => brought.map_err(cannot)?,
-    }
+    let brought = fuse::bring_pages(&mount.point, wire::ascending(&cached["steps"]));
+    // Also where some of them could not be brought: for all the rest.
     Daemon::find(&mount.source)?.ask(&Request::Sync {}, super::remark)?;
-    Ok(())
+    match brought {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            super::remark(
+                "what programs changed through mappings and did not msync(2) may be missing: root alone can have the kernel give it",
+            );
+            Ok(())
+        }
+        brought => brought.map_err(cannot),
+    }
 }
 
 /// The mount of ours that a path lies in.

@@ -30,8 +30,11 @@ pub(super) const IDENTITY: [&str; 2] = ["disk", "disk.copy"];
 
 impl Run {
     /// Where others have what lies on a disk it may go, or have rotted.
-    pub(super) fn lose_disks(&mut self) {
+    pub(super) fn lose_disks(&mut self) -> Checked {
         self.bring_disks_back();
+        if self.plan.drains && self.life > 0 && self.random.one_in(2) {
+            self.look_without_a_disk()?;
+        }
         while self.life > 0 && self.bad.len() < self.plan.bad_disks && !self.random.one_in(3) {
             let Some(disk) = self.another_bad_disk() else { continue };
             if self.random.one_in(2) {
@@ -42,6 +45,32 @@ impl Run {
                 self.rot(disk);
             }
         }
+        Ok(())
+    }
+
+    /// Whatever a node without a disk has, and does: when that is back nothing is lost.
+    fn look_without_a_disk(&mut self) -> Checked {
+        let disk = self.random.index(self.disks.len());
+        self.note(&format!("a look without disk {disk}"));
+        self.gone.insert(disk);
+        self.shared.state().is_failing = true;
+        match self.try_open()? {
+            Ok((system, _)) => {
+                let work = Duration::from_millis(self.random.below(2000));
+                self.wait(self.world.platform().tasks.sleep(work))?;
+                if self.random.one_in(2) {
+                    let closed = self.wait(system.close())?;
+                    self.note(&format!("closed: {closed:?}"));
+                }
+                drop(system);
+            }
+            Err(error) => self.note(&format!("refused: {error}")),
+        }
+        self.world.crash();
+        self.world.restart();
+        self.gone.clear();
+        self.shared.state().is_failing = false;
+        Ok(())
     }
 
     /// Those that were gone are there again, and so are those that nobody knew, for their identity was damaged.
@@ -96,7 +125,7 @@ impl Run {
     /// When all disks are there again everything is brought onto as many of them as it should be on, and what has rotted is written again.
     pub(super) fn mend(&mut self, system: &Arc<FileSystem>) -> Checked {
         // Also after a life in which nothing failed: a pack may have been on one disk alone when the power went.
-        if self.plan.bad_disks == 0 || system.refuse_degraded().is_err() {
+        if (self.plan.bad_disks == 0 && !self.plan.drains) || system.refuse_degraded().is_err() {
             return Ok(());
         }
         self.note("mend");

@@ -68,7 +68,7 @@ impl Identity {
 // Superblock: two slots in the file `superblock` of every disk.
 
 /// Where a superblock says the journal is (J-11).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Homes {
     pub(crate) disks: DiskSet,
     /// Frames are spread over them, and all are needed; else each of them has every frame.

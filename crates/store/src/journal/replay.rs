@@ -125,6 +125,8 @@ pub(crate) async fn replay(
         if !is_free {
             let last = segment.frames.keys().next_back().copied();
             let last = last.max(segment.first.map(|first| Position(first.0.saturating_sub(1)))).unwrap_or(covered);
+            // What is behind the end counts no more.
+            let last = last.min(replayed.resume.last);
             replayed.resume.live.push_back(Live { segment: segment.number, disks: segment.disks, last });
         } else if is_spare(segment.length) && replayed.resume.spare.len() < SPARES_MAX {
             replayed.resume.spare.push((segment.number, segment.disks));

@@ -403,11 +403,14 @@ impl Packs {
     }
 
     fn is_lacking(&self, pack: &OpenPack) -> bool {
+        !self.may_be_elsewhere(pack) && self.is_on_few(pack)
+    }
+
+    /// Whether an open pack with chunks is on fewer disks than it should be, as far as disks for it are there.
+    pub(super) fn is_on_few(&self, pack: &OpenPack) -> bool {
         let takers = self.pool.takers();
         let summary = pack.summary();
-        summary.count > 0
-            && !self.may_be_elsewhere(pack)
-            && pack.disks().both(takers).count() < self.wanted(&summary).min(takers.count())
+        summary.count > 0 && pack.disks().both(takers).count() < self.wanted(&summary).min(takers.count())
     }
 
     async fn seal_where(&self, is_due: impl Fn(&OpenPack) -> bool) {

@@ -64,11 +64,24 @@ impl Step<'_> {
     }
 }
 
+/// Until when an open pack that an opening found is not sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// There is room for its directory.
+    Room,
+    /// All disks answer (N-4).
+    Disks,
+    /// The next opening: a disk that answers could not read it (N-4).
+    Opening,
+}
+
 /// The part of an open pack that readers share with its writer.
 pub(crate) struct OpenPack {
     pub(crate) number: u64,
     pub(crate) class: Class,
     run_bytes: usize,
+    /// It was not made by this process.
+    pub(super) found: Option<Waits>,
     /// At least one. Each has the same bytes.
     members: RwLock<Members>,
     tail: Mutex<Tail>,
@@ -164,6 +177,7 @@ impl OpenPack {
             number,
             class,
             run_bytes,
+            found: None,
             members: RwLock::new(members.into_iter().map(Arc::new).collect()),
             tail: Mutex::new(Tail {
                 written: 0,
@@ -178,12 +192,13 @@ impl OpenPack {
     }
 
     /// One that an opening found: nothing more comes to what lies there, and all of that is durable.
-    pub(super) fn found(number: u64, members: Vec<Member>, summary: Summary) -> OpenPack {
+    pub(super) fn found(number: u64, members: Vec<Member>, summary: Summary, waits: Waits) -> OpenPack {
         let end = u64::from(summary.data_bytes);
         OpenPack {
             number,
             class: summary.class,
             run_bytes: 0,
+            found: Some(waits),
             members: RwLock::new(members.into_iter().map(Arc::new).collect()),
             tail: Mutex::new(Tail {
                 written: end,
@@ -199,7 +214,7 @@ impl OpenPack {
 
     /// Whether an opening found it.
     pub(crate) fn is_found(&self) -> bool {
-        self.run_bytes == 0
+        self.found.is_some()
     }
 
     pub(crate) fn members(&self) -> Members {
@@ -350,6 +365,11 @@ impl OpenPack {
         assert_eq!(written, end, "a pack is flushed before it is sealed");
         assert!(self.synced() >= end, "a pack is synced before its footer is written (K-2)");
         let members = self.members();
+        if self.is_found() {
+            // What a crash left behind its chunks.
+            let cut = |member: &Arc<Member>| member.file.set_length(end).map_err(|error| (member.disk, error));
+            members.iter().try_for_each(cut)?;
+        }
         OpenPack::take(&members, Step::Bytes(end, directory)).await?;
         let _gate = self.gate.lock().await;
         counters.pack_syncs.add(1);

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use platform::disk::{DiskErrorKind, Open};
 
-use super::open::Member;
-use super::{OpenPack, PackKnown, PackState, Packs, Writer};
+use super::read::Memo;
+use super::{Member, OpenPack, PackKnown, PackState, Packs, Waits, Writer};
 use crate::disks::DiskSet;
-use crate::format::{Entry, Place, Summary, encode_directory, pack_path};
+use crate::failure::StoreError;
+use crate::format::{Codec, Entry, Place, Summary, encode_directory, pack_path};
 use crate::index::SealedPack;
 
 impl Packs {
@@ -35,13 +36,19 @@ impl Packs {
             }
         }
         let summary = Summary::of(data_bytes, &entries, pack.summary().level);
-        let Writer { entries, others, .. } = writer;
+        let Writer { mut entries, mut others, .. } = writer;
+        if pack.is_found() {
+            // What was stored once more meanwhile counts where it was.
+            let is_elsewhere =
+                |entry: &mut Entry| self.index.recent(&entry.header.address) != Some(Place::of(pack.number, entry));
+            others.extend(entries.extract_if(.., is_elsewhere));
+        }
         self.note_sealed(SealedPack { pack: pack.number, summary, entries, others }, pack.disks());
         true
     }
 
     /// Takes in a pack without a directory that an opening found, and leaves it so for now.
-    pub(crate) fn note_unsealed(&self, found: SealedPack, disks: DiskSet) {
+    pub(crate) fn note_unsealed(&self, found: SealedPack, disks: DiskSet, waits: Waits) {
         let SealedPack { pack: number, summary, entries, others } = found;
         let mut members = Vec::with_capacity(disks.count());
         for disk in disks.iter() {
@@ -55,7 +62,7 @@ impl Packs {
             return self.note_sealed_at(number, PackKnown::sealed(disks, None, summary));
         }
         let disks = members.iter().map(|member| member.disk).collect();
-        let pack = Arc::new(OpenPack::found(number, members, summary));
+        let pack = Arc::new(OpenPack::found(number, members, summary, waits));
         self.note_sealed_at(number, PackKnown::new(disks, PackState::Open(Arc::clone(&pack)), summary));
         for entry in &entries {
             self.index.insert_recent(entry.header.address, Place::of(number, entry));
@@ -67,8 +74,9 @@ impl Packs {
     pub(crate) async fn seal_unsealed(&self) -> bool {
         let (mut is_any, mut waiting, count) = (false, Vec::new(), self.unsealed.lock().len());
         for _ in 0..count {
-            let Some(writer) = self.unsealed.lock().pop() else { break };
+            let Some(mut writer) = self.unsealed.lock().pop() else { break };
             let pack = writer.pack.number;
+            self.leave_failed(&mut writer);
             if self.may_be_elsewhere(&writer.pack) {
                 waiting.push(writer);
             } else if self.has(pack) {
@@ -80,9 +88,41 @@ impl Packs {
         is_any
     }
 
-    /// N-4: whether it was found open, and may be on a disk that does not answer, with more in it.
+    /// Chunks of packs that wait for disks, and are on fewer than they should be, as far as disks for them are there: no other pack has them.
+    pub(crate) fn held(&self) -> Vec<(Arc<OpenPack>, Vec<Entry>)> {
+        let unsealed = self.unsealed.lock();
+        let held = unsealed.iter().filter(|writer| self.may_be_elsewhere(&writer.pack) && self.is_on_few(&writer.pack));
+        let alone = held.map(|writer| {
+            let is_here = |entry: &&Entry| {
+                let place = Place::of(writer.pack.number, entry);
+                place.codec != Codec::Bundle && self.index.recent(&entry.header.address) == Some(place)
+            };
+            (Arc::clone(&writer.pack), writer.entries.iter().filter(is_here).copied().collect::<Vec<Entry>>())
+        });
+        alone.filter(|(_, entries)| !entries.is_empty()).collect()
+    }
+
+    /// Whether there are any.
+    pub(crate) fn is_held(&self) -> bool {
+        !self.held().is_empty()
+    }
+
+    /// Stores some of what [`Packs::held`] gave once more, on as many disks as it should be on.
+    pub(crate) async fn copy_held(&self, pack: &OpenPack, some: &[Entry]) -> Result<(), StoreError> {
+        let (mut copies, mut memo) = (Vec::with_capacity(some.len()), Memo::default());
+        for entry in some {
+            copies.push(self.read_copy(&entry.header.address, &Place::of(pack.number, entry), &mut memo).await?);
+        }
+        self.append_copies((pack.class, pack.summary().level), pack.class, copies).await
+    }
+
+    /// N-4: whether it may be on a disk that does not answer, with more in it.
     pub(super) fn may_be_elsewhere(&self, pack: &OpenPack) -> bool {
-        pack.is_found() && pack.summary().level.copies() > 1 && !self.pool.without().is_empty()
+        match pack.found {
+            Some(Waits::Disks) => !self.pool.without().is_empty(),
+            Some(Waits::Opening) => true,
+            Some(Waits::Room) | None => false,
+        }
     }
 }
 

@@ -338,6 +338,99 @@ fn what_a_missing_disk_may_have_more_of_is_not_sealed_without_it() {
     }
 }
 
+/// N-4: of a pack that waits for a disk nothing lies on one disk alone for long, what is put again is on two, and when the disk is given up
+/// the pack is sealed, with whatever a crash left behind its chunks.
+#[test]
+fn a_pack_that_waits_for_a_disk_is_made_up_for_and_sealed_without_it() {
+    for of_its_disks in 0..2 {
+        let machine = Machine::new(33, 4, 64 << 20);
+        let store = open(&machine);
+        let contents = contents(0..60);
+        machine.run(async {
+            store.put_many(Class::Data, contents.clone()).await.unwrap();
+            store.settle().await.unwrap();
+            let last = store.log(b"frame");
+            store.commit(b"second", last).await.unwrap();
+        });
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        let (pack, files) = packs(&machine).pop_first().unwrap();
+        let missing = *files.keys().nth(of_its_disks).unwrap();
+        let there: Vec<_> = (0..4).filter(|disk| *disk != missing).map(|disk| machine.disks[disk].disk()).collect();
+        let reopen = || machine.run(Store::open(&machine.world.platform(), &there, two_copies()));
+        let (store, _) = match reopen() {
+            Ok(opened) => opened,
+            Err(StoreError::Refused { .. }) if missing == 0 => continue,
+            Err(error) => panic!("{error}"),
+        };
+        let place = |store: &Store, content: &Bytes| {
+            store.packs.index.lookup(&store.key().address(content), &store.packs.counters).unwrap().unwrap()
+        };
+        let waits = |store: &Store| contents.iter().find(|content| place(store, content).pack == pack).cloned();
+        let one = waits(&store).expect("it has a chunk");
+        assert!(store.lacks_copies());
+        machine.run(async {
+            store.put(Class::Data, &one).await.unwrap();
+            store.settle().await.unwrap();
+        });
+        assert_ne!(place(&store, &one).pack, pack, "it is put where there are two");
+        assert_eq!(restore(&machine, &store).problems, Vec::<String>::new());
+        assert_eq!(waits(&store), None);
+        assert!(!store.lacks_copies());
+        expect_all(&machine, &store, &contents);
+        machine.run(async {
+            let covered = store.last_logged();
+            store.commit(b"third", covered).await.unwrap();
+            store.commit(b"third", covered).await.unwrap();
+            store.remove_disk(missing as u64, true).await.unwrap();
+        });
+        assert_eq!(restore(&machine, &store).problems, Vec::<String>::new());
+        assert!(!store.lacks_copies());
+        expect_sound(&machine, &store);
+        close(&machine, store);
+        let (store, _) = reopen().unwrap();
+        expect_all(&machine, &store, &contents);
+        expect_sound(&machine, &store);
+    }
+}
+
+/// N-4 and X-4: a disk that answers, and cannot read what it has of a pack, may have more of it than another.
+#[test]
+fn what_a_disk_cannot_read_of_an_open_pack_is_not_given_up() {
+    let machine = Machine::new(34, 3, 64 << 20);
+    let store = open(&machine);
+    let contents = contents(0..60);
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.settle().await.unwrap();
+    });
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+    let mut unreadable = Vec::new();
+    for (pack, files) in packs(&machine) {
+        let (less, more) = (files.first_key_value().unwrap(), files.last_key_value().unwrap());
+        machine.disks[*less.0].truncate(&pack_path(pack), less.1.len() as u64 / 2);
+        machine.disks[*more.0].set_faults(Faults { read_error: 0.3, ..Faults::default() });
+        unreadable.push(*more.0);
+    }
+    for _ in 0..4 {
+        let Ok((store, _)) = try_open(&machine) else { continue };
+        restore(&machine, &store);
+        for content in &contents {
+            let read = machine.run(store.get(Class::Data, &store.key().address(content)));
+            assert!(!matches!(read, Err(StoreError::Absent { .. })), "nobody knows");
+        }
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+    }
+    unreadable.iter().for_each(|disk| machine.disks[*disk].set_faults(Faults::default()));
+    let store = open(&machine);
+    expect_all(&machine, &store, &contents);
+}
+
 /// T-3: of two files one has bad chunks, and the other a bad footer.
 #[test]
 fn what_can_be_read_from_some_file_is_not_damaged() {
