@@ -10,6 +10,8 @@
 //!       was not, each gets what was good on any.
 //! N-4   A pack that should be on several disks and is sealed on none that answers is not sealed while a disk does not: it may have more of it,
 //!       and what is sealed counts for the whole. Its chunks are taken in, and it stays as it is.
+//! N-5   What ends like a sealed pack and is none, for somebody wrote such content and a crash left the pack open behind it, is not believed:
+//!       a directory has the addresses of chunks, which nobody can know who does not have the key.
 
 use base::hash::DomainKey;
 use bytes::{Bytes, BytesMut};
@@ -344,10 +346,11 @@ pub(crate) async fn read(on: &PoolDisk, key: &DomainKey, pack: u64) -> Result<Fo
 pub(crate) async fn read_file(file: &File, key: &DomainKey, pack: u64) -> Result<Found, StoreError> {
     if let Ok(footer) = read_footer(file, pack).await? {
         match read_directory(file, &footer).await {
-            Ok(entries) => {
+            Ok(entries) if is_ours(file, pack, &entries).await? => {
                 let summary = Summary::of(footer.data_bytes, &entries, read_level(file, pack).await);
                 return Ok(Found::Sealed(SealedPack::new(pack, summary, entries)));
             }
+            Ok(_) => {}
             // Where a footer vouches for a directory that has rotted the chunks tell themselves.
             Err(StoreError::Corrupt { .. }) => {}
             Err(error) => return Err(error),
@@ -355,6 +358,19 @@ pub(crate) async fn read_file(file: &File, key: &DomainKey, pack: u64) -> Result
     }
     let bytes = read_whole(file, FILE_BYTES_MAX).await?;
     Ok(open_pack(key, pack, bytes))
+}
+
+/// N-5: whether a directory has the first chunk that can be told to be one. Where none can, damage is told by who reads.
+async fn is_ours(file: &File, pack: u64, entries: &[Entry]) -> Result<bool, StoreError> {
+    let begin = u32::try_from(PackHeader::BYTES).expect("a small header");
+    for offset in std::iter::once(begin).chain(entries.iter().map(|entry| entry.offset)) {
+        let mut bytes = [0; ChunkHeader::BYTES];
+        let read = file.read_at(u64::from(offset), &mut bytes).await?;
+        if let Ok(header) = ChunkHeader::decode(&bytes[..read], pack, offset) {
+            return Ok(entries.contains(&Entry { offset, header }));
+        }
+    }
+    Ok(true)
 }
 
 /// What counts of the bytes of a pack that is to be sealed. The content of a chunk decides whether it does, so a table of groups that a

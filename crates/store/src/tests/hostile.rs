@@ -14,9 +14,9 @@ use super::{Machine, content, options, reclaim};
 use crate::format::fuzz::repair_frame;
 use crate::format::{
     ChunkHeader, Entry, FrameHeader, IDENTITY_FILE, INDEX_FILE, Identity, PackFooter, PackHeader, SUPERBLOCK_FILE,
-    SegmentHeader, Superblock, pack_path, segment_path,
+    SegmentHeader, Superblock, encode_directory, pack_path, segment_path,
 };
-use crate::{Class, Depth, Store, StoreError};
+use crate::{Class, Compression, Depth, Options, Store, StoreError};
 
 const CAPACITY: u64 = 64 << 20;
 /// Steps of a world in which a node of some chunks is opened and used: many times what a sound one takes.
@@ -238,4 +238,41 @@ fn an_endless_directory_is_not_read_into_memory() {
 #[test]
 fn nodes_that_lie_are_survived() {
     fuzz::run(env!("CARGO_MANIFEST_DIR"), TARGETS);
+}
+
+/// N-5: who writes what ends like a sealed pack, where the pack ends when the power goes, takes nothing from others.
+#[test]
+fn content_that_ends_like_a_sealed_pack_is_content() {
+    let machine = Machine::new(80, 1, 64 << 20);
+    let options = Options { compression: Compression::None, ..options() };
+    let open = || machine.run(Store::open(&machine.world.platform(), &machine.handles(), options.clone())).unwrap();
+    let others = [content(0, 5000), content(2, 6000)];
+    // Both are settled with the pack's page filled up, so the next one begins a page.
+    let begin = 72 + others.iter().map(|content| ChunkHeader::BYTES + content.len()).sum::<usize>();
+    let begin = begin.next_multiple_of(4096);
+    let forged = {
+        let end = begin + 4096;
+        let footer = encode_directory(1, u32::try_from(end - PackFooter::BYTES).unwrap(), &[]);
+        let random = content(4, 4096 - ChunkHeader::BYTES - footer.len());
+        Bytes::from([&random[..], &footer].concat())
+    };
+    let (store, _) = open();
+    machine.run(async {
+        store.put_many(Class::Data, others.to_vec()).await.unwrap();
+        store.settle().await.unwrap();
+        store.put(Class::Data, &forged).await.unwrap();
+        store.settle().await.unwrap();
+    });
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+    let (path, bytes) = machine.disks[0].durable_files().into_iter().find(|(path, _)| path.ends_with(".pack")).unwrap();
+    assert!(bytes.len() == begin + 4096 && bytes.ends_with(&forged), "{path} ends with it: {} bytes", bytes.len());
+    let (store, recovered) = open();
+    assert_eq!(recovered.report.packs_cut, 1);
+    machine.run(async {
+        for content in others.iter().chain([&forged]) {
+            assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+        }
+    });
 }
