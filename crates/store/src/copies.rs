@@ -85,9 +85,7 @@ impl Store {
         let mut report = CopiesReport::default();
         let drained = self.pool.drained();
         self.packs.seal_lacking().await;
-        if let Err(error) = self.copy_held(pace).await {
-            report.problems.push(format!("what lies in packs that wait for a disk cannot be copied: {error}"));
-        }
+        self.copy_held(pace, &mut report).await;
         if !drained.is_empty() {
             self.packs.seal_on(drained).await;
         }
@@ -126,16 +124,20 @@ impl Store {
     }
 
     /// Who waits for a disk is not safe (N-4).
-    async fn copy_held(&self, pace: &Pace<'_>) -> Result<(), StoreError> {
+    async fn copy_held(&self, pace: &Pace<'_>, report: &mut CopiesReport) {
         for (pack, entries) in self.packs.held() {
             for some in entries.chunks(HELD_STEP) {
                 if !pace.step().await {
-                    return Ok(());
+                    return;
                 }
-                self.packs.copy_held(&pack, some).await?;
+                if let Err(error) = self.packs.copy_held(&pack, some).await {
+                    let path = pack_path(pack.number);
+                    report
+                        .problems
+                        .push(format!("not all that lies in {path}, which waits for a disk, can be copied: {error}"));
+                }
             }
         }
-        Ok(())
     }
 
     async fn copy_due(&self, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync), report: &mut CopiesReport) {

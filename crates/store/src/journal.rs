@@ -87,7 +87,10 @@ const SPARE_BYTES_MAX: usize = 2 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live {
     pub(crate) segment: u64,
+    /// Those that have a file of it.
     pub(crate) disks: DiskSet,
+    /// Those that have every frame of it that was acknowledged.
+    pub(crate) whole: DiskSet,
     pub(crate) last: Position,
 }
 
@@ -309,10 +312,13 @@ impl Journal {
         let segments = self.segments.lock().await;
         let now = self.pool.homes().both(self.pool.good());
         let members: DiskSet = self.pool.disks.iter().map(|(disk, _)| disk).collect();
-        let needed = segments.live.iter().filter(|live| live.last > covered).map(|live| live.disks.both(members));
+        let needed = segments.live.iter().filter(|live| live.last > covered).map(|live| live.whole.both(members));
         // What was on disks alone that were removed was given up with them.
         let needed: Vec<DiskSet> = needed.filter(|disks| !disks.is_empty()).collect();
-        let best = |disks: DiskSet| if disks.both(now).is_empty() { disks } else { disks.both(now) };
+        let best = |disks: DiskSet| {
+            let best = [disks.both(now), disks.both(self.pool.good())];
+            best.into_iter().find(|best| !best.is_empty()).unwrap_or(disks)
+        };
         let homes = match needed.iter().copied().reduce(DiskSet::both) {
             None => Homes::each_of(if now.is_empty() { self.pool.homes() } else { now }),
             Some(have_all) if !have_all.is_empty() => Homes::each_of(best(have_all)),
@@ -445,8 +451,8 @@ impl Journal {
             written.last = Position(written.last.0 + count);
             let live = segments.live.back_mut().expect("the current segment is live");
             live.last = written.last;
-            live.disks = current.files.iter().map(|(disk, _)| *disk).collect();
-            written.runs.push((written.last, live.disks));
+            live.whole = current.files.iter().map(|(disk, _)| *disk).collect();
+            written.runs.push((written.last, live.whole));
             self.sizes.lock().push_back((written.last, taken));
         }
         Ok(())
@@ -525,7 +531,7 @@ impl Journal {
     /// Whether a disk has frames that some superblock may need, and no other home has them.
     pub(crate) async fn needs(&self, disk: usize) -> bool {
         let good = self.pool.good();
-        let is_alone = |live: &Live| live.disks.has(disk) && live.disks.without(disk).both(good).is_empty();
+        let is_alone = |live: &Live| live.whole.has(disk) && live.whole.without(disk).both(good).is_empty();
         self.pool.homes().has(disk) || self.segments.lock().await.live.iter().any(is_alone)
     }
 
@@ -576,7 +582,7 @@ impl Journal {
         let header = SegmentHeader { segment, node_identity, first }.encode();
         self.write_part(&mut files, 0, &header).await?;
         let disks = files.iter().map(|(disk, _)| *disk).collect();
-        segments.live.push_back(Live { segment, disks, last: Position(first.0 - 1) });
+        segments.live.push_back(Live { segment, disks, whole: disks, last: Position(first.0 - 1) });
         let life = FrameHeader::life(segment, &node_identity);
         Ok(Current { segment, life, files, end: SegmentHeader::FRAMES_AT as u64 })
     }

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use platform::disk::Disk;
+use platform::disk::{Disk, Open};
 
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::{StoreError, refused};
-use crate::format::{Class, FragmentName, Identity, PACK_SUFFIX, PACKS, number_of};
+use crate::format::{Class, FragmentName, Identity, PACK_SUFFIX, PACKS, number_of, pack_path};
 use crate::identity::{self, Member};
 use crate::pack::{PackKnown, PackState};
 use crate::pool::{Part, Pool};
@@ -270,8 +270,12 @@ impl Store {
     async fn what_is_on(&self, disk: usize) -> Result<Option<String>, StoreError> {
         let on = &self.pool.disks[disk];
         let others = self.pool.good().without(disk);
-        let is_needed = |pack: u64, known: &PackKnown| match known.state {
+        let is_needed = |pack: u64, known: &PackKnown| match &known.state {
             PackState::Missing => on.is_missing,
+            // N-4: nobody knows what the disk that it waits for has of it.
+            PackState::Open(_) if self.packs.is_waiting(&known.state) && !known.places().has(disk) => {
+                !on.is_good() || on.disk.open(&pack_path(pack), Open::Read).is_ok()
+            }
             // One that takes writes is left by all.
             PackState::Open(_) | PackState::Sealed if on.is_good() => known.places().has(disk),
             PackState::Open(_) | PackState::Sealed => {

@@ -329,7 +329,8 @@ impl Packs {
         matches!(state, PackState::Open(open) if self.may_be_elsewhere(open))
     }
 
-    fn is_held_on_few(&self, pack: u64) -> bool {
+    /// Whether it waits and is on fewer disks than it should be: nothing is safe there.
+    pub(crate) fn is_held_on_few(&self, pack: u64) -> bool {
         match self.catalog.read().get(&pack).map(|known| &known.state) {
             Some(PackState::Open(open)) => self.may_be_elsewhere(open) && self.is_on_few(open),
             _ => false,
@@ -511,7 +512,8 @@ impl Packs {
 
     /// The node does without a disk. What lay there alone is in no catalog any more, unless it may be on another disk that is missing.
     pub(crate) fn forget_disk(&self, disk: usize, missing: Option<usize>) {
-        self.catalog.write().retain(|_, known| {
+        let mut dropped = Vec::new();
+        self.catalog.write().retain(|pack, known| {
             match &known.state {
                 PackState::Missing => known.disks = missing.map_or(DiskSet::NONE, DiskSet::of),
                 PackState::Sealed => known.disks = known.disks.without(disk),
@@ -519,6 +521,8 @@ impl Packs {
                     let stays = !open.disks().without(disk).is_empty();
                     if stays {
                         open.leave(DiskSet::of(disk));
+                    } else {
+                        dropped.push(*pack);
                     }
                     return stays;
                 }
@@ -529,6 +533,7 @@ impl Packs {
             });
             !known.places().is_empty()
         });
+        dropped.into_iter().for_each(|pack| self.index.forget_recent(pack));
         self.suspects.lock().retain(|(_, other)| *other != disk);
     }
 

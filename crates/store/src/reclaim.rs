@@ -230,7 +230,8 @@ impl Store {
         match self.packs.index.lookup(address, &self.counters)? {
             // C-6.
             Some(at) if at != *here && at.codec != Codec::Bundle && !self.packs.is_lower(at.pack, here.pack) => {
-                Ok(self.packs.is_good(address, &at).await.is_ok())
+                // N-4.
+                Ok(!self.packs.is_held_on_few(at.pack) && self.packs.is_good(address, &at).await.is_ok())
             }
             _ => Ok(false),
         }

@@ -117,7 +117,7 @@ impl Store {
             replay::Suffix { superblock: &superblock, covered_by_all, gives_up_frames: options.gives_up_frames };
         let mut replayed = replay::replay(&pool, suffix, &is_spare).await?;
         let copies = usize::from(options.level().copies().max(superblock.floor));
-        let mut homes = pool.choose_homes(superblock.homes.disks, copies);
+        let homes = pool.choose_homes(superblock.homes.disks, copies);
         // One that was made on another disk while this one was out is newer than what lies here.
         let is_index_there = there.has(usize::from(superblock.index));
         if !is_index_there {
@@ -140,18 +140,23 @@ impl Store {
         let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
         recovery.mend_identities(damaged).await;
-        loop {
+        let mut untried = pool.good();
+        let homes = loop {
+            let homes = pool.homes();
             make_homes(&pool, homes, &counters);
-            let Err(error) = replay::make_durable(&pool, &mut replayed, &counters).await else { break };
-            // Of homes that take no writes others take the place.
-            let others = pool.choose_homes(homes.both(pool.good()), copies);
-            if others == homes || pool.good().is_empty() {
+            let error = match replay::make_durable(&pool, &mut replayed, &counters).await {
+                Ok(have_all) => break have_all,
+                Err(error) => error,
+            };
+            // Where none of them takes it another one may.
+            untried = homes.iter().fold(untried, DiskSet::without).both(pool.good());
+            let (first, takers) = (untried.first(), untried.both(pool.takers()).first());
+            let Some(other) = takers.or(first) else { return Err(error) };
+            if pool.choose_homes(DiskSet::of(other), 1) != DiskSet::of(other) {
                 return Err(error);
             }
-            homes = others;
-        }
-        let good = homes.both(pool.good());
-        superblock.homes = Homes::each_of(if good.is_empty() { homes } else { good });
+        };
+        superblock.homes = Homes::each_of(homes);
         replay::erase_behind(&pool, &replayed).await?;
         // S-1: a tear in the first write harms nothing, for nothing changes; the second one goes to the other slot.
         superblock::write(&pool, &found_superblock, &counters).await?;
@@ -438,7 +443,7 @@ impl Recovery<'_> {
         for (mut sealed, known, waits) in unsealed {
             let disks = known.disks();
             packs.note_sealed_at(sealed.pack, known);
-            sort_out(&packs, &mut sealed).await;
+            sort_out(&packs, &mut sealed, waits != Waits::Room).await;
             packs.note_unsealed(sealed, disks, waits);
         }
         packs.note_unread(unread);
@@ -715,17 +720,17 @@ fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: Di
 /// Takes in a pack that the index does not cover. Of its chunks those are named there that have no better copy (O-5).
 async fn take_in(packs: &Packs, mut sealed: SealedPack, known: PackKnown) {
     packs.note_sealed_at(sealed.pack, known);
-    sort_out(packs, &mut sealed).await;
+    sort_out(packs, &mut sealed, false).await;
     packs.note_found(vec![sealed]);
 }
 
 /// Sets those of its chunks apart that have a better copy (O-5).
-async fn sort_out(packs: &Packs, sealed: &mut SealedPack) {
+async fn sort_out(packs: &Packs, sealed: &mut SealedPack, is_left: bool) {
     let mut entries = Vec::with_capacity(sealed.entries.len());
     for entry in std::mem::take(&mut sealed.entries) {
         let (address, here) = (entry.header.address, Place::of(sealed.pack, &entry));
         let is_better = match packs.index.lookup(&address, &packs.counters) {
-            Ok(Some(other)) if other.pack != sealed.pack => is_better(packs, &address, &other, &here).await,
+            Ok(Some(other)) if other.pack != sealed.pack => is_better(packs, &address, &other, &here, is_left).await,
             _ => false,
         };
         if is_better { &mut sealed.others } else { &mut entries }.push(entry);
@@ -735,14 +740,15 @@ async fn sort_out(packs: &Packs, sealed: &mut SealedPack) {
 
 /// Whether the chunk at `other` verifies and the one at `here` does not, or nobody knows. Few chunks lie in two places, so few are read.
 /// Of two that verify, and lie on as many disks, the newcomer's counts: mostly reclaim copied it there, and then the other pack goes, with what the index has of it.
-async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &Place) -> bool {
+async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &Place, is_left: bool) -> bool {
     let grade = async |place: &Place| match packs.is_good(address, place).await {
         Ok(()) => 3,
         // Nobody knows.
         Err(StoreError::Disk(_)) => 2,
         Err(_) => 1,
     };
-    let is_lower = packs.is_lower(here.pack, other.pack);
+    // N-4: of one that is left open the others may lack something.
+    let is_lower = packs.is_lower(here.pack, other.pack) || is_left;
     let here = grade(here).await;
     // K-9.
     (here < 3 || is_lower) && grade(other).await >= here + i32::from(!is_lower)

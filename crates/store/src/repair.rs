@@ -355,7 +355,8 @@ impl Store {
             Ok(Some(place))
                 if place.pack != pack && place.codec != Codec::Bundle && !self.packs.is_lower(place.pack, pack) =>
             {
-                self.packs.is_good(address, &place).await.is_ok()
+                // N-4.
+                !self.packs.is_held_on_few(place.pack) && self.packs.is_good(address, &place).await.is_ok()
             }
             _ => false,
         }

@@ -127,7 +127,8 @@ pub(crate) async fn replay(
             let last = last.max(segment.first.map(|first| Position(first.0.saturating_sub(1)))).unwrap_or(covered);
             // What is behind the end counts no more.
             let last = last.min(replayed.resume.last);
-            replayed.resume.live.push_back(Live { segment: segment.number, disks: segment.disks, last });
+            let (disks, whole) = (segment.disks, segment.disks);
+            replayed.resume.live.push_back(Live { segment: segment.number, disks, whole, last });
         } else if is_spare(segment.length) && replayed.resume.spare.len() < SPARES_MAX {
             replayed.resume.spare.push((segment.number, segment.disks));
         } else {
@@ -400,11 +401,17 @@ pub(crate) async fn erase_behind(pool: &Pool, replayed: &Replayed) -> Result<(),
 
 /// Writes the frames that were taken once more and syncs them: a process that died may have left them in the page cache only,
 /// and if its last sync failed that cache may believe them written. From now on they count as durable, on every home, also on one that was
-/// missing when they were logged; a home that takes no writes has failed, as long as there is another.
-pub(crate) async fn make_durable(pool: &Pool, replayed: &mut Replayed, counters: &Counters) -> Result<(), StoreError> {
-    let homes = pool.homes();
-    let (mut have_all, mut written, mut failure) = (DiskSet::NONE, replayed.used.is_empty(), None);
-    for home in homes.iter().filter(|_| !replayed.used.is_empty()) {
+/// missing when they were logged. Gives the homes that have them all; one that takes no writes has failed, and a full one has not got them.
+///
+/// # Errors
+/// Why none of them has.
+pub(crate) async fn make_durable(
+    pool: &Pool,
+    replayed: &mut Replayed,
+    counters: &Counters,
+) -> Result<DiskSet, StoreError> {
+    let (mut have_all, mut failure) = (DiskSet::NONE, None);
+    for home in pool.homes().iter() {
         let disk = &pool.disks[home].disk;
         let write = async {
             for Run { header, start, bytes } in &replayed.used {
@@ -417,23 +424,21 @@ pub(crate) async fn make_durable(pool: &Pool, replayed: &mut Replayed, counters:
                 file.write_at(*start as u64, bytes).await?;
                 file.sync().await?;
             }
-            disk.sync_directory(JOURNAL)
+            if replayed.used.is_empty() { Ok(()) } else { disk.sync_directory(JOURNAL) }
         };
         match write.await {
-            Ok(()) => (have_all, written) = (have_all.with(home), true),
-            Err(error) => failure = Some((home, error)),
-        }
-        if let (true, Some((home, error))) = (written, failure.take()) {
-            let _ = pool.failed(home, error, counters);
+            Ok(()) => have_all = have_all.with(home),
+            Err(error) => failure = Some(pool.failed(home, error, counters)),
         }
     }
     for live in &mut replayed.resume.live {
         if replayed.used.iter().any(|run| run.header.segment == live.segment) {
             live.disks = have_all.iter().fold(live.disks, DiskSet::with);
+            live.whole = have_all;
         }
     }
     match failure {
-        Some((_, error)) if !written => Err(error.into()),
-        _ => Ok(()),
+        Some(error) if have_all.is_empty() => Err(error),
+        _ => Ok(have_all),
     }
 }

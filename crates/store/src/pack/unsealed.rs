@@ -76,10 +76,13 @@ impl Packs {
         for _ in 0..count {
             let Some(mut writer) = self.unsealed.lock().pop() else { break };
             let pack = writer.pack.number;
+            if !self.has(pack) {
+                continue;
+            }
             self.leave_failed(&mut writer);
             if self.may_be_elsewhere(&writer.pack) {
                 waiting.push(writer);
-            } else if self.has(pack) {
+            } else {
                 self.end_with_directory(writer).await;
                 is_any |= self.is_sealed(pack);
             }
@@ -108,12 +111,19 @@ impl Packs {
     }
 
     /// Stores some of what [`Packs::held`] gave once more, on as many disks as it should be on.
+    ///
+    /// # Errors
+    /// The last one that something met; the rest is stored all the same.
     pub(crate) async fn copy_held(&self, pack: &OpenPack, some: &[Entry]) -> Result<(), StoreError> {
-        let (mut copies, mut memo) = (Vec::with_capacity(some.len()), Memo::default());
+        let (mut copies, mut memo, mut result) = (Vec::with_capacity(some.len()), Memo::default(), Ok(()));
         for entry in some {
-            copies.push(self.read_copy(&entry.header.address, &Place::of(pack.number, entry), &mut memo).await?);
+            match self.read_copy(&entry.header.address, &Place::of(pack.number, entry), &mut memo).await {
+                Ok(copy) => copies.push(copy),
+                Err(error) => result = Err(error),
+            }
         }
-        self.append_copies((pack.class, pack.summary().level), pack.class, copies).await
+        self.append_copies((pack.class, pack.summary().level), pack.class, copies).await?;
+        result
     }
 
     /// N-4: whether it may be on a disk that does not answer, with more in it.

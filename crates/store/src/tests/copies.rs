@@ -383,6 +383,9 @@ fn a_pack_that_waits_for_a_disk_is_made_up_for_and_sealed_without_it() {
             let covered = store.last_logged();
             store.commit(b"third", covered).await.unwrap();
             store.commit(b"third", covered).await.unwrap();
+            // Nobody knows what it has of that pack.
+            let refused = store.remove_disk(missing as u64, false).await;
+            assert!(matches!(refused, Err(StoreError::Refused { .. })), "{:?}", refused.map(drop));
             store.remove_disk(missing as u64, true).await.unwrap();
         });
         assert_eq!(restore(&machine, &store).problems, Vec::<String>::new());
@@ -587,6 +590,47 @@ fn the_journal_outlives_any_disk() {
         }
     });
     assert!(homes_changed > 10, "{homes_changed}");
+}
+
+/// J-11: a disk that is home again has every frame, or is not named as one that has: full, or failing, when the node is opened.
+#[test]
+fn a_home_that_could_not_be_given_what_it_lacks_is_not_named() {
+    for is_full in [false, true] {
+        let machine = Machine::new(35, 2, 64 << 20);
+        close(&machine, open(&machine));
+        let alone = |disk: usize| {
+            machine.run(Store::open(&machine.world.platform(), &[machine.disks[disk].disk()], two_copies()))
+        };
+        let (store, _) = alone(1).unwrap();
+        machine.run(async {
+            for _ in 0..20 {
+                store.sync_log(store.log(b"acknowledged")).await.unwrap();
+            }
+        });
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        if is_full {
+            let space = machine.disks[0].disk().space().unwrap();
+            machine.disks[0].set_capacity(space.total - space.free);
+        } else {
+            machine.disks[0].set_faults(Faults { sync_error: 1.0, ..Faults::default() });
+        }
+        let (store, recovered) = try_open(&machine).unwrap();
+        assert_eq!(recovered.frames.len(), 20);
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        machine.disks[0].set_faults(Faults::default());
+        machine.disks[0].set_capacity(64 << 20);
+        match alone(0) {
+            Ok((_, recovered)) => assert_eq!(recovered.frames.len(), 20, "full: {is_full}"),
+            Err(error) => assert!(matches!(error, StoreError::Refused { .. }), "{error}"),
+        }
+        machine.world.restart();
+        let (_, recovered) = try_open(&machine).unwrap();
+        assert_eq!(recovered.frames.len(), 20, "full: {is_full}");
+    }
 }
 
 /// The numbers of all frames, the committed ones first.
