@@ -19,7 +19,7 @@ use platform::disk::{DiskErrorKind, Open};
 
 use crate::check::{Check, Depth};
 use crate::disks::DiskSet;
-use crate::failure::{StoreError, refused};
+use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
     ChunkHeader, Cut, INDEX_FILE, PACK_VERSION, PACKS, PackHeader, Place, copy_path, encode_directory, pack_path,
 };
@@ -27,7 +27,6 @@ use crate::level::Erasure;
 use crate::pace::{Pace, Share};
 use crate::pack::{PackKnown, PackState};
 use crate::pool::Part;
-use crate::remedy::Remedy;
 use crate::store::Store;
 
 /// Bytes that are read and written at a time.
@@ -219,7 +218,10 @@ impl Store {
                 || !self.needless_fragments(pack, fragments).is_empty();
             return is_due.then_some(Due::Mend);
         }
-        if let Some(erasure) = self.goal(&known).filter(|_| !is_waiting) {
+        let goal = self.goal(&known).filter(|_| !is_waiting);
+        // E-1: fragments of another code go when there are as many copies as survive as much.
+        let of_another = known.fragments().filter(|fragments| goal != Some(fragments.cut.erasure));
+        if let Some(erasure) = goal.filter(|_| of_another.is_none()) {
             return Some(Due::Cut(erasure));
         }
         let is_in_the_way = known.fragments().is_some() && !is_waiting;
@@ -329,22 +331,26 @@ impl Store {
         let taken: DiskSet = suspect.iter().chain(known.disks().iter()).collect();
         let others = self.pool.candidates(class, bytes, usize::try_from(*pack).unwrap_or(0));
         let others: Vec<usize> = others.into_iter().filter(|disk| !taken.has(*disk)).take(*lacking).collect();
-        for disk in suspect.iter().chain(others.iter().copied()) {
-            self.copy_pack(*pack, disk, pace).await?;
-            report.written += 1;
-            report.bytes += bytes;
+        let mut failure = None;
+        // First where nothing is yet. Want of room on one keeps no other from its copy.
+        for disk in others.iter().copied().chain(suspect.iter()) {
+            match self.copy_pack(*pack, disk, pace).await {
+                Ok(()) => {
+                    report.written += 1;
+                    report.bytes += bytes;
+                }
+                Err(error) => drop(failure.get_or_insert(error)),
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error);
         }
         if others.len() < *lacking {
             return Err(self.pool.full("a copy of a pack", bytes));
         }
         if !leaving.is_empty() && others.is_empty() {
             // The last one that is known to be whole does not go.
-            let mut check = Check::of_pack(self, Depth::Deep, pace);
-            check.sealed(*pack, known).await;
-            for disk in check.report.problems.iter().filter_map(|problem| match problem.remedy {
-                Some(Remedy::Copy { disk, .. }) => Some(disk),
-                _ => None,
-            }) {
+            for disk in self.not_whole_on(*pack, known, pace).await.iter() {
                 if self.pool.disks[disk].takes() {
                     self.packs.suspects.lock().insert((*pack, disk));
                     self.copy_pack(*pack, disk, pace).await?;
@@ -352,8 +358,33 @@ impl Store {
                     report.bytes += bytes;
                 }
             }
+            let staying = leaving.iter().fold(known.disks(), DiskSet::without);
+            let bad = self.not_whole_on(*pack, known, pace).await;
+            if !staying.iter().any(|disk| self.pool.disks[disk].takes() && !bad.has(disk)) {
+                let found = "none that is whole and on a disk that takes part";
+                return Err(corrupt(
+                    "a pack on a disk that is drained",
+                    &pack_path(*pack),
+                    0,
+                    "another copy of it",
+                    found,
+                ));
+            }
         }
         leaving.iter().try_for_each(|disk| self.leave(*pack, disk))
+    }
+
+    /// Disks of a pack on which something is wrong with it, as far as they answer or not.
+    async fn not_whole_on(&self, pack: u64, known: &PackKnown, pace: &Pace<'_>) -> DiskSet {
+        let mut check = Check::of_pack(self, Depth::Deep, pace);
+        check.sealed(pack, known).await;
+        let problems = &check.report.problems;
+        let is_there = |disk: &usize| {
+            let path = format!("{}/{}", self.pool.disks[*disk].disk.path(), pack_path(pack));
+            // That it is on too few is no fault of a file.
+            problems.iter().any(|problem| problem.path == path && problem.code != "HF0020")
+        };
+        known.disks().iter().filter(is_there).collect()
     }
 
     /// F-7.

@@ -511,6 +511,7 @@ impl Recovery<'_> {
         &self,
         pack: u64,
         listed: &Listed,
+        is_index_new: bool,
     ) -> Result<Result<(SealedPack, Fragments), Option<StoreError>>, StoreError> {
         let mut failure = None;
         for (name, disk) in &listed.fragments {
@@ -528,10 +529,12 @@ impl Recovery<'_> {
             let joined = Joined::open(self.pool, pack, &fragments, DiskSet::NONE);
             // One of which the power left a part when it was being removed may be rotten anywhere.
             match joined.are_enough().await {
-                Err(error) if error.kind == DiskErrorKind::Absent => {
+                Err(error) if error.kind == DiskErrorKind::Absent && !is_index_new => {
                     failure = Some(error.into());
                     break;
                 }
+                // Where no index can tell that it went, it is there, but for what cannot be read.
+                Err(error) if error.kind == DiskErrorKind::Absent => {}
                 read => read?,
             }
             let file = joined.into_file();
@@ -548,7 +551,7 @@ impl Recovery<'_> {
 
     /// E-6. What was cut had been sealed, so a file without a directory is not it, also where there are too few fragments now.
     async fn recover_cut(&mut self, pack: u64, listed: &Listed) -> Result<Option<Read>, StoreError> {
-        let read = self.read_fragments(pack, listed).await;
+        let read = self.read_fragments(pack, listed, false).await;
         let failure = match read {
             Ok(Ok(fragments)) => return Ok(Some(self.found_in(fragments, listed.whole))),
             Ok(Err(failure)) => failure,
@@ -582,7 +585,7 @@ impl Recovery<'_> {
         listed: &Listed,
         is_index_new: bool,
     ) -> Result<Option<Read>, StoreError> {
-        let failure = match self.read_fragments(pack, listed).await? {
+        let failure = match self.read_fragments(pack, listed, is_index_new).await? {
             Ok(fragments) => return Ok(Some(self.found_in(fragments, DiskSet::NONE))),
             Err(failure) => failure,
         };
@@ -592,9 +595,18 @@ impl Recovery<'_> {
                 failure.unwrap_or_else(|| corrupt("a pack", &pack_path(pack), 0, "enough fragments of it", found))
             );
         }
-        // E-2: what the index does not have was taken out, and these were on a disk that was not there.
+        // E-2: what the index does not have was taken out, and these were on a disk that was not there. Where there are enough of them, and
+        // not all can be read, it may not have been: a person may look at them.
+        let are_enough = listed.fragments(0).is_some_and(|fragments| fragments.is_readable_on(fragments.disks()));
         for (name, disk) in &listed.fragments {
-            let _ = self.pool.disks[*disk].disk.remove(&name.path());
+            let on = &self.pool.disks[*disk].disk;
+            let _ = if are_enough { on.rename(&name.path(), &name.damaged_path()) } else { on.remove(&name.path()) };
+        }
+        if are_enough {
+            let found = format!("{} files, which were set aside", listed.fragments.len());
+            let cause =
+                corrupt("a pack in fragments", &pack_path(pack), 0, "an entry in the index, or none of it", found);
+            self.report.problems.push(cause.to_string());
         }
         self.report.packs_removed += 1;
         Ok(None)

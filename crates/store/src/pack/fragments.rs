@@ -137,13 +137,15 @@ pub(crate) struct Joined {
     members: Vec<Result<Fragment, DiskError>>,
     /// Disks whose fragment turned out to be bad.
     bad: Mutex<DiskSet>,
+    /// Why one could not be read where it may be good.
+    silent: Mutex<Option<DiskError>>,
     path: String,
 }
 
 impl Joined {
     pub(crate) fn new(pack: u64, cut: Cut, members: Vec<Result<Fragment, DiskError>>) -> Joined {
         let path = format!("{} in {} fragments", pack_path(pack), cut.erasure);
-        Joined { pack, cut, members, bad: Mutex::default(), path }
+        Joined { pack, cut, members, bad: Mutex::default(), silent: Mutex::default(), path }
     }
 
     /// Opens what there is, as far as possible on disks that are not `doubtful`.
@@ -240,8 +242,10 @@ impl Joined {
     async fn own_blocks(&self, index: usize, blocks: Range<u64>) -> Option<Vec<u8>> {
         let Fragment { disk, file } = self.members[index].as_ref().ok()?;
         for _ in 0..2 {
-            if let Ok(bytes) = read_blocks(file, &self.cut, (self.pack, index), &blocks).await {
-                return Some(bytes);
+            match read_blocks(file, &self.cut, (self.pack, index), &blocks).await {
+                Ok(bytes) => return Some(bytes),
+                Err(StoreError::Disk(error)) if is_the_disks(&error) => drop(self.silent.lock().get_or_insert(error)),
+                Err(_) => {}
             }
             // A bit that flipped on its way here may be right the next time.
             file.forget(0, self.cut.file_bytes());
@@ -253,8 +257,9 @@ impl Joined {
 
     /// One that did not answer may have it; else it is nowhere.
     fn too_few(&self, found: usize) -> DiskError {
-        let silent = self.members.iter().filter_map(|member| member.as_ref().err());
-        let silent = silent.clone().find(|error| error.kind != DiskErrorKind::Absent);
+        let unopened = self.members.iter().filter_map(|member| member.as_ref().err());
+        let read = self.silent.lock().clone();
+        let silent = unopened.chain(&read).find(|error| error.kind != DiskErrorKind::Absent);
         let k = self.cut.erasure.data();
         let detail = format!("{found} other fragments of it are good here, and {k} are needed");
         DiskError {
@@ -272,6 +277,11 @@ impl Joined {
             }
         }
     }
+}
+
+/// Whether the disk failed to read what may be there: not that the file ends before.
+fn is_the_disks(error: &DiskError) -> bool {
+    !matches!(error.kind, DiskErrorKind::Absent | DiskErrorKind::Short)
 }
 
 /// The disk of several that a fragment is read on.

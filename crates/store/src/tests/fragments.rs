@@ -760,6 +760,87 @@ fn settings_that_change_change_what_is_stored() {
     }
 }
 
+/// E-1: from one code to another, and it stops after a copy of a pack. One disk may be lost, as before, at each moment of what goes on then.
+#[test]
+fn between_two_codes_a_pack_is_as_safe_as_with_the_first() {
+    let contents = contents(0..60);
+    for cut in (0..).step_by(9) {
+        let machine = Machine::new(900 + cut, DISKS, 64 << 20);
+        let two_one = Options { fragments: Erasure::new(2, 1), ..four_two() };
+        let (store, _) = open_some(&machine, &machine.handles(), two_one).unwrap();
+        machine.run(async {
+            put(&store, &contents).await.unwrap();
+            cut_all(&store).await;
+        });
+        end(&machine, store);
+        let store = open(&machine);
+        // One copy is all that each pack got.
+        let whole = machine.run(async {
+            let cut: Vec<u64> =
+                store.packs.known().iter().filter(|(_, known)| known.is_cut()).map(|(pack, _)| *pack).collect();
+            for pack in &cut {
+                store.copy_pack(*pack, 5, &hurried(&store)).await.unwrap();
+            }
+            cut
+        });
+        assert!(!whole.is_empty());
+        machine.world.cut_power_at(machine.world.operations() + 1 + cut);
+        let is_over = machine.world.run_until(async {
+            let report = cut_all(&store).await;
+            store.renew_root().await?;
+            Ok::<_, StoreError>(report.problems.is_empty())
+        });
+        let is_over = is_over.is_ok_and(|done| done.is_ok_and(|is_clean| is_clean));
+        drop(store);
+        machine.world.restart();
+        machine.world.cut_power_at(u64::MAX);
+        let (store, _) = open_some(&machine, &without(&machine, &[5]), four_two()).unwrap();
+        expect_all(&machine, &store, &contents);
+        if is_over {
+            assert!(cut > 100, "{cut}");
+            break;
+        }
+    }
+}
+
+/// O-2 and E-2: the disk with the index is gone, and a block of a fragment has rotted: that costs what lies there, and no later opening more.
+#[test]
+fn a_bad_block_costs_no_pack_where_the_index_is_made_again() {
+    let machine = Machine::new(17, 3, 64 << 20);
+    let contents = contents(0..120);
+    let options = || Options { fragments: Erasure::new(2, 1), ..four_two() };
+    let (store, _) = open_some(&machine, &machine.handles(), options()).unwrap();
+    machine.run(async {
+        put(&store, &contents).await.unwrap();
+        cut_all(&store).await;
+    });
+    let gone = store.pool.index_disk();
+    end(&machine, store);
+    let rotten = (gone + 1) % 3;
+    for (path, length) in paths_of_fragments(&machine, rotten) {
+        machine.disks[rotten].flip_bit(&path, length / 2, 3);
+    }
+    // Of the journal and the trees there are two copies.
+    for life in 0..3 {
+        let Ok((store, _)) = open_some(&machine, &without(&machine, &[gone]), options()) else {
+            assert_eq!(gone, 0, "without the only home of the journal");
+            return;
+        };
+        let read = |content: &&Bytes| machine.run(store.get(Class::Data, &store.key().address(content))).is_ok();
+        let count = contents.iter().filter(read).count();
+        assert!(count > contents.len() * 2 / 3, "in life {life}: {count}");
+        if life == 1 {
+            machine.run(async {
+                let covered = store.last_logged();
+                store.commit(b"third", covered).await.unwrap();
+                store.commit(b"third", covered).await.unwrap();
+                store.remove_disk(gone as u64, true).await.unwrap();
+            });
+        }
+        end(&machine, store);
+    }
+}
+
 /// E-5: what is on the disk of another goes with that disk, so it is brought to a disk of its own, whether it is elsewhere too or not.
 #[test]
 fn a_second_fragment_on_a_disk_counts_for_none() {

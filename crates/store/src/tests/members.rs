@@ -303,29 +303,34 @@ fn a_disk_that_failed_with_everything_on_it_leaves_a_node_that_opens() {
     });
 }
 
-/// F-7: the copy that stays has rotted, and nobody has read it.
+/// F-7: the copy that stays has rotted, or is gone, and nobody has read it.
 #[test]
 fn the_last_whole_copy_does_not_go_with_its_disk() {
     let options = Options { copies: 2, ..options() };
-    let (machine, contents) = node(11, 2, &options);
-    for path in packs(&machine.disks[1]) {
-        machine.disks[1].flip_bit(&path, 100, 3);
-    }
-    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
-    machine.run(store.drain_disk(0, true)).unwrap();
-    let report = restore(&machine, &store);
-    assert!(report.written > 0 && report.problems.is_empty(), "{report:?}");
-    machine.run(async {
-        commit_twice(&store).await.unwrap();
-        store.remove_disk(0, false).await.unwrap().wipe().unwrap();
-    });
-    end(&machine, store);
-    let (store, _) = open(&machine, &some(&machine, &[1]), &options);
-    machine.run(async {
-        for content in &contents {
-            assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+    for is_gone in [false, true] {
+        let (machine, contents) = node(11, 2, &options);
+        if !is_gone {
+            packs(&machine.disks[1]).iter().for_each(|path| machine.disks[1].flip_bit(path, 100, 3));
         }
-    });
+        let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+        if is_gone {
+            packs(&machine.disks[1]).iter().for_each(|path| assert!(machine.disks[1].remove(path)));
+        }
+        machine.run(store.drain_disk(0, true)).unwrap();
+        let report = restore(&machine, &store);
+        assert!(report.written > 0 && report.problems.is_empty(), "{report:?}");
+        machine.run(async {
+            commit_twice(&store).await.unwrap();
+            store.remove_disk(0, false).await.unwrap().wipe().unwrap();
+        });
+        end(&machine, store);
+        let (store, _) = open(&machine, &some(&machine, &[1]), &options);
+        machine.run(async {
+            for content in &contents {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
+        });
+    }
 }
 
 /// What the index does not say nobody knows, and it went with the disk.
