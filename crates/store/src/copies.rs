@@ -31,6 +31,8 @@ use crate::store::Store;
 
 /// Bytes that are read and written at a time.
 const STEP_BYTES: usize = 1 << 20;
+/// What a check says of the file of a pack: not of the index, nor of how many there are.
+const OF_A_FILE: [&str; 6] = ["HF0004", "HF0005", "HF0006", "HF0007", "HF0009", "HF0016"];
 /// Chunks of a pack that waits that are stored once more in one step.
 const HELD_STEP: usize = 64;
 
@@ -350,16 +352,19 @@ impl Store {
         }
         if !leaving.is_empty() && others.is_empty() {
             // The last one that is known to be whole does not go.
-            for disk in self.not_whole_on(*pack, known, pace).await.iter() {
-                if self.pool.disks[disk].takes() {
-                    self.packs.suspects.lock().insert((*pack, disk));
-                    self.copy_pack(*pack, disk, pace).await?;
-                    report.written += 1;
-                    report.bytes += bytes;
-                }
+            let mut bad = self.not_whole_on(*pack, known, pace).await;
+            let rewritten: DiskSet = bad.iter().filter(|disk| self.pool.disks[*disk].takes()).collect();
+            for disk in rewritten.iter() {
+                self.packs.suspects.lock().insert((*pack, disk));
+                self.copy_pack(*pack, disk, pace).await?;
+                report.written += 1;
+                report.bytes += bytes;
+            }
+            let Some(known) = self.packs.known_pack(*pack) else { return Ok(()) };
+            if !rewritten.is_empty() {
+                bad = self.not_whole_on(*pack, &known, pace).await;
             }
             let staying = leaving.iter().fold(known.disks(), DiskSet::without);
-            let bad = self.not_whole_on(*pack, known, pace).await;
             if !staying.iter().any(|disk| self.pool.disks[disk].takes() && !bad.has(disk)) {
                 let found = "none that is whole and on a disk that takes part";
                 return Err(corrupt(
@@ -374,15 +379,14 @@ impl Store {
         leaving.iter().try_for_each(|disk| self.leave(*pack, disk))
     }
 
-    /// Disks of a pack on which something is wrong with it, as far as they answer or not.
+    /// Disks of a pack on which its file is not what it should be, or gives no answer.
     async fn not_whole_on(&self, pack: u64, known: &PackKnown, pace: &Pace<'_>) -> DiskSet {
         let mut check = Check::of_pack(self, Depth::Deep, pace);
         check.sealed(pack, known).await;
         let problems = &check.report.problems;
         let is_there = |disk: &usize| {
             let path = format!("{}/{}", self.pool.disks[*disk].disk.path(), pack_path(pack));
-            // That it is on too few is no fault of a file.
-            problems.iter().any(|problem| problem.path == path && problem.code != "HF0020")
+            problems.iter().any(|problem| problem.path == path && OF_A_FILE.contains(&problem.code))
         };
         known.disks().iter().filter(is_there).collect()
     }

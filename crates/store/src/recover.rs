@@ -117,11 +117,11 @@ impl Store {
             replay::Suffix { superblock: &superblock, covered_by_all, gives_up_frames: options.gives_up_frames };
         let mut replayed = replay::replay(&pool, suffix, &is_spare).await?;
         let copies = usize::from(options.level().copies().max(superblock.floor));
-        let homes = pool.choose_homes(superblock.homes.disks, copies);
+        let chosen = pool.choose_homes(superblock.homes.disks, copies);
         // One that was made on another disk while this one was out is newer than what lies here.
         let is_index_there = there.has(usize::from(superblock.index));
         if !is_index_there {
-            let home = homes.first().expect("a disk is there");
+            let home = chosen.first().expect("a disk is there");
             superblock.index = u16::try_from(home).expect("below DISKS_MAX");
         }
         pool.set_index_disk(usize::from(superblock.index));
@@ -177,7 +177,7 @@ impl Store {
             superblock::write(&pool, &superblock, &counters).await?;
         }
         if pool.missing().is_some()
-            && let Some(failed) = homes.iter().find(|disk| !pool.disks[*disk].is_good())
+            && let Some(failed) = chosen.iter().find(|disk| !pool.disks[*disk].is_good())
         {
             // One of them is there at each opening, to say what was left out.
             return Err(StoreError::ReadOnly { cause: pool.disks[failed].words().into() });
@@ -760,7 +760,7 @@ async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &
         Err(_) => 1,
     };
     // N-4: of one that is left open the others may lack something.
-    let is_lower = packs.is_lower(here.pack, other.pack) || is_left;
+    let is_lower = packs.is_lower(here.pack, other.pack) || (is_left && !packs.is_lower(other.pack, here.pack));
     let here = grade(here).await;
     // K-9.
     (here < 3 || is_lower) && grade(other).await >= here + i32::from(!is_lower)

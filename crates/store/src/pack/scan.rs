@@ -365,7 +365,11 @@ async fn is_ours(file: &File, pack: u64, entries: &[Entry]) -> Result<bool, Stor
     let begin = u32::try_from(PackHeader::BYTES).expect("a small header");
     for offset in std::iter::once(begin).chain(entries.iter().map(|entry| entry.offset)) {
         let mut bytes = [0; ChunkHeader::BYTES];
-        let read = file.read_at(u64::from(offset), &mut bytes).await?;
+        let read = match file.read_at(u64::from(offset), &mut bytes).await {
+            // In fragments of which too few are good there.
+            Err(error) if error.kind == DiskErrorKind::Absent => continue,
+            read => read?,
+        };
         if let Ok(header) = ChunkHeader::decode(&bytes[..read], pack, offset) {
             return Ok(entries.contains(&Entry { offset, header }));
         }
