@@ -83,10 +83,12 @@ const FOUND: &[(&str, u64)] = &[
     // The oracle: what a stat told of allocation after the power had gone, while it counted, passed for wrong.
     ("clock", 60004405),
     ("streams", 60005571),
+    // `OpenPack::append_directory`: a pack that was found open was sealed with its footer before the end of its file.
+    ("drains", 149),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.
-const SEEDS_PER_PLAN: u64 = 20;
+const SEEDS_PER_PLAN: u64 = 16;
 
 fn tasks() -> Arc<dyn Tasks> {
     platform::real::platform().tasks
