@@ -255,6 +255,8 @@ impl Store {
             return Err(error);
         }
         self.packs.forget_disk(disk, self.pool.missing());
+        // What waited for it waits no more (N-4), and is seen to be on too few disks.
+        self.packs.seal_unsealed().await;
         Ok(Gone { pool: self.pool.clone(), disk })
     }
 
@@ -272,10 +274,7 @@ impl Store {
         let others = self.pool.good().without(disk);
         let is_needed = |pack: u64, known: &PackKnown| match &known.state {
             PackState::Missing => on.is_missing,
-            // N-4: nobody knows what the disk that it waits for has of it.
-            PackState::Open(_) if self.packs.is_waiting(&known.state) && !known.places().has(disk) => {
-                !on.is_good() || on.disk.open(&pack_path(pack), Open::Read).is_ok()
-            }
+            PackState::Open(_) if self.packs.is_waiting(&known.state) && !known.places().has(disk) => false,
             // One that takes writes is left by all.
             PackState::Open(_) | PackState::Sealed if on.is_good() => known.places().has(disk),
             PackState::Open(_) | PackState::Sealed => {
@@ -294,6 +293,15 @@ impl Store {
         if packs > 0 {
             let bytes = base::units::Bytes(bytes);
             return Ok(Some(format!("content of {bytes} in {packs} packs is there, and on no other disk")));
+        }
+        // N-4: nobody knows what the disk that a pack waits for has of it.
+        let waits_for_it = |(pack, known): (&u64, &PackKnown)| {
+            self.packs.is_waiting(&known.state)
+                && !known.places().has(disk)
+                && (!on.is_good() || on.disk.open(&pack_path(*pack), Open::Read).is_ok())
+        };
+        if known.iter().any(waits_for_it) {
+            return Ok(Some("nobody can tell any more what is on it alone".to_owned()));
         }
         if on.is_missing {
             // What the index has not heard of yet, or an index that was there too, would have said more.
