@@ -9,7 +9,7 @@
 //!   to enter its ring: a thread stays until then, and never blocks elsewhere.
 //! - An entry added while requests wait in a queue does not take one up. See `queue` for what we do about that.
 //!
-//! And the scheduler makes one: see `courtesy` for how a caller is woken where it is.
+//! And the scheduler makes one: see `courtesy` for how a caller is woken where it is, and `vigil` for CPUs that wake late.
 //!
 //! FORGET, INTERRUPT, notices and the end of the session still go over /dev/fuse: `device` keeps one reader.
 
@@ -17,6 +17,7 @@ mod courtesy;
 mod mailbox;
 mod queue;
 mod slot;
+mod vigil;
 
 use crate::buffer::Area;
 use crate::crew::Crew;
@@ -28,6 +29,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
+use vigil::Watchers;
 
 /// Whether FUSE over io_uring can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,7 @@ pub(crate) struct Plan {
     pub(crate) depth_max: usize,
     /// Where the mount is, for the nudge (`queue`), and how it ends when a ring breaks.
     pub(crate) unmounter: Unmounter,
+    watchers: Watchers,
 }
 
 /// What a waiting queue is told next.
@@ -90,7 +93,8 @@ impl Plan {
     pub(crate) fn new(crew: Arc<Crew>, device: Arc<OwnedFd>, settings: &Settings, unmounter: Unmounter) -> Plan {
         // More would not fit the numbers of entries in a `u32` tag, nor any machine.
         let depth = settings.ring_depth.clamp(1, 4096);
-        Plan { crew, device, depth, depth_max: settings.ring_depth_max.clamp(depth, 16384), unmounter }
+        let watchers = Watchers::new(std::thread::available_parallelism().map_or(1, usize::from));
+        Plan { crew, device, depth, depth_max: settings.ring_depth_max.clamp(depth, 16384), unmounter, watchers }
     }
 }
 

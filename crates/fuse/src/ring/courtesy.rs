@@ -23,6 +23,7 @@ const REST_MAX: Duration = Duration::from_secs(6);
 
 /// The courtesy of one thread, kept by it.
 pub(super) struct Courtesy {
+    thread: Thread,
     /// Tells what the thread waited for its CPU. `None`: it gives way to nobody.
     waits: Option<File>,
     judge: Judge,
@@ -36,32 +37,57 @@ impl Courtesy {
     pub(super) fn new() -> Courtesy {
         let waits = File::open("/proc/thread-self/schedstat").ok();
         let waits = waits.filter(|waits| waited(waits).is_some() && can_take_up());
-        Courtesy { waits, judge: Judge::new(), since: None }
+        Courtesy { thread: Thread::calling(), waits, judge: Judge::new(), since: None }
     }
 
-    /// Before a call that answers and waits.
-    pub(super) fn give_way(&mut self) {
-        let Some(waits) = &self.waits else { return };
+    /// Whose it is.
+    pub(super) fn thread(&self) -> Thread {
+        self.thread
+    }
+
+    /// Before a call that answers and waits, or a vigil. Whether it gives way now.
+    pub(super) fn give_way(&mut self) -> bool {
+        let Some(waits) = &self.waits else { return false };
         let now = Instant::now();
         if self.judge.rests(now, || waited(waits).unwrap_or_default()) {
-            return;
+            return false;
         }
-        if set_policy(libc::SCHED_IDLE) {
+        if self.thread.set_policy(libc::SCHED_IDLE) {
             self.since = Some(now);
         }
+        self.since.is_some()
     }
 
     /// After it. True if the thread got its CPU late and rests.
-    pub(super) fn take_up(&mut self) -> bool {
+    pub(super) fn take_up(&mut self, how: Returned) -> bool {
         let (Some(since), Some(waits)) = (self.since.take(), &self.waits) else { return false };
         let now = Instant::now();
-        let is_late = self.judge.returned(now, now - since, || waited(waits).unwrap_or_default());
-        if !set_policy(libc::SCHED_OTHER) {
+        let is_late = if how != Returned::InVain || now - since < LONG {
+            self.judge.returned(now, now - since, || waited(waits).unwrap_or_default())
+        } else {
+            self.judge.last = None;
+            false
+        };
+        if how == Returned::Lifted {
+            return is_late;
+        }
+        if !self.thread.set_policy(libc::SCHED_OTHER) {
             // It could at the beginning (`can_take_up`). What it is now it stays; it does not ask for it again.
             self.waits = None;
         }
         is_late
     }
+}
+
+/// How a thread comes back that gave way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Returned {
+    /// To do something.
+    Called,
+    /// The same, and it has been lifted up already.
+    Lifted,
+    /// It only looked, and there was nothing: what it waited for its CPU does not matter.
+    InVain,
 }
 
 /// Whether a thread's waits are short enough to go on.
@@ -123,12 +149,29 @@ fn waited(schedstat: &File) -> Option<Duration> {
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Gives the calling thread a policy, at the nice value it has.
-fn set_policy(policy: i32) -> bool {
-    // SAFETY: a `sched_param` may be all zeros, and has to be for these policies; the call reads it.
-    unsafe {
-        let param: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(0, policy, &raw const param) == 0
+/// A thread, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Thread(libc::pid_t);
+
+impl Thread {
+    pub(super) fn calling() -> Thread {
+        // SAFETY: it only reads.
+        Thread(unsafe { libc::gettid() })
+    }
+
+    /// Lifts one up that gave way and is still there.
+    pub(super) fn lift(self) {
+        // What it may not do here it may not do itself, and then it has not given way (`can_take_up`).
+        let _ = self.set_policy(libc::SCHED_OTHER);
+    }
+
+    /// Gives it a policy, at the nice value it has.
+    fn set_policy(self, policy: i32) -> bool {
+        // SAFETY: a `sched_param` may be all zeros, and has to be for these policies; the call reads it.
+        unsafe {
+            let param: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(self.0, policy, &raw const param) == 0
+        }
     }
 }
 
@@ -137,14 +180,16 @@ fn can_take_up() -> bool {
     // SAFETY: it only reads.
     let is_usual = || unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
     // Tried by a thread that does nothing else afterwards.
-    let trial = std::thread::Builder::new()
-        .spawn(move || is_usual() && set_policy(libc::SCHED_IDLE) && set_policy(libc::SCHED_OTHER));
+    let trial = std::thread::Builder::new().spawn(move || {
+        let set_policy = |policy| Thread::calling().set_policy(policy);
+        is_usual() && set_policy(libc::SCHED_IDLE) && set_policy(libc::SCHED_OTHER)
+    });
     trial.is_ok_and(|trial| trial.join().unwrap_or(false))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Courtesy, Judge, LONG, REST, REST_MAX};
+    use super::{Courtesy, Judge, LONG, REST, REST_MAX, Returned};
     use std::time::{Duration, Instant};
 
     const SHORT: Duration = Duration::from_micros(20);
@@ -206,6 +251,30 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_is_lifted_up_by_another() {
+        let mut courtesy = Courtesy::new();
+        let thread = courtesy.thread();
+        // SAFETY: it only reads.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let before = policy();
+        courtesy.give_way();
+        std::thread::spawn(move || thread.lift()).join().expect("no panic");
+        assert_eq!(policy(), before);
+        courtesy.take_up(Returned::Lifted);
+        assert_eq!(policy(), before);
+    }
+
+    #[test]
+    fn what_a_thread_waited_that_only_looked_does_not_count() {
+        let mut courtesy = Courtesy::new();
+        if courtesy.give_way() {
+            courtesy.since = Some(Instant::now() - LONG * 2);
+            assert!(!courtesy.take_up(Returned::InVain));
+            assert_eq!(courtesy.judge.last, None, "what it waited in all is read before the next call");
+        }
+    }
+
+    #[test]
     fn a_thread_is_as_before_after_each_call() {
         // A thread of its own: its policy is changed.
         let test = std::thread::spawn(|| {
@@ -214,10 +283,10 @@ mod tests {
             let policy = || unsafe { libc::sched_getscheduler(0) };
             let before = policy();
             for _ in 0..3 {
-                courtesy.give_way();
+                let has_given_way = courtesy.give_way();
                 // Where it may not take up again it has not given way.
-                assert_eq!(policy() == libc::SCHED_IDLE, courtesy.since.is_some());
-                courtesy.take_up();
+                assert_eq!(policy() == libc::SCHED_IDLE, has_given_way);
+                courtesy.take_up(Returned::Called);
                 assert_eq!(policy(), before);
             }
         });

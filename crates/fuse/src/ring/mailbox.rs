@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "eventfd(2) has no safe wrapper in std")]
 
+use super::courtesy::Thread;
 use crate::exchange::{Core, Home};
 use crate::interrupt::Cancel;
 use crate::lock::lock;
@@ -20,6 +21,8 @@ use zerocopy::IntoBytes;
 pub(crate) struct Mailbox {
     event: File,
     is_awake: AtomicBool,
+    /// Something came since the letters were taken: a hint for an owner that looks again and again.
+    is_new: AtomicBool,
     letters: Mutex<Letters>,
 }
 
@@ -41,6 +44,8 @@ pub(crate) struct Letters {
     pub(crate) is_ending: bool,
     /// The queue has gone: what comes now is dropped.
     is_closed: bool,
+    /// The owner, while it looks for letters and has given way.
+    watcher: Option<Thread>,
 }
 
 impl Letters {
@@ -59,7 +64,12 @@ impl Mailbox {
         }
         // SAFETY: the descriptor is new and nobody else's.
         let event = unsafe { File::from_raw_fd(fd) };
-        Ok(Arc::new(Mailbox { event, is_awake: AtomicBool::new(true), letters: Mutex::default() }))
+        Ok(Arc::new(Mailbox {
+            event,
+            is_awake: AtomicBool::new(true),
+            is_new: AtomicBool::new(false),
+            letters: Mutex::default(),
+        }))
     }
 
     /// What the owner polls while it sleeps.
@@ -91,10 +101,30 @@ impl Mailbox {
         self.is_awake.store(true, Ordering::SeqCst);
     }
 
+    /// The owner is about to look for letters, as one that gives way. False if there are some.
+    pub(super) fn begin_watch(&self, owner: Thread) -> bool {
+        let mut letters = lock(&self.letters);
+        let is_quiet = !self.has_news();
+        letters.watcher = is_quiet.then_some(owner);
+        is_quiet
+    }
+
+    /// It has looked. True if it was lifted up meanwhile; nobody does it later, so nobody else is lifted in its place.
+    pub(super) fn end_watch(&self) -> bool {
+        lock(&self.letters).watcher.take().is_none()
+    }
+
+    /// Something came since the letters were taken.
+    pub(crate) fn has_news(&self) -> bool {
+        self.is_new.load(Ordering::Acquire)
+    }
+
     /// Takes all letters.
     pub(crate) fn take(&self) -> Letters {
         let mut letters = lock(&self.letters);
-        let empty = Letters { is_ending: letters.is_ending, is_closed: letters.is_closed, ..Default::default() };
+        self.is_new.store(false, Ordering::Relaxed);
+        let Letters { is_ending, is_closed, watcher, .. } = *letters;
+        let empty = Letters { is_ending, is_closed, watcher, ..Default::default() };
         std::mem::replace(&mut letters, empty)
     }
 
@@ -126,6 +156,9 @@ impl Mailbox {
                 return;
             }
             write(&mut letters);
+            self.is_new.store(true, Ordering::Release);
+            // Beside a busy neighbour it would not see them for long.
+            letters.watcher.take().inspect(|owner| owner.lift());
         }
         if !self.is_awake.swap(true, Ordering::SeqCst) {
             // An eventfd refuses only when its counter is full, and then the owner is about to wake.

@@ -27,9 +27,10 @@
 #![expect(unsafe_code, reason = "io_uring submissions; sched_setaffinity(2)")]
 
 use super::Plan;
-use super::courtesy::Courtesy;
+use super::courtesy::{Courtesy, Returned};
 use super::mailbox::{Letters, Mailbox};
 use super::slot::{self, Slot};
+use super::vigil::{self, Vigil};
 use crate::buffer::Area;
 use crate::counters::Tally;
 use crate::crew::{self, Crew, Duty, Pending};
@@ -61,6 +62,7 @@ pub(super) struct Queue {
     index: u16,
     mailbox: Arc<Mailbox>,
     courtesy: Courtesy,
+    vigil: Vigil,
     tally: Arc<Tally>,
     depth: usize,
     /// Slots that have not come back with an error.
@@ -94,7 +96,12 @@ pub(super) fn new_ring() -> io::Result<Ring> {
 }
 
 fn build_ring(completions: u32) -> io::Result<Ring> {
-    IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_cqsize(completions).build(SUBMISSIONS)
+    IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .setup_cqsize(completions)
+        .build(SUBMISSIONS)
 }
 
 /// Ties the calling thread to a CPU. False where that CPU is off or not ours: nobody will call from it either.
@@ -128,6 +135,7 @@ impl Queue {
             index,
             mailbox,
             courtesy: Courtesy::new(),
+            vigil: Vigil::new(),
             alive: 0,
             held: 0,
             commits: 0,
@@ -314,6 +322,8 @@ impl Queue {
         let is_pending = self.poll(slot, Pending { future, interruptible });
         if is_pending {
             self.tally.counters.late.add(1);
+            self.slots[slot].since = arrived;
+            self.vigil.begin(arrived);
             if let Some(unique) = interruptible {
                 self.crew().interrupts.wait(unique, self.mailbox.clone());
             }
@@ -353,8 +363,10 @@ impl Queue {
         for slot in woken {
             let slot = slot as usize;
             self.slots[slot].arm.arm();
-            if let Some(pending) = self.slots[slot].pending.take() {
-                self.poll(slot, pending);
+            if let Some(pending) = self.slots[slot].pending.take()
+                && !self.poll(slot, pending)
+            {
+                self.vigil.learn(self.slots[slot].since.elapsed());
             }
         }
         for unique in cancelled {
@@ -439,7 +451,9 @@ impl Queue {
             return;
         }
         // Without GETEVENTS nothing but the commands themselves completes in this call.
-        let result = self.ring.submit();
+        let count = self.ring.submission().len() as u32;
+        // SAFETY: as in `enter`.
+        let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(count, 0, 0, None) };
         self.check(result.map(drop));
         if self.ring.completion().len() < commits {
             self.is_suspect = false;
@@ -478,15 +492,64 @@ impl Queue {
             self.push(&entry.into());
             self.is_event_armed = true;
         }
+        if self.watch() {
+            return;
+        }
         let may_sleep = self.mailbox.may_sleep(self.is_ending);
         if may_sleep && !self.ring.submission().is_empty() {
             self.courtesy.give_way();
         }
         self.enter(usize::from(may_sleep));
-        if self.courtesy.take_up() {
+        self.take_up(Returned::Called);
+        self.mailbox.wakes();
+    }
+
+    /// Submits, and stays awake for a while, where a request waits that is usually answered soon (`vigil`). True if something came.
+    fn watch(&mut self) -> bool {
+        let has_late = self.alive > self.held && !self.is_ending;
+        let began = Instant::now();
+        let Some(until) = self.vigil.until(began).filter(|_| has_late) else { return false };
+        let plan = self.plan.clone();
+        let Some(_watcher) = plan.watchers.join() else { return false };
+        if !self.mailbox.begin_watch(self.courtesy.thread()) {
+            return false;
+        }
+        let has_come = self.courtesy.give_way() && self.look_out(began, until);
+        if self.mailbox.has_news() {
+            // Who posted holds the box until he has lifted us.
+            let is_lifted = self.mailbox.end_watch();
+            self.take_up(if is_lifted { Returned::Lifted } else { Returned::Called });
+        } else {
+            // First: who has given way holds nothing that others want.
+            self.take_up(if has_come { Returned::Called } else { Returned::InVain });
+            self.mailbox.end_watch();
+        }
+        has_come
+    }
+
+    /// The vigil itself.
+    fn look_out(&mut self, began: Instant, until: Instant) -> bool {
+        self.tally.counters.ring_watches.add(1);
+        if !self.ring.submission().is_empty() {
+            self.enter(0);
+        }
+        // Nothing completes while nobody enters. The kernel says that it wants that, and now and then when it has nothing.
+        let (ring, mailbox) = (self.ring.submission(), &self.mailbox);
+        let (is_called, gap) = vigil::watch(began, until, || ring.taskrun() || mailbox.has_news());
+        drop(ring);
+        self.vigil.end(Instant::now(), gap);
+        if is_called && !self.mailbox.has_news() {
+            self.enter(0);
+        }
+        let has_come = self.mailbox.has_news() || !self.ring.completion().is_empty();
+        self.tally.counters.ring_watches_vain.add(u64::from(!has_come));
+        has_come
+    }
+
+    fn take_up(&mut self, how: Returned) {
+        if self.courtesy.take_up(how) {
             self.tally.counters.ring_delayed.add(1);
         }
-        self.mailbox.wakes();
     }
 
     fn push(&mut self, entry: &squeue::Entry128) {

@@ -14,6 +14,7 @@ use crate::wire::{self, RING_ARGUMENTS_AT, RING_ARGUMENTS_BYTES, RING_ENTRY_AT, 
 use io_uring::{opcode, squeue, types};
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// `FUSE_IO_URING_CMD_REGISTER`.
@@ -27,6 +28,8 @@ pub(super) struct Slot {
     pub(super) core: Option<Box<Core>>,
     /// The future of the request the slot carries, if it is late.
     pub(super) pending: Option<Pending>,
+    /// When that came.
+    pub(super) since: Instant,
     pub(super) arm: Arc<SlotWaker>,
     pub(super) waker: Waker,
     /// Header and payload, read by the kernel at REGISTER.
@@ -41,7 +44,7 @@ impl Slot {
         let home: Arc<dyn Home> = mailbox.clone();
         let core = Some(Box::new(Core::new(area, Some(home), number)));
         let arm = SlotWaker::new(mailbox.clone(), number);
-        Slot { core, pending: None, waker: Waker::from(arm.clone()), arm, parts }
+        Slot { core, pending: None, since: Instant::now(), waker: Waker::from(arm.clone()), arm, parts }
     }
 
     /// The command that makes the slot known to the kernel.
