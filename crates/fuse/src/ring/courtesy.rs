@@ -40,9 +40,9 @@ impl Courtesy {
         Courtesy { thread: Thread::calling(), waits, judge: Judge::new(), since: None }
     }
 
-    /// Whose it is.
-    pub(super) fn thread(&self) -> Thread {
-        self.thread
+    /// Whose it is. `None`: it gives way to nobody.
+    pub(super) fn thread(&self) -> Option<Thread> {
+        self.waits.as_ref().map(|_| self.thread)
     }
 
     /// Before a call that answers and waits, or a vigil. Whether it gives way now.
@@ -58,36 +58,23 @@ impl Courtesy {
         self.since.is_some()
     }
 
-    /// After it. True if the thread got its CPU late and rests.
-    pub(super) fn take_up(&mut self, how: Returned) -> bool {
+    /// After it. `was_wanted`: there was something to do; what a thread waits that only looked does not matter. True if the thread got its CPU
+    /// late and rests.
+    pub(super) fn take_up(&mut self, was_wanted: bool) -> bool {
         let (Some(since), Some(waits)) = (self.since.take(), &self.waits) else { return false };
         let now = Instant::now();
-        let is_late = if how != Returned::InVain || now - since < LONG {
+        let is_late = if was_wanted || now - since < LONG {
             self.judge.returned(now, now - since, || waited(waits).unwrap_or_default())
         } else {
             self.judge.last = None;
             false
         };
-        if how == Returned::Lifted {
-            return is_late;
-        }
         if !self.thread.set_policy(libc::SCHED_OTHER) {
             // It could at the beginning (`can_take_up`). What it is now it stays; it does not ask for it again.
             self.waits = None;
         }
         is_late
     }
-}
-
-/// How a thread comes back that gave way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Returned {
-    /// To do something.
-    Called,
-    /// The same, and it has been lifted up already.
-    Lifted,
-    /// It only looked, and there was nothing: what it waited for its CPU does not matter.
-    InVain,
 }
 
 /// Whether a thread's waits are short enough to go on.
@@ -189,7 +176,7 @@ fn can_take_up() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Courtesy, Judge, LONG, REST, REST_MAX, Returned};
+    use super::{Courtesy, Judge, LONG, REST, REST_MAX};
     use std::time::{Duration, Instant};
 
     const SHORT: Duration = Duration::from_micros(20);
@@ -251,27 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_lifted_up_by_another() {
-        let mut courtesy = Courtesy::new();
-        let thread = courtesy.thread();
-        // SAFETY: it only reads.
-        let policy = || unsafe { libc::sched_getscheduler(0) };
-        let before = policy();
-        courtesy.give_way();
-        std::thread::spawn(move || thread.lift()).join().expect("no panic");
-        assert_eq!(policy(), before);
-        courtesy.take_up(Returned::Lifted);
-        assert_eq!(policy(), before);
-    }
-
-    #[test]
     fn what_a_thread_waited_that_only_looked_does_not_count() {
-        let mut courtesy = Courtesy::new();
-        if courtesy.give_way() {
-            courtesy.since = Some(Instant::now() - LONG * 2);
-            assert!(!courtesy.take_up(Returned::InVain));
-            assert_eq!(courtesy.judge.last, None, "what it waited in all is read before the next call");
-        }
+        let test = std::thread::spawn(|| {
+            let mut courtesy = Courtesy::new();
+            if courtesy.give_way() {
+                courtesy.since = Some(Instant::now() - LONG * 2);
+                courtesy.judge.last = Some(Instant::now());
+                assert!(!courtesy.take_up(false));
+                assert_eq!(courtesy.judge.last, None, "what it waited in all is read before the next call");
+            }
+        });
+        test.join().expect("no panic");
     }
 
     #[test]
@@ -286,7 +263,7 @@ mod tests {
                 let has_given_way = courtesy.give_way();
                 // Where it may not take up again it has not given way.
                 assert_eq!(policy() == libc::SCHED_IDLE, has_given_way);
-                courtesy.take_up(Returned::Called);
+                courtesy.take_up(true);
                 assert_eq!(policy(), before);
             }
         });

@@ -3,7 +3,7 @@
 //! A wake-up across CPUs is the dearest thing on the way (measured), so the eventfd is written only
 //! when the owner sleeps: `is_awake` is true from the moment it is woken until it has found the box empty.
 
-#![expect(unsafe_code, reason = "eventfd(2) has no safe wrapper in std")]
+#![expect(unsafe_code, reason = "eventfd(2) has no safe wrapper in std; a test asks for a policy")]
 
 use super::courtesy::Thread;
 use crate::exchange::{Core, Home};
@@ -109,9 +109,9 @@ impl Mailbox {
         is_quiet
     }
 
-    /// It has looked. True if it was lifted up meanwhile; nobody does it later, so nobody else is lifted in its place.
-    pub(super) fn end_watch(&self) -> bool {
-        lock(&self.letters).watcher.take().is_none()
+    /// It has looked, and is as before. It lives until this has returned, so nobody else is lifted in its place.
+    pub(super) fn end_watch(&self) {
+        lock(&self.letters).watcher = None;
     }
 
     /// Something came since the letters were taken.
@@ -209,5 +209,49 @@ impl Wake for SlotWaker {
         if !self.is_posted.swap(true, Ordering::SeqCst) {
             self.mailbox.post(|letters| letters.woken.push(self.slot));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::courtesy::Courtesy;
+    use super::Mailbox;
+
+    #[test]
+    fn who_posts_lifts_a_watcher_up_and_nobody_else() {
+        // Of threads of its own: their policies are changed.
+        let test = std::thread::spawn(|| {
+            // SAFETY: it only reads.
+            let policy = || unsafe { libc::sched_getscheduler(0) };
+            let (mailbox, mut courtesy, before) = (Mailbox::new().expect("an eventfd"), Courtesy::new(), policy());
+            let post = |mailbox: &std::sync::Arc<Mailbox>| {
+                let mailbox = mailbox.clone();
+                std::thread::spawn(move || mailbox.call()).join().expect("no panic");
+            };
+            let Some(thread) = courtesy.thread() else { return };
+            assert!(mailbox.begin_watch(thread));
+            assert!(courtesy.give_way());
+            assert_eq!(policy(), libc::SCHED_IDLE);
+            post(&mailbox);
+            assert_eq!(policy(), before);
+            assert!(mailbox.has_news());
+            courtesy.take_up(true);
+            mailbox.end_watch();
+            assert!(!mailbox.begin_watch(thread), "there is a letter");
+            drop(mailbox.take());
+            // One that came before the thread was down lifts nobody, and is seen.
+            assert!(mailbox.begin_watch(thread));
+            post(&mailbox);
+            assert!(courtesy.give_way() && mailbox.has_news());
+            courtesy.take_up(true);
+            assert_eq!(policy(), before);
+            mailbox.end_watch();
+            drop(mailbox.take());
+            // Who does not watch is left alone.
+            assert!(courtesy.give_way());
+            post(&mailbox);
+            assert_eq!(policy(), libc::SCHED_IDLE);
+        });
+        test.join().expect("no panic");
     }
 }

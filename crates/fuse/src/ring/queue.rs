@@ -27,7 +27,7 @@
 #![expect(unsafe_code, reason = "io_uring submissions; sched_setaffinity(2)")]
 
 use super::Plan;
-use super::courtesy::{Courtesy, Returned};
+use super::courtesy::Courtesy;
 use super::mailbox::{Letters, Mailbox};
 use super::slot::{self, Slot};
 use super::vigil::{self, Vigil};
@@ -366,7 +366,7 @@ impl Queue {
             if let Some(pending) = self.slots[slot].pending.take()
                 && !self.poll(slot, pending)
             {
-                self.vigil.learn(self.slots[slot].since.elapsed());
+                self.vigil.learn(self.slots[slot].since, Instant::now());
             }
         }
         for unique in cancelled {
@@ -455,7 +455,7 @@ impl Queue {
         // SAFETY: as in `enter`.
         let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(count, 0, 0, None) };
         self.check(result.map(drop));
-        if self.ring.completion().len() < commits {
+        if self.ring.submission().is_empty() && self.ring.completion().len() < commits {
             self.is_suspect = false;
             return;
         }
@@ -500,7 +500,7 @@ impl Queue {
             self.courtesy.give_way();
         }
         self.enter(usize::from(may_sleep));
-        self.take_up(Returned::Called);
+        self.take_up(true);
         self.mailbox.wakes();
     }
 
@@ -509,21 +509,17 @@ impl Queue {
         let has_late = self.alive > self.held && !self.is_ending;
         let began = Instant::now();
         let Some(until) = self.vigil.until(began).filter(|_| has_late) else { return false };
+        let Some(thread) = self.courtesy.thread() else { return false };
         let plan = self.plan.clone();
         let Some(_watcher) = plan.watchers.join() else { return false };
-        if !self.mailbox.begin_watch(self.courtesy.thread()) {
+        if !self.mailbox.begin_watch(thread) {
             return false;
         }
+        let has_answers = !self.ring.submission().is_empty();
         let has_come = self.courtesy.give_way() && self.look_out(began, until);
-        if self.mailbox.has_news() {
-            // Who posted holds the box until he has lifted us.
-            let is_lifted = self.mailbox.end_watch();
-            self.take_up(if is_lifted { Returned::Lifted } else { Returned::Called });
-        } else {
-            // First: who has given way holds nothing that others want.
-            self.take_up(if has_come { Returned::Called } else { Returned::InVain });
-            self.mailbox.end_watch();
-        }
+        // First: who has given way holds nothing that others want, as the box.
+        self.take_up(has_come || has_answers);
+        self.mailbox.end_watch();
         has_come
     }
 
@@ -533,21 +529,24 @@ impl Queue {
         if !self.ring.submission().is_empty() {
             self.enter(0);
         }
-        // Nothing completes while nobody enters. The kernel says that it wants that, and now and then when it has nothing.
-        let (ring, mailbox) = (self.ring.submission(), &self.mailbox);
-        let (is_called, gap) = vigil::watch(began, until, || ring.taskrun() || mailbox.has_news());
-        drop(ring);
-        self.vigil.end(Instant::now(), gap);
-        if is_called && !self.mailbox.has_news() {
-            self.enter(0);
+        // What is there now is seen now: nothing completes while nobody enters. The kernel says that it wants that, and now and then when it
+        // has nothing.
+        if self.ring.completion().is_empty() {
+            let (ring, mailbox) = (self.ring.submission(), &self.mailbox);
+            let (is_called, gap) = vigil::watch(began, until, || ring.taskrun() || mailbox.has_news());
+            drop(ring);
+            self.vigil.end(Instant::now(), gap);
+            if is_called && !self.mailbox.has_news() {
+                self.enter(0);
+            }
         }
         let has_come = self.mailbox.has_news() || !self.ring.completion().is_empty();
         self.tally.counters.ring_watches_vain.add(u64::from(!has_come));
         has_come
     }
 
-    fn take_up(&mut self, how: Returned) {
-        if self.courtesy.take_up(how) {
+    fn take_up(&mut self, was_wanted: bool) {
+        if self.courtesy.take_up(was_wanted) {
             self.tally.counters.ring_delayed.add(1);
         }
     }

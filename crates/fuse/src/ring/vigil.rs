@@ -5,8 +5,8 @@
 //! What guests of KVM do with `guest_halt_poll_ns`, for the moments alone in which somebody waits.
 //!
 //! It has given way meanwhile (`courtesy`): who gets something to do on its CPU has it at once, or, if he is of another group of tasks, after the
-//! vigil. Who posts a letter lifts the thread up again (`mailbox`), so that no letter waits for a CPU that has come to be busy; and where that
-//! happened, the CPU does not sleep anyhow: there is no vigil for a while.
+//! vigil. Who posts a letter lifts the thread up again (`mailbox`): where its CPU has come to be busy it gets that in its turn, and not last of all. A
+//! request lifts nobody. So where its CPU was busy there is no vigil for a while; such a CPU does not sleep anyhow.
 //!
 //! What it costs is a CPU's power, and half of a core that has two threads. So few queues do it at a time, and none where requests take long.
 //! Measured: docs/decisions/0016-vigil.md.
@@ -21,8 +21,8 @@ const USUAL: Duration = Duration::from_micros(100);
 /// A watcher who did not get his CPU for so long had a neighbour.
 const GAP_LONG: Duration = Duration::from_millis(1);
 /// For how long there is no vigil beside a neighbour, at first and at most.
-const REST: Duration = Duration::from_millis(10);
-const REST_MAX: Duration = Duration::from_secs(1);
+const REST: Duration = Duration::from_millis(100);
+const REST_MAX: Duration = Duration::from_secs(6);
 /// The share of the newest request in what is usual is one of so many.
 const MEMORY: u32 = 8;
 
@@ -77,10 +77,14 @@ impl Vigil {
         self.newest = Some(arrived);
     }
 
-    /// One had to wait for so long.
-    pub(super) fn learn(&mut self, waited: Duration) {
+    /// One that came then has its answer now.
+    pub(super) fn learn(&mut self, arrived: Instant, now: Instant) {
+        if self.newest == Some(arrived) {
+            // Those before it took longer than usual already, or will have theirs unwatched.
+            self.newest = None;
+        }
         // A lock that is held for an hour says nothing of disks.
-        self.usual = (self.usual * (MEMORY - 1) + waited.min(LENGTH_MAX * 2)) / MEMORY;
+        self.usual = (self.usual * (MEMORY - 1) + (now - arrived).min(LENGTH_MAX * 2)) / MEMORY;
     }
 
     /// It was watched, and the CPU was away for so long.
@@ -132,20 +136,20 @@ mod tests {
         vigil.begin(now);
         assert_eq!(vigil.until(now), Some(now + USUAL * 2));
         assert_eq!(vigil.until(now + USUAL * 2), None, "it waits for longer than usual");
-        for _ in 0..100 {
-            vigil.learn(Duration::from_millis(10));
-        }
-        assert_eq!(vigil.until(now), None);
-        for _ in 0..100 {
-            vigil.learn(Duration::from_micros(80));
-        }
+        let mut learn = |took| (0..100).for_each(|_| vigil.learn(now, now + took));
+        learn(Duration::from_millis(10));
+        learn(Duration::from_micros(80));
+        assert_eq!(vigil.until(now), None, "it has its answer");
+        vigil.begin(now);
         let length = vigil.until(now).expect("they are short again") - now;
         assert!((Duration::from_micros(150)..Duration::from_micros(200)).contains(&length), "{length:?}");
         // One that is held for long is forgotten soon, and what comes later is waited for from then on.
-        vigil.learn(Duration::from_secs(3600));
+        vigil.learn(now - Duration::from_secs(3600), now);
         let later = now + LENGTH_MAX;
         vigil.begin(later);
         assert!(vigil.until(later).is_some_and(|until| until > later && until <= later + LENGTH_MAX));
+        (0..100).for_each(|_| vigil.learn(now, now + Duration::from_millis(10)));
+        assert_eq!(vigil.until(later), None, "they take long");
     }
 
     #[test]
