@@ -74,7 +74,8 @@ fn plain(arguments: &[&str], words: &str) -> Result<End> {
 /// All crates, all kinds of tests; what the harnesses count is summed.
 fn cargo_test() -> Result<End> {
     let mut counts = Counts::default();
-    let program: Program = tools::cargo().args(["test", "--workspace", "--no-fail-fast"]);
+    // Examples are seen by the lints.
+    let program: Program = tools::cargo().args(["test", "--workspace", "--tests", "--no-fail-fast"]);
     let status = program.watch(|line| {
         if let Some(found) = Counts::of_line(line) {
             counts.add(found);

@@ -103,6 +103,9 @@ const STEPS: [Step; 14] = [
     ("fsstress", programs::fsstress),
 ];
 
+/// Steps that the quick part makes over one transport alone: what takes long in them are programs that see neither.
+const ONCE: [&str; 1] = ["cargo build"];
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(tally(arguments)?.close())
 }
@@ -193,8 +196,11 @@ fn on_mount(
 fn steps(tally: &mut Tally, arguments: &Arguments, place: &str, dir: &Path, root: &Path, seed: u64) -> Result<()> {
     let outside = root.join("outside");
     std::fs::create_dir_all(&outside)?;
-    let is_wanted =
+    let has_been = arguments.quick && place == "device" && machine::ring_support().is_ok();
+    let is_once = |name: &str| has_been && ONCE.contains(&name);
+    let is_asked =
         |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|part| name.contains(part.as_str()));
+    let is_wanted = |name: &str| is_asked(name) && !is_once(name);
     for (name, run) in STEPS.iter().filter(|(name, _)| is_wanted(name)) {
         let plain = name.replace(' ', "-");
         let log = root.join(format!("{place}-{plain}.log"));

@@ -88,7 +88,7 @@ const FOUND: &[(&str, u64)] = &[
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.
-const SEEDS_PER_PLAN: u64 = 16;
+const SEEDS_PER_PLAN: u64 = 12;
 
 fn tasks() -> Arc<dyn Tasks> {
     platform::real::platform().tasks
