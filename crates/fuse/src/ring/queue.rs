@@ -486,13 +486,14 @@ impl Queue {
 
     /// Submits, and waits for something to happen unless there are letters.
     fn sleep(&mut self) {
+        let has_answers = !self.ring.submission().is_empty();
         if !self.is_event_armed {
             let event = types::Fd(self.mailbox.event());
             let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).build().user_data(EVENT);
             self.push(&entry.into());
             self.is_event_armed = true;
         }
-        if self.watch() {
+        if self.watch(has_answers) {
             return;
         }
         let may_sleep = self.mailbox.may_sleep(self.is_ending);
@@ -505,7 +506,7 @@ impl Queue {
     }
 
     /// Submits, and stays awake for a while, where a request waits that is usually answered soon (`vigil`). True if something came.
-    fn watch(&mut self) -> bool {
+    fn watch(&mut self, has_answers: bool) -> bool {
         let has_late = self.alive > self.held && !self.is_ending;
         let began = Instant::now();
         let Some(until) = self.vigil.until(began).filter(|_| has_late) else { return false };
@@ -515,7 +516,6 @@ impl Queue {
         if !self.mailbox.begin_watch(thread) {
             return false;
         }
-        let has_answers = !self.ring.submission().is_empty();
         let has_come = self.courtesy.give_way() && self.look_out(began, until);
         // First: who has given way holds nothing that others want, as the box.
         self.take_up(has_come || has_answers);
