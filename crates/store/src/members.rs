@@ -274,6 +274,7 @@ impl Store {
         let others = self.pool.good().without(disk);
         let is_needed = |pack: u64, known: &PackKnown| match &known.state {
             PackState::Missing => on.is_missing,
+            // What the disk has of it, which nobody knows, is asked for below.
             PackState::Open(_) if self.packs.is_waiting(&known.state) && !known.places().has(disk) => false,
             // One that takes writes is left by all.
             PackState::Open(_) | PackState::Sealed if on.is_good() => known.places().has(disk),

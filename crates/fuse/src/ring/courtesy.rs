@@ -2,8 +2,8 @@
 //!
 //! An answer wakes the caller while the queue's thread still has the CPU. The scheduler takes that CPU for busy and wakes the caller on
 //! another one, which is idle and slow to start: half of what a request cost. A CPU whose thread is of policy SCHED_IDLE counts as free
-//! (`sched_idle_cpu` in kernel/sched/fair.c). So a queue's thread has that policy within the call that answers and waits, and nowhere
-//! else: what it holds, what it starts and what our code does for a request are ordinary. What the kernel does for an answer (it copies
+//! (`sched_idle_cpu` in kernel/sched/fair.c). So a queue's thread has that policy within the call that answers and waits, and while it only
+//! looks whether something came (`vigil`), and nowhere else: what it holds, what it starts and what our code does for a request are ordinary. What the kernel does for an answer (it copies
 //! the data, and fetches the next request) is not.
 //!
 //! The price: on a CPU that others keep busy it gets its turn late. `Judge` watches that; after a long wait the thread is ordinary for a

@@ -20,6 +20,7 @@
 //!
 //! Truths kept here:
 //! - The thread sleeps nowhere but in its ring.
+//! - While the thread gives way it serves nothing, and takes no lock that others want.
 //! - While the kernel holds a slot, its memory is mapped and nobody borrows from it.
 //!
 //! H-2  A queue has stopped when the kernel holds none of its slots: each has a request, answered by whoever goes on.

@@ -10,6 +10,11 @@
 //!
 //! What it costs is a CPU's power, and half of a core that has two threads. So few queues do it at a time, and none where requests take long.
 //! Measured: docs/decisions/0016-vigil.md.
+//!
+//! - One vigil ends with what came, and `LENGTH_MAX` after the newest request that waits at the latest.
+//! - Who watches holds nothing that others want (`queue`).
+//!
+//! Not here: what is looked at, and what is done about it (`queue`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
