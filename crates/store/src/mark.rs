@@ -80,6 +80,12 @@ impl Store {
 
     /// The directory of a sealed pack, and the bytes of its file.
     pub(crate) async fn directory(&self, pack: u64, known: &PackKnown) -> Result<(Vec<Entry>, u64), StoreError> {
+        if known.summary.lacks_directory {
+            // O-6. It may be readable by now, and then has more than the index knows: an opening takes that in.
+            let found = "one that could not be read when the index was made: repair, or restart the daemon";
+            let path = self.packs.path_of(pack);
+            return Err(corrupt("a pack in fragments", &path, 0, "a directory", found));
+        }
         let mut known = known.clone();
         loop {
             let mut failure = None;

@@ -323,7 +323,6 @@ impl Packs {
             && !self.doubted.lock().contains(address)
     }
 
-    /// What is asked for a chunk whose copy is damaged, where that lies.
     /// Whether it is an open one that is not sealed for now (N-4).
     pub(crate) fn is_waiting(&self, state: &PackState) -> bool {
         matches!(state, PackState::Open(open) if self.may_be_elsewhere(open))
@@ -337,6 +336,7 @@ impl Packs {
         }
     }
 
+    /// What is asked for a chunk whose copy is damaged, where that lies.
     pub(crate) fn doubted_level(&self, address: &ChunkAddress) -> Option<Level> {
         if !self.doubted.lock().contains(address) {
             return None;

@@ -10,6 +10,8 @@
 //!       them, by their directories.
 //! O-5   Of two copies of a chunk the index names one that verifies. A pack that is read here may be one that reclaim emptied and had no
 //!       time to remove, with a copy that rotted; or it may hold what was put again because the copy that the index names had rotted.
+//! O-6   Where no index can tell what is in a pack, and its own directory cannot be read, each chunk that verifies is taken in, of a pack in
+//!       fragments as of a whole one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -397,11 +399,14 @@ impl Recovery<'_> {
         let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, found_packs);
         let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
         *packs.suspects.lock() = suspects;
-        for (pack, listed) in found.into_iter().filter(|(pack, _)| !opened.packs.contains_key(pack)) {
+        let is_covered = |pack: &u64| opened.packs.get(pack).is_some_and(|summary| !summary.lacks_directory);
+        for (pack, listed) in found.into_iter().filter(|(pack, _)| !is_covered(pack)) {
+            // No index has told of it what there is to know.
+            let is_news = opened.is_new || opened.packs.contains_key(&pack);
             let read = match (listed.whole.is_empty(), listed.fragments.is_empty()) {
                 (false, true) => self.recover_pack(pack, listed.whole).await,
                 (false, false) => self.recover_cut(pack, &listed).await,
-                (true, _) => self.recover_fragments(pack, &listed, opened.is_new).await,
+                (true, _) => self.recover_fragments(pack, &listed, is_news).await,
             };
             let Read { sealed, known, unsealed: is_left } = match read {
                 Ok(Some(recovered)) => recovered,
@@ -471,12 +476,16 @@ impl Recovery<'_> {
     /// Where a sealed pack is, and the disks that have less of it than they should: one that failed, and is back, may. `None` where what is
     /// there gives nothing back and the rest may be on a disk that is missing (K-6).
     fn known(&mut self, pack: u64, listed: &Listed, summary: &Summary) -> Option<(PackKnown, DiskSet)> {
-        let whole = self.of_full_length(pack, listed.whole, summary);
         let fragments = listed.fragments(summary.file_bytes());
+        let is_alone = listed.whole.count() < 2 && fragments.is_none();
+        let full = if is_alone { listed.whole } else { self.full_on(pack, listed.whole, summary) };
+        // Where it is short everywhere, what is there of it counts.
+        let whole = if full.is_empty() { listed.whole } else { full };
         let short: DiskSet = fragments.iter().flat_map(|fragments| self.short_fragments(pack, fragments)).collect();
+        let sound: DiskSet = self.pool.there().map(|(disk, _)| disk).filter(|disk| !short.has(*disk)).collect();
+        let is_readable = |fragments: &Fragments| fragments.is_readable_on(sound);
         if let (true, Some(fragments)) = (whole.is_empty(), &fragments)
-            && !fragments
-                .is_readable_on(self.pool.there().map(|(disk, _)| disk).filter(|disk| !short.has(*disk)).collect())
+            && !is_readable(fragments)
         {
             if self.pool.missing().is_some() {
                 return None;
@@ -489,7 +498,9 @@ impl Recovery<'_> {
                 fragments.cut.erasure
             ));
         }
-        let bad = listed.whole.iter().filter(|disk| !whole.has(*disk)).chain(short.iter()).collect();
+        // One that is short beside what makes the pack is what a disk had of it once: nothing relies on it, and the mender takes it away.
+        let has_more = !full.is_empty() || fragments.as_ref().is_some_and(&is_readable);
+        let bad = listed.whole.iter().filter(|disk| has_more && !full.has(*disk)).chain(short.iter()).collect();
         Some((PackKnown::sealed(whole, fragments.map(Arc::new), *summary), bad))
     }
 
@@ -508,10 +519,10 @@ impl Recovery<'_> {
 
     /// What is in a pack, by its fragments: all of it. `Err` within: there are not enough of them, and perhaps why.
     async fn read_fragments(
-        &self,
+        &mut self,
         pack: u64,
         listed: &Listed,
-        is_index_new: bool,
+        is_news: bool,
     ) -> Result<Result<(SealedPack, Fragments), Option<StoreError>>, StoreError> {
         let mut failure = None;
         for (name, disk) in &listed.fragments {
@@ -529,7 +540,7 @@ impl Recovery<'_> {
             let joined = Joined::open(self.pool, pack, &fragments, DiskSet::NONE);
             // One of which the power left a part when it was being removed may be rotten anywhere.
             match joined.are_enough().await {
-                Err(error) if error.kind == DiskErrorKind::Absent && !is_index_new => {
+                Err(error) if error.kind == DiskErrorKind::Absent && !is_news => {
                     failure = Some(error.into());
                     break;
                 }
@@ -538,13 +549,29 @@ impl Recovery<'_> {
                 read => read?,
             }
             let file = joined.into_file();
-            return match scan::read_file(&file, &self.identity.key, pack).await? {
-                scan::Found::Sealed(sealed) => Ok(Ok((sealed, fragments))),
-                scan::Found::Open { .. } => {
-                    let found = "one that has none, and whose fragments are sound";
-                    Err(corrupt("a pack in fragments", file.path(), 0, "a directory", found))
+            let found = scan::read_file(&file, &self.identity.key, pack).await;
+            let scanned = match found {
+                Ok(scan::Found::Sealed(sealed)) => return Ok(Ok((sealed, fragments))),
+                Ok(scan::Found::Open { scanned, .. }) if is_news => scanned,
+                // O-6: its directory is among what cannot be read.
+                Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Absent && is_news => {
+                    let joined = Joined::open(self.pool, pack, &fragments, DiskSet::NONE);
+                    scan::scan(&self.identity.key, pack, &joined.read_what_answers().await.into())
                 }
+                Ok(scan::Found::Open { .. }) => {
+                    let found = "one that has none, and whose fragments are sound";
+                    return Err(corrupt("a pack in fragments", file.path(), 0, "a directory", found));
+                }
+                Err(error) => return Err(error),
             };
+            let (count, path) = (scanned.entries.len(), file.path());
+            self.report.problems.push(format!(
+                "{path}: its directory cannot be read; {count} chunks were found without it, and are read where they lie; \
+                 `hydrafs fsck --repair` stores them anew"
+            ));
+            let level = scan::read_level(&file, pack).await;
+            let summary = Summary::of_scanned(whole_bytes, &scanned.entries, level);
+            return Ok(Ok((SealedPack::new(pack, summary, scanned.entries), fragments)));
         }
         Ok(Err(failure))
     }
@@ -583,13 +610,13 @@ impl Recovery<'_> {
         &mut self,
         pack: u64,
         listed: &Listed,
-        is_index_new: bool,
+        is_news: bool,
     ) -> Result<Option<Read>, StoreError> {
-        let failure = match self.read_fragments(pack, listed, is_index_new).await? {
+        let failure = match self.read_fragments(pack, listed, is_news).await? {
             Ok(fragments) => return Ok(Some(self.found_in(fragments, DiskSet::NONE))),
             Err(failure) => failure,
         };
-        if is_index_new || self.pool.missing().is_some() {
+        if is_news || self.pool.missing().is_some() {
             let found = format!("{} files", listed.fragments.len());
             return Err(
                 failure.unwrap_or_else(|| corrupt("a pack", &pack_path(pack), 0, "enough fragments of it", found))
@@ -613,16 +640,12 @@ impl Recovery<'_> {
     }
 
     /// Of the disks that a sealed pack is on those where its file is as long as it should be: one that failed, and is back, may have less.
-    fn of_full_length(&self, pack: u64, disks: DiskSet, summary: &Summary) -> DiskSet {
-        if disks.count() < 2 {
-            return disks;
-        }
+    fn full_on(&self, pack: u64, disks: DiskSet, summary: &Summary) -> DiskSet {
         let is_full = |disk: &usize| {
             let file = self.pool.disks[*disk].disk.open(&pack_path(pack), Open::Read);
             file.and_then(|file| file.length()).is_ok_and(|length| length == summary.file_bytes())
         };
-        let full: DiskSet = disks.iter().filter(is_full).collect();
-        if full.is_empty() { disks } else { full }
+        disks.iter().filter(is_full).collect()
     }
 
     /// What is good in a pack, and where; `None` if there is nothing.

@@ -105,6 +105,8 @@ pub(crate) struct Summary {
     pub(crate) raw_bytes: u64,
     /// What it was made for.
     pub(crate) level: Level,
+    /// It is in fragments, its directory could not be read when the index was made, and this is of the chunks that were found without it (O-6).
+    pub(crate) lacks_directory: bool,
 }
 
 impl Summary {
@@ -116,7 +118,7 @@ impl Summary {
     }
 
     pub(crate) fn empty(class: Class, level: Level) -> Summary {
-        Summary { class, count: 0, data_bytes: PackHeader::BYTES as u32, raw_bytes: 0, level }
+        Summary { class, count: 0, data_bytes: PackHeader::BYTES as u32, raw_bytes: 0, level, lacks_directory: false }
     }
 
     pub(crate) fn of(data_bytes: u32, entries: &[Entry], level: Level) -> Summary {
@@ -126,7 +128,16 @@ impl Summary {
             data_bytes,
             raw_bytes: entries.iter().map(|entry| entry.header.own_bytes()).sum(),
             level,
+            lacks_directory: false,
         }
+    }
+
+    /// Of a file of so many bytes whose directory cannot be read, by the chunks that were found in it: what is not the directory of
+    /// those counts as data.
+    pub(crate) fn of_scanned(file_bytes: u64, entries: &[Entry], level: Level) -> Summary {
+        let without_data = Summary::of(0, entries, level).file_bytes();
+        let data_bytes = u32::try_from(file_bytes.saturating_sub(without_data)).unwrap_or(u32::MAX);
+        Summary { lacks_directory: true, ..Summary::of(data_bytes, entries, level) }
     }
 
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
@@ -136,6 +147,7 @@ impl Summary {
         bytes[8..16].copy_from_slice(&self.raw_bytes.to_le_bytes());
         bytes[16] = self.class.code();
         bytes[17] = self.level.code();
+        bytes[18] = u8::from(self.lacks_directory);
         bytes
     }
 
@@ -149,6 +161,7 @@ impl Summary {
             class: reader.u8("class").ok().and_then(Class::from_code).unwrap_or(Class::Data),
             // Zero: written before packs lay on several disks.
             level: reader.u8("level").ok().and_then(Level::from_code).unwrap_or_default(),
+            lacks_directory: reader.u8("whether it lacks its directory").is_ok_and(|lacks| lacks != 0),
         }
     }
 }

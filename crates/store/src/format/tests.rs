@@ -121,6 +121,7 @@ fn what_was_encoded_is_decoded() {
         assert!(accepts(&bytes), "{name}");
     }
     let summary = Summary {
+        lacks_directory: true,
         class: Class::Metadata,
         count: 3,
         data_bytes: 4,

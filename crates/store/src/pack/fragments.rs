@@ -198,18 +198,22 @@ impl Joined {
         Ok(())
     }
 
-    /// All of the pack's file, with zeroes for what cannot be had.
+    /// All of the pack's file, with zeroes for the blocks that cannot be had.
     pub(crate) async fn read_what_answers(&self) -> Vec<u8> {
-        let step = WINDOW_BLOCKS * Cut::BLOCK_BYTES;
         let mut bytes = Vec::with_capacity(usize::try_from(self.cut.whole_bytes).unwrap_or(0));
         for (index, range) in self.cut.pieces(0..self.cut.whole_bytes) {
             let base = index as u64 * self.cut.bytes();
-            for start in range.clone().step_by(usize::try_from(step).expect("a window fits in memory")) {
-                let length = (range.end - start).min(step);
-                let read = self.read(base + start, length).await;
-                bytes.extend(
-                    read.unwrap_or_else(|_| vec![0; usize::try_from(length).expect("a window fits in memory")]),
-                );
+            for window in steps(base + range.start..base + range.end, WINDOW_BLOCKS * Cut::BLOCK_BYTES) {
+                if let Ok(read) = self.read(window.start, window.end - window.start).await {
+                    bytes.extend(read);
+                    continue;
+                }
+                // One bad block costs no other. From the fragment's beginning on, as they lie in it.
+                for block in steps(window, Cut::BLOCK_BYTES) {
+                    let length = block.end - block.start;
+                    let zeroes = || vec![0; usize::try_from(length).expect("a block fits in memory")];
+                    bytes.extend(self.read(block.start, length).await.unwrap_or_else(|_| zeroes()));
+                }
             }
         }
         bytes
@@ -277,6 +281,14 @@ impl Joined {
             }
         }
     }
+}
+
+/// A range in pieces of so many bytes; the last one may be shorter.
+fn steps(range: Range<u64>, bytes: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = range.end;
+    range
+        .step_by(usize::try_from(bytes).expect("a piece fits in memory"))
+        .map(move |start| start..(start + bytes).min(end))
 }
 
 /// Whether the disk failed to read what may be there: not that the file ends before.

@@ -249,7 +249,7 @@ fn header_in(pack: u64, bytes: &[u8]) -> Option<PackHeader> {
 }
 
 /// On how many disks a pack should be; on one where its header cannot be read.
-async fn read_level(file: &File, pack: u64) -> Level {
+pub(crate) async fn read_level(file: &File, pack: u64) -> Level {
     let mut bytes = [0; PackHeader::BYTES];
     let length = file.read_at(0, &mut bytes).await.unwrap_or(0);
     PackHeader::decode(&bytes[..length], pack).map(|header| header.level).unwrap_or_default()

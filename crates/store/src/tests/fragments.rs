@@ -10,7 +10,7 @@ use platform::sim::{Faults, each_seed};
 
 use super::{Machine, content, hurried, options, reclaim};
 use crate::format::FragmentName;
-use crate::{Class, CopiesReport, Depth, Erasure, Options, Recovered, Resilience, Store, StoreError};
+use crate::{Class, CopiesReport, Depth, Erasure, Options, Recovered, Remedy, Resilience, Store, StoreError};
 
 const DISKS: usize = 6;
 
@@ -803,9 +803,15 @@ fn between_two_codes_a_pack_is_as_safe_as_with_the_first() {
     }
 }
 
-/// O-2 and E-2: the disk with the index is gone, and a block of a fragment has rotted: that costs what lies there, and no later opening more.
+/// O-2, O-6 and E-2: the disk with the index is gone, and a block of a fragment has rotted, also the one with the directory: that costs what
+/// lies there, and no later opening more.
 #[test]
 fn a_bad_block_costs_no_pack_where_the_index_is_made_again() {
+    a_block_rots(|length| length / 2);
+    a_block_rots(|length| length - 1);
+}
+
+fn a_block_rots(at: impl Fn(u64) -> u64) {
     let machine = Machine::new(17, 3, 64 << 20);
     let contents = contents(0..120);
     let options = || Options { fragments: Erasure::new(2, 1), ..four_two() };
@@ -818,17 +824,15 @@ fn a_bad_block_costs_no_pack_where_the_index_is_made_again() {
     end(&machine, store);
     let rotten = (gone + 1) % 3;
     for (path, length) in paths_of_fragments(&machine, rotten) {
-        machine.disks[rotten].flip_bit(&path, length / 2, 3);
+        machine.disks[rotten].flip_bit(&path, at(length), 3);
     }
     // Of the journal and the trees there are two copies.
-    for life in 0..3 {
-        let Ok((store, _)) = open_some(&machine, &without(&machine, &[gone]), options()) else {
-            assert_eq!(gone, 0, "without the only home of the journal");
-            return;
-        };
+    for life in 0..4 {
+        let (store, _) = open_some(&machine, &without(&machine, &[gone]), options()).unwrap();
         let read = |content: &&Bytes| machine.run(store.get(Class::Data, &store.key().address(content))).is_ok();
-        let count = contents.iter().filter(read).count();
-        assert!(count > contents.len() * 2 / 3, "in life {life}: {count}");
+        let count = || contents.iter().filter(read).count();
+        let before = count();
+        assert!(before > contents.len() * 2 / 3, "in life {life}: {before}");
         if life == 1 {
             machine.run(async {
                 let covered = store.last_logged();
@@ -837,8 +841,66 @@ fn a_bad_block_costs_no_pack_where_the_index_is_made_again() {
                 store.remove_disk(gone as u64, true).await.unwrap();
             });
         }
+        if life == 2 {
+            let found = machine.run(store.check(Depth::Deep, &|_, _| {})).problems;
+            let packs: BTreeSet<Remedy> = found
+                .iter()
+                .filter_map(|problem| problem.remedy)
+                .filter(|it| matches!(it, Remedy::Pack { .. }))
+                .collect();
+            assert!(!packs.is_empty(), "{found:?}");
+            for remedy in packs {
+                machine.run(store.repair(remedy)).unwrap();
+            }
+            assert!(count() >= before);
+        }
         end(&machine, store);
     }
+}
+
+/// E-6: what a disk had of a pack once is short, lies beside its fragments, and counts for nothing; it goes.
+#[test]
+fn a_short_file_beside_the_fragments_of_a_pack_is_no_copy_of_it() {
+    let machine = Machine::new(78, DISKS, 64 << 20);
+    let contents = contents(0..200);
+    let store = open(&machine);
+    let mut early = Vec::new();
+    machine.run(async {
+        put(&store, &contents[..20]).await.unwrap();
+        early = machine.disks[1].snapshot_files().into_iter().filter(|(path, _)| path.starts_with("packs/")).collect();
+        put(&store, &contents[20..]).await.unwrap();
+        assert_eq!(cut_all(&store).await.lacking, 0);
+    });
+    end(&machine, store);
+    let is_cut = |path: &str| !machine.disks[1].snapshot_files().contains_key(path);
+    early.retain(|(path, _)| is_cut(path));
+    assert!(!early.is_empty());
+    early.iter().for_each(|(path, bytes)| machine.disks[1].install(path, bytes));
+    let left = || early.iter().filter(|(path, _)| machine.disks[1].durable_files().contains_key(path)).count();
+    // Four are needed, and four are there.
+    let (store, _) = open_some(&machine, &without(&machine, &[4, 5]), four_two()).unwrap();
+    machine.disks[3].set_faults(Faults { is_dead: true, ..Faults::default() });
+    let told = machine.run(async {
+        // Who is the first to write to it meets the failure.
+        store.commit(b"third", store.last_logged()).await.unwrap();
+        assert!(!store.pool.disks[3].is_good());
+        store.remove_disk(3, false).await.err().expect("it is needed").to_string()
+    });
+    let cut = store.packs.known().values().filter(|known| known.fragments().is_some()).count();
+    assert!(told.contains(&format!("in {cut} packs is there, and on no other disk")), "{cut}: {told}");
+    machine.disks[3].set_faults(Faults::default());
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+    assert_eq!(left(), early.len());
+    let store = open(&machine);
+    expect_all(&machine, &store, &contents);
+    assert_eq!(restore(&machine, &store).lacking, 0);
+    end(&machine, store);
+    assert_eq!(left(), 0);
+    let store = open(&machine);
+    expect_all(&machine, &store, &contents);
+    expect_sound(&machine, &store);
 }
 
 /// E-5: what is on the disk of another goes with that disk, so it is brought to a disk of its own, whether it is elsewhere too or not.
