@@ -33,6 +33,9 @@ mod run;
 
 mod damage;
 
+#[cfg(test)]
+mod tests;
+
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

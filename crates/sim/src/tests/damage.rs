@@ -27,8 +27,8 @@ const IMAGES: [(u64, bool); 14] = [
 #[test]
 fn damage_is_reported_or_mended_and_never_read() {
     let tasks = platform::real::platform().tasks;
-    let mut total = sim::Findings::default();
-    for findings in parallel(&tasks, IMAGES.to_vec(), sim::damage) {
+    let mut total = crate::Findings::default();
+    for findings in parallel(&tasks, IMAGES.to_vec(), crate::damage) {
         total.add(findings.expect("an image to damage"));
     }
     assert!(total.failures.is_empty(), "{total}\n{}", total.failures.join("\n"));

@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
+use crate::{Failure, Plan, Sabotage, Summary, run};
 use platform::task::{Tasks, parallel};
-use sim::{Failure, Plan, Sabotage, Summary, run};
 
 /// Seeds that show a defect when its cure is taken away, by plan. A seed means the same only as long as the workload and the file
 /// layer take the same steps: who changes either much looks for new ones, with the cure undone.

@@ -1,0 +1,5 @@
+//! Whole nodes on simulated disks.
+
+mod damage;
+mod reclaim;
+mod seeds;
