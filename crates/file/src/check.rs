@@ -319,7 +319,12 @@ impl FileSystem {
             found.note_at("HF1001", "catalog", place, 0, "the directory that the clone is", &"none that can be read");
         }
         let (has_gaps, is_lost) = (found.has_gaps, may_go && (is_topless || found.report.files == files));
-        let remedy = |code: &str| remedy(code, has_gaps, orphans.is_some(), is_lost);
+        let is_live = orphans.is_some() || may_go && top.is_some();
+        let remedy = |code: &str| {
+            // Of a branch that was not pruned only what is lost is mended: what else is wrong may lie beside its top, and goes (I-112).
+            let remedy = remedy(code, has_gaps || !is_pruned, is_live, is_lost);
+            remedy.filter(|_| is_pruned || code == "HF1001" || OF_LOSS.contains(&code))
+        };
         for problem in &mut found.report.problems[first..] {
             problem.remedy = remedy(problem.code);
         }
@@ -472,6 +477,9 @@ impl FileSystem {
         }
     }
 }
+
+/// What cannot be read, or has to be written elsewhere.
+const OF_LOSS: [&str; 8] = ["HF1002", "HF1004", "HF1005", "HF1006", "HF1010", "HF1011", "HF1012", "HF1020"];
 
 /// What can be done about a problem of the present, or of a snapshot, which never changes: it can only go as a whole.
 fn remedy(code: &str, has_gaps: bool, is_live: bool, is_lost: bool) -> Option<Remedy> {

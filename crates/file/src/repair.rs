@@ -7,7 +7,8 @@
 //!       their place, and reads as an error.
 //! I-101 What only a part of the trees can tell (names, inodes) is given up only where somebody said so. A disk that gives no answer is
 //!       no loss: then nothing is given up at all.
-//! I-102 A file that has links and no name that leads to it is in `/lost+found`, under its number.
+//! I-102 A file that has links and no name that leads to it is in `/lost+found`, under its number; one of a clone in `lost+found` of the
+//!       directory that the clone is.
 //!
 //! Not here: what is wrong (`check`), packs, index and journal (`store`).
 
@@ -75,15 +76,22 @@ impl Done {
         }
     }
 
+    /// Takes what was done in a clone.
+    fn extend(&mut self, branch: u32, other: Done) {
+        other.words.into_iter().for_each(|what| self.push(format!("clone {branch}: {what}")));
+        self.more += other.more;
+    }
+
     fn into_words(mut self) -> Vec<String> {
         self.words.extend((self.more > 0).then(|| format!("and {} changes more", self.more)));
         self.words
     }
 }
 
-/// What the trees should say.
-#[derive(Default)]
+/// What the trees of one catalog should say: the main one, or a clone's.
 struct Survey {
+    /// The directory that everything is below.
+    root: FileId,
     known: BTreeMap<FileId, Known>,
     /// Inodes that cannot be read: single ones, and whether there are stretches of them.
     undecodable: Vec<FileId>,
@@ -102,6 +110,8 @@ struct Survey {
     places: BTreeMap<FileId, Vec<Place>>,
     /// Of the directory that is looked at.
     namesakes: Namesakes,
+    /// Files that names were met for.
+    met: Vec<FileId>,
     /// Clones that were removed and cannot go, if that is accepted.
     stuck: BTreeSet<u32>,
     /// The number behind a name that nobody has tried yet, by directory.
@@ -139,20 +149,13 @@ impl FileSystem {
                 break (commit, self.roots.lock().clone());
             }
         };
-        let mut survey = Survey::default();
-        self.survey_catalog(&old.catalog, &mut survey).await?;
-        self.survey_directories(&old.catalog, accepts_loss, &mut survey).await?;
+        let mut survey = Survey::of(FileId::ROOT);
         if accepts_loss {
             survey.stuck = self.stuck_clones().await?;
         }
-        let has_all_inodes = !survey.catalog_has_gaps && survey.undecodable.is_empty();
-        let is_whole = has_all_inodes && survey.gaps.is_empty() && survey.known.contains_key(&FileId::ROOT);
-        let mut inodes: BTreeMap<FileId, Option<InodeValue>> = BTreeMap::new();
-        if is_whole || accepts_loss {
-            self.place_all(&old.catalog, (accepts_loss, owner), &mut survey, &mut inodes).await?;
-        }
-        let judges_names = is_whole || accepts_loss;
-        self.set_right(&old.catalog, judges_names, accepts_loss, &mut survey, &mut inodes).await?;
+        self.survey_catalog(&old.catalog, &mut survey).await?;
+        self.survey_directories(&old.catalog, accepts_loss, &mut survey).await?;
+        let (inodes, judges_names) = self.judge(&old.catalog, (accepts_loss, owner), &mut survey).await?;
         let (list, snapshots) = self.repaired_list(&old.snapshots, accepts_loss, &mut survey).await?;
         let (branches, clones) = self.repaired_branches(&old.branches, (accepts_loss, owner), &mut survey).await?;
         let roots = self.write_repaired(&old, accepts_loss, judges_names, &survey, inodes).await?;
@@ -175,6 +178,24 @@ impl FileSystem {
         Ok(survey.done.into_words())
     }
 
+    /// The inodes that should differ, and whether names were judged: not where one may be in what cannot be read, unless that is given up.
+    async fn judge(
+        &self,
+        catalog: &Root,
+        (accepts_loss, owner): (bool, (u32, u32)),
+        survey: &mut Survey,
+    ) -> Result<(BTreeMap<FileId, Option<InodeValue>>, bool), FileError> {
+        let has_all_inodes = !survey.catalog_has_gaps && survey.undecodable.is_empty();
+        let is_whole = has_all_inodes && survey.gaps.is_empty() && survey.known.contains_key(&survey.root);
+        let mut inodes = BTreeMap::new();
+        let judges_names = is_whole || accepts_loss;
+        if judges_names {
+            self.place_all(catalog, (accepts_loss, owner), survey, &mut inodes).await?;
+        }
+        self.set_right(catalog, judges_names, accepts_loss, survey, &mut inodes).await?;
+        Ok((inodes, judges_names))
+    }
+
     async fn survey_catalog(&self, catalog: &Root, survey: &mut Survey) -> Result<(), FileError> {
         let mut from = Some(0);
         while let Some(at) = from {
@@ -187,7 +208,7 @@ impl FileSystem {
                 }
             };
             for (file, bytes) in inodes {
-                let file = FileId::main(file);
+                let file = survey.root.beside(file);
                 let Ok(InodeValue { attributes, base, .. }) = InodeValue::decode(file, &bytes) else {
                     survey.undecodable.push(file);
                     continue;
@@ -247,22 +268,33 @@ impl FileSystem {
         let directories: Vec<FileId> =
             survey.known.iter().filter(|(_, known)| known.kind == Kind::Directory).map(|(file, _)| *file).collect();
         for directory in directories {
-            let value = self.load(catalog, directory).await?.ok_or(FileError::Stale)?;
-            let mut from = Some(0);
-            while let Some(at) = from {
-                let (entries, next) = match self.trees.scan_past(&value.base.tree, at, 1024).await {
-                    Ok(scanned) => scanned,
-                    Err(gap) => {
-                        survey.gaps.insert(directory);
-                        from = lost(gap.error).map(|()| gap.next)?;
-                        continue;
-                    }
-                };
-                for (cookie, bytes) in entries {
-                    self.survey_entry((directory, &value.base.tree), cookie, &bytes, accepts_loss, survey).await?;
+            self.survey_directory(catalog, directory, accepts_loss, survey).await?;
+        }
+        Ok(())
+    }
+
+    async fn survey_directory(
+        &self,
+        catalog: &Root,
+        directory: FileId,
+        accepts_loss: bool,
+        survey: &mut Survey,
+    ) -> Result<(), FileError> {
+        let value = self.load(catalog, directory).await?.ok_or(FileError::Stale)?;
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (entries, next) = match self.trees.scan_past(&value.base.tree, at, 1024).await {
+                Ok(scanned) => scanned,
+                Err(gap) => {
+                    survey.gaps.insert(directory);
+                    from = lost(gap.error).map(|()| gap.next)?;
+                    continue;
                 }
-                from = next;
+            };
+            for (cookie, bytes) in entries {
+                self.survey_entry((directory, &value.base.tree), cookie, &bytes, accepts_loss, survey).await?;
             }
+            from = next;
         }
         Ok(())
     }
@@ -276,7 +308,7 @@ impl FileSystem {
         survey: &mut Survey,
     ) -> Result<(), FileError> {
         *survey.counts.entry(directory).or_default() += 1;
-        let Ok(entry) = Entry::decode(0, &mut Reader::new(bytes)) else {
+        let Ok(entry) = Entry::decode(directory.branch, &mut Reader::new(bytes)) else {
             if accepts_loss {
                 survey.remove(directory, cookie, "<a name that cannot be read>", "");
             } else {
@@ -286,10 +318,11 @@ impl FileSystem {
             return Ok(());
         };
         let name = String::from_utf8_lossy(&entry.name).into_owned();
-        let found = match entry.file.branch {
-            0 => survey.known.get(&entry.file).filter(|_| entry.file != FileId::ROOT).map(|known| known.kind),
-            // A clone's catalog is not looked at, and stays as it is.
-            branch => self.has_top(branch, entry.file.number).then_some(Kind::Directory),
+        let found = if entry.file.branch == directory.branch {
+            survey.known.get(&entry.file).filter(|_| entry.file != survey.root).map(|known| known.kind)
+        } else {
+            // A clone is in a catalog of its own.
+            self.is_top_in(entry.file, directory).then_some(Kind::Directory)
         };
         if found.is_none() && accepts_loss {
             survey.remove(directory, cookie, &name, &format!(": its file {} is lost", entry.file));
@@ -302,10 +335,15 @@ impl FileSystem {
             survey.edits.entry(directory).or_default().insert(cookie, None);
             (place.cookie, place.name) = self.free_place(directory, tree, &entry.name, survey).await?;
             let right = Entry { file: entry.file, kind, name: place.name.clone() };
-            survey.edits.entry(directory).or_default().insert(place.cookie, Some(encode_entry(&right, 0)));
+            survey
+                .edits
+                .entry(directory)
+                .or_default()
+                .insert(place.cookie, Some(encode_entry(&right, directory.branch)));
             let now = String::from_utf8_lossy(&place.name).into_owned();
             survey.done.push(format!("the name {name} in directory {directory} is where it belongs again, as {now}"));
         }
+        survey.met.extend(found.map(|_| entry.file));
         match found {
             Some(Kind::Directory) => survey.places.entry(entry.file).or_default().push(place),
             Some(_) => *survey.names.entry(entry.file).or_default() += 1,
@@ -347,7 +385,8 @@ impl FileSystem {
         survey: &Survey,
     ) -> Result<BTreeMap<u64, Option<Box<[u8]>>>, FileError> {
         let (first, last) = self.cookies(name).into_inner();
-        let name_of = |bytes: &[u8]| Entry::decode(0, &mut Reader::new(bytes)).ok().map(|entry| entry.name);
+        let name_of =
+            |bytes: &[u8]| Entry::decode(directory.branch, &mut Reader::new(bytes)).ok().map(|entry| entry.name);
         let (mut names, mut from) = (BTreeMap::new(), Some(first));
         while let Some(at) = from.filter(|at| *at <= last) {
             match self.trees.scan_past(tree, at, 1).await {
@@ -376,9 +415,10 @@ impl FileSystem {
         survey: &mut Survey,
         inodes: &mut BTreeMap<FileId, Option<InodeValue>>,
     ) -> Result<(), FileError> {
-        if let MapEntry::Vacant(vacant) = survey.known.entry(FileId::ROOT) {
-            vacant.insert(Known::directory(FileId::ROOT));
-            inodes.insert(FileId::ROOT, Some(self.new_directory(FileId::ROOT, 0o755, owner)));
+        let root = survey.root;
+        if let MapEntry::Vacant(vacant) = survey.known.entry(root) {
+            vacant.insert(Known::directory(root));
+            inodes.insert(root, Some(self.new_directory(root, 0o755, owner)));
             survey.done.push("the root directory is made anew".to_owned());
         }
         survey.choose_places();
@@ -387,7 +427,9 @@ impl FileSystem {
             known.kind != Kind::Directory && known.links > 0 && !survey.names.contains_key(file)
         });
         homeless.extend(nameless.map(|(file, _)| *file));
-        homeless.extend(self.nameless_clones(survey, accepts_loss).await?);
+        if root == FileId::ROOT {
+            homeless.extend(self.nameless_clones(survey, accepts_loss).await?);
+        }
         if homeless.is_empty() {
             return Ok(());
         }
@@ -396,17 +438,18 @@ impl FileSystem {
             None => {
                 let counter = self.next_counter.fetch_add(1, Ordering::SeqCst);
                 let home = FileId::new(self.store.node(), counter).expect("2^48 files need centuries");
-                survey.known.insert(home, Known::directory(FileId::ROOT));
+                let home = root.beside(home.number);
+                survey.known.insert(home, Known::directory(root));
                 // Nobody but them gets at what may have been private; and they must, also where they are not user 0.
-                let owner = match inodes.get(&FileId::ROOT) {
+                let owner = match inodes.get(&root) {
                     Some(_) => owner,
-                    None => self.load(catalog, FileId::ROOT).await?.map_or(owner, |root| {
+                    None => self.load(catalog, root).await?.map_or(owner, |root| {
                         let Attributes { uid, gid, .. } = root.attributes;
                         (uid, gid)
                     }),
                 };
                 inodes.insert(home, Some(self.new_directory(home, 0o700, owner)));
-                (home, self.attach(catalog, survey, FileId::ROOT, home, LOST_FOUND).await?)
+                (home, self.attach(catalog, survey, root, home, LOST_FOUND).await?)
             }
         };
         let home_name = String::from_utf8_lossy(&home_name).into_owned();
@@ -436,7 +479,7 @@ impl FileSystem {
         };
         let (cookie, name) = self.free_place(directory, &tree, name, survey).await?;
         let edits = survey.edits.entry(directory).or_default();
-        edits.insert(cookie, Some(encode_entry(&Entry { file, kind, name: name.clone() }, 0)));
+        edits.insert(cookie, Some(encode_entry(&Entry { file, kind, name: name.clone() }, directory.branch)));
         *survey.counts.entry(directory).or_default() += 1;
         if kind == Kind::Directory {
             survey.places.insert(file, vec![Place { directory, cookie, name: name.clone() }]);
@@ -475,9 +518,14 @@ impl FileSystem {
             let subdirectories = subdirectories.get(file).copied().unwrap_or(0);
             let (mut links, mut parent, mut size) = (known.links, known.parent, known.size);
             if judges_names {
-                let is_named = place.is_some() || *file == FileId::ROOT;
+                let is_named = place.is_some() || *file == survey.root;
                 links = if is_named { 2 + subdirectories } else { names };
-                parent = if *file == FileId::ROOT { *file } else { place.map_or(parent, |place| place.directory) };
+                parent = match place {
+                    _ if *file == FileId::ROOT => *file,
+                    // The top of a clone has its name in another branch.
+                    _ if *file == survey.root => parent,
+                    place => place.map_or(parent, |place| place.directory),
+                };
             }
             if is_directory && (judges_names || !survey.gaps.contains(file)) {
                 size = survey.counts.get(file).copied().unwrap_or(0);
@@ -528,8 +576,24 @@ impl FileSystem {
         accepts_loss: bool,
         judges_names: bool,
         survey: &Survey,
-        mut inodes: BTreeMap<FileId, Option<InodeValue>>,
+        inodes: BTreeMap<FileId, Option<InodeValue>>,
     ) -> Result<Roots, FileError> {
+        let catalog = self.written_catalog(&old.catalog, accepts_loss, survey, inodes).await?;
+        Ok(Roots {
+            catalog,
+            orphans: if judges_names { Root::Empty } else { old.orphans.clone() },
+            next_counter: self.next_counter.load(Ordering::SeqCst).max(old.next_counter),
+            ..old.clone()
+        })
+    }
+
+    async fn written_catalog(
+        &self,
+        old: &Root,
+        accepts_loss: bool,
+        survey: &Survey,
+        mut inodes: BTreeMap<FileId, Option<InodeValue>>,
+    ) -> Result<Root, FileError> {
         for (file, value) in &mut inodes {
             let Some(value) = value else { continue };
             if survey.gaps.contains(file) && accepts_loss {
@@ -545,7 +609,7 @@ impl FileSystem {
             }
         }
         let has_gaps = survey.catalog_has_gaps && accepts_loss;
-        let catalog = if has_gaps { self.without_gaps(&old.catalog).await? } else { old.catalog.clone() };
+        let catalog = if has_gaps { self.without_gaps(old).await? } else { old.clone() };
         let undecodable = survey.undecodable.iter().filter(|_| accepts_loss);
         let mut edits: Edits = undecodable.map(|file| (file.number, None)).collect();
         // Later: the root may be one of those, and is made anew.
@@ -554,12 +618,7 @@ impl FileSystem {
         let own = survey.known.keys().filter(|file| file.node() == self.store.node());
         let counter = own.map(|file| file.counter() + 1).max().unwrap_or(0);
         self.next_counter.fetch_max(counter, Ordering::SeqCst);
-        Ok(Roots {
-            catalog,
-            orphans: if judges_names { Root::Empty } else { old.orphans.clone() },
-            next_counter: self.next_counter.load(Ordering::SeqCst).max(old.next_counter),
-            ..old.clone()
-        })
+        Ok(catalog)
     }
 
     /// The list of snapshots, and what it says; without what cannot be read if that is accepted.
@@ -665,8 +724,37 @@ impl Known {
 }
 
 impl Survey {
+    fn of(root: FileId) -> Survey {
+        Survey {
+            root,
+            known: BTreeMap::new(),
+            undecodable: Vec::new(),
+            catalog_has_gaps: false,
+            gaps: BTreeSet::new(),
+            lost_content: BTreeSet::new(),
+            edits: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            names: BTreeMap::new(),
+            places: BTreeMap::new(),
+            namesakes: Namesakes::default(),
+            met: Vec::new(),
+            stuck: BTreeSet::new(),
+            numbers: BTreeMap::new(),
+            done: Done::default(),
+        }
+    }
+
+    /// Whether something cannot be read.
+    fn has_losses(&self) -> bool {
+        let lost_xattrs = self.known.values().any(|known| known.lost_xattrs);
+        self.catalog_has_gaps
+            || lost_xattrs
+            || [self.undecodable.is_empty(), self.gaps.is_empty(), self.edits.is_empty(), self.lost_content.is_empty()]
+                .contains(&false)
+    }
+
     fn lost_found(&self) -> Option<FileId> {
-        let is_it = |place: &Place| place.directory == FileId::ROOT && &*place.name == LOST_FOUND;
+        let is_it = |place: &Place| place.directory == self.root && &*place.name == LOST_FOUND;
         self.places.iter().find(|(_, places)| places.iter().any(is_it)).map(|(file, _)| *file)
     }
 
@@ -701,7 +789,7 @@ impl Survey {
         };
         let directories = self.known.iter().filter(wants_name).map(|(file, _)| *file);
         let above = |file| Some(self.places.get(&file)?.first()?.directory);
-        let ends = unreachable(FileId::ROOT, directories, above);
+        let ends = unreachable(self.root, directories, above);
         for end in &ends {
             if let Some(place) = self.places.remove(end).and_then(|mut places| places.pop()) {
                 let name = String::from_utf8_lossy(&place.name).into_owned();

@@ -1,7 +1,9 @@
 //! Repair of clones: which names lead to one, which clones have none, and the list of them.
 //!
-//! The catalog of a clone stays as it is, but for the directory that its top says it lies in; and is written again, with a new directory as its
-//! top, where that is lost. A clone that lay in another one, and whose name is lost with that, goes to `/lost+found` as any other.
+//! Each clone's catalog is surveyed as the main one is, and has a `lost+found` of its own. Of one that was not pruned nobody can tell which files
+//! without a name lay below its top: where something of it is lost, and that is accepted, what lay in a directory that is lost, or had its name
+//! in what is lost, counts as below, and what else the top does not lead to goes (I-112). A catalog is written with a new directory as its top
+//! where that is lost. A clone that lay in another one, and whose name is lost with that, goes to `/lost+found` as any other.
 //!
 //! Not here: names and inodes of the main branch (`repair`).
 
@@ -10,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::codec::Reader;
 use base::id::FileId;
 
-use super::Survey;
+use super::{Done, Known, Survey};
 use crate::attributes::{Attributes, Kind};
 use crate::check::CloneName;
 use crate::directory::encode_entry;
@@ -20,9 +22,13 @@ use crate::system::FileSystem;
 use crate::tree::Edits;
 
 impl FileSystem {
-    /// Whether there is a clone of this branch and top.
-    pub(super) fn has_top(&self, branch: u32, top: u64) -> bool {
-        self.branches.lock().get(&branch).is_some_and(|branch| branch.top == top)
+    /// Whether it is the top of a clone that may have its name in this directory: in one of the main branch any may, in one of a clone those that
+    /// say so.
+    pub(super) fn is_top_in(&self, top: FileId, directory: FileId) -> bool {
+        self.branches
+            .lock()
+            .get(&top.branch)
+            .is_some_and(|branch| branch.top == top.number && (directory.branch == 0 || branch.above == directory))
     }
 
     /// Clones that no name leads to, as far as that is sure; with `accepts_loss` also those whose name may be in what cannot be read.
@@ -80,21 +86,98 @@ impl FileSystem {
             if value.top == 0 || value.is_going() {
                 continue;
             }
+            let mut now = value.clone();
             if self.is_topless(&value.catalog, top).await? {
-                if accepts_loss {
-                    let (value, count) = self.made_anew(top, BranchValue { above, ..value }, owner).await?;
-                    survey.done.push(format!(
-                        "the directory that is clone {branch} is lost, and made anew with {count} of what lay in it, under their numbers"
-                    ));
-                    changed.insert(branch, Some(value));
+                if !accepts_loss {
+                    continue;
                 }
+                let (anew, count) = self.made_anew(top, BranchValue { above, ..value.clone() }, owner).await?;
+                survey.done.push(format!(
+                    "the directory that is clone {branch} is lost, and made anew with {count} of what lay in it, under their numbers"
+                ));
+                now = anew;
             } else if above != value.above {
-                changed.insert(branch, Some(self.moved(top, value, above).await?));
+                now = self.moved(top, now, above).await?;
+            }
+            now = self.repaired_catalog(top, now, (accepts_loss, owner), survey).await?;
+            if now != value {
+                changed.insert(branch, Some(now));
             }
         }
         let encoded = |value: &Option<BranchValue>| value.as_ref().map(BranchValue::encode);
         let edits = changed.iter().map(|(branch, value)| (u64::from(*branch), encoded(value))).collect();
         Ok((self.trees.update(&list, edits, INLINE_BYTES_MAX).await?, changed))
+    }
+
+    /// A branch whose catalog says one consistent thing.
+    async fn repaired_catalog(
+        &self,
+        top: FileId,
+        value: BranchValue,
+        (accepts_loss, owner): (bool, (u32, u32)),
+        main: &mut Survey,
+    ) -> Result<BranchValue, FileError> {
+        let catalog = &value.catalog;
+        let mut survey = Survey::of(top);
+        self.survey_catalog(catalog, &mut survey).await?;
+        self.survey_directories(catalog, accepts_loss && value.is_pruned(), &mut survey).await?;
+        let mut beside = Vec::new();
+        if !value.is_pruned() {
+            // Names that lead nowhere are nothing that is lost (I-112).
+            let has_root = survey.known.contains_key(&top.beside(value.root()));
+            if !accepts_loss || has_root && !survey.has_losses() {
+                return Ok(value);
+            }
+            beside = self.survey_below(catalog, &mut survey).await?;
+        }
+        let (mut inodes, judges_names) = self.judge(catalog, (accepts_loss, owner), &mut survey).await?;
+        inodes.extend(beside.into_iter().map(|file| (file, None)));
+        let catalog = self.written_catalog(catalog, accepts_loss, &survey, inodes).await?;
+        main.done.extend(top.branch, survey.done);
+        let (orphans, root) = match judges_names {
+            true => (Root::Empty, top.number),
+            false => (value.orphans, value.root),
+        };
+        Ok(BranchValue { catalog, orphans, root, ..value })
+    }
+
+    /// Surveys the names below the top of a clone that was not pruned, and below what lay in a directory that is lost or that lost names;
+    /// gives the files beside, which are known no more.
+    async fn survey_below(&self, catalog: &Root, survey: &mut Survey) -> Result<Vec<FileId>, FileError> {
+        let had_gaps = std::mem::take(&mut survey.gaps);
+        let Survey { edits, counts, names, places, met, .. } = survey;
+        (edits.clear(), counts.clear(), names.clear(), places.clear(), met.clear());
+        survey.done = Done::default();
+        let mut below = BTreeSet::new();
+        self.follow(catalog, vec![survey.root], &mut below, survey).await?;
+        let is_lost = |(file, known): &(&FileId, &Known)| {
+            let parent = &known.parent;
+            let had_its_name = below.contains(parent) && had_gaps.contains(parent);
+            !below.contains(*file) && known.links > 0 && (had_its_name || !survey.known.contains_key(parent))
+        };
+        let lost = survey.known.iter().filter(is_lost).map(|(file, _)| *file).collect();
+        self.follow(catalog, lost, &mut below, survey).await?;
+        let (kept, beside) = std::mem::take(&mut survey.known).into_iter().partition(|(file, _)| below.contains(file));
+        survey.known = kept;
+        survey.lost_content.retain(|file| below.contains(file));
+        Ok(BTreeMap::<FileId, Known>::into_keys(beside).collect())
+    }
+
+    /// Surveys directories, and what names lead to from there.
+    async fn follow(
+        &self,
+        catalog: &Root,
+        mut waiting: Vec<FileId>,
+        below: &mut BTreeSet<FileId>,
+        survey: &mut Survey,
+    ) -> Result<(), FileError> {
+        while let Some(file) = waiting.pop() {
+            if survey.known.contains_key(&file) && below.insert(file) && survey.known[&file].kind == Kind::Directory {
+                self.survey_directory(catalog, file, true, survey).await?;
+                waiting.append(&mut survey.met);
+            }
+        }
+        Ok(())
     }
 
     /// Clones that were removed and cannot go.

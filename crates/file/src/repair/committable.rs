@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use base::id::FileId;
+
 use super::Survey;
 use crate::attributes::Kind;
 use crate::failure::FileError;
@@ -25,10 +27,14 @@ impl FileSystem {
     /// of it. If it fails they are as before.
     pub(super) async fn commit_without_gaps(&self) -> Result<(), FileError> {
         // All that a repair looks at gives an answer before anything is given up (I-101).
-        let mut survey = Survey::default();
-        let old = self.roots.lock().clone();
-        self.survey_catalog(&old.catalog, &mut survey).await?;
-        self.survey_directories(&old.catalog, true, &mut survey).await?;
+        let (old, branches) = (self.roots.lock().clone(), self.branches.lock().clone());
+        let clones = branches.iter().filter(|(_, value)| value.top != 0 && !value.is_going());
+        let clones = clones.map(|(&branch, value)| (FileId { branch, number: value.top }, &value.catalog));
+        for (root, catalog) in std::iter::once((FileId::ROOT, &old.catalog)).chain(clones) {
+            let mut survey = Survey::of(root);
+            self.survey_catalog(catalog, &mut survey).await?;
+            self.survey_directories(catalog, true, &mut survey).await?;
+        }
         let before = self.make_committable().await?;
         let committed = self.commit_whole().await;
         if committed.is_err() {
