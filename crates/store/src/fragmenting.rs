@@ -3,12 +3,15 @@
 //! E-1   A pack is whole on as many disks as survive what its fragments will survive, until all of those are durable, names and all. Only
 //!       then do the whole ones go: first nobody counts on them, then their files.
 //! E-2   A pack is cut only when the index file has it. So fragments that an intact index does not know of, and that are too few or too rotten
-//!       to be a pack, are of one that was being removed, or was while their disk was out: an opening removes them.
+//!       to be a pack, are of one that was being removed, or was while their disk was out: an opening removes them. Not where the index lacks
+//!       packs.
 //! E-3   A fragment is a file of another name until it is whole and durable, as a copy is (F-5), and nothing is ever written in place: there is
 //!       no moment at which parity and data do not agree.
 //! E-4   What fragments are made of was verified: a pack's file chunk by chunk, other fragments block by block.
 //! E-5   Each fragment counts on a disk where no other does. An opening may find two of a pack on one disk (a cut that failed halfway, and a second
 //!       one): the second is read where it lies, and counts as lacking until it is on a disk of its own.
+//! E-7   Nothing goes for the sake of a fragment that was found and not read since: an opening looks at lengths alone. Before whole files go for
+//!       fragments of an earlier attempt, and one of two copies of a fragment for the other, what stays is read, block by block.
 //!
 //! Not here: which pack is due (`copies`), the code (`erasure`), reading fragments (`pack/fragments`).
 
@@ -17,6 +20,7 @@ use std::sync::Arc;
 
 use platform::disk::{DiskErrorKind, File, Open};
 
+use crate::check::{Check, Depth};
 use crate::disks::DiskSet;
 use crate::erasure;
 use crate::failure::{StoreError, corrupt, refused};
@@ -122,6 +126,8 @@ impl Store {
             self.drop_fragments(pack).await?;
         }
         if let Some(fragments) = known.fragments().filter(|fragments| fragments.cut == cut) {
+            // E-7.
+            self.look_at(pack, fragments, fragments.each(), pace).await;
             // They are in the way of others.
             for (index, disk) in self.needless_fragments(pack, fragments) {
                 self.drop_fragment(pack, cut, index, disk)?;
@@ -159,9 +165,8 @@ impl Store {
     /// E-1: the whole files go, if all fragments are there.
     fn finish_cut(&self, pack: u64) -> Result<(), StoreError> {
         let Some(known) = self.packs.known_pack(pack) else { return Ok(()) };
-        let Some(fragments) =
-            known.fragments().filter(|fragments| fragments.lacking_on(self.sound(pack)).next().is_none())
-        else {
+        let are_all = |fragments: &&Arc<Fragments>| fragments.lacking_on(self.sound(pack)).next().is_none();
+        let Some(fragments) = known.fragments().filter(are_all).filter(|_| !known.summary.lacks_directory) else {
             return Ok(());
         };
         // Some may be of an opening that came before their names were durable.
@@ -385,10 +390,32 @@ impl Store {
         let known = self.packs.known_pack(pack);
         if let Some(fragments) = known.as_ref().and_then(PackKnown::fragments) {
             for (index, disk) in self.needless_fragments(pack, fragments) {
-                self.drop_fragment(pack, cut, index, disk)?;
+                // E-7.
+                let stays = fragments.counted_at(index).both(self.sound(pack)).first().filter(|stays| *stays != disk);
+                let stays = stays.map(|stays| (index, stays));
+                self.look_at(pack, fragments, stays.into_iter(), pace).await;
+                if stays.is_some_and(|(_, stays)| self.sound(pack).has(stays)) {
+                    self.drop_fragment(pack, cut, index, disk)?;
+                }
             }
         }
         missing.map_or(Ok(()), Err)
+    }
+
+    /// Reads fragments; those that are not what they should be, or give no answer, are suspect from now on.
+    async fn look_at(
+        &self,
+        pack: u64,
+        fragments: &Fragments,
+        which: impl Iterator<Item = (usize, usize)>,
+        pace: &Pace<'_>,
+    ) {
+        let check = Check::of_pack(self, Depth::Deep, pace);
+        for (index, disk) in which {
+            if check.fragment(&fragments.name(pack, index), fragments, disk).await.is_err() {
+                self.packs.suspects.lock().insert((pack, disk));
+            }
+        }
     }
 
     /// Writes what a disk has of a pack again: its file, or its fragment. The caller holds `copy_work`.

@@ -278,6 +278,8 @@ impl Store {
             PackState::Open(_) if self.packs.is_waiting(&known.state) && !known.places().has(disk) => false,
             // One that takes writes is left by all.
             PackState::Open(_) | PackState::Sealed if on.is_good() => known.places().has(disk),
+            // O-6: what it lacks may be there.
+            PackState::Sealed if on.is_missing && known.summary.lacks_directory => true,
             PackState::Open(_) | PackState::Sealed => {
                 let suspect = self.packs.suspect_on(pack);
                 let sound: DiskSet = others.iter().filter(|other| !suspect.has(*other)).collect();

@@ -52,7 +52,9 @@ use crate::chunk::Compression;
 use crate::counters::Counters;
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::StoreError;
-use crate::format::{ChunkHeader, Class, Codec, Entry, PACKS, PackHeader, Place, Summary};
+use crate::format::{
+    ChunkHeader, Class, Codec, Entry, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place, Summary, number_of,
+};
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
 use crate::level::{Level, Resilience};
@@ -160,6 +162,19 @@ impl PackKnown {
 }
 
 type Files = quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>;
+
+/// Packs by the names of files.
+#[derive(Default)]
+pub(crate) struct PackNames {
+    pub(crate) whole: BTreeSet<u64>,
+    pub(crate) in_fragments: BTreeSet<u64>,
+}
+
+impl PackNames {
+    pub(crate) fn has(&self, pack: u64) -> bool {
+        self.whole.contains(&pack) || self.in_fragments.contains(&pack)
+    }
+}
 
 /// What the options say about packs.
 pub(crate) struct Sizes {
@@ -313,7 +328,9 @@ impl Packs {
             true => usize::from(summary.level.copies()),
             false => self.wanted(summary),
         };
-        let of_pack = self.catalog.read().get(&place.pack).map(|known| of_pack(&known.summary));
+        let known = self.catalog.read().get(&place.pack).map(|known| known.summary);
+        // O-6: of what is gone there nothing is made again.
+        let of_pack = known.filter(|summary| !summary.lacks_directory).map(|summary| of_pack(&summary));
         of_pack.is_some_and(|of_pack| of_pack >= usize::from(level.copies()))
             // C-6, C-7.
             && !matches!(place.codec, Codec::Bundle | Codec::Remains)
@@ -334,6 +351,23 @@ impl Packs {
             Some(PackState::Open(open)) => self.may_be_elsewhere(open) && self.is_on_few(open),
             _ => false,
         }
+    }
+
+    /// Packs of which a file lies on some disk that is there: a whole one, or a fragment. As far as disks say.
+    pub(crate) fn listed(&self) -> PackNames {
+        let mut listed = PackNames::default();
+        for (_, on) in self.pool.there() {
+            for name in on.disk.list(PACKS).unwrap_or_default() {
+                listed.whole.extend(number_of(&name, PACK_SUFFIX));
+                listed.in_fragments.extend(FragmentName::of(&name).map(|name| name.pack));
+            }
+        }
+        listed
+    }
+
+    /// O-6.
+    pub(crate) fn lacks_directory(&self, pack: u64) -> bool {
+        self.catalog.read().get(&pack).is_some_and(|known| known.summary.lacks_directory)
     }
 
     /// What is asked for a chunk whose copy is damaged, where that lies.

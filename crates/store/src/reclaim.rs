@@ -230,8 +230,9 @@ impl Store {
         match self.packs.index.lookup(address, &self.counters)? {
             // C-6.
             Some(at) if at != *here && at.codec != Codec::Bundle && !self.packs.is_lower(at.pack, here.pack) => {
-                // N-4.
-                Ok(!self.packs.is_held_on_few(at.pack) && self.packs.is_good(address, &at).await.is_ok())
+                // N-4, O-6.
+                let is_safe = !self.packs.is_held_on_few(at.pack) && !self.packs.lacks_directory(at.pack);
+                Ok(is_safe && self.packs.is_good(address, &at).await.is_ok())
             }
             _ => Ok(false),
         }

@@ -32,7 +32,7 @@ use crate::format::{
 use crate::identity::{self, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, make_homes, replay, segment_size};
-use crate::level::Level;
+use crate::level::{Level, Resilience};
 use crate::options::Options;
 use crate::pack::Waits;
 use crate::pack::fragments::{Fragments, Joined, read_header};
@@ -135,6 +135,7 @@ impl Store {
             counters: &counters,
             report: &mut report,
             unfinished: Vec::new(),
+            unread: BTreeMap::new(),
         };
         let (found, number_max) = recovery.list_packs()?;
         let opened = recovery.open_index(&options, &found, is_index_there).await?;
@@ -237,6 +238,8 @@ struct Recovery<'a> {
     report: &'a mut RecoveryReport,
     /// Copies and fragments of packs that were being written: disk and name.
     unfinished: Vec<(usize, String)>,
+    /// Packs that some disk did not give in full, and why.
+    unread: BTreeMap<u64, StoreError>,
 }
 
 /// Files of a pack, as their names say.
@@ -397,15 +400,15 @@ impl Recovery<'_> {
         let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, cache_bytes, level, compression, floor };
         let found_packs = FoundPacks { known, next, checked: opened.checked };
         let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, found_packs);
-        let (mut step_entries, mut unsealed, mut unread) = (0, Vec::new(), BTreeMap::new());
+        let (mut step_entries, mut unsealed, mut are_all) = (0, Vec::new(), self.pool.missing().is_none());
         *packs.suspects.lock() = suspects;
         let is_covered = |pack: &u64| opened.packs.get(pack).is_some_and(|summary| !summary.lacks_directory);
         for (pack, listed) in found.into_iter().filter(|(pack, _)| !is_covered(pack)) {
-            // No index has told of it what there is to know.
-            let is_news = opened.is_new || opened.packs.contains_key(&pack);
+            // X-9: the index was made when this could not be read, or in the middle of its making.
+            let is_news = packs.index.file().lacks_packs() || opened.packs.contains_key(&pack);
             let read = match (listed.whole.is_empty(), listed.fragments.is_empty()) {
                 (false, true) => self.recover_pack(pack, listed.whole).await,
-                (false, false) => self.recover_cut(pack, &listed).await,
+                (false, false) => self.recover_cut(pack, &listed, is_news).await,
                 (true, _) => self.recover_fragments(pack, &listed, is_news).await,
             };
             let Read { sealed, known, unsealed: is_left } = match read {
@@ -414,15 +417,16 @@ impl Recovery<'_> {
                 Err(error) => {
                     self.report.problems.push(format!("{} was left alone: {error}", pack_path(pack)));
                     if matches!(&error, StoreError::Disk(error) if error.kind != DiskErrorKind::Absent) {
-                        unread.insert(pack, error);
+                        self.unread.insert(pack, error);
                     }
+                    are_all = false;
                     continue;
                 }
             };
             if let Some(Left { waits, failure }) = is_left {
                 if let Some(error) = failure {
                     self.report.problems.push(format!("{} stays as it is: {error}", pack_path(pack)));
-                    unread.insert(pack, error);
+                    self.unread.insert(pack, error);
                 }
                 unsealed.push((sealed, known, waits));
                 continue;
@@ -451,7 +455,12 @@ impl Recovery<'_> {
             sort_out(&packs, &mut sealed, waits != Waits::Room).await;
             packs.note_unsealed(sealed, disks, waits);
         }
-        packs.note_unread(unread);
+        packs.note_unread(std::mem::take(&mut self.unread));
+        let file = packs.index.file();
+        if file.lacks_packs() && are_all && packs.sealed_waiting().is_empty() {
+            // Where that fails the next opening looks as closely as this one.
+            let _ = file.note_complete(&self.pool.for_index().disk);
+        }
         if opened.is_new {
             packs.index.note_made_again(Ok(()));
         }
@@ -477,19 +486,18 @@ impl Recovery<'_> {
     /// there gives nothing back and the rest may be on a disk that is missing (K-6).
     fn known(&mut self, pack: u64, listed: &Listed, summary: &Summary) -> Option<(PackKnown, DiskSet)> {
         let fragments = listed.fragments(summary.file_bytes());
-        let is_alone = listed.whole.count() < 2 && fragments.is_none();
+        let is_alone = listed.whole.count() < 2 && fragments.is_none() && self.pool.missing().is_none();
         let full = if is_alone { listed.whole } else { self.full_on(pack, listed.whole, summary) };
         // Where it is short everywhere, what is there of it counts.
         let whole = if full.is_empty() { listed.whole } else { full };
         let short: DiskSet = fragments.iter().flat_map(|fragments| self.short_fragments(pack, fragments)).collect();
         let sound: DiskSet = self.pool.there().map(|(disk, _)| disk).filter(|disk| !short.has(*disk)).collect();
         let is_readable = |fragments: &Fragments| fragments.is_readable_on(sound);
-        if let (true, Some(fragments)) = (whole.is_empty(), &fragments)
-            && !is_readable(fragments)
-        {
-            if self.pool.missing().is_some() {
-                return None;
-            }
+        let is_whole = !full.is_empty() || fragments.as_ref().is_some_and(is_readable);
+        if !is_whole && self.pool.missing().is_some() {
+            return None;
+        }
+        if let (false, true, Some(fragments)) = (is_whole, whole.is_empty(), &fragments) {
             let (k, there) = (fragments.cut.erasure.data(), fragments.disks().count() - short.count());
             self.report.problems.push(format!(
                 "{} is in {} fragments, and {there} of the {k} that are needed are there: what lies in the others cannot be read; \
@@ -499,8 +507,7 @@ impl Recovery<'_> {
             ));
         }
         // One that is short beside what makes the pack is what a disk had of it once: nothing relies on it, and the mender takes it away.
-        let has_more = !full.is_empty() || fragments.as_ref().is_some_and(&is_readable);
-        let bad = listed.whole.iter().filter(|disk| has_more && !full.has(*disk)).chain(short.iter()).collect();
+        let bad = listed.whole.iter().filter(|disk| is_whole && !full.has(*disk)).chain(short.iter()).collect();
         Some((PackKnown::sealed(whole, fragments.map(Arc::new), *summary), bad))
     }
 
@@ -534,7 +541,8 @@ impl Recovery<'_> {
                 }
             };
             let fragments = listed.fragments(whole_bytes).expect("there is one");
-            if !fragments.is_readable_on(fragments.disks()) {
+            let are_few = !fragments.is_readable_on(fragments.disks());
+            if are_few && (!is_news || self.pool.missing().is_some()) {
                 break;
             }
             let joined = Joined::open(self.pool, pack, &fragments, DiskSet::NONE);
@@ -545,18 +553,30 @@ impl Recovery<'_> {
                     break;
                 }
                 // Where no index can tell that it went, it is there, but for what cannot be read.
-                Err(error) if error.kind == DiskErrorKind::Absent => {}
+                Err(_) if is_news => {}
                 read => read?,
             }
             let file = joined.into_file();
             let found = scan::read_file(&file, &self.identity.key, pack).await;
+            let level = scan::read_level(&file, pack).await;
+            // The code says what it was made for, if its header cannot be read.
+            let of_code = || Level::of(Resilience::Fragments(fragments.cut.erasure), Level::default());
+            let level = level.unwrap_or_else(of_code);
             let scanned = match found {
-                Ok(scan::Found::Sealed(sealed)) => return Ok(Ok((sealed, fragments))),
+                Ok(scan::Found::Sealed(mut sealed)) => {
+                    sealed.summary.level = level;
+                    return Ok(Ok((sealed, fragments)));
+                }
                 Ok(scan::Found::Open { scanned, .. }) if is_news => scanned,
                 // O-6: its directory is among what cannot be read.
-                Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Absent && is_news => {
+                Err(StoreError::Disk(_)) if is_news => {
                     let joined = Joined::open(self.pool, pack, &fragments, DiskSet::NONE);
-                    scan::scan(&self.identity.key, pack, &joined.read_what_answers().await.into())
+                    let bytes = joined.read_what_answers().await;
+                    if let Some(error) = joined.silent() {
+                        // What is not found may be there all the same.
+                        self.unread.insert(pack, error.into());
+                    }
+                    scan::scan(&self.identity.key, pack, &bytes.into())
                 }
                 Ok(scan::Found::Open { .. }) => {
                     let found = "one that has none, and whose fragments are sound";
@@ -564,12 +584,16 @@ impl Recovery<'_> {
                 }
                 Err(error) => return Err(error),
             };
+            if scanned.entries.is_empty() {
+                let none = || corrupt("a pack in fragments", file.path(), 0, "chunks", "none that verifies");
+                failure = Some(self.unread.get(&pack).cloned().unwrap_or_else(none));
+                break;
+            }
             let (count, path) = (scanned.entries.len(), file.path());
             self.report.problems.push(format!(
                 "{path}: its directory cannot be read; {count} chunks were found without it, and are read where they lie; \
                  `hydrafs fsck --repair` stores them anew"
             ));
-            let level = scan::read_level(&file, pack).await;
             let summary = Summary::of_scanned(whole_bytes, &scanned.entries, level);
             return Ok(Ok((SealedPack::new(pack, summary, scanned.entries), fragments)));
         }
@@ -577,7 +601,7 @@ impl Recovery<'_> {
     }
 
     /// E-6. What was cut had been sealed, so a file without a directory is not it, also where there are too few fragments now.
-    async fn recover_cut(&mut self, pack: u64, listed: &Listed) -> Result<Option<Read>, StoreError> {
+    async fn recover_cut(&mut self, pack: u64, listed: &Listed, is_news: bool) -> Result<Option<Read>, StoreError> {
         let read = self.read_fragments(pack, listed, false).await;
         let failure = match read {
             Ok(Ok(fragments)) => return Ok(Some(self.found_in(fragments, listed.whole))),
@@ -590,6 +614,12 @@ impl Recovery<'_> {
             if let Ok(scan::Found::Sealed(_)) = found {
                 sealed = sealed.with(disk);
             }
+        }
+        if sealed.is_empty()
+            && is_news
+            && let Ok(fragments) = self.read_fragments(pack, listed, true).await?
+        {
+            return Ok(Some(self.found_in(fragments, listed.whole)));
         }
         if sealed.is_empty() {
             let found = format!("{} files of fragments, and less than a pack beside them", listed.fragments.len());
@@ -616,20 +646,22 @@ impl Recovery<'_> {
             Ok(fragments) => return Ok(Some(self.found_in(fragments, DiskSet::NONE))),
             Err(failure) => failure,
         };
-        if is_news || self.pool.missing().is_some() {
+        let is_silent = matches!(&failure, Some(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent);
+        if self.pool.missing().is_some() || is_news && is_silent {
             let found = format!("{} files", listed.fragments.len());
             return Err(
                 failure.unwrap_or_else(|| corrupt("a pack", &pack_path(pack), 0, "enough fragments of it", found))
             );
         }
         // E-2: what the index does not have was taken out, and these were on a disk that was not there. Where there are enough of them, and
-        // not all can be read, it may not have been: a person may look at them.
+        // not all can be read, or where the index may not know (X-9), it may not have been: a person may look at them.
         let are_enough = listed.fragments(0).is_some_and(|fragments| fragments.is_readable_on(fragments.disks()));
+        let are_kept = are_enough || is_news;
         for (name, disk) in &listed.fragments {
             let on = &self.pool.disks[*disk].disk;
-            let _ = if are_enough { on.rename(&name.path(), &name.damaged_path()) } else { on.remove(&name.path()) };
+            let _ = if are_kept { on.rename(&name.path(), &name.damaged_path()) } else { on.remove(&name.path()) };
         }
-        if are_enough {
+        if are_kept {
             let found = format!("{} files, which were set aside", listed.fragments.len());
             let cause =
                 corrupt("a pack in fragments", &pack_path(pack), 0, "an entry in the index, or none of it", found);
@@ -755,7 +787,9 @@ fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: Di
 /// Takes in a pack that the index does not cover. Of its chunks those are named there that have no better copy (O-5).
 async fn take_in(packs: &Packs, mut sealed: SealedPack, known: PackKnown) {
     packs.note_sealed_at(sealed.pack, known);
-    sort_out(packs, &mut sealed, false).await;
+    // Of what cannot be mended where it is a better copy stays what is named.
+    let is_left = sealed.summary.lacks_directory;
+    sort_out(packs, &mut sealed, is_left).await;
     packs.note_found(vec![sealed]);
 }
 

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use platform::disk::DiskErrorKind;
 
 use crate::failure::StoreError;
-use crate::format::{INDEX_NEW, pack_path};
+use crate::format::{INDEX_NEW, Summary, pack_path};
 use crate::index::{Change, IndexFile, STEP_ENTRIES, SealedPack};
 use crate::pack::scan::{self, Found};
 use crate::pack::{PackKnown, PackState, Packs};
@@ -101,7 +101,9 @@ impl NewIndex<'_> {
             && failure.is_none()
             && let Some(scanned) = self.packs.scan_fragments(pack, known).await
         {
-            scan_found = Some(SealedPack::new(pack, known.summary, scanned.entries));
+            // O-6: it may have more.
+            let summary = Summary { lacks_directory: true, ..known.summary };
+            scan_found = Some(SealedPack::new(pack, summary, scanned.entries));
         }
         // Where no disk has it whole, and one does not answer, nobody knows.
         failure.map_or(Ok(scan_found), |error| Err(error.into()))
@@ -117,6 +119,9 @@ impl NewIndex<'_> {
     pub(crate) fn put_in_place(mut self) -> Result<(), StoreError> {
         let file = self.file.take().expect("not in its place yet");
         let disk = &self.packs.pool.disks[self.disk].disk;
+        if !self.packs.index.file().lacks_packs() {
+            self.told(file.note_complete(disk))?;
+        }
         let placed = self.packs.index.replace_file(disk, file).map_err(StoreError::from);
         self.told(placed)?;
         self.packs.pool.set_index_disk(self.disk);

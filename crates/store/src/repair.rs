@@ -21,8 +21,8 @@ use base::id::ChunkAddress;
 use platform::disk::{DiskError, DiskErrorKind, Open};
 
 use crate::chunk::{Packed, mended};
-use crate::failure::{StoreError, refused};
-use crate::format::{ChunkHeader, Codec, Entry, PACKS, Place};
+use crate::failure::{StoreError, corrupt, refused};
+use crate::format::{ChunkHeader, Codec, Entry, PACKS, Place, pack_path};
 use crate::identity;
 use crate::level::Level;
 use crate::pace::{Pace, Share};
@@ -165,6 +165,11 @@ impl Store {
             }
             found => found?,
         };
+        if matches!(found, Found::Open { .. }) && self.packs.listed().in_fragments.contains(&pack) {
+            // E-6.
+            let (expected, found) = ("fragments of it, and no other file", "one without a directory beside them");
+            return Err(corrupt("a pack", &pack_path(pack), 0, expected, found));
+        }
         let is_sound = match &found {
             Found::Sealed(sealed) => scan::is_sound(on, self.key(), sealed).await?,
             // The scan has looked.
@@ -355,8 +360,9 @@ impl Store {
             Ok(Some(place))
                 if place.pack != pack && place.codec != Codec::Bundle && !self.packs.is_lower(place.pack, pack) =>
             {
-                // N-4.
-                !self.packs.is_held_on_few(place.pack) && self.packs.is_good(address, &place).await.is_ok()
+                // N-4, O-6.
+                let is_safe = !self.packs.is_held_on_few(place.pack) && !self.packs.lacks_directory(place.pack);
+                is_safe && self.packs.is_good(address, &place).await.is_ok()
             }
             _ => false,
         }
@@ -409,6 +415,9 @@ impl Store {
                     Err(error) => return Err(error.into()),
                 }
             }
+        }
+        if self.packs.listed().has(pack) {
+            return Ok("some of it is on a disk that is there: restart the daemon, which takes it in".to_owned());
         }
         let addresses: Vec<ChunkAddress> = self.indexed(pack)?.into_iter().map(|(address, _)| address).collect();
         let count = addresses.len();

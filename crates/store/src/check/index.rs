@@ -6,7 +6,7 @@ use base::id::ChunkAddress;
 
 use super::{Check, Fingerprint};
 use crate::format::{INDEX_FILE, Place};
-use crate::pack::PackState;
+use crate::pack::{PackNames, PackState};
 use crate::remedy::Remedy;
 
 const REMEDY: Option<Remedy> = Some(Remedy::Index);
@@ -57,9 +57,14 @@ impl Check<'_> {
         let Ok(mut packs) = store.packs.index.file().packs() else { return BTreeSet::new() };
         let known = store.packs.known();
         packs.retain(|pack, _| !known.contains_key(pack));
+        let listed = if packs.is_empty() { PackNames::default() } else { store.packs.listed() };
         for (pack, summary) in &packs {
-            let words = (format!("a pack with {} chunks", summary.count), "no such file on any disk");
-            let remedy = Some(Remedy::Forget { pack: *pack });
+            // What is there of it is taken in by the next opening.
+            let (found, remedy) = match listed.has(*pack) {
+                true => ("some of it, which the store left alone: restart the daemon", None),
+                false => ("no such file on any disk", Some(Remedy::Forget { pack: *pack })),
+            };
+            let words = (format!("a pack with {} chunks", summary.count), found);
             self.problem("HF0009", "a pack", (crate::format::pack_path(*pack), 0), words, remedy);
         }
         packs.into_keys().collect()

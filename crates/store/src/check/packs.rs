@@ -233,7 +233,12 @@ impl Check<'_> {
     }
 
     /// The file of one fragment; the bytes that were read.
-    async fn fragment(&self, name: &FragmentName, fragments: &Fragments, disk: usize) -> Result<u64, StoreError> {
+    pub(crate) async fn fragment(
+        &self,
+        name: &FragmentName,
+        fragments: &Fragments,
+        disk: usize,
+    ) -> Result<u64, StoreError> {
         let file = self.store.pool.disks[disk].disk.open(&name.path(), Open::Read)?;
         let (cut, index) = (fragments.cut, usize::from(name.index));
         file.forget(0, cut.file_bytes());
@@ -466,7 +471,10 @@ impl Check<'_> {
                 Some(pack) if !store.packs.is_on(pack, number) && disk.open(&pack_path(pack), Open::Read).is_ok() => {
                     let words = ("a pack that the store knows", "one that was left alone when the store was opened");
                     // Two of one number: only a person knows which is the copy. P-1 for the disk.
-                    let is_to_adopt = !store.packs.has(pack) && store.pool.disks[number].is_good();
+                    // E-6, for fragments.
+                    let is_to_adopt = !store.packs.has(pack)
+                        && store.pool.disks[number].is_good()
+                        && !store.packs.listed().in_fragments.contains(&pack);
                     let remedy = is_to_adopt.then_some(Remedy::Adopt { disk: number, pack });
                     self.problem("HF0008", "a pack", (path, 0), words, remedy);
                 }

@@ -1,7 +1,7 @@
 //! The file part of the index: a redb database with four tables.
 //!
 //! `chunks` names places, `copies` further places of the few chunks that lie in more than one pack, `packs` the packs that are wholly
-//! in it, and `about` says to which node and version it belongs.
+//! in it, and `about` says to which node and version it belongs, and whether it was made again and lacks packs that were there.
 //! redb's own crash safety (a shadow-paged tree and two header slots) makes each transaction whole or absent. Damaged pages do not
 //! reach it (`backend`, X-6), each value carries a check of its own, and whatever redb says or does all the same, a panic included,
 //! becomes an error here.
@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::id::ChunkAddress;
 use parking_lot::{Mutex, RwLock};
@@ -34,6 +35,9 @@ const PACKS: TableDefinition<'_, u64, &'static [u8; Summary::BYTES]> = TableDefi
 const CHECKED: TableDefinition<'_, u64, u32> = TableDefinition::new("checked");
 const ABOUT: TableDefinition<'_, &'static str, &'static [u8]> = TableDefinition::new("about");
 
+/// The field of `about` that is there as long as the file lacks packs.
+const LACKS_PACKS: &str = "lacks packs";
+
 /// As much of the file is asked for when it is opened: the entries of some 20 GiB, in a few milliseconds.
 const WARMED_BYTES_MAX: u64 = 32 << 20;
 /// A file of more is not walked at each opening to know what is new: that of some 200 GiB of content in chunks of 64 KiB.
@@ -54,6 +58,8 @@ pub(crate) struct IndexFile {
     node_identity: [u8; 16],
     /// Whether it was made in this life of the store.
     is_made: bool,
+    ///
+    lacks_packs: AtomicBool,
     // `None` after a failure, until the next commit opens it anew.
     database: Mutex<Option<Contained<Database>>>,
     /// What the database lies in.
@@ -118,7 +124,9 @@ impl IndexFile {
         let database = file.open_database(disk, Open::Write)?;
         let (packs, checked) = file.guarded("packs", || {
             let read = database.begin_read().map_err(words)?;
-            file.check_about(&read.open_table(ABOUT).map_err(words)?)?;
+            let about = read.open_table(ABOUT).map_err(words)?;
+            file.check_about(&about)?;
+            file.lacks_packs.store(about.get(LACKS_PACKS).map_err(words)?.is_some(), Ordering::SeqCst);
             // One of an older form has none, and does not know of copies.
             read.open_table(COPIES).map_err(words)?;
             Ok((read_packs(&database)?, read_checked(&database)?))
@@ -134,6 +142,7 @@ impl IndexFile {
             cache_bytes: usize::try_from(cache_bytes).unwrap_or(usize::MAX),
             node_identity,
             is_made: false,
+            lacks_packs: AtomicBool::new(false),
             database: Mutex::new(None),
             file: Mutex::new(None),
             tables: RwLock::new(None),
@@ -162,6 +171,26 @@ impl IndexFile {
         self
     }
 
+    /// whether packs were there, when it was made, that it has not taken in.
+    pub(crate) fn lacks_packs(&self) -> bool {
+        self.lacks_packs.load(Ordering::SeqCst)
+    }
+
+    /// Notes durably that it lacks none.
+    pub(crate) fn note_complete(&self, disk: &Disk) -> Result<(), StoreError> {
+        let mut slot = self.database.lock();
+        let database = self.open_again(disk, &mut slot)?;
+        self.guarded("a note", || {
+            let mut write = database.begin_write().map_err(words)?;
+            write.set_durability(Durability::Immediate).map_err(words)?;
+            write.set_quick_repair(true);
+            write.open_table(ABOUT).map_err(words)?.remove(LACKS_PACKS).map_err(words)?;
+            write.commit().map_err(words)
+        })?;
+        self.lacks_packs.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Whether it was made in this life of the store.
     pub(super) fn is_made(&self) -> bool {
         self.is_made
@@ -179,6 +208,7 @@ impl IndexFile {
 
     fn make_empty(&mut self, disk: &Disk) -> Result<(), StoreError> {
         self.is_made = true;
+        self.lacks_packs.store(true, Ordering::SeqCst);
         match disk.remove(self.name) {
             Err(error) if error.kind != DiskErrorKind::Absent => return Err(error.into()),
             _ => {}
@@ -192,6 +222,7 @@ impl IndexFile {
                 let mut about = write.open_table(ABOUT).map_err(words)?;
                 about.insert("node", &self.node_identity[..]).map_err(words)?;
                 about.insert("version", &VERSION.to_le_bytes()[..]).map_err(words)?;
+                about.insert(LACKS_PACKS, &[][..]).map_err(words)?;
                 write.open_table(CHUNKS).map_err(words)?;
                 write.open_table(COPIES).map_err(words)?;
                 write.open_table(PACKS).map_err(words)?;

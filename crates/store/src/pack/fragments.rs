@@ -169,6 +169,13 @@ impl Joined {
         *self.bad.lock()
     }
 
+    /// Why something could not be read so far that may be good.
+    pub(crate) fn silent(&self) -> Option<DiskError> {
+        let unopened = self.members.iter().filter_map(|member| member.as_ref().err());
+        let unopened = unopened.filter(|error| error.kind != DiskErrorKind::Absent).cloned().next();
+        unopened.or_else(|| self.silent.lock().clone())
+    }
+
     /// Bytes of the pack's file, fewer only at its end.
     pub(crate) async fn read(&self, offset: u64, length: u64) -> Result<Vec<u8>, DiskError> {
         let mut bytes = Vec::with_capacity(usize::try_from(length.min(self.cut.whole_bytes)).unwrap_or(0));
@@ -261,13 +268,11 @@ impl Joined {
 
     /// One that did not answer may have it; else it is nowhere.
     fn too_few(&self, found: usize) -> DiskError {
-        let unopened = self.members.iter().filter_map(|member| member.as_ref().err());
-        let read = self.silent.lock().clone();
-        let silent = unopened.chain(&read).find(|error| error.kind != DiskErrorKind::Absent);
+        let silent = self.silent();
         let k = self.cut.erasure.data();
         let detail = format!("{found} other fragments of it are good here, and {k} are needed");
         DiskError {
-            kind: silent.map_or(DiskErrorKind::Absent, |error| error.kind),
+            kind: silent.as_ref().map_or(DiskErrorKind::Absent, |error| error.kind),
             operation: "read",
             path: self.path.clone(),
             detail: silent.map_or(detail.clone(), |error| format!("{detail}; {error}")),

@@ -80,9 +80,13 @@ struct Tries {
     known: PackKnown,
     /// Whose turn it is.
     source: Source,
-    /// Disks that come after it.
+    /// Disks with all of it that come after it.
     left: DiskSet,
+    was_made: bool,
+    has_lain: bool,
     is_second: bool,
+    /// Why it could not be made.
+    error: Option<StoreError>,
 }
 
 impl Packs {
@@ -152,19 +156,27 @@ impl Packs {
     fn tries(&self, place: &Place, range: Range<usize>) -> Result<Tries, StoreError> {
         let known = self.place_of(place.pack)?;
         let (source, left) = self.first_source(&known, place, &range);
-        Ok(Tries { place: *place, range, known, source, left, is_second: false })
+        let (was_made, has_lain) = (source == Source::Made, source == Source::Lying);
+        Ok(Tries { place: *place, range, known, source, left, was_made, has_lain, is_second: false, error: None })
     }
 
     fn first_source(&self, known: &PackKnown, place: &Place, range: &Range<usize>) -> (Source, DiskSet) {
         let disks = known.disks();
-        let Some(fragments) = known.fragments().filter(|_| disks.is_empty()) else {
-            let disk = self.next_to_read(disks, place.pack);
+        // E-6: what is suspect beside fragments comes last.
+        let sound = if known.fragments().is_some() { self.sound_of(disks, place.pack) } else { disks };
+        let Some(fragments) = known.fragments().filter(|_| sound.is_empty()) else {
+            let disk = self.next_to_read(sound, place.pack);
             return (Source::Whole(disk), disks.without(disk));
         };
         let start = u64::from(place.offset) + range.start as u64;
         let mut pieces = fragments.cut.pieces(start..start + range.len() as u64);
         let is_there = |(index, _)| self.lies_well(place.pack, fragments, index).is_some();
-        (if pieces.all(is_there) { Source::Lying } else { Source::Made }, DiskSet::NONE)
+        (if pieces.all(is_there) { Source::Lying } else { Source::Made }, disks)
+    }
+
+    fn sound_of(&self, disks: DiskSet, pack: u64) -> DiskSet {
+        let suspect = self.suspect_on(pack);
+        disks.iter().filter(|disk| !suspect.has(*disk)).collect()
     }
 
     /// On which disk each of some chunks of a pack is read first; of fragments the one where it begins. `None`: nobody knows.
@@ -190,18 +202,24 @@ impl Packs {
         fragments.at(index).iter().find(|disk| !suspect.has(*disk) && self.pool.disks[*disk].is_good())
     }
 
-    /// What comes after a source that failed.
+    /// What comes after a source that failed: where it is whole, made of fragments, and at last what is suspect. A fragment's bad block may be so
+    /// where the chunk is not.
     fn next_source(&self, tries: &mut Tries) -> Option<Source> {
-        match tries.source {
-            Source::Whole(_) if !tries.left.is_empty() => {
-                let disk = self.next_to_read(tries.left, tries.place.pack);
-                tries.left = tries.left.without(disk);
-                Some(Source::Whole(disk))
-            }
-            Source::Whole(_) => tries.known.fragments().map(|_| Source::Made),
-            Source::Lying => Some(Source::Made),
-            Source::Made => None,
+        let is_in_fragments = tries.known.fragments().is_some();
+        let sound = if is_in_fragments { self.sound_of(tries.left, tries.place.pack) } else { tries.left };
+        if sound.is_empty() && is_in_fragments && !tries.was_made {
+            tries.was_made = true;
+            return Some(Source::Made);
         }
+        let wholes = if sound.is_empty() { tries.left } else { sound };
+        if !wholes.is_empty() {
+            let disk = self.next_to_read(wholes, tries.place.pack);
+            tries.left = tries.left.without(disk);
+            return Some(Source::Whole(disk));
+        }
+        let lies = is_in_fragments && !tries.has_lain;
+        tries.has_lain = true;
+        lies.then_some(Source::Lying)
     }
 
     /// Begins again where the pack lies elsewhere by now: it was cut into fragments, or left a disk.
@@ -209,6 +227,7 @@ impl Packs {
         let now = self.catalog.read().get(&tries.place.pack).cloned();
         let Some(now) = now.filter(|now| !now.is_where(&tries.known) && !now.places().is_empty()) else { return false };
         (tries.source, tries.left) = self.first_source(&now, &tries.place, &tries.range);
+        (tries.was_made, tries.has_lain) = (tries.source == Source::Made, tries.source == Source::Lying);
         (tries.known, tries.is_second) = (now, false);
         true
     }
@@ -239,6 +258,9 @@ impl Packs {
             }
             self.suspects.lock().insert((pack, disk));
         }
+        if tries.source == Source::Made {
+            tries.error = Some(error.clone());
+        }
         match self.next_source(tries) {
             Some(source) => {
                 self.counters.reads_of_copies.add(1);
@@ -246,7 +268,8 @@ impl Packs {
                 None
             }
             None if self.follow(tries) => None,
-            None => Some(result),
+            // What was tried behind that was of no great hope.
+            None => Some(tries.error.take().map_or(result, Err)),
         }
     }
 

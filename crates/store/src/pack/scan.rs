@@ -248,11 +248,11 @@ fn header_in(pack: u64, bytes: &[u8]) -> Option<PackHeader> {
     bytes.get(..PackHeader::BYTES).and_then(|header| PackHeader::decode(header, pack).ok())
 }
 
-/// On how many disks a pack should be; on one where its header cannot be read.
-pub(crate) async fn read_level(file: &File, pack: u64) -> Level {
+/// On how many disks a pack should be, if its header can be read.
+pub(crate) async fn read_level(file: &File, pack: u64) -> Option<Level> {
     let mut bytes = [0; PackHeader::BYTES];
     let length = file.read_at(0, &mut bytes).await.unwrap_or(0);
-    PackHeader::decode(&bytes[..length], pack).map(|header| header.level).unwrap_or_default()
+    PackHeader::decode(&bytes[..length], pack).ok().map(|header| header.level)
 }
 
 /// Has the files of a pack agree, as far as that can be told from memory (N-3). Those that cannot be made to agree are left out.
@@ -347,7 +347,8 @@ pub(crate) async fn read_file(file: &File, key: &DomainKey, pack: u64) -> Result
     if let Ok(footer) = read_footer(file, pack).await? {
         match read_directory(file, &footer).await {
             Ok(entries) if is_ours(file, pack, &entries).await? => {
-                let summary = Summary::of(footer.data_bytes, &entries, read_level(file, pack).await);
+                let summary =
+                    Summary::of(footer.data_bytes, &entries, read_level(file, pack).await.unwrap_or_default());
                 return Ok(Found::Sealed(SealedPack::new(pack, summary, entries)));
             }
             Ok(_) => {}
