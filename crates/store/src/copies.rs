@@ -205,7 +205,8 @@ impl Store {
 
     /// What has to be done with a pack, if anything.
     fn due_of(&self, pack: u64, known: PackKnown, is_waiting: bool) -> Option<Due> {
-        if !matches!(known.state, PackState::Sealed) {
+        // O-6: what is in it is for a repair to say.
+        if !matches!(known.state, PackState::Sealed) || known.summary.lacks_directory {
             return None;
         }
         if let Some(fragments) = known.fragments().filter(|_| known.is_cut()) {

@@ -126,6 +126,8 @@ impl Store {
             self.drop_fragments(pack).await?;
         }
         if let Some(fragments) = known.fragments().filter(|fragments| fragments.cut == cut) {
+            let lacking: Vec<usize> = fragments.lacking_on(self.sound(pack)).collect();
+            self.targets(pack, fragments, &lacking, Class::Metadata).missing.map_or(Ok(()), Err)?;
             // E-7.
             self.look_at(pack, fragments, fragments.each(), pace).await;
             // They are in the way of others.

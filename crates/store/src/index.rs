@@ -17,7 +17,7 @@
 //! X-8   A file that was made in this life and is damaged lies on a disk that lies: the next one is made on another disk, if there is one. So
 //!       whoever needs a chunk waits for at most as many new files as there are disks.
 //! X-9   A file that is made again says that it lacks packs, until every pack that was found is in it and no disk is missing: what it does not
-//!       have while it says so may be there all the same, whoever died in between (E-2 and O-6 go by that).
+//!       have while it says so may be there all the same, whoever died in between (E-2 and O-6 go by that). What is taken out meanwhile is noted, and is none of it.
 //!
 //! Not here: reading packs (`pack`), deciding what to delete (`reclaim`).
 
@@ -40,7 +40,7 @@ use crate::ages::Checked;
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
-use crate::format::{Entry, INDEX_FILE, INDEX_NEW, Place, Summary};
+use crate::format::{Codec, Entry, INDEX_FILE, INDEX_NEW, Place, Summary};
 
 pub(crate) use file::{IndexFile, Opened};
 pub(crate) use filter::Filter;
@@ -170,7 +170,13 @@ impl Index {
         if let Some(filter) = &*self.filter.read() {
             filter.add(&address);
         }
-        self.shard(&address).lock().insert(address, place);
+        let mut shard = self.shard(&address).lock();
+        if place.codec == Codec::Bundle {
+            // C-6: it takes nobody's name.
+            shard.entry(address).or_insert(place);
+        } else {
+            shard.insert(address, place);
+        }
     }
 
     /// Drops what lies in a pack that is gone.
@@ -180,14 +186,17 @@ impl Index {
 
     /// Where a chunk lies.
     pub(crate) fn lookup(&self, address: &ChunkAddress, counters: &Counters) -> Result<Option<Place>, StoreError> {
-        if let Some(place) = self.recent(address) {
-            return Ok(Some(place));
+        // C-6: a bundle counts where nothing else does.
+        let is_chunk = |place: &Place| place.codec != Codec::Bundle;
+        let recent = self.recent(address);
+        if recent.as_ref().is_some_and(is_chunk) {
+            return Ok(recent);
         }
         counters.index_lookups.add(1);
         let found = self.file().lookup(address)?;
         // Between the two looks the entry may have moved from the file to `recent` (reclaim), never the other way unseen:
         // X-3 removes it from `recent` after the file has it.
-        Ok(self.recent(address).or(found))
+        Ok(self.recent(address).filter(is_chunk).or(found).or(recent))
     }
 
     /// The same for who would store it otherwise: of what is new it says so without a look into the file.
@@ -196,7 +205,7 @@ impl Index {
         address: &ChunkAddress,
         counters: &Counters,
     ) -> Result<Option<Place>, StoreError> {
-        if let Some(place) = self.recent(address) {
+        if let Some(place) = self.recent(address).filter(|place| place.codec != Codec::Bundle) {
             return Ok(Some(place));
         }
         if self.filter.read().as_ref().is_some_and(|filter| !filter.may_have(address)) {

@@ -45,7 +45,7 @@ use base::hash::DomainKey;
 use base::id::ChunkAddress;
 use base::limits::CHUNK_BYTES_MAX;
 use parking_lot::{Mutex, RwLock};
-use platform::disk::File;
+use platform::disk::{DiskError, File};
 
 use crate::ages::{Ages, Checked};
 use crate::chunk::Compression;
@@ -321,16 +321,24 @@ impl Packs {
         self.is_reliable(address, &place, level).then_some(place)
     }
 
-    /// K-9, for the level.
+    /// K-9, for the level. O-6: of what is gone in a pack without a directory nothing is made again.
     fn is_reliable(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
+        !self.lacks_directory(place.pack) && self.is_here(address, place, level)
+    }
+
+    /// Whether a chunk is here, be it where nobody should rely on it.
+    pub(crate) fn has_chunk(&self, address: &ChunkAddress) -> bool {
+        let place = self.index.lookup(address, &self.counters);
+        place.is_ok_and(|place| place.is_some_and(|place| self.is_here(address, &place, Level::default())))
+    }
+
+    fn is_here(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
         // What was chosen is not left to settings that may change.
         let of_pack = |summary: &Summary| match level.is_chosen() {
             true => usize::from(summary.level.copies()),
             false => self.wanted(summary),
         };
-        let known = self.catalog.read().get(&place.pack).map(|known| known.summary);
-        // O-6: of what is gone there nothing is made again.
-        let of_pack = known.filter(|summary| !summary.lacks_directory).map(|summary| of_pack(&summary));
+        let of_pack = self.catalog.read().get(&place.pack).map(|known| of_pack(&known.summary));
         of_pack.is_some_and(|of_pack| of_pack >= usize::from(level.copies()))
             // C-6, C-7.
             && !matches!(place.codec, Codec::Bundle | Codec::Remains)
@@ -353,16 +361,16 @@ impl Packs {
         }
     }
 
-    /// Packs of which a file lies on some disk that is there: a whole one, or a fragment. As far as disks say.
-    pub(crate) fn listed(&self) -> PackNames {
+    /// Packs of which a file lies on some disk that is there: a whole one, or a fragment.
+    pub(crate) fn listed(&self) -> Result<PackNames, DiskError> {
         let mut listed = PackNames::default();
         for (_, on) in self.pool.there() {
-            for name in on.disk.list(PACKS).unwrap_or_default() {
+            for name in on.disk.list(PACKS)? {
                 listed.whole.extend(number_of(&name, PACK_SUFFIX));
                 listed.in_fragments.extend(FragmentName::of(&name).map(|name| name.pack));
             }
         }
-        listed
+        Ok(listed)
     }
 
     /// O-6.

@@ -26,13 +26,13 @@ use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, Homes, INDEX_NEW, Identity, PACK_SUFFIX, PACKS,
-    Place, Summary, Superblock, number_of, pack_path,
+    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, Homes, INDEX_NEW, Identity, PACK_SUFFIX,
+    PACKS, Place, Summary, Superblock, number_of, pack_path,
 };
 use crate::identity::{self, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, make_homes, replay, segment_size};
-use crate::level::{Level, Resilience};
+use crate::level::Level;
 use crate::options::Options;
 use crate::pack::Waits;
 use crate::pack::fragments::{Fragments, Joined, read_header};
@@ -405,7 +405,8 @@ impl Recovery<'_> {
         let is_covered = |pack: &u64| opened.packs.get(pack).is_some_and(|summary| !summary.lacks_directory);
         for (pack, listed) in found.into_iter().filter(|(pack, _)| !is_covered(pack)) {
             // X-9: the index was made when this could not be read, or in the middle of its making.
-            let is_news = packs.index.file().lacks_packs() || opened.packs.contains_key(&pack);
+            let file = packs.index.file();
+            let is_news = file.lacks_packs() && !file.is_gone(pack) || opened.packs.contains_key(&pack);
             let read = match (listed.whole.is_empty(), listed.fragments.is_empty()) {
                 (false, true) => self.recover_pack(pack, listed.whole).await,
                 (false, false) => self.recover_cut(pack, &listed, is_news).await,
@@ -413,7 +414,11 @@ impl Recovery<'_> {
             };
             let Read { sealed, known, unsealed: is_left } = match read {
                 Ok(Some(recovered)) => recovered,
-                Ok(None) => continue,
+                Ok(None) => {
+                    // One that the index has was noted.
+                    packs.drop_pack(pack);
+                    continue;
+                }
                 Err(error) => {
                     self.report.problems.push(format!("{} was left alone: {error}", pack_path(pack)));
                     if matches!(&error, StoreError::Disk(error) if error.kind != DiskErrorKind::Absent) {
@@ -486,7 +491,7 @@ impl Recovery<'_> {
     /// there gives nothing back and the rest may be on a disk that is missing (K-6).
     fn known(&mut self, pack: u64, listed: &Listed, summary: &Summary) -> Option<(PackKnown, DiskSet)> {
         let fragments = listed.fragments(summary.file_bytes());
-        let is_alone = listed.whole.count() < 2 && fragments.is_none() && self.pool.missing().is_none();
+        let is_alone = listed.whole.count() < 2 && fragments.is_none();
         let full = if is_alone { listed.whole } else { self.full_on(pack, listed.whole, summary) };
         // Where it is short everywhere, what is there of it counts.
         let whole = if full.is_empty() { listed.whole } else { full };
@@ -494,7 +499,7 @@ impl Recovery<'_> {
         let sound: DiskSet = self.pool.there().map(|(disk, _)| disk).filter(|disk| !short.has(*disk)).collect();
         let is_readable = |fragments: &Fragments| fragments.is_readable_on(sound);
         let is_whole = !full.is_empty() || fragments.as_ref().is_some_and(is_readable);
-        if !is_whole && self.pool.missing().is_some() {
+        if !is_whole && fragments.is_some() && self.pool.missing().is_some() {
             return None;
         }
         if let (false, true, Some(fragments)) = (is_whole, whole.is_empty(), &fragments) {
@@ -507,7 +512,8 @@ impl Recovery<'_> {
             ));
         }
         // One that is short beside what makes the pack is what a disk had of it once: nothing relies on it, and the mender takes it away.
-        let bad = listed.whole.iter().filter(|disk| is_whole && !full.has(*disk)).chain(short.iter()).collect();
+        let has_more = is_whole || fragments.is_some();
+        let bad = listed.whole.iter().filter(|disk| has_more && !full.has(*disk)).chain(short.iter()).collect();
         Some((PackKnown::sealed(whole, fragments.map(Arc::new), *summary), bad))
     }
 
@@ -524,19 +530,21 @@ impl Recovery<'_> {
         read_header(&file, name).await
     }
 
-    /// What is in a pack, by its fragments: all of it. `Err` within: there are not enough of them, and perhaps why.
+    /// What is in a pack, by its fragments: all of it, or where it is news what can be read, and what was found `beside` them. `Err` within: there
+    /// are not enough of them, and perhaps why.
     async fn read_fragments(
         &mut self,
         pack: u64,
         listed: &Listed,
-        is_news: bool,
+        (is_news, beside): (bool, &[Entry]),
     ) -> Result<Result<(SealedPack, Fragments), Option<StoreError>>, StoreError> {
         let mut failure = None;
         for (name, disk) in &listed.fragments {
             let whole_bytes = match self.fragment_header(name, *disk).await {
                 Ok(header) => header.cut.whole_bytes,
                 Err(error) => {
-                    failure = Some(error);
+                    let is_silent = |error: &StoreError| matches!(error, StoreError::Disk(error) if error.kind != DiskErrorKind::Absent);
+                    failure = failure.filter(is_silent).or(Some(error));
                     continue;
                 }
             };
@@ -560,11 +568,13 @@ impl Recovery<'_> {
             let found = scan::read_file(&file, &self.identity.key, pack).await;
             let level = scan::read_level(&file, pack).await;
             // The code says what it was made for, if its header cannot be read.
-            let of_code = || Level::of(Resilience::Fragments(fragments.cut.erasure), Level::default());
+            let of_code = || Level::of_settings(1, Some(fragments.cut.erasure));
             let level = level.unwrap_or_else(of_code);
             let scanned = match found {
                 Ok(scan::Found::Sealed(mut sealed)) => {
                     sealed.summary.level = level;
+                    // Most of it may be gone, and nobody relies on it.
+                    sealed.summary.lacks_directory = are_few;
                     return Ok(Ok((sealed, fragments)));
                 }
                 Ok(scan::Found::Open { scanned, .. }) if is_news => scanned,
@@ -584,40 +594,46 @@ impl Recovery<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            if scanned.entries.is_empty() {
+            let mut entries = scanned.entries;
+            // Beside them a whole file may have what they do not.
+            entries.extend_from_slice(beside);
+            entries.sort_by_key(|entry| entry.offset);
+            entries.dedup_by_key(|entry| entry.offset);
+            if entries.is_empty() {
                 let none = || corrupt("a pack in fragments", file.path(), 0, "chunks", "none that verifies");
                 failure = Some(self.unread.get(&pack).cloned().unwrap_or_else(none));
                 break;
             }
-            let (count, path) = (scanned.entries.len(), file.path());
+            let (count, path) = (entries.len(), file.path());
             self.report.problems.push(format!(
                 "{path}: its directory cannot be read; {count} chunks were found without it, and are read where they lie; \
                  `hydrafs fsck --repair` stores them anew"
             ));
-            let summary = Summary::of_scanned(whole_bytes, &scanned.entries, level);
-            return Ok(Ok((SealedPack::new(pack, summary, scanned.entries), fragments)));
+            let summary = Summary::of_scanned(whole_bytes, &entries, level);
+            return Ok(Ok((SealedPack::new(pack, summary, entries), fragments)));
         }
         Ok(Err(failure))
     }
 
     /// E-6. What was cut had been sealed, so a file without a directory is not it, also where there are too few fragments now.
     async fn recover_cut(&mut self, pack: u64, listed: &Listed, is_news: bool) -> Result<Option<Read>, StoreError> {
-        let read = self.read_fragments(pack, listed, false).await;
+        let read = self.read_fragments(pack, listed, (false, &[])).await;
         let failure = match read {
             Ok(Ok(fragments)) => return Ok(Some(self.found_in(fragments, listed.whole))),
             Ok(Err(failure)) => failure,
             Err(error) => Some(error),
         };
-        let mut sealed = DiskSet::NONE;
+        let (mut sealed, mut beside) = (DiskSet::NONE, Vec::new());
         for disk in listed.whole.iter() {
-            let found = scan::read(&self.pool.disks[disk], &self.identity.key, pack).await;
-            if let Ok(scan::Found::Sealed(_)) = found {
-                sealed = sealed.with(disk);
+            match scan::read(&self.pool.disks[disk], &self.identity.key, pack).await {
+                Ok(scan::Found::Sealed(_)) => sealed = sealed.with(disk),
+                Ok(scan::Found::Open { scanned, .. }) => beside.extend(scanned.entries),
+                Err(_) => {}
             }
         }
         if sealed.is_empty()
             && is_news
-            && let Ok(fragments) = self.read_fragments(pack, listed, true).await?
+            && let Ok(fragments) = self.read_fragments(pack, listed, (true, &beside)).await?
         {
             return Ok(Some(self.found_in(fragments, listed.whole)));
         }
@@ -642,7 +658,7 @@ impl Recovery<'_> {
         listed: &Listed,
         is_news: bool,
     ) -> Result<Option<Read>, StoreError> {
-        let failure = match self.read_fragments(pack, listed, is_news).await? {
+        let failure = match self.read_fragments(pack, listed, (is_news, &[])).await? {
             Ok(fragments) => return Ok(Some(self.found_in(fragments, DiskSet::NONE))),
             Err(failure) => failure,
         };

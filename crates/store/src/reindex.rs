@@ -89,7 +89,11 @@ impl NewIndex<'_> {
                 Err(error) => Err(error.into()),
             };
             match read {
-                Ok(Found::Sealed(sealed)) => return Ok(Some(sealed)),
+                Ok(Found::Sealed(mut sealed)) => {
+                    // Its header may be lost.
+                    sealed.summary.level = known.summary.level;
+                    return Ok(Some(sealed));
+                }
                 Ok(Found::Open { scanned, .. }) => {
                     scan_found = Some(SealedPack::new(pack, known.summary, scanned.entries));
                 }
@@ -99,8 +103,9 @@ impl NewIndex<'_> {
         }
         if scan_found.is_none()
             && failure.is_none()
-            && let Some(scanned) = self.packs.scan_fragments(pack, known).await
+            && let Some((scanned, silent)) = self.packs.scan_fragments(pack, known).await
         {
+            failure = silent;
             // O-6: it may have more.
             let summary = Summary { lacks_directory: true, ..known.summary };
             scan_found = Some(SealedPack::new(pack, summary, scanned.entries));
@@ -119,7 +124,10 @@ impl NewIndex<'_> {
     pub(crate) fn put_in_place(mut self) -> Result<(), StoreError> {
         let file = self.file.take().expect("not in its place yet");
         let disk = &self.packs.pool.disks[self.disk].disk;
-        if !self.packs.index.file().lacks_packs() {
+        // One of which a disk was removed may be in no catalog, and still on others.
+        let before = self.packs.index.file();
+        let has_all = before.packs().is_ok_and(|packs| packs.keys().all(|pack| self.taken.contains(pack)));
+        if has_all && !before.lacks_packs() {
             self.told(file.note_complete(disk))?;
         }
         let placed = self.packs.index.replace_file(disk, file).map_err(StoreError::from);

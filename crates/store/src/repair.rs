@@ -165,7 +165,7 @@ impl Store {
             }
             found => found?,
         };
-        if matches!(found, Found::Open { .. }) && self.packs.listed().in_fragments.contains(&pack) {
+        if matches!(found, Found::Open { .. }) && self.packs.listed()?.in_fragments.contains(&pack) {
             // E-6.
             let (expected, found) = ("fragments of it, and no other file", "one without a directory beside them");
             return Err(corrupt("a pack", &pack_path(pack), 0, expected, found));
@@ -284,7 +284,8 @@ impl Store {
                 Err(_) => {}
             }
         }
-        if let Some(scanned) = self.packs.scan_fragments(pack, known).await {
+        if let Some((scanned, silent)) = self.packs.scan_fragments(pack, known).await {
+            error = error.or(silent);
             entries.extend(scanned.entries.into_iter().chain(scanned.damaged));
         }
         entries.sort_by_key(|entry| entry.offset);
@@ -388,17 +389,15 @@ impl Store {
 
     /// Removes the files of a pack, or sets them aside for a person.
     fn take_away(&self, pack: u64, known: &PackKnown, is_saved: bool) -> Result<(), StoreError> {
-        let files = known.files(pack);
-        let is_alone = files.len() == 1;
-        for file in files {
+        for file in known.files(pack) {
             let on = &self.pool.disks[file.disk].disk;
             let gone = match is_saved {
                 true => on.remove(&file.path()),
                 false => on.rename(&file.path(), &file.damaged_path()),
             };
             match gone.and_then(|()| on.sync_directory(PACKS)) {
-                // On one of several disks it may be what was wrong with it.
-                Err(error) if error.kind == DiskErrorKind::Absent && !is_alone => {}
+                // It may be what was wrong with it, and no disk has failed.
+                Err(error) if error.kind == DiskErrorKind::Absent => {}
                 gone => gone.map_err(|error| self.pool.failed(file.disk, error, &self.counters))?,
             }
         }
@@ -416,7 +415,7 @@ impl Store {
                 }
             }
         }
-        if self.packs.listed().has(pack) {
+        if self.packs.listed()?.has(pack) {
             return Ok("some of it is on a disk that is there: restart the daemon, which takes it in".to_owned());
         }
         let addresses: Vec<ChunkAddress> = self.indexed(pack)?.into_iter().map(|(address, _)| address).collect();

@@ -439,6 +439,12 @@ impl Store {
         self.packs.duplicate(address, Level::default()).is_some()
     }
 
+    /// Whether a chunk is here, as far as anybody knows: unlike [`Store::contains`] also where a put stores it once more.
+    #[must_use]
+    pub fn has(&self, address: &ChunkAddress) -> bool {
+        self.packs.has_chunk(address)
+    }
+
     /// Whether a chunk that can be relied upon to be here is durable. Who did not store it himself, and settled that, asks before he names it.
     #[must_use]
     pub fn is_durable(&self, address: &ChunkAddress) -> bool {
@@ -710,7 +716,11 @@ impl Store {
                 continue;
             }
             let stays = |place: &&Place| !gone(place) && self.packs.has(place.pack);
-            for place in of_chunk.iter().map(|(_, place)| place).filter(stays) {
+            // C-6: bundles last.
+            let is_bundle = |place: &Place| place.codec == Codec::Bundle;
+            let (bundles, others): (Vec<&Place>, Vec<&Place>) =
+                of_chunk.iter().map(|(_, place)| place).filter(stays).partition(|place| is_bundle(place));
+            for place in others.into_iter().chain(bundles) {
                 if self.packs.is_missing(place.pack) {
                     missing.insert(address, *place);
                 } else if self.is_sound(&address, place).await {

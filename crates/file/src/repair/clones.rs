@@ -1,8 +1,8 @@
 //! Repair of clones: which names lead to one, which clones have none, and the list of them.
 //!
 //! Each clone's catalog is surveyed as the main one is, and has a `lost+found` of its own. Of one that was not pruned nobody can tell which files
-//! without a name lay below its top: where something of it is lost, and that is accepted, what lay in a directory that is lost, or had its name
-//! in what is lost, counts as below, and what else the top does not lead to goes (I-112). A catalog is written with a new directory as its top
+//! without a name lay below its top: where something of it is lost, and that is accepted, what has fewer names than it should counts as below,
+//! and what else the top does not lead to goes (I-112). A catalog is written with a new directory as its top
 //! where that is lost. A clone that lay in another one, and whose name is lost with that, goes to `/lost+found` as any other.
 //!
 //! Not here: names and inodes of the main branch (`repair`).
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::codec::Reader;
 use base::id::FileId;
 
-use super::{Done, Known, Survey};
+use super::{Known, Survey};
 use crate::attributes::{Attributes, Kind};
 use crate::check::CloneName;
 use crate::directory::encode_entry;
@@ -117,6 +117,9 @@ impl FileSystem {
         (accepts_loss, owner): (bool, (u32, u32)),
         main: &mut Survey,
     ) -> Result<BranchValue, FileError> {
+        if !accepts_loss && !value.is_pruned() {
+            return Ok(value);
+        }
         let catalog = &value.catalog;
         let mut survey = Survey::of(top);
         self.survey_catalog(catalog, &mut survey).await?;
@@ -124,11 +127,11 @@ impl FileSystem {
         let mut beside = Vec::new();
         if !value.is_pruned() {
             // Names that lead nowhere are nothing that is lost (I-112).
-            let has_root = survey.known.contains_key(&top.beside(value.root()));
-            if !accepts_loss || has_root && !survey.has_losses() {
+            let root = top.beside(value.root());
+            if survey.known.contains_key(&root) && !survey.has_losses() {
                 return Ok(value);
             }
-            beside = self.survey_below(catalog, &mut survey).await?;
+            beside = self.survey_below(catalog, root, &mut survey).await?;
         }
         let (mut inodes, judges_names) = self.judge(catalog, (accepts_loss, owner), &mut survey).await?;
         inodes.extend(beside.into_iter().map(|file| (file, None)));
@@ -141,19 +144,29 @@ impl FileSystem {
         Ok(BranchValue { catalog, orphans, root, ..value })
     }
 
-    /// Surveys the names below the top of a clone that was not pruned, and below what lay in a directory that is lost or that lost names;
-    /// gives the files beside, which are known no more.
-    async fn survey_below(&self, catalog: &Root, survey: &mut Survey) -> Result<Vec<FileId>, FileError> {
-        let had_gaps = std::mem::take(&mut survey.gaps);
-        let Survey { edits, counts, names, places, met, .. } = survey;
-        (edits.clear(), counts.clear(), names.clear(), places.clear(), met.clear());
-        survey.done = Done::default();
+    /// Surveys the names below the top of a clone that was not pruned, and below what has lost a name; gives the files beside, which are known no
+    /// more.
+    async fn survey_below(
+        &self,
+        catalog: &Root,
+        root_before: FileId,
+        survey: &mut Survey,
+    ) -> Result<Vec<FileId>, FileError> {
+        let (root, known) = (survey.root, std::mem::take(&mut survey.known));
+        let (undecodable, lost_content) =
+            (std::mem::take(&mut survey.undecodable), std::mem::take(&mut survey.lost_content));
+        let catalog_has_gaps = survey.catalog_has_gaps;
+        let fresh = Survey { known, undecodable, lost_content, catalog_has_gaps, ..Survey::of(root) };
+        // All names of the catalog that can be read, also of what lies beside.
+        let Survey { names, places, .. } = std::mem::replace(survey, fresh);
         let mut below = BTreeSet::new();
         self.follow(catalog, vec![survey.root], &mut below, survey).await?;
         let is_lost = |(file, known): &(&FileId, &Known)| {
-            let parent = &known.parent;
-            let had_its_name = below.contains(parent) && had_gaps.contains(parent);
-            !below.contains(*file) && known.links > 0 && (had_its_name || !survey.known.contains_key(parent))
+            let lacks_name = match known.kind {
+                Kind::Directory => **file != root_before && !places.contains_key(file),
+                _ => names.get(file).is_none_or(|names| *names < known.links),
+            };
+            !below.contains(*file) && known.links > 0 && lacks_name
         };
         let lost = survey.known.iter().filter(is_lost).map(|(file, _)| *file).collect();
         self.follow(catalog, lost, &mut below, survey).await?;

@@ -269,6 +269,14 @@ fn whatever_is_lost_of_a_clone(is_pruned: bool) {
                 let change = AttributeChange { mode: Some(0o700), ..AttributeChange::default() };
                 system.set_attributes(*file, &change).await.unwrap();
             }
+            // Some have their names elsewhere than where they were made.
+            let (top, inner) = (clone, below[0]);
+            for number in (0..FILES).step_by(9) {
+                let name = format!("file number {number} of directory 0");
+                let file = below[number + 1];
+                system.link(file, top, format!("moved {number}").as_bytes()).await.unwrap();
+                system.remove(inner, name.as_bytes(), Removal::File).await.unwrap();
+            }
             if is_pruned {
                 system.commit().await.unwrap();
                 system.reclaim(&crate::Reclaim::default()).await.unwrap();

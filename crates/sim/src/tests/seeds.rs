@@ -85,6 +85,10 @@ const FOUND: &[(&str, u64)] = &[
     ("streams", 60005571),
     // `OpenPack::append_directory`: a pack that was found open was sealed with its footer before the end of its file.
     ("drains", 149),
+    // `Index::insert_recent`: a bundle that had the content of a chunk took that one's name, and the chunk counted as absent.
+    ("power", 92000298),
+    // `recover_packs`: what was left of a removed pack on a disk that had been away was taken in as one that the index lacks.
+    ("fragments", 92000385),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.

@@ -57,12 +57,13 @@ impl Check<'_> {
         let Ok(mut packs) = store.packs.index.file().packs() else { return BTreeSet::new() };
         let known = store.packs.known();
         packs.retain(|pack, _| !known.contains_key(pack));
-        let listed = if packs.is_empty() { PackNames::default() } else { store.packs.listed() };
+        let listed = if packs.is_empty() { Ok(PackNames::default()) } else { store.packs.listed() };
         for (pack, summary) in &packs {
             // What is there of it is taken in by the next opening.
-            let (found, remedy) = match listed.has(*pack) {
-                true => ("some of it, which the store left alone: restart the daemon", None),
-                false => ("no such file on any disk", Some(Remedy::Forget { pack: *pack })),
+            let (found, remedy) = match &listed {
+                Ok(listed) if !listed.has(*pack) => ("no such file on any disk", Some(Remedy::Forget { pack: *pack })),
+                Ok(_) => ("some of it, which the store left alone: restart the daemon", None),
+                Err(_) => ("no such file on any disk that says what it has", None),
             };
             let words = (format!("a pack with {} chunks", summary.count), found);
             self.problem("HF0009", "a pack", (crate::format::pack_path(*pack), 0), words, remedy);
@@ -73,6 +74,10 @@ impl Check<'_> {
     /// The sums of a pack differ: the store moved meanwhile, or the two do not agree. With the index at rest it shows.
     async fn look_again(&mut self, pack: u64, path: &str) {
         let store = self.store;
+        if store.packs.lacks_directory(pack) {
+            // There is nothing to compare with, and that was told already.
+            return;
+        }
         let _rest = store.index_work.lock().await;
         let mut indexed: Vec<(ChunkAddress, Place)> = Vec::new();
         let walked = store.packs.index.file().walk(&mut |address, place| {

@@ -1,5 +1,6 @@
 //! Packs and their chunks.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -448,6 +449,8 @@ impl Check<'_> {
     /// long, so what is being made or removed is no stranger.
     pub(super) fn tell_strangers(&mut self, strangers: Vec<(usize, String, Option<u64>)>) {
         let store = self.store;
+        // Where there are many of them the directories are listed once.
+        let listed = LazyCell::new(|| store.packs.listed());
         for (number, name, pack) in strangers {
             let disk = &store.pool.disks[number].disk;
             let path = format!("{}/{PACKS}/{name}", disk.path());
@@ -474,7 +477,7 @@ impl Check<'_> {
                     // E-6, for fragments.
                     let is_to_adopt = !store.packs.has(pack)
                         && store.pool.disks[number].is_good()
-                        && !store.packs.listed().in_fragments.contains(&pack);
+                        && listed.as_ref().is_ok_and(|listed| !listed.in_fragments.contains(&pack));
                     let remedy = is_to_adopt.then_some(Remedy::Adopt { disk: number, pack });
                     self.problem("HF0008", "a pack", (path, 0), words, remedy);
                 }

@@ -6,7 +6,7 @@
 //! reach it (`backend`, X-6), each value carries a check of its own, and whatever redb says or does all the same, a panic included,
 //! becomes an error here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use super::backend::{Backend, Failure};
 use super::{AddressSet, Change};
 use crate::ages::Checked;
 use crate::failure::{StoreError, corrupt};
-use crate::format::{INDEX_FILE, INDEX_NEW, Place, Summary, VERSION};
+use crate::format::{Codec, INDEX_FILE, INDEX_NEW, Place, Summary, VERSION};
 
 type ChunkKey = &'static [u8; ChunkAddress::BYTES];
 type ChunkValue = &'static [u8; Place::BYTES];
@@ -34,6 +34,9 @@ const PACKS: TableDefinition<'_, u64, &'static [u8; Summary::BYTES]> = TableDefi
 /// Minutes since 1970. Those that an older HydraFS wrote have none of it.
 const CHECKED: TableDefinition<'_, u64, u32> = TableDefinition::new("checked");
 const ABOUT: TableDefinition<'_, &'static str, &'static [u8]> = TableDefinition::new("about");
+
+/// Packs that were taken out while the file lacks packs.
+const GONE: TableDefinition<'_, u64, ()> = TableDefinition::new("gone");
 
 /// The field of `about` that is there as long as the file lacks packs.
 const LACKS_PACKS: &str = "lacks packs";
@@ -60,6 +63,7 @@ pub(crate) struct IndexFile {
     is_made: bool,
     ///
     lacks_packs: AtomicBool,
+    gone: Mutex<BTreeSet<u64>>,
     // `None` after a failure, until the next commit opens it anew.
     database: Mutex<Option<Contained<Database>>>,
     /// What the database lies in.
@@ -127,6 +131,7 @@ impl IndexFile {
             let about = read.open_table(ABOUT).map_err(words)?;
             file.check_about(&about)?;
             file.lacks_packs.store(about.get(LACKS_PACKS).map_err(words)?.is_some(), Ordering::SeqCst);
+            *file.gone.lock() = read_gone(&database)?;
             // One of an older form has none, and does not know of copies.
             read.open_table(COPIES).map_err(words)?;
             Ok((read_packs(&database)?, read_checked(&database)?))
@@ -143,6 +148,7 @@ impl IndexFile {
             node_identity,
             is_made: false,
             lacks_packs: AtomicBool::new(false),
+            gone: Mutex::default(),
             database: Mutex::new(None),
             file: Mutex::new(None),
             tables: RwLock::new(None),
@@ -160,6 +166,7 @@ impl IndexFile {
     /// An empty index beside this one, for [`Index::replace_file`](super::Index::replace_file) when it is complete.
     pub(crate) fn new_beside(&self, disk: &Disk) -> Result<IndexFile, StoreError> {
         let mut file = IndexFile::closed(disk, INDEX_NEW, self.cache_bytes as u64, self.node_identity);
+        *file.gone.lock() = self.gone.lock().clone();
         file.make_empty(disk)?;
         Ok(file)
     }
@@ -176,18 +183,23 @@ impl IndexFile {
         self.lacks_packs.load(Ordering::SeqCst)
     }
 
+    /// Whether a pack was taken out while that is so: it is not one of those.
+    pub(crate) fn is_gone(&self, pack: u64) -> bool {
+        self.gone.lock().contains(&pack)
+    }
+
     /// Notes durably that it lacks none.
     pub(crate) fn note_complete(&self, disk: &Disk) -> Result<(), StoreError> {
-        let mut slot = self.database.lock();
-        let database = self.open_again(disk, &mut slot)?;
-        self.guarded("a note", || {
+        self.change(disk, &|database| {
             let mut write = database.begin_write().map_err(words)?;
             write.set_durability(Durability::Immediate).map_err(words)?;
             write.set_quick_repair(true);
             write.open_table(ABOUT).map_err(words)?.remove(LACKS_PACKS).map_err(words)?;
+            write.delete_table(GONE).map_err(words)?;
             write.commit().map_err(words)
         })?;
         self.lacks_packs.store(false, Ordering::SeqCst);
+        self.gone.lock().clear();
         Ok(())
     }
 
@@ -227,6 +239,10 @@ impl IndexFile {
                 write.open_table(COPIES).map_err(words)?;
                 write.open_table(PACKS).map_err(words)?;
                 write.open_table(CHECKED).map_err(words)?;
+                let mut gone = write.open_table(GONE).map_err(words)?;
+                for pack in &*self.gone.lock() {
+                    gone.insert(*pack, ()).map_err(words)?;
+                }
             }
             write.commit().map_err(words)
         })?;
@@ -401,13 +417,23 @@ impl IndexFile {
         Ok(slot.as_ref().expect("opened above"))
     }
 
+    /// Makes a change durable.
+    pub(crate) fn commit(&self, disk: &Disk, change: &Change) -> Result<(), StoreError> {
+        let notes_gone = self.lacks_packs();
+        self.change(disk, &|database| write_change(database, change, notes_gone))?;
+        if notes_gone {
+            self.gone.lock().extend(change.removed.iter().map(|(pack, _)| *pack));
+        }
+        Ok(())
+    }
+
     /// Makes a change durable. After a failure the database is opened again by the next try; look-ups meanwhile go on
     /// with the old snapshot where redb lets them.
-    pub(crate) fn commit(&self, disk: &Disk, change: &Change) -> Result<(), StoreError> {
+    fn change(&self, disk: &Disk, write: &dyn Fn(&Database) -> Result<(), String>) -> Result<(), StoreError> {
         let mut slot = self.database.lock();
         let database = self.open_again(disk, &mut slot)?;
         let done = self.guarded("a commit", || {
-            write_change(database, change)?;
+            write(database)?;
             Tables::of(database)
         });
         match done {
@@ -460,12 +486,22 @@ fn read_checked(database: &Database) -> Result<Checked, String> {
     table.iter().map_err(words)?.map(minutes).collect()
 }
 
+fn read_gone(database: &Database) -> Result<BTreeSet<u64>, String> {
+    match database.begin_read().map_err(words)?.open_table(GONE) {
+        Err(TableError::TableDoesNotExist(_)) => Ok(BTreeSet::new()),
+        table => {
+            let table = table.map_err(words)?;
+            table.iter().map_err(words)?.map(|entry| Ok(entry.map_err(words)?.0.value())).collect()
+        }
+    }
+}
+
 fn words<E: std::fmt::Display>(error: E) -> String {
     error.to_string()
 }
 
 // Several transactions where there is much; each pack is whole within one.
-fn write_change(database: &Database, change: &Change) -> Result<(), String> {
+fn write_change(database: &Database, change: &Change, notes_gone: bool) -> Result<(), String> {
     let mut added = &change.added[..];
     let mut removed = &change.removed[..];
     let mut checked = Some(&change.checked).filter(|checked| !checked.is_empty());
@@ -479,7 +515,7 @@ fn write_change(database: &Database, change: &Change) -> Result<(), String> {
         // Removals come last: what replaces a chunk is in before the chunk goes.
         let is_last = later.is_empty();
         let going = if is_last { std::mem::take(&mut removed) } else { &[] };
-        write_batch(database, now, going, &change.heirs, checked.take_if(|_| is_last))?;
+        write_batch(database, now, going, &change.heirs, checked.take_if(|_| is_last), notes_gone)?;
         added = later;
     }
     Ok(())
@@ -491,6 +527,7 @@ fn write_batch(
     removed: &[(u64, Vec<ChunkAddress>)],
     heirs: &[(ChunkAddress, Place)],
     ages: Option<&Checked>,
+    notes_gone: bool,
 ) -> Result<(), String> {
     let mut write = database.begin_write().map_err(words)?;
     write.set_durability(Durability::Immediate).map_err(words)?;
@@ -519,15 +556,21 @@ fn write_batch(
         sorted.sort_unstable_by_key(|(address, place)| (*address, place.pack, place.offset));
         for (address, place) in &sorted {
             let old = chunks.insert(&address.0, &place.encode(address)).map_err(words)?;
-            let old = old.and_then(|old| Place::decode(address, old.value())).filter(|old| old.pack != place.pack);
-            let Some(old) = old else { continue };
-            // K-9: what lies on more disks stays what is named.
-            let (named, other) = match copies_of(place.pack)? < copies_of(old.pack)? {
-                true => (old, *place),
-                false => (*place, old),
+            let Some(old) = old.and_then(|old| Place::decode(address, old.value())) else { continue };
+            // C-6: a bundle takes nobody's name.
+            let is_old_named = match (old.codec == Codec::Bundle, place.codec == Codec::Bundle) {
+                (false, true) => true,
+                (true, false) => false,
+                _ if old.pack == place.pack => false,
+                // K-9: what lies on more disks stays what is named.
+                _ => copies_of(place.pack)? < copies_of(old.pack)?,
             };
-            if named != *place {
+            let (named, other) = if is_old_named { (old, *place) } else { (*place, old) };
+            if is_old_named {
                 chunks.insert(&address.0, &named.encode(address)).map_err(words)?;
+            }
+            if named.pack == other.pack {
+                continue;
             }
             copies.insert((&address.0, other.pack), &other.encode(address)).map_err(words)?;
         }
@@ -560,6 +603,12 @@ fn write_batch(
         for (pack, _) in removed {
             packs.remove(*pack).map_err(words)?;
             checked.remove(*pack).map_err(words)?;
+        }
+        if notes_gone {
+            let mut gone = write.open_table(GONE).map_err(words)?;
+            for (pack, _) in removed {
+                gone.insert(*pack, ()).map_err(words)?;
+            }
         }
     }
     write.commit().map_err(words)

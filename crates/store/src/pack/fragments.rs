@@ -380,12 +380,16 @@ impl Packs {
         whole.iter().map(open).chain(joined.map(|joined| Ok(joined.into_file()))).collect()
     }
 
-    /// What is good in a pack of which there are too few fragments: what lies in those that are there.
-    pub(crate) async fn scan_fragments(&self, pack: u64, known: &PackKnown) -> Option<scan::Scanned> {
+    /// What is good in a pack of which there are too few fragments: what lies in those that are there; and why nobody knows whether that is all.
+    pub(crate) async fn scan_fragments(
+        &self,
+        pack: u64,
+        known: &PackKnown,
+    ) -> Option<(scan::Scanned, Option<DiskError>)> {
         let fragments = known.fragments()?;
         let joined = Joined::open(&self.pool, pack, fragments, self.suspect_on(pack));
         let bytes = Bytes::from(joined.read_what_answers().await);
-        Some(scan::scan(&self.key, pack, &bytes))
+        Some((scan::scan(&self.key, pack, &bytes), joined.silent()))
     }
 }
 

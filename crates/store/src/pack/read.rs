@@ -228,7 +228,7 @@ impl Packs {
         let Some(now) = now.filter(|now| !now.is_where(&tries.known) && !now.places().is_empty()) else { return false };
         (tries.source, tries.left) = self.first_source(&now, &tries.place, &tries.range);
         (tries.was_made, tries.has_lain) = (tries.source == Source::Made, tries.source == Source::Lying);
-        (tries.known, tries.is_second) = (now, false);
+        (tries.known, tries.is_second, tries.error) = (now, false, None);
         true
     }
 
