@@ -469,7 +469,10 @@ fn judge_repaired(image: &Image, found: &Found, after: &Trees, left: &[String]) 
         };
         let is_kept = |file: &FileId, seen: &Seen| match tree.nodes.get(file) {
             Some(now) if lost_names => {
-                let is_same = |(name, place): (&Name, &(FileId, Kind))| seen.entries.get(name) == Some(place);
+                // What has lost its name in a clone goes into a directory of the clone.
+                let is_home = |name: &Name| seen.is_top_of_clone(*file) && name[..] == *b"lost+found";
+                let is_same =
+                    |(name, place): (&Name, &(FileId, Kind))| seen.entries.get(name) == Some(place) || is_home(name);
                 let has_all = |(name, (file, _)): (&Name, &(FileId, Kind))| {
                     !before.nodes.contains_key(file) || now.entries.contains_key(name)
                 };

@@ -245,8 +245,7 @@ pub(crate) fn verify_damaged(history: &History, floor: usize, tree: &Tree) -> Re
         // A repair names by its number what lay in the directory of a clone that was lost and is made anew.
         let is_number = |name: &model::Name, file: &FileId| *name == file.number.to_string().into_bytes();
         // And it puts what has no name into a directory of the clone.
-        let is_top = seen.attributes.parent.branch != file.branch;
-        let is_home = |name: &model::Name| is_top && name[..] == *b"lost+found";
+        let is_home = |name: &model::Name| seen.is_top_of_clone(*file) && name[..] == *b"lost+found";
         let is_of_repair = |name: &model::Name, file: &FileId| is_number(name, file) || is_home(name);
         let mut unknown = seen.entries.iter().filter(|(name, (file, _))| !is_known(name) && !is_of_repair(name, file));
         if let Some((name, _)) = unknown.next() {

@@ -20,6 +20,13 @@ pub(crate) struct Seen {
     pub(crate) content: Content,
 }
 
+impl Seen {
+    /// Whether this file is the directory that is a clone: that lies in another branch.
+    pub(crate) fn is_top_of_clone(&self, file: FileId) -> bool {
+        self.attributes.parent.branch != file.branch
+    }
+}
+
 /// A directory with all that is in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
