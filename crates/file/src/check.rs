@@ -382,7 +382,7 @@ impl FileSystem {
                 end = offset.saturating_add(length);
                 allocated = allocated.saturating_add(length);
                 if let Extent::Chunk { address, .. } = extent
-                    && !self.store.has(&address)
+                    && !self.store.has(&address).await
                 {
                     // What a repair noted as lost is on no disk.
                     let may_come_back = self.store.is_degraded() && address != ChunkAddress::NONE;

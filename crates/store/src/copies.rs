@@ -65,6 +65,8 @@ enum Due {
     Whole(usize),
     /// It is whole on enough disks, and in fragments that are in the way.
     Drop,
+    /// It lacks its directory, and keeps a drained disk from being empty: a person has to have it repaired.
+    Repair,
 }
 
 /// One pack that has to be written somewhere.
@@ -205,9 +207,13 @@ impl Store {
 
     /// What has to be done with a pack, if anything.
     fn due_of(&self, pack: u64, known: PackKnown, is_waiting: bool) -> Option<Due> {
-        // O-6: what is in it is for a repair to say.
-        if !matches!(known.state, PackState::Sealed) || known.summary.lacks_directory {
+        if !matches!(known.state, PackState::Sealed) {
             return None;
+        }
+        if known.summary.lacks_directory {
+            // O-6: what is in it is for a repair to say.
+            let keeps_a_disk = !known.places().both(self.pool.drained()).is_empty();
+            return keeps_a_disk.then_some(Due::Repair);
         }
         if let Some(fragments) = known.fragments().filter(|_| known.is_cut()) {
             let (takers, wanted) = (self.pool.takers(), self.packs.wanted(&known.summary));
@@ -241,7 +247,7 @@ impl Store {
                 fragments.cut.file_bytes() * self.lacking_fragments(pack, fragments).len() as u64
             }),
             Due::Whole(copies) => whole_bytes * *copies as u64,
-            Due::Drop => 0,
+            Due::Drop | Due::Repair => 0,
         }
     }
 
@@ -286,6 +292,10 @@ impl Store {
                 self.drop_fragments(pack).await
             }
             Due::Drop => self.drop_fragments(pack).await,
+            Due::Repair => {
+                // Which says so.
+                self.directory(pack, &known).await.map(|_| ())
+            }
         }
     }
 

@@ -126,8 +126,11 @@ impl Store {
             self.drop_fragments(pack).await?;
         }
         if let Some(fragments) = known.fragments().filter(|fragments| fragments.cut == cut) {
-            let lacking: Vec<usize> = fragments.lacking_on(self.sound(pack)).collect();
-            self.targets(pack, fragments, &lacking, Class::Metadata).missing.map_or(Ok(()), Err)?;
+            let without_needless = self.needless_fragments(pack, fragments).into_iter();
+            let left =
+                without_needless.fold(Fragments::clone(fragments), |left, (index, disk)| left.without_one(index, disk));
+            let lacking: Vec<usize> = left.lacking_on(self.sound(pack)).collect();
+            self.targets(pack, &left, &lacking, Class::Metadata).missing.map_or(Ok(()), Err)?;
             // E-7.
             self.look_at(pack, fragments, fragments.each(), pace).await;
             // They are in the way of others.

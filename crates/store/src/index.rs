@@ -172,8 +172,11 @@ impl Index {
         }
         let mut shard = self.shard(&address).lock();
         if place.codec == Codec::Bundle {
-            // C-6: it takes nobody's name.
-            shard.entry(address).or_insert(place);
+            // C-6: it takes nobody's name, but another bundle's.
+            let named = shard.entry(address).or_insert(place);
+            if named.codec == Codec::Bundle {
+                *named = place;
+            }
         } else {
             shard.insert(address, place);
         }

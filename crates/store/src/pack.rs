@@ -327,9 +327,11 @@ impl Packs {
     }
 
     /// Whether a chunk is here, be it where nobody should rely on it.
-    pub(crate) fn has_chunk(&self, address: &ChunkAddress) -> bool {
-        let place = self.index.lookup(address, &self.counters);
-        place.is_ok_and(|place| place.is_some_and(|place| self.is_here(address, &place, Level::default())))
+    pub(crate) async fn has_chunk(&self, address: &ChunkAddress) -> bool {
+        let place = self.index.lookup(address, &self.counters).ok().flatten();
+        let Some(place) = place.filter(|place| self.is_here(address, place, Level::default())) else { return false };
+        // An earlier opening may have found more there.
+        !self.lacks_directory(place.pack) || self.is_good(address, &place).await.is_ok()
     }
 
     fn is_here(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {

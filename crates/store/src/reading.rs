@@ -393,7 +393,9 @@ impl Store {
     /// The content of the first further copy that is good, of those that count.
     pub(crate) async fn good_copy_of(&self, address: &ChunkAddress, counts: impl Fn(&Place) -> bool) -> Option<Bytes> {
         // What keeps the copies from being known is no worse than what is wrong already.
-        for copy in self.packs.index.file().copies_of(address).unwrap_or_default() {
+        let copies = self.packs.index.file().copies_of(address).unwrap_or_default();
+        // A bundle that is new is named nowhere else (C-6).
+        for copy in copies.into_iter().chain(self.packs.index.recent(address)) {
             if counts(&copy)
                 && self.packs.has(copy.pack)
                 && let Ok(content) = self.packs.read(address, &copy).await

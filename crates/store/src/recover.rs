@@ -26,8 +26,8 @@ use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, Homes, INDEX_NEW, Identity, PACK_SUFFIX,
-    PACKS, Place, Summary, Superblock, number_of, pack_path,
+    COPY_SUFFIX, Codec, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, Homes, INDEX_NEW, Identity,
+    PACK_SUFFIX, PACKS, Place, Summary, Superblock, number_of, pack_path,
 };
 use crate::identity::{self, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
@@ -491,7 +491,7 @@ impl Recovery<'_> {
     /// there gives nothing back and the rest may be on a disk that is missing (K-6).
     fn known(&mut self, pack: u64, listed: &Listed, summary: &Summary) -> Option<(PackKnown, DiskSet)> {
         let fragments = listed.fragments(summary.file_bytes());
-        let is_alone = listed.whole.count() < 2 && fragments.is_none();
+        let is_alone = listed.whole.count() < 2 && fragments.is_none() && self.pool.missing().is_none();
         let full = if is_alone { listed.whole } else { self.full_on(pack, listed.whole, summary) };
         // Where it is short everywhere, what is there of it counts.
         let whole = if full.is_empty() { listed.whole } else { full };
@@ -499,7 +499,7 @@ impl Recovery<'_> {
         let sound: DiskSet = self.pool.there().map(|(disk, _)| disk).filter(|disk| !short.has(*disk)).collect();
         let is_readable = |fragments: &Fragments| fragments.is_readable_on(sound);
         let is_whole = !full.is_empty() || fragments.as_ref().is_some_and(is_readable);
-        if !is_whole && fragments.is_some() && self.pool.missing().is_some() {
+        if !is_whole && self.pool.missing().is_some() {
             return None;
         }
         if let (false, true, Some(fragments)) = (is_whole, whole.is_empty(), &fragments) {
@@ -555,15 +555,18 @@ impl Recovery<'_> {
             }
             let joined = Joined::open(self.pool, pack, &fragments, DiskSet::NONE);
             // One of which the power left a part when it was being removed may be rotten anywhere.
-            match joined.are_enough().await {
+            let lacks = match joined.are_enough().await {
                 Err(error) if error.kind == DiskErrorKind::Absent && !is_news => {
                     failure = Some(error.into());
                     break;
                 }
                 // Where no index can tell that it went, it is there, but for what cannot be read.
-                Err(_) if is_news => {}
-                read => read?,
-            }
+                Err(_) if is_news => true,
+                read => {
+                    read?;
+                    are_few
+                }
+            };
             let file = joined.into_file();
             let found = scan::read_file(&file, &self.identity.key, pack).await;
             let level = scan::read_level(&file, pack).await;
@@ -573,8 +576,8 @@ impl Recovery<'_> {
             let scanned = match found {
                 Ok(scan::Found::Sealed(mut sealed)) => {
                     sealed.summary.level = level;
-                    // Most of it may be gone, and nobody relies on it.
-                    sealed.summary.lacks_directory = are_few;
+                    // Of what is not there nothing is made again, and nobody relies on it.
+                    sealed.summary.lacks_directory = lacks;
                     return Ok(Ok((sealed, fragments)));
                 }
                 Ok(scan::Found::Open { scanned, .. }) if is_news => scanned,
@@ -628,6 +631,7 @@ impl Recovery<'_> {
             match scan::read(&self.pool.disks[disk], &self.identity.key, pack).await {
                 Ok(scan::Found::Sealed(_)) => sealed = sealed.with(disk),
                 Ok(scan::Found::Open { scanned, .. }) => beside.extend(scanned.entries),
+                Err(error @ StoreError::Disk(_)) => drop(self.unread.insert(pack, error)),
                 Err(_) => {}
             }
         }
@@ -832,6 +836,10 @@ async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &
         Err(StoreError::Disk(_)) => 2,
         Err(_) => 1,
     };
+    // C-6.
+    if other.codec == Codec::Bundle && here.codec != Codec::Bundle {
+        return false;
+    }
     // N-4: of one that is left open the others may lack something.
     let is_lower = packs.is_lower(here.pack, other.pack) || (is_left && !packs.is_lower(other.pack, here.pack));
     let here = grade(here).await;

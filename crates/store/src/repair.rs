@@ -124,6 +124,7 @@ impl Store {
                     Err(error) => Err(error),
                 }
             }
+            Remedy::Copies { pack } if self.packs.lacks_directory(pack) => self.replace_pack(pack).await,
             Remedy::Copies { pack } => match self.restore_pack(pack).await {
                 Err(StoreError::Corrupt { .. }) => self.replace_pack(pack).await,
                 restored => restored,
@@ -188,7 +189,13 @@ impl Store {
         on.disk.sync_directory(PACKS).map_err(|error| self.pool.failed(disk, error, &self.counters))?;
         let count = sealed.entries.len();
         // F-3.
-        let is_named = |entry: &Entry| matches!(self.packs.index.lookup(&entry.header.address, &self.counters), Ok(Some(place)) if place.pack != pack);
+        let is_named = |entry: &Entry| match self.packs.index.lookup(&entry.header.address, &self.counters) {
+            // C-6.
+            Ok(Some(place)) => {
+                place.pack != pack && (place.codec != Codec::Bundle || entry.header.codec == Codec::Bundle)
+            }
+            _ => false,
+        };
         (sealed.others, sealed.entries) = std::mem::take(&mut sealed.entries).into_iter().partition(is_named);
         let new = sealed.entries.len();
         self.packs.adopt(sealed, disk);

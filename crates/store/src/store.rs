@@ -441,8 +441,8 @@ impl Store {
 
     /// Whether a chunk is here, as far as anybody knows: unlike [`Store::contains`] also where a put stores it once more.
     #[must_use]
-    pub fn has(&self, address: &ChunkAddress) -> bool {
-        self.packs.has_chunk(address)
+    pub async fn has(&self, address: &ChunkAddress) -> bool {
+        self.packs.has_chunk(address).await
     }
 
     /// Whether a chunk that can be relied upon to be here is durable. Who did not store it himself, and settled that, asks before he names it.

@@ -87,7 +87,8 @@ impl FileSystem {
                 continue;
             }
             let mut now = value.clone();
-            if self.is_topless(&value.catalog, top).await? {
+            let is_topless = self.is_topless(&value.catalog, top).await?;
+            if is_topless {
                 if !accepts_loss {
                     continue;
                 }
@@ -99,7 +100,7 @@ impl FileSystem {
             } else if above != value.above {
                 now = self.moved(top, now, above).await?;
             }
-            now = self.repaired_catalog(top, now, (accepts_loss, owner), survey).await?;
+            now = self.repaired_catalog((top, is_topless), now, (accepts_loss, owner), survey).await?;
             if now != value {
                 changed.insert(branch, Some(now));
             }
@@ -109,10 +110,10 @@ impl FileSystem {
         Ok((self.trees.update(&list, edits, INLINE_BYTES_MAX).await?, changed))
     }
 
-    /// A branch whose catalog says one consistent thing.
+    /// A branch whose catalog says one consistent thing. `is_anew`: its top was lost.
     async fn repaired_catalog(
         &self,
-        top: FileId,
+        (top, is_anew): (FileId, bool),
         value: BranchValue,
         (accepts_loss, owner): (bool, (u32, u32)),
         main: &mut Survey,
@@ -128,10 +129,10 @@ impl FileSystem {
         if !value.is_pruned() {
             // Names that lead nowhere are nothing that is lost (I-112).
             let root = top.beside(value.root());
-            if survey.known.contains_key(&root) && !survey.has_losses() {
+            if survey.known.contains_key(&root) && !survey.has_losses() && !is_anew {
                 return Ok(value);
             }
-            beside = self.survey_below(catalog, root, &mut survey).await?;
+            beside = self.survey_below(catalog, (root, is_anew), &mut survey).await?;
         }
         let (mut inodes, judges_names) = self.judge(catalog, (accepts_loss, owner), &mut survey).await?;
         inodes.extend(beside.into_iter().map(|file| (file, None)));
@@ -149,7 +150,7 @@ impl FileSystem {
     async fn survey_below(
         &self,
         catalog: &Root,
-        root_before: FileId,
+        (root_before, is_anew): (FileId, bool),
         survey: &mut Survey,
     ) -> Result<Vec<FileId>, FileError> {
         let (root, known) = (survey.root, std::mem::take(&mut survey.known));
@@ -168,8 +169,12 @@ impl FileSystem {
             };
             !below.contains(*file) && known.links > 0 && lacks_name
         };
-        let lost = survey.known.iter().filter(is_lost).map(|(file, _)| *file).collect();
-        self.follow(catalog, lost, &mut below, survey).await?;
+        // Where all of what is below can be read, what has no name lay beside, and is others'.
+        let is_whole_below = survey.gaps.is_empty() && !survey.catalog_has_gaps && survey.undecodable.is_empty();
+        if !is_whole_below || is_anew {
+            let lost = survey.known.iter().filter(is_lost).map(|(file, _)| *file).collect();
+            self.follow(catalog, lost, &mut below, survey).await?;
+        }
         let (kept, beside) = std::mem::take(&mut survey.known).into_iter().partition(|(file, _)| below.contains(file));
         survey.known = kept;
         survey.lost_content.retain(|file| below.contains(file));

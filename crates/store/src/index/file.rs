@@ -421,9 +421,12 @@ impl IndexFile {
     pub(crate) fn commit(&self, disk: &Disk, change: &Change) -> Result<(), StoreError> {
         let notes_gone = self.lacks_packs();
         self.change(disk, &|database| write_change(database, change, notes_gone))?;
-        if notes_gone {
-            self.gone.lock().extend(change.removed.iter().map(|(pack, _)| *pack));
+        // Also while it lacks none: one that is made again may.
+        let mut gone = self.gone.lock();
+        for sealed in &change.added {
+            gone.remove(&sealed.pack);
         }
+        gone.extend(change.removed.iter().map(|(pack, _)| *pack));
         Ok(())
     }
 
@@ -606,6 +609,9 @@ fn write_batch(
         }
         if notes_gone {
             let mut gone = write.open_table(GONE).map_err(words)?;
+            for sealed in added {
+                gone.remove(sealed.pack).map_err(words)?;
+            }
             for (pack, _) in removed {
                 gone.insert(*pack, ()).map_err(words)?;
             }

@@ -171,9 +171,9 @@ impl Joined {
 
     /// Why something could not be read so far that may be good.
     pub(crate) fn silent(&self) -> Option<DiskError> {
-        let unopened = self.members.iter().filter_map(|member| member.as_ref().err());
-        let unopened = unopened.filter(|error| error.kind != DiskErrorKind::Absent).cloned().next();
-        unopened.or_else(|| self.silent.lock().clone())
+        let mut unopened = self.members.iter().filter_map(|member| member.as_ref().err());
+        let unopened = unopened.find(|error| error.kind != DiskErrorKind::Absent);
+        unopened.cloned().or_else(|| self.silent.lock().clone())
     }
 
     /// Bytes of the pack's file, fewer only at its end.

@@ -16,7 +16,7 @@ use super::{PackKnown, PackState, Packs};
 use crate::chunk::{Compression, Named, Packed, lots, pack_lot};
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
-use crate::format::{Class, Entry, PACK_VERSION, PACKS, PackHeader, Place, pack_path};
+use crate::format::{Class, Codec, Entry, PACK_VERSION, PACKS, PackHeader, Place, pack_path};
 use crate::level::Level;
 
 /// Appended bytes after which the next lane takes its turn: what arrives together lies together, whatever memory there is, and a disk that
@@ -191,7 +191,10 @@ impl Packs {
                 // What lies well elsewhere stays named there.
                 if moves || !is_there(&address) {
                     self.index.insert_recent(address, Place::of(pack.number, entry));
-                    self.doubted.lock().remove(&address);
+                    // C-6.
+                    if entry.header.codec != Codec::Bundle {
+                        self.doubted.lock().remove(&address);
+                    }
                 }
             }
             if writer.pack.buffered_bytes() >= self.run_bytes as u64 {

@@ -458,3 +458,47 @@ fn what_was_acknowledged_where_the_journal_moved_to_is_not_gone_without() {
     });
     assert!(refused[0] > 10 && refused[1] > 10, "{refused:?}");
 }
+
+/// K-6: a shorter file is no copy of a pack that is whole only on the disk that is missing. So nothing there counts as a duplicate.
+#[test]
+fn a_short_file_does_not_stand_for_the_one_on_a_missing_disk() {
+    let two = || Options { copies: 2, goes_without_disks: true, ..options() };
+    let machine = Machine::new(91, 3, 64 << 20);
+    let contents = contents(0..150);
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), two())).unwrap();
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        let last = store.log(b"frame");
+        store.commit(b"second", last).await.unwrap();
+        store.close().await.unwrap();
+    });
+    let gone = (store.pool.index_disk() + 1) % 3;
+    let mut shortened = 0;
+    for (pack, known) in store.packs.known() {
+        let Some(other) = known.disks().without(gone).first().filter(|_| known.disks().has(gone)) else { continue };
+        let path = crate::format::pack_path(pack);
+        let bytes = machine.disks[other].snapshot_files()[&path].clone();
+        machine.disks[other].install(&path, &bytes[..bytes.len() / 2]);
+        shortened += 1;
+    }
+    assert!(shortened > 0);
+    end(&machine, store);
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &without(&machine, gone), two())).unwrap();
+    let mut unknown = 0;
+    machine.run(async {
+        for content in &contents {
+            let address = store.key().address(content);
+            // Who reads it first finds that out.
+            let is_duplicate = store.contains(&address);
+            match store.get(Class::Data, &address).await {
+                Ok(found) => assert_eq!(found, content),
+                Err(_) => {
+                    unknown += 1;
+                    assert!(!is_duplicate);
+                }
+            }
+        }
+    });
+    assert!(unknown > 0);
+    assert!(machine.run(store.remove_disk(gone as u64, false)).is_err());
+}
