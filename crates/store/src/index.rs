@@ -17,7 +17,8 @@
 //! X-8   A file that was made in this life and is damaged lies on a disk that lies: the next one is made on another disk, if there is one. So
 //!       whoever needs a chunk waits for at most as many new files as there are disks.
 //! X-9   A file that is made again says that it lacks packs, until every pack that was found is in it and no disk is missing: what it does not
-//!       have while it says so may be there all the same, whoever died in between (E-2 and O-6 go by that). What is taken out meanwhile is noted, and is none of it.
+//!       have while it says so may be there all the same, whoever died in between (E-2 and O-6 go by that). What is taken out meanwhile is
+//!       noted, and is none of it.
 //!
 //! Not here: reading packs (`pack`), deciding what to delete (`reclaim`).
 
