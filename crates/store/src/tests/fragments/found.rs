@@ -70,11 +70,15 @@ fn a_bad_block_costs_no_pack_where_the_index_is_made_again() {
     a_block_rots(|length| length - 1);
 }
 
-fn a_block_rots(at: impl Fn(u64) -> u64) {
+fn two_one() -> Options {
+    Options { fragments: Erasure::new(2, 1), ..four_two() }
+}
+
+/// A node on three disks, closed; each fragment on the disk behind the index's has a wrong bit. And the number of the disk with the index.
+fn rotten(at: impl Fn(u64) -> u64) -> (Machine, Vec<Bytes>, usize) {
     let machine = Machine::new(17, 3, 64 << 20);
     let contents = contents(0..120);
-    let options = || Options { fragments: Erasure::new(2, 1), ..four_two() };
-    let (store, _) = open_some(&machine, &machine.handles(), options()).unwrap();
+    let (store, _) = open_some(&machine, &machine.handles(), two_one()).unwrap();
     machine.run(async {
         put(&store, &contents).await.unwrap();
         cut_all(&store).await;
@@ -85,9 +89,14 @@ fn a_block_rots(at: impl Fn(u64) -> u64) {
     for (path, length) in paths_of_fragments(&machine, rotten) {
         machine.disks[rotten].flip_bit(&path, at(length), 3);
     }
+    (machine, contents, gone)
+}
+
+fn a_block_rots(at: impl Fn(u64) -> u64) {
+    let (machine, contents, gone) = rotten(at);
     // Of the journal and the trees there are two copies.
     for life in 0..4 {
-        let (store, _) = open_some(&machine, &without(&machine, &[gone]), options()).unwrap();
+        let (store, _) = open_some(&machine, &without(&machine, &[gone]), two_one()).unwrap();
         let read = |content: &&Bytes| machine.run(store.get(Class::Data, &store.key().address(content))).is_ok();
         let count = || contents.iter().filter(read).count();
         let before = count();
@@ -120,30 +129,17 @@ fn a_block_rots(at: impl Fn(u64) -> u64) {
 /// the power goes while an index is made again, in which a pack cannot be read by its directory: the next opening looks as closely.
 #[test]
 fn a_power_cut_while_the_index_is_made_again_costs_no_pack() {
-    let options = || Options { fragments: Erasure::new(2, 1), ..four_two() };
     let mut cuts = 0;
     for cut in (1..).step_by(9) {
-        let machine = Machine::new(17, 3, 64 << 20);
-        let contents = contents(0..120);
-        let (store, _) = open_some(&machine, &machine.handles(), options()).unwrap();
-        machine.run(async {
-            put(&store, &contents).await.unwrap();
-            cut_all(&store).await;
-        });
-        let gone = store.pool.index_disk();
-        end(&machine, store);
-        let rotten = (gone + 1) % 3;
-        for (path, length) in paths_of_fragments(&machine, rotten) {
-            machine.disks[rotten].flip_bit(&path, length - 1, 3);
-        }
+        let (machine, contents, gone) = rotten(|length| length - 1);
         machine.world.cut_power_at(machine.world.operations() + cut);
         let some = without(&machine, &[gone]);
-        let opened = machine.world.run_until(Store::open(&machine.world.platform(), &some, options()));
+        let opened = machine.world.run_until(Store::open(&machine.world.platform(), &some, two_one()));
         let is_over = matches!(opened, Ok(Ok(_)));
         drop(opened);
         machine.world.restart();
         machine.world.cut_power_at(u64::MAX);
-        let (store, _) = open_some(&machine, &some, options()).unwrap();
+        let (store, _) = open_some(&machine, &some, two_one()).unwrap();
         let read = |content: &&Bytes| machine.run(store.get(Class::Data, &store.key().address(content))).is_ok();
         let count = contents.iter().filter(read).count();
         assert!(count > contents.len() * 2 / 3, "{cut}: {count}");
