@@ -14,9 +14,10 @@
 
 mod clones;
 mod committable;
+mod survey;
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -25,8 +26,9 @@ use base::id::{ChunkAddress, FileId, Version};
 use base::limits::NAME_BYTES_MAX;
 use bytes::Bytes;
 
+use self::survey::{Known, Place, Survey};
 use crate::attributes::{Attributes, Kind, View};
-use crate::check::{LOST_BYTES_MAX, Namesakes, PROBLEMS_MAX, lost_xattrs, unreachable};
+use crate::check::{LOST_BYTES_MAX, lost_xattrs};
 use crate::directory::encode_entry;
 use crate::extent::Extent;
 use crate::failure::{FileError, lost};
@@ -38,86 +40,6 @@ use crate::tree::Edits;
 const LOST_FOUND: &[u8] = b"lost+found";
 /// Entries that go into a tree in one step while it is written again.
 const STEP_ENTRIES: usize = 4096;
-
-/// An inode, as far as names need it.
-struct Known {
-    kind: Kind,
-    links: u32,
-    parent: FileId,
-    size: u64,
-    allocated: u64,
-    /// What its extents come to, if all of them can be read.
-    covered: Option<u64>,
-    /// Its extended attributes cannot be read.
-    lost_xattrs: bool,
-}
-
-/// The place of a name.
-#[derive(Clone)]
-struct Place {
-    directory: FileId,
-    cookie: u64,
-    name: Box<[u8]>,
-}
-
-/// What was done, in words: as much as helps somebody.
-#[derive(Default)]
-struct Done {
-    words: Vec<String>,
-    more: u64,
-}
-
-impl Done {
-    fn push(&mut self, what: String) {
-        if self.words.len() < PROBLEMS_MAX {
-            self.words.push(what);
-        } else {
-            self.more += 1;
-        }
-    }
-
-    /// Takes what was done in a clone.
-    fn extend(&mut self, branch: u32, other: Done) {
-        other.words.into_iter().for_each(|what| self.push(format!("clone {branch}: {what}")));
-        self.more += other.more;
-    }
-
-    fn into_words(mut self) -> Vec<String> {
-        self.words.extend((self.more > 0).then(|| format!("and {} changes more", self.more)));
-        self.words
-    }
-}
-
-/// What the trees of one catalog should say: the main one, or a clone's.
-struct Survey {
-    /// The directory that everything is below.
-    root: FileId,
-    known: BTreeMap<FileId, Known>,
-    /// Inodes that cannot be read: single ones, and whether there are stretches of them.
-    undecodable: Vec<FileId>,
-    catalog_has_gaps: bool,
-    /// Directories that are written again without what cannot be read.
-    gaps: BTreeSet<FileId>,
-    /// Files whose content is lost in part, and not noted yet.
-    lost_content: BTreeSet<FileId>,
-    /// Changes of directories.
-    edits: BTreeMap<FileId, Edits>,
-    /// Entries that each directory has in the end.
-    counts: BTreeMap<FileId, u64>,
-    /// Names of files that are no directories: how many.
-    names: BTreeMap<FileId, u32>,
-    /// Names of directories.
-    places: BTreeMap<FileId, Vec<Place>>,
-    /// Of the directory that is looked at.
-    namesakes: Namesakes,
-    /// Files that names were met for.
-    met: Vec<FileId>,
-    /// Clones that were removed and cannot go, if that is accepted.
-    stuck: BTreeSet<u32>,
-    /// The number behind a name that nobody has tried yet, by directory.
-    numbers: BTreeMap<(FileId, Box<[u8]>), u64>,
-    done: Done,
-}
 
 impl FileSystem {
     /// Writes the trees again as what can be read of them says; with `accepts_loss` without what cannot be read. Tells in words what
@@ -714,89 +636,6 @@ impl FileSystem {
             }
         }
         Ok(())
-    }
-}
-
-impl Known {
-    fn directory(parent: FileId) -> Known {
-        Known { kind: Kind::Directory, links: 2, parent, size: 0, allocated: 0, covered: None, lost_xattrs: false }
-    }
-}
-
-impl Survey {
-    fn of(root: FileId) -> Survey {
-        Survey {
-            root,
-            known: BTreeMap::new(),
-            undecodable: Vec::new(),
-            catalog_has_gaps: false,
-            gaps: BTreeSet::new(),
-            lost_content: BTreeSet::new(),
-            edits: BTreeMap::new(),
-            counts: BTreeMap::new(),
-            names: BTreeMap::new(),
-            places: BTreeMap::new(),
-            namesakes: Namesakes::default(),
-            met: Vec::new(),
-            stuck: BTreeSet::new(),
-            numbers: BTreeMap::new(),
-            done: Done::default(),
-        }
-    }
-
-    /// Whether something cannot be read.
-    fn has_losses(&self) -> bool {
-        let lost_xattrs = self.known.values().any(|known| known.lost_xattrs);
-        self.catalog_has_gaps
-            || lost_xattrs
-            || [self.undecodable.is_empty(), self.gaps.is_empty(), self.edits.is_empty(), self.lost_content.is_empty()]
-                .contains(&false)
-    }
-
-    fn lost_found(&self) -> Option<FileId> {
-        let is_it = |place: &Place| place.directory == self.root && &*place.name == LOST_FOUND;
-        self.places.iter().find(|(_, places)| places.iter().any(is_it)).map(|(file, _)| *file)
-    }
-
-    /// Removes a name.
-    fn remove(&mut self, directory: FileId, cookie: u64, name: &str, why: &str) {
-        self.edits.entry(directory).or_default().insert(cookie, None);
-        *self.counts.entry(directory).or_default() -= 1;
-        self.done.push(format!("the name {name} in directory {directory} is removed{why}"));
-    }
-
-    /// Of several names of a directory the one that it says itself stays, or else the first.
-    fn choose_places(&mut self) {
-        for (file, mut places) in std::mem::take(&mut self.places) {
-            let parent = self.known.get(&file).map_or(FileId::NONE, |known| known.parent);
-            let own = places.iter().position(|place| place.directory == parent).unwrap_or(0);
-            let chosen = places.swap_remove(own);
-            for other in places {
-                let name = String::from_utf8_lossy(&other.name).into_owned();
-                self.remove(other.directory, other.cookie, &name, ": a directory has one name");
-            }
-            self.places.insert(file, vec![chosen]);
-        }
-    }
-
-    /// Directories that the root does not lead to. They have no names then.
-    fn take_unreachable(&mut self) -> Vec<FileId> {
-        // One that was removed while somebody used it has no links, and ends here.
-        let wants_name = |(file, known): &(&FileId, &Known)| {
-            // But not with what it has: a tree that could not be removed is found again.
-            let has_entries = self.counts.get(file).is_some_and(|count| *count > 0);
-            known.kind == Kind::Directory && (known.links > 0 || has_entries || self.places.contains_key(file))
-        };
-        let directories = self.known.iter().filter(wants_name).map(|(file, _)| *file);
-        let above = |file| Some(self.places.get(&file)?.first()?.directory);
-        let ends = unreachable(self.root, directories, above);
-        for end in &ends {
-            if let Some(place) = self.places.remove(end).and_then(|mut places| places.pop()) {
-                let name = String::from_utf8_lossy(&place.name).into_owned();
-                self.remove(place.directory, place.cookie, &name, ": it lay in itself");
-            }
-        }
-        ends
     }
 }
 

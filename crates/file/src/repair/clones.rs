@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::codec::Reader;
 use base::id::FileId;
 
-use super::{Known, Survey};
+use super::survey::{Known, Survey};
 use crate::attributes::{Attributes, Kind};
 use crate::check::CloneName;
 use crate::directory::encode_entry;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base::id::FileId;
 
-use super::Survey;
+use super::survey::Survey;
 use crate::attributes::Kind;
 use crate::failure::FileError;
 use crate::format::{Base, BranchValue, Roots};
