@@ -11,7 +11,7 @@
 //!
 //! Not here: damage while the file system works (plan "rot").
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -27,6 +27,7 @@ use crate::model::Name;
 use crate::oracle::verify_damaged;
 use crate::plan::Plan;
 use crate::random::Random;
+use crate::remedies::{open_remedies, repair};
 use crate::run::{Image, Run};
 use crate::tree::{Seen, Tree, read_tree};
 
@@ -36,8 +37,6 @@ const PER_IMAGE: u64 = 50;
 const DIRECTORIES: [&str; 2] = ["packs", "journal"];
 /// Steps of a world in which everything is read.
 const STEPS_MAX: u64 = 20_000_000;
-/// Rounds of checking and repairing after which there must be nothing left to do.
-const REPAIR_ROUNDS_MAX: usize = 4;
 
 /// What became of the damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -335,43 +334,6 @@ async fn look_at_change(system: &Arc<FileSystem>, changed: Option<FileId>) -> Op
         Ok(count) => Some(format!("what was written has {count} other bytes")),
         Err(error) => Some(format!("what was written: {error}")),
     }
-}
-
-/// What a check proposes, or why there is none.
-async fn open_remedies(system: &Arc<FileSystem>) -> Result<BTreeSet<Remedy>, String> {
-    let store = system.check_store(Depth::Deep, &|_, _| {}).await.problems;
-    let files = system.check_files(&|_| {}).await.map_err(|error| format!("cannot check: {error}"))?;
-    Ok(store.iter().filter_map(|problem| problem.remedy).chain(files.remedies).collect())
-}
-
-/// Repairs until there is nothing left to do. Gives what was done, and what did not work.
-async fn repair(system: &Arc<FileSystem>) -> (Vec<Remedy>, Vec<String>) {
-    let (mut done, mut failed) = (Vec::new(), Vec::new());
-    for _ in 0..REPAIR_ROUNDS_MAX {
-        let remedies = match open_remedies(system).await {
-            Ok(remedies) => remedies,
-            Err(error) => {
-                failed.push(error);
-                return (done, failed);
-            }
-        };
-        if remedies.is_empty() {
-            return (done, failed);
-        }
-        for remedy in remedies {
-            let outcome = match remedy {
-                Remedy::Trees { gives_up } => system.repair_files(gives_up, (0, 0)).await.map(drop),
-                remedy => system.repair_store(remedy).await.map(drop),
-            };
-            if let Err(error) = outcome {
-                failed.push(format!("cannot {remedy}: {error}"));
-            }
-            done.push(remedy);
-        }
-    }
-    let left = system.check_files(&|_| {}).await.map_or(Vec::new(), |report| report.problems);
-    failed.push(format!("there is no end to it: {done:?}, {left:?}"));
-    (done, failed)
 }
 
 async fn read_all(system: &Arc<FileSystem>, clients: usize) -> Trees {

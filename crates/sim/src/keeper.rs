@@ -264,7 +264,8 @@ impl Keeper {
 
     /// Whether a check may find something: a lying or failing disk is one that it finds out.
     fn may_find(&self) -> bool {
-        self.shared.plan.may_err() || !self.shared.is_powered() || self.shared.is_failing()
+        let shared = &self.shared;
+        shared.plan.may_err() || !shared.is_powered() || shared.is_failing() || shared.lost_index()
     }
 
     async fn check(&mut self) -> Result<(), Stop> {

@@ -7,7 +7,7 @@
 //! steps, to the last operation of a disk.
 //!
 //! Layers: `random`, `content`, `model` (what a directory is), `history` (what it was), `plan` (what goes wrong), `tree` (what is there),
-//! `oracle` (what may be there: the promises ), `shared`, `client` and `keeper` (who works), `run` (lives), `damage` (what a rotten disk may do).
+//! `oracle` (what may be there: the promises ), `shared`, `client` and `keeper` (who works), `remedies` (who repairs), `run` (lives), `damage` (what a rotten disk may do).
 //!
 //! Not here: the simulated world (`platform::sim`), tests of single functions (each crate's own), FUSE, several nodes.
 #![forbid(unsafe_code)]
@@ -28,6 +28,7 @@ mod shared;
 
 mod client;
 mod keeper;
+mod remedies;
 
 mod run;
 

@@ -72,6 +72,9 @@ pub struct Plan {
     pub keeps_layout: bool,
     /// Whether disks are drained and take part again, and any one is missing at an opening now and then.
     pub drains: bool,
+    /// Whether a node without more disks than it can do without is opened between two lives, the index is lost, and what is bad stays so
+    /// for several lives.
+    pub absences: bool,
     /// Most operations of a client in one life.
     pub operations: u64,
     /// Most lives.
@@ -98,6 +101,7 @@ const BASE: Plan = Plan {
     fragments: None,
     keeps_layout: false,
     drains: false,
+    absences: false,
     operations: 160,
     lives: 3,
     sabotage: None,
@@ -255,6 +259,16 @@ const PLANS: &[Plan] = &[
         streams: true,
         cuts_power: true,
         operations: 80,
+        ..BASE
+    },
+    Plan {
+        name: "absences",
+        about: "as fragments; more disks than one are gone for a look, the index is lost, and what is bad stays so for several lives",
+        bad_disks: 1,
+        fragments: Some((2, 1)),
+        absences: true,
+        cuts_power: true,
+        lives: 8,
         ..BASE
     },
 ];

@@ -64,6 +64,8 @@ pub(crate) struct Run {
     pub(crate) life: u64,
     /// Of the present life.
     flush_interval: Duration,
+    /// Whether what is bad is mended at the next opening that can.
+    mends: bool,
 }
 
 type Checked = Result<(), String>;
@@ -107,6 +109,7 @@ impl Run {
             clients,
             life: 0,
             flush_interval: Duration::ZERO,
+            mends: true,
         }
     }
 
@@ -120,6 +123,7 @@ impl Run {
             self.live(system)?;
         }
         self.bring_disks_back();
+        self.mends = true;
         let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
         if !self.plan.may_lose() {
             self.close(&system)?;
@@ -191,6 +195,10 @@ impl Run {
     fn try_open(&mut self) -> Result<Result<(Arc<FileSystem>, file::OpenReport), file::FileError>, String> {
         let options = self.plan.options(&mut self.random);
         self.flush_interval = options.flush_interval;
+        if self.plan.absences && !self.gone.is_empty() {
+            // It may lie on one of them, and is made anew.
+            self.shared.state().lost_index = true;
+        }
         let platform = self.world.platform();
         self.wait(FileSystem::open(&platform, &self.handles(), options))
     }
@@ -217,7 +225,8 @@ impl Run {
             return Ok(None);
         }
         let problems = &report.store.problems;
-        if !problems.is_empty() && self.gone.is_empty() && !self.may_lie() {
+        let may_miss = self.plan.absences && (!self.bad.is_empty() || self.shared.lost_index());
+        if !problems.is_empty() && self.gone.is_empty() && !self.may_lie() && !may_miss {
             return Err(format!("opening found problems: {problems:?}"));
         }
         self.verify_closed(&system)?;

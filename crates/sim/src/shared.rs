@@ -73,6 +73,8 @@ pub(crate) struct State {
     /// Clients at work.
     pub(crate) working: usize,
     pub(crate) is_failing: bool,
+    /// The index was lost, perhaps while a disk was out.
+    pub(crate) lost_index: bool,
 }
 
 /// See the module's head.
@@ -89,6 +91,7 @@ impl Shared {
         let state = State {
             histories: Vec::new(),
             is_failing: false,
+            lost_index: false,
             snapshots: Vec::new(),
             asked: None,
             snapshot_count: 0,
@@ -157,6 +160,12 @@ impl Shared {
     /// Whether one of several disks is wrong in this life, which those who use files do not hear of.
     pub(crate) fn is_failing(&self) -> bool {
         self.state().is_failing
+    }
+
+    /// Whether the index was lost. Of what was removed while a disk was out nobody knows that then: what lies there of it looks like what is
+    /// left of a pack that is lost, and is told (E-2).
+    pub(crate) fn lost_index(&self) -> bool {
+        self.state().lost_index
     }
 
     /// For each client the last acknowledged step.

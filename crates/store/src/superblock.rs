@@ -10,8 +10,9 @@
 //! S-4   A generation is used once: the next one is above every valid generation that was found. An opening without a disk leaves out
 //!       [`LEFT_OUT`] of them: the missing disk may hold generations that no other has (those written after the others had failed), and
 //!       when it is back what was acknowledged without it counts.
-//! S-6   A superblock says to which disks it did not go. Two that went to no disk in common are of two histories: such a node is refused unless
-//!       the caller gives one up, for it would be dropped silently.
+//! S-6   A superblock says to which disks it did not go. Two that went to no disk in common are of two histories, unless others are found that
+//!       lead from one to the other, each on a disk that has the one before: such a node is refused unless the caller gives one up, for it
+//!       would be dropped silently.
 //! S-5   That the store was closed is believed when the newest superblock of every disk is of one generation and says so, and no segment
 //!       begins behind it (`journal/replay`); of a missing disk nobody knows. The opening writes the next generation without, before a
 //!       frame is taken; a disk that lost that write is still found out, because the first frame of an opening begins a segment.
@@ -126,7 +127,8 @@ pub(crate) async fn open(candidates: &[Candidate]) -> Result<Opened, StoreError>
         .collect();
     let is_newest = |(_, last): &(&Disk, Superblock)| (last.generation, last.is_closed) == (newest.generation, true);
     let is_closed = lasts.len() == count && lasts.iter().all(is_newest);
-    let other = other_history(&lasts, &newest);
+    let all: Vec<&Superblock> = found.iter().flat_map(|(_, _, slots)| slots).collect();
+    let other = other_history(&lasts, &newest, &all);
     // A fresh node has one slot that nobody wrote yet.
     let is_damaged = !damaged.is_empty() && newest.generation > 1;
     // What cannot be read may say less.
@@ -152,7 +154,18 @@ pub(crate) async fn open_one(pool: &Pool) -> Result<Superblock, StoreError> {
 }
 
 /// S-6.
-fn other_history(lasts: &[(&Disk, Superblock)], newest: &Superblock) -> Option<StoreError> {
+fn other_history(lasts: &[(&Disk, Superblock)], newest: &Superblock, all: &[&Superblock]) -> Option<StoreError> {
+    let mut all = all.to_vec();
+    all.sort_by_key(|superblock| superblock.generation);
+    let is_other = |last: &Superblock| !last.without.is_empty() && !leads_to(last, newest, &all);
+    let (older, _) = lasts.iter().find(|(_, last)| is_other(last))?;
+    let (newer, _) = lasts.iter().find(|(_, last)| last.generation == newest.generation)?;
+    Some(StoreError::TwoHistories { newer: newer.path().into(), older: older.path().into() })
+}
+
+/// Whether `newest` goes on with `first`: by itself, or by others between them, each of which went to a disk that has the one before it. Who
+/// wrote it had seen that one there.
+fn leads_to(first: &Superblock, newest: &Superblock, by_generation: &[&Superblock]) -> bool {
     let with = |superblock: &Superblock| -> BTreeSet<[u8; 16]> {
         let disks = superblock.disks.iter().enumerate();
         disks
@@ -160,10 +173,14 @@ fn other_history(lasts: &[(&Disk, Superblock)], newest: &Superblock) -> Option<S
             .map(|(_, uuid)| *uuid)
             .collect()
     };
-    let is_other = |last: &Superblock| !last.without.is_empty() && with(last).is_disjoint(&with(newest));
-    let (older, _) = lasts.iter().find(|(_, last)| is_other(last))?;
-    let (newer, _) = lasts.iter().find(|(_, last)| last.generation == newest.generation)?;
-    Some(StoreError::TwoHistories { newer: newer.path().into(), older: older.path().into() })
+    let mut reached = with(first);
+    for next in by_generation.iter().filter(|next| next.generation > first.generation) {
+        let next = with(next);
+        if !next.is_disjoint(&reached) {
+            reached.extend(next);
+        }
+    }
+    !with(newest).is_disjoint(&reached)
 }
 
 /// Writes a generation to every good disk and syncs. Succeeds if at least one disk holds it.

@@ -1,10 +1,11 @@
 //! Between two lives: what is looked at after an opening, and what happens to disks while nobody looks.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::id::FileId;
-use file::{Attributes, Depth, FileSystem, Node as FileNode, Reclaim, Share, View};
+use file::{Attributes, Depth, FileSystem, Node as FileNode, Reclaim, Remedy, Share, View};
 
 use super::{Checked, Run};
 use crate::client::Client;
@@ -12,6 +13,7 @@ use crate::history::History;
 use crate::keeper::{compare_snapshot, window_of};
 use crate::oracle::{Floors, Verdict, Window, verify_damaged, verify_order};
 use crate::plan::{Sabotage, Trouble};
+use crate::remedies::repair;
 use crate::shared::Kept;
 use crate::tree::{Tree, read_tree};
 
@@ -20,11 +22,15 @@ const PACK_SET_ASIDE: &str = "HF0017";
 
 /// Its number for a fragment of a pack that is not known, and what it calls it.
 const FRAGMENT_ALONE: (&str, &str) = ("HF0008", "a fragment");
+/// Its numbers for what lies alone of a pack in fragments: what cannot be read, or is fewer than it should be.
+const LEFT_ALONE: [&str; 5] = ["HF0007", "HF0008", "HF0009", "HF0020", "HF0021"];
 /// Passes of reclaim after which no dead chunk is left.
 const PASSES: u32 = 2;
 /// Most chunks of a node without a file: the tree that has the root directory's inode, if that is large.
 const CHUNKS_OF_NOTHING: u64 = 1;
 
+/// The file of the index.
+const INDEX: &str = "index";
 /// The files that say which disk it is.
 pub(super) const IDENTITY: [&str; 2] = ["disk", "disk.copy"];
 
@@ -35,16 +41,104 @@ impl Run {
         if self.plan.drains && self.life > 0 && self.random.one_in(2) {
             self.look_without_a_disk()?;
         }
-        while self.life > 0 && self.bad.len() < self.plan.bad_disks && !self.random.one_in(3) {
-            let Some(disk) = self.another_bad_disk() else { continue };
-            if self.random.one_in(2) {
-                self.note(&format!("disk {disk} is gone"));
-                self.gone.insert(disk);
-            } else {
-                self.note(&format!("disk {disk} has rotted"));
-                self.rot(disk);
+        if self.plan.absences {
+            self.mends = self.bad.is_empty() || self.random.one_in(2);
+            for disk in self.bad.clone().into_iter().filter(|_| !self.random.one_in(3)).collect::<Vec<usize>>() {
+                self.lose_or_rot(disk);
             }
         }
+        while self.life > 0 && self.bad.len() < self.plan.bad_disks && !self.random.one_in(3) {
+            let Some(disk) = self.another_bad_disk() else { continue };
+            self.lose_or_rot(disk);
+        }
+        if self.plan.absences && self.life > 0 {
+            self.come_and_go()?;
+        }
+        Ok(())
+    }
+
+    fn lose_or_rot(&mut self, disk: usize) {
+        if self.random.one_in(2) {
+            self.note(&format!("disk {disk} is gone"));
+            self.gone.insert(disk);
+        } else {
+            self.note(&format!("disk {disk} has rotted"));
+            self.rot(disk);
+        }
+    }
+
+    /// Openings in a row, each without some disks: the bad one is there or not, and of the others some that are good are gone, the same
+    /// each time, so that what is left has all that any of these openings wrote. Whatever they do: when the good ones are back nothing is
+    /// lost. The index may be lost too, at any time.
+    fn come_and_go(&mut self) -> Checked {
+        let gone = self.gone.clone();
+        let good: Vec<usize> = (0..self.disks.len()).filter(|disk| !self.bad.contains(disk)).collect();
+        let first = self.random.index(good.len());
+        let count = self.random.index(good.len());
+        let leaving: BTreeSet<usize> = (0..count).map(|step| good[(first + step) % good.len()]).collect();
+        let was_failing = self.shared.is_failing();
+        self.shared.state().is_failing = true;
+        for _ in 0..self.random.below(4) {
+            let bad: Vec<usize> = self.bad.iter().copied().filter(|_| self.random.one_in(2)).collect();
+            self.gone = leaving.iter().copied().chain(bad).collect();
+            self.lose_index();
+            self.note(&format!("a look without disks {:?}", self.gone));
+            self.look()?;
+        }
+        self.gone = gone;
+        self.lose_index();
+        self.shared.state().is_failing = was_failing;
+        Ok(())
+    }
+
+    /// The index is made of what lies in the packs: it may be lost with any disk, also with one of which nobody else has anything.
+    fn lose_index(&mut self) {
+        if !self.random.one_in(3) {
+            return;
+        }
+        for disk in &self.disks {
+            if disk.remove(INDEX) {
+                self.note("the index is lost");
+                self.shared.state().lost_index = true;
+            }
+        }
+    }
+
+    /// Opens what is there, and does what somebody may do who finds it so.
+    fn look(&mut self) -> Checked {
+        if self.random.one_in(3) {
+            let after = self.random.pick(&[10, 60, 400]);
+            self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));
+        }
+        match self.try_open()? {
+            Ok((system, _)) => {
+                let work = Duration::from_millis(self.random.below(2000));
+                self.wait(self.world.platform().tasks.sleep(work))?;
+                for _ in 0..self.random.below(3) {
+                    let what = self.random.below(4);
+                    let done = self.wait(async {
+                        match what {
+                            0 => format!("{:?}", system.scrub(Duration::ZERO, Share::FULL, &|_, _| {}).await.problems),
+                            1 => format!("{:?}", system.restore_copies(Share::FULL, &|_, _| {}).await),
+                            2 => {
+                                let how = Reclaim { is_thorough: true, share: Share::FULL, ..Reclaim::default() };
+                                format!("{:?}", system.reclaim(&how).await)
+                            }
+                            _ => format!("{:?}", system.commit().await),
+                        }
+                    })?;
+                    self.note(&format!("work {what}: {done}"));
+                }
+                if self.random.one_in(2) {
+                    let closed = self.wait(system.close())?;
+                    self.note(&format!("closed: {closed:?}"));
+                }
+                drop(system);
+            }
+            Err(error) => self.note(&format!("refused: {error}")),
+        }
+        self.world.crash();
+        self.world.restart();
         Ok(())
     }
 
@@ -125,7 +219,8 @@ impl Run {
     /// When all disks are there again everything is brought onto as many of them as it should be on, and what has rotted is written again.
     pub(super) fn mend(&mut self, system: &Arc<FileSystem>) -> Checked {
         // Also after a life in which nothing failed: a pack may have been on one disk alone when the power went.
-        if (self.plan.bad_disks == 0 && !self.plan.drains) || system.refuse_degraded().is_err() {
+        let has_copies = self.plan.bad_disks > 0 || self.plan.drains;
+        if !has_copies || !self.mends || system.refuse_degraded().is_err() {
             return Ok(());
         }
         self.note("mend");
@@ -145,11 +240,30 @@ impl Run {
                 self.note(&format!("mended: {report:?}"));
                 self.bad.clear();
                 self.shared.state().is_failing = false;
+                self.repair(system)
             }
-            Ok(report) => return Err(format!("not everything lies where it should: {:?}", report.problems)),
-            Err(error) => return Err(format!("nothing fails, but the node cannot be mended: {error}")),
+            Ok(report) => Err(format!("not everything lies where it should: {:?}", report.problems)),
+            Err(error) => Err(format!("nothing fails, but the node cannot be mended: {error}")),
         }
-        Ok(())
+    }
+
+    /// Where the index was lost it may have again what is left of packs that were removed. A repair takes that away, and nothing else.
+    fn repair(&mut self, system: &Arc<FileSystem>) -> Checked {
+        if !self.shared.lost_index() {
+            return Ok(());
+        }
+        let (done, failed) = self.wait(repair(system))?;
+        self.note(&format!("repaired: {done:?}"));
+        if !failed.is_empty() {
+            return Err(format!("the repair ({done:?}) failed: {failed:?}"));
+        }
+        if done.iter().any(|remedy| matches!(remedy, Remedy::Trees { .. })) {
+            return Err(format!("nothing is lost, but the trees were written again: {done:?}"));
+        }
+        self.shared.state().lost_index = false;
+        self.verify_snapshots(system)?;
+        self.verify_live(system)?;
+        self.check(system)
     }
 
     /// after a clean close every attribute is as before. A clone may have been pruned since: then links that no name below it has
@@ -281,6 +395,7 @@ impl Run {
         // Of a pack that was removed a fragment stays on a disk that fails. With the index lost too nobody can tell that from what is left of a
         // pack that is lost: it is told, and left for a person to look at (E-2; seed 1898 of plan liars).
         problems.retain(|problem| (problem.code, problem.what) != FRAGMENT_ALONE || !self.plan.disks_lie);
+        problems.retain(|problem| !LEFT_ALONE.contains(&problem.code) || !self.shared.lost_index());
         if problems.is_empty() { Ok(()) } else { Err(format!("the check found {problems:?}")) }
     }
 

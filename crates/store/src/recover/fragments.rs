@@ -33,7 +33,6 @@ impl Recovery<'_> {
             let whole_bytes = match self.fragment_header(name, *disk).await {
                 Ok(header) => header.cut.whole_bytes,
                 Err(error) => {
-                    let is_silent = |error: &StoreError| matches!(error, StoreError::Disk(error) if error.kind != DiskErrorKind::Absent);
                     failure = failure.filter(is_silent).or(Some(error));
                     continue;
                 }
@@ -127,32 +126,38 @@ impl Recovery<'_> {
         is_news: bool,
     ) -> Result<Option<Read>, StoreError> {
         let read = self.read_fragments(pack, listed, (false, &[])).await;
-        let failure = match read {
+        let mut failure = match read {
             Ok(Ok(fragments)) => return Ok(Some(self.found_in(fragments, listed.whole))),
             Ok(Err(failure)) => failure,
             Err(error) => Some(error),
         };
-        let (mut sealed, mut beside) = (DiskSet::NONE, Vec::new());
+        let (mut sealed, mut beside, mut silent) = (DiskSet::NONE, Vec::new(), None);
         for disk in listed.whole.iter() {
             match scan::read(&self.pool.disks[disk], &self.identity.key, pack).await {
                 Ok(scan::Found::Sealed(_)) => sealed = sealed.with(disk),
                 Ok(scan::Found::Open { scanned, .. }) => beside.extend(scanned.entries),
-                Err(error @ StoreError::Disk(_)) => drop(self.unread.insert(pack, error)),
+                Err(error @ StoreError::Disk(_)) => silent = Some(error),
                 Err(_) => {}
             }
         }
-        if sealed.is_empty()
-            && is_news
-            && let Ok(fragments) = self.read_fragments(pack, listed, (true, &beside)).await?
-        {
-            return Ok(Some(self.found_in(fragments, listed.whole)));
+        if let Some(error) = &silent {
+            self.unread.insert(pack, error.clone());
         }
-        if sealed.is_empty() {
-            let found = format!("{} files of fragments, and less than a pack beside them", listed.fragments.len());
-            let lacking = || corrupt("a pack", &pack_path(pack), 0, "enough fragments of it, or all of it", found);
-            return Err(failure.unwrap_or_else(lacking));
+        if !sealed.is_empty() {
+            return self.recover_pack(pack, sealed).await;
         }
-        self.recover_pack(pack, sealed).await
+        if is_news {
+            match self.read_fragments(pack, listed, (true, &beside)).await? {
+                Ok(fragments) => return Ok(Some(self.found_in(fragments, listed.whole))),
+                Err(other) => failure = failure.filter(is_silent).or(other),
+            }
+        }
+        if let Some(error) = silent {
+            return Err(error);
+        }
+        // Of what was taken out a part of the pack stayed too: what verifies in that is a pack of its own.
+        self.put_away(pack, listed, is_news, failure)?;
+        self.recover_pack(pack, listed.whole).await
     }
 
     fn found_in(&mut self, (sealed, fragments): (SealedPack, Fragments), whole: DiskSet) -> Read {
@@ -172,15 +177,26 @@ impl Recovery<'_> {
             Ok(fragments) => return Ok(Some(self.found_in(fragments, DiskSet::NONE))),
             Err(failure) => failure,
         };
-        let is_silent = matches!(&failure, Some(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent);
-        if self.pool.missing().is_some() || is_news && is_silent {
-            let found = format!("{} files", listed.fragments.len());
+        self.put_away(pack, listed, is_news, failure)?;
+        self.report.packs_removed += 1;
+        Ok(None)
+    }
+
+    /// E-2: what the index does not have was taken out, and these fragments were on a disk that was not there. Where there are enough of them,
+    /// and not all can be read, or where the index may not know, it may not have been: a person may look at them.
+    fn put_away(
+        &mut self,
+        pack: u64,
+        listed: &Listed,
+        is_news: bool,
+        failure: Option<StoreError>,
+    ) -> Result<(), StoreError> {
+        if self.pool.missing().is_some() || is_news && failure.as_ref().is_some_and(is_silent) {
+            let found = format!("{} files of fragments", listed.fragments.len());
             return Err(
                 failure.unwrap_or_else(|| corrupt("a pack", &pack_path(pack), 0, "enough fragments of it", found))
             );
         }
-        // E-2: what the index does not have was taken out, and these were on a disk that was not there. Where there are enough of them, and
-        // not all can be read, or where the index may not know, it may not have been: a person may look at them.
         let are_enough = listed.fragments(0).is_some_and(|fragments| fragments.is_readable_on(fragments.disks()));
         let are_kept = are_enough || is_news;
         for (name, disk) in &listed.fragments {
@@ -193,7 +209,11 @@ impl Recovery<'_> {
                 corrupt("a pack in fragments", &pack_path(pack), 0, "an entry in the index, or none of it", found);
             self.report.problems.push(cause.to_string());
         }
-        self.report.packs_removed += 1;
-        Ok(None)
+        Ok(())
     }
+}
+
+/// Whether a disk gave no answer: what it has nobody knows.
+fn is_silent(error: &StoreError) -> bool {
+    matches!(error, StoreError::Disk(error) if error.kind != DiskErrorKind::Absent)
 }

@@ -355,6 +355,30 @@ fn a_disk_that_returns_with_a_newer_generation_does_not_win() {
     reads(&machine, &store, &contents, &[]);
 }
 
+/// S-6: the node is opened without one disk after the other, and each time with one that has what was written before. The first and the last
+/// went to no disk in common, and are of one history all the same.
+#[test]
+fn disks_that_come_and_go_by_turns_have_one_history() {
+    let machine = Machine::new(92, 3, 64 << 20);
+    let two = || Options { copies: 2, goes_without_disks: true, ..options() };
+    let some = |gone: &[usize]| -> Vec<_> {
+        (0..3).filter(|disk| !gone.contains(disk)).map(|disk| machine.disks[disk].disk()).collect()
+    };
+    let open = |gone: &[usize]| machine.run(Store::open(&machine.world.platform(), &some(gone), two()));
+    end(&machine, open(&[]).unwrap().0);
+    for (gone, roots) in [(&[2][..], b"by 0, 1"), (&[0], b"by 1, 2"), (&[0, 1], b"by 2   ")] {
+        let (store, _) = open(gone).unwrap();
+        machine.run(store.commit(roots, store.last_logged())).unwrap();
+        end(&machine, store);
+    }
+    // Nobody can tell where the one in the middle is not there.
+    assert!(matches!(open(&[1]), Err(StoreError::TwoHistories { .. })));
+    machine.world.crash();
+    machine.world.restart();
+    let (_, recovered) = open(&[]).unwrap();
+    assert_eq!(recovered.roots, b"by 2   ");
+}
+
 #[test]
 fn a_power_cut_at_any_moment_without_a_disk_loses_nothing() {
     for cut in (1..).step_by(7) {

@@ -8,7 +8,7 @@ use platform::sim::Faults;
 
 use super::{
     DISKS, contents, cut_all, end, expect_all, expect_sound, four_two, node, open, open_some, paths_of_fragments, put,
-    restore, without,
+    reclaim, restore, without,
 };
 use crate::tests::Machine;
 use crate::{Class, Depth, Erasure, Options, Remedy, Store};
@@ -271,5 +271,38 @@ fn a_short_file_beside_the_fragments_of_a_pack_is_no_copy_of_it() {
     assert_eq!(left(), 0);
     let store = open(&machine);
     expect_all(&machine, &store, &contents);
+    expect_sound(&machine, &store);
+}
+
+/// E-2 and E-6: while a disk was out packs went of which it has a fragment, and what it had of them once. Nobody has to look at that.
+#[test]
+fn what_a_disk_has_of_packs_that_went_while_it_was_out_goes_too() {
+    let machine = Machine::new(78, DISKS, 64 << 20);
+    let contents = contents(0..200);
+    let store = open(&machine);
+    let mut early = Vec::new();
+    machine.run(async {
+        put(&store, &contents[..20]).await.unwrap();
+        early = machine.disks[1].snapshot_files().into_iter().filter(|(path, _)| path.starts_with("packs/")).collect();
+        put(&store, &contents[20..]).await.unwrap();
+        assert_eq!(cut_all(&store).await.lacking, 0);
+    });
+    end(&machine, store);
+    let has_fragment = |path: &str| {
+        let name = path.strip_suffix(".pack").unwrap_or(path);
+        paths_of_fragments(&machine, 1).iter().any(|(path, _)| path.starts_with(name))
+    };
+    early.retain(|(path, _)| has_fragment(path));
+    assert!(!early.is_empty());
+    early.iter().for_each(|(path, bytes)| machine.disks[1].install(path, bytes));
+    let (store, _) = open_some(&machine, &without(&machine, &[1]), four_two()).unwrap();
+    let live: Vec<_> = contents[150..].iter().map(|content| store.key().address(content)).collect();
+    let report = machine.run(reclaim(&store, &|address| live.contains(address))).unwrap();
+    assert!(report.packs_deleted > 2, "{report:?}");
+    end(&machine, store);
+    let (store, recovered) = open_some(&machine, &machine.handles(), four_two()).unwrap();
+    assert_eq!(recovered.report.problems, Vec::<String>::new());
+    expect_all(&machine, &store, &contents[150..]);
+    restore(&machine, &store);
     expect_sound(&machine, &store);
 }
