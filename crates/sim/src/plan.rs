@@ -263,7 +263,7 @@ const PLANS: &[Plan] = &[
     },
     Plan {
         name: "absences",
-        about: "as fragments; more disks than one are gone for a look, the index is lost, and what is bad stays so for several lives",
+        about: "as fragments, or copies; more disks than one are gone for a look, the index is lost, and what is bad stays so for several lives",
         bad_disks: 1,
         fragments: Some((2, 1)),
         absences: true,

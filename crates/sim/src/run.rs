@@ -86,7 +86,11 @@ pub(crate) struct Image {
 const IMAGE_SNAPSHOTS: u64 = 12;
 
 impl Run {
-    pub(crate) fn new(seed: u64, plan: Plan, is_verbose: bool) -> Run {
+    pub(crate) fn new(seed: u64, mut plan: Plan, is_verbose: bool) -> Run {
+        if plan.absences && seed % 3 == 2 {
+            // The same with whole packs.
+            plan.fragments = None;
+        }
         let world = Arc::new(World::new(seed));
         world.set_step_limit(STEPS_MAX);
         let mut random = Random::stream(seed, "run");

@@ -289,6 +289,16 @@ impl Store {
         };
         let (mut packs, mut bytes) = (0, 0);
         let known = self.packs.known();
+        // K-6: what there is of it may be all that ever will be.
+        let is_rest =
+            |known: &&PackKnown| matches!(known.state, PackState::Missing) && known.to_read().places().has(disk);
+        let rests = known.values().filter(is_rest).count();
+        if !on.is_missing && rests > 0 {
+            return Ok(Some(format!(
+                "parts of {rests} packs are there, and the rest of them on a disk that is missing: mount that again, or \
+                 remove it first"
+            )));
+        }
         for (_, known) in known.iter().filter(|(pack, known)| is_needed(**pack, known)) {
             packs += 1;
             bytes += known.bytes();

@@ -14,11 +14,13 @@
 //!       made, for the next time another disk may be missing.
 //! K-6   A pack of the index that is on no disk, while one is missing, stays in the catalog and in the index. Nobody counts on it: what
 //!       is put is stored anew although it lies there, so that it can be read; what is asked for there, or nowhere else, is unknown and
-//!       not lost; reclaim and repair leave it alone.
+//!       not lost; reclaim and repair leave it alone. So does one of which there is less than all: what verifies in that is read, and when
+//!       the node does without the disk for good it is the pack.
 //! K-7   A pack is on several disks as long as so many take writes. What counts as durable is so on every disk that the pack counts as being
 //!       on; one that fails is left before the pack goes on, and the pack is sealed soon, so that what follows lies on enough disks.
-//! K-9   What lies there is a duplicate of what is put if it lies on as many disks as that asks for. Else it is stored anew, on more; the index
-//!       names the newer, and the other one goes with the next pass of reclaim.
+//! K-9   What lies there is a duplicate of what is put if it is to lie on as many disks as that asks for, and does, as far as so many take
+//!       writes; and nothing of a pack of which there is less than all is one. Else it is stored anew, on more; the index names the newer, and
+//!       the other one goes with the next pass of reclaim.
 //!
 //! K-11  A chunk of an open pack is whole in memory, or whole in the file. While content streams the file ends with a page, and the chunk that this
 //!       divides stays in memory until the rest of it is written. What is made durable is filled up to a page with zeroes, and what comes next
@@ -97,18 +99,86 @@ pub(crate) struct PackKnown {
     disks: DiskSet,
     /// Of one that was cut, or is about to be.
     fragments: Option<Arc<Fragments>>,
+    /// Of one that is missing: what there is of it all the same, as one that is sealed (K-6). Of one that is not: files that are shorter than it,
+    /// which are read where nothing else verifies (K-8).
+    rest: Option<Arc<PackKnown>>,
+    /// Less than all of it is there, as far as an opening could see: nobody relies on it (K-9).
+    pub(crate) is_part: bool,
     pub(crate) state: PackState,
     pub(crate) summary: Summary,
 }
 
 impl PackKnown {
     pub(crate) fn new(disks: DiskSet, state: PackState, summary: Summary) -> PackKnown {
-        PackKnown { disks, fragments: None, state, summary }
+        PackKnown { disks, fragments: None, rest: None, is_part: false, state, summary }
     }
 
     /// Sealed, in fragments too.
     pub(crate) fn sealed(disks: DiskSet, fragments: Option<Arc<Fragments>>, summary: Summary) -> PackKnown {
-        PackKnown { disks, fragments, state: PackState::Sealed, summary }
+        PackKnown { disks, fragments, rest: None, is_part: false, state: PackState::Sealed, summary }
+    }
+
+    /// On a disk that is missing, and the rest of it on others: shorter files, too few fragments.
+    pub(crate) fn missing(disk: usize, rest: Option<PackKnown>, summary: Summary) -> PackKnown {
+        let rest = rest.filter(|rest| !rest.places().is_empty()).map(Arc::new);
+        PackKnown { rest, ..PackKnown::new(DiskSet::of(disk), PackState::Missing, summary) }
+    }
+
+    /// Without what this disk has of it, of one that is not taking chunks.
+    fn without(&self, disk: usize) -> PackKnown {
+        let fragments = self.fragments.as_ref().map(|fragments| match fragments.index_on(disk) {
+            Some(_) => Arc::new(Fragments::clone(fragments).without(disk)),
+            None => fragments.clone(),
+        });
+        let rest = self.rest.as_ref().map(|rest| Arc::new(rest.without(disk)));
+        PackKnown { disks: self.disks.without(disk), fragments, rest, ..self.clone() }
+    }
+
+    /// With files beside it that are shorter.
+    pub(crate) fn beside(self, short: DiskSet) -> PackKnown {
+        let rest = (!short.is_empty()).then(|| Arc::new(PackKnown::sealed(short, None, self.summary)));
+        PackKnown { rest, ..self }
+    }
+
+    /// The disks that have shorter files of it.
+    pub(crate) fn short(&self) -> DiskSet {
+        match (&self.state, &self.rest) {
+            (PackState::Sealed, Some(rest)) => rest.disks,
+            _ => DiskSet::NONE,
+        }
+    }
+
+    /// As it is when the node does without `disk`, of one that takes no chunks; `missing`: another that is. `None`: nothing is left.
+    fn left_without(&self, disk: usize, missing: Option<usize>) -> Option<PackKnown> {
+        let left = match &self.state {
+            PackState::Missing => self.rest.as_ref().map(|rest| rest.without(disk)),
+            PackState::Open(_) | PackState::Sealed => {
+                let left = self.without(disk);
+                let is_made = left.fragments().is_some_and(|fragments| fragments.is_readable_on(fragments.disks()));
+                match left.disks.is_empty() && !is_made && !left.short().is_empty() {
+                    true => Some(PackKnown { disks: left.short(), rest: None, is_part: true, ..left }),
+                    false => Some(left),
+                }
+            }
+        };
+        let is_whole = left.as_ref().is_some_and(|left| {
+            let is_made = left.fragments().is_some_and(|fragments| fragments.is_readable_on(fragments.disks()));
+            !left.is_part && (!left.disks.is_empty() || is_made)
+        });
+        match (missing, left) {
+            // K-6: the other may have it.
+            (Some(other), left) if !is_whole => Some(PackKnown::missing(other, left, self.summary)),
+            (_, left) => {
+                let left = left.filter(|left| !left.places().is_empty())?;
+                Some(PackKnown { is_part: !is_whole, ..left })
+            }
+        }
+    }
+
+    /// What can be read of it, if it is missing: of its rest.
+    pub(crate) fn to_read(&self) -> &PackKnown {
+        let rest = self.rest.as_deref().filter(|_| matches!(self.state, PackState::Missing));
+        rest.unwrap_or(self)
     }
 
     /// What there is of it in fragments.
@@ -125,7 +195,8 @@ impl PackKnown {
     /// Its files.
     pub(crate) fn files(&self, pack: u64) -> Vec<PackFile> {
         let bytes = self.summary.file_bytes();
-        let whole = self.disks().iter().map(|disk| PackFile { disk, name: None, pack, bytes });
+        let whole = DiskSet::from_bits(self.disks().bits() | self.short().bits());
+        let whole = whole.iter().map(|disk| PackFile { disk, name: None, pack, bytes });
         let fragments = self.fragments().into_iter().flat_map(|fragments| {
             let bytes = fragments.cut.file_bytes();
             let file = move |(index, disk)| PackFile { disk, name: Some(fragments.name(pack, index)), pack, bytes };
@@ -323,7 +394,40 @@ impl Packs {
 
     /// K-9, for the level. O-6: of what is gone in a pack without a directory nothing is made again.
     fn is_reliable(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
-        !self.lacks_directory(place.pack) && self.is_here(address, place, level)
+        !self.lacks_directory(place.pack)
+            && !self.is_part(place.pack)
+            && self.is_here(address, place, level)
+            && self.lies_well_enough(place.pack, level)
+    }
+
+    /// Whether a pack survives as many disks as what is stored now for the level would.
+    fn lies_well_enough(&self, pack: u64, level: Level) -> bool {
+        let Some(known) = self.known_pack(pack) else { return false };
+        let there = self.copies_on_good(&known);
+        there >= usize::from(level.copies()) || there >= self.pool.takers().count()
+    }
+
+    /// Of how many disks one more than it survives, with those that fail at this time left out: copies of it, or as good as that.
+    fn copies_on_good(&self, known: &PackKnown) -> usize {
+        let good = self.pool.good();
+        let fragments = known.fragments().map_or(0, |fragments| {
+            let count = fragments.cut.erasure.count() - fragments.lacking_on(good).count();
+            (count + 1).saturating_sub(usize::from(fragments.cut.erasure.data()))
+        });
+        known.disks().both(good).count().max(fragments)
+    }
+
+    /// K-9: whether a pack is on more disks than another one, and that on fewer than it should be.
+    pub(crate) fn lies_better(&self, pack: u64, other: u64) -> bool {
+        let (Some(known), Some(of_other)) = (self.known_pack(pack), self.known_pack(other)) else { return false };
+        let (there, of_other, wanted) =
+            (self.copies_on_good(&known), self.copies_on_good(&of_other), self.wanted(&of_other.summary));
+        there > of_other && of_other < wanted.min(self.pool.takers().count())
+    }
+
+    /// Whether there is less than all of it.
+    pub(crate) fn is_part(&self, pack: u64) -> bool {
+        self.catalog.read().get(&pack).is_some_and(|known| known.is_part)
     }
 
     /// Whether a chunk is here, be it where nobody should rely on it.
@@ -331,7 +435,7 @@ impl Packs {
         let place = self.index.lookup(address, &self.counters).ok().flatten();
         let Some(place) = place.filter(|place| self.is_here(address, place, Level::default())) else { return false };
         // An earlier opening may have found more there.
-        !self.lacks_directory(place.pack) || self.is_good(address, &place).await.is_ok()
+        !(self.lacks_directory(place.pack) || self.is_part(place.pack)) || self.is_good(address, &place).await.is_ok()
     }
 
     fn is_here(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
@@ -533,6 +637,10 @@ impl Packs {
             return false;
         }
         known.disks = known.disks.with(disk);
+        known.is_part = false;
+        if matches!(known.state, PackState::Sealed) {
+            *known = known.clone().beside(known.short().without(disk));
+        }
         // Whoever read what was there before reads no more of it.
         self.files(disk).remove(&pack);
         self.suspects.lock().remove(&(pack, disk));
@@ -557,25 +665,20 @@ impl Packs {
     /// The node does without a disk. What lay there alone is in no catalog any more, unless it may be on another disk that is missing.
     pub(crate) fn forget_disk(&self, disk: usize, missing: Option<usize>) {
         let mut dropped = Vec::new();
-        self.catalog.write().retain(|pack, known| {
-            match &known.state {
-                PackState::Missing => known.disks = missing.map_or(DiskSet::NONE, DiskSet::of),
-                PackState::Sealed => known.disks = known.disks.without(disk),
-                PackState::Open(open) => {
-                    let stays = !open.disks().without(disk).is_empty();
-                    if stays {
-                        open.leave(DiskSet::of(disk));
-                    } else {
-                        dropped.push(*pack);
-                    }
-                    return stays;
-                }
+        self.catalog.write().retain(|pack, known| match &known.state {
+            PackState::Missing | PackState::Sealed => {
+                let left = known.left_without(disk, missing);
+                left.map(|left| *known = left).is_some()
             }
-            known.fragments = known.fragments.take().map(|fragments| match fragments.index_on(disk) {
-                Some(_) => Arc::new(Fragments::clone(&fragments).without(disk)),
-                None => fragments,
-            });
-            !known.places().is_empty()
+            PackState::Open(open) => {
+                let stays = !open.disks().without(disk).is_empty();
+                if stays {
+                    open.leave(DiskSet::of(disk));
+                } else {
+                    dropped.push(*pack);
+                }
+                stays
+            }
         });
         dropped.into_iter().for_each(|pack| self.index.forget_recent(pack));
         self.suspects.lock().retain(|(_, other)| *other != disk);

@@ -11,7 +11,8 @@
 //!       and both slots of the superblock hold roots that were in force since the mark began: an older one might need it.
 //! L-3   A crash at any point leaves a pack that is whole. The next open finds it and indexes it again; the next reclaim removes it.
 //! L-4   A copy that is needed goes for the sake of another one only if the index names that other place and the chunk was read there
-//!       and verified: the index may be stale, a pack may be missing, and what lies there may have rotted.
+//!       and verified: the index may be stale, a pack may be missing, and what lies there may have rotted. Nor does it go for one that
+//!       lies on fewer disks than it should, and on fewer than this.
 //! L-6   A pack that cannot be copied, for a chunk of it is good nowhere, is emptied as far as it can be: what is needed and good goes where
 //!       there are enough copies of it. The pack goes unless somebody needs what is not good.
 //! L-8   A bundle is needed as far as what lies in it is: by itself it counts for nothing, and each chunk in it for its share.
@@ -21,7 +22,7 @@
 use std::collections::BTreeSet;
 
 use base::id::ChunkAddress;
-use platform::disk::RUN_ALIGN;
+use platform::disk::{DiskErrorKind, RUN_ALIGN};
 
 use crate::failure::StoreError;
 use crate::format::{Class, Codec, Entry, PACKS, Place, lots_of};
@@ -230,8 +231,12 @@ impl Store {
         match self.packs.index.lookup(address, &self.counters)? {
             // C-6.
             Some(at) if at != *here && at.codec != Codec::Bundle && !self.packs.is_lower(at.pack, here.pack) => {
-                // N-4, O-6.
-                let is_safe = !self.packs.is_held_on_few(at.pack) && !self.packs.lacks_directory(at.pack);
+                // N-4, O-6, K-6, K-9.
+                let is_safe = !self.packs.is_held_on_few(at.pack)
+                    && !self.packs.lacks_directory(at.pack)
+                    && !self.packs.is_missing(at.pack)
+                    && !self.packs.is_part(at.pack)
+                    && !self.packs.lies_better(here.pack, at.pack);
                 Ok(is_safe && self.packs.is_good(address, &at).await.is_ok())
             }
             _ => Ok(false),
@@ -313,6 +318,8 @@ impl Store {
             for file in self.packs.drop_pack(examined.pack) {
                 let disk = file.disk;
                 match self.pool.disks[disk].disk.remove(&file.path()) {
+                    // It went before, or is one that the mender took away.
+                    Err(error) if error.kind == DiskErrorKind::Absent => {}
                     Ok(()) => {
                         self.counters.reclaimed_bytes.add(file.bytes);
                         disks.insert(disk);

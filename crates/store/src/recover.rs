@@ -41,7 +41,7 @@ use crate::options::Options;
 use crate::pack::Waits;
 use crate::pack::fragments::{Fragments, read_header};
 use crate::pack::scan::{self, Ending, Recovered as PackRecovered};
-use crate::pack::{FoundPacks, PackKnown, PackState, Packs, Sizes};
+use crate::pack::{FoundPacks, PackKnown, Packs, Sizes};
 use crate::pool::Pool;
 use crate::store::{Parts, Store};
 use crate::superblock::{self, LEFT_OUT};
@@ -179,7 +179,14 @@ impl Store {
             // J-10: nor does it have one of these numbers.
             replayed.resume.next_segment += LEFT_OUT;
         }
+        // S-6: those that failed since are among those that it does not go to, and those that fail with it are told by one more.
+        superblock.without = pool.without();
         if superblock != found_superblock {
+            superblock.generation += 1;
+            superblock::write(&pool, &superblock, &counters).await?;
+        }
+        while superblock.without != pool.without() {
+            superblock.without = pool.without();
             superblock.generation += 1;
             superblock::write(&pool, &superblock, &counters).await?;
         }
@@ -376,20 +383,22 @@ impl Recovery<'_> {
         let (mut known, mut chunks, mut bytes) = (BTreeMap::new(), 0, 0);
         let mut suspects = BTreeSet::new();
         for (pack, summary) in &opened.packs {
-            match (found.get(pack).and_then(|listed| self.known(*pack, listed, summary)), self.pool.missing()) {
-                (Some((is, bad)), _) => {
+            match (found.get(pack).map(|listed| self.known(*pack, listed, summary)), self.pool.missing()) {
+                (Some(Ok((is, bad))), _) => {
                     self.report.packs_covered += 1;
                     suspects.extend(bad.iter().map(|disk| (*pack, disk)));
                     known.insert(*pack, is);
                 }
                 // K-6.
-                (None, Some(disk)) => {
+                (rest, Some(disk)) => {
                     self.report.packs_missing += 1;
                     chunks += u64::from(summary.count);
                     bytes += summary.raw_bytes;
-                    known.insert(*pack, PackKnown::new(DiskSet::of(disk), PackState::Missing, *summary));
+                    let (rest, bad) = rest.and_then(Result::err).unzip();
+                    suspects.extend(bad.unwrap_or(DiskSet::NONE).iter().map(|disk| (*pack, disk)));
+                    known.insert(*pack, PackKnown::missing(disk, rest, *summary));
                 }
-                (None, None) => self.report.problems.push(format!(
+                (_, None) => self.report.problems.push(format!(
                     "{} is in the index and on no disk: its {} chunks cannot be read; restore the file, or the chunks from \
                      a backup",
                     pack_path(*pack),
@@ -407,13 +416,14 @@ impl Recovery<'_> {
         let (mut step_entries, mut unsealed, mut are_all) = (0, Vec::new(), self.pool.missing().is_none());
         *packs.suspects.lock() = suspects;
         let is_covered = |pack: &u64| opened.packs.get(pack).is_some_and(|summary| !summary.lacks_directory);
-        for (pack, listed) in found.into_iter().filter(|(pack, _)| !is_covered(pack)) {
+        for (pack, mut listed) in found.into_iter().filter(|(pack, _)| !is_covered(pack)) {
             // X-9: the index was made when this could not be read, or in the middle of its making.
             let file = packs.index.file();
-            let is_news = file.lacks_packs() && !file.is_gone(pack) || opened.packs.contains_key(&pack);
+            let is_indexed = opened.packs.contains_key(&pack);
+            let is_news = file.lacks_packs() && !file.is_gone(pack) || is_indexed;
             let read = match (listed.whole.is_empty(), listed.fragments.is_empty()) {
                 (false, true) => self.recover_pack(pack, listed.whole).await,
-                (false, false) => self.recover_cut(pack, &listed, is_news).await,
+                (false, false) => self.recover_cut(pack, &mut listed, (is_news, is_indexed)).await,
                 (true, _) => self.recover_fragments(pack, &listed, is_news).await,
             };
             let Read { sealed, known, unsealed: is_left } = match read {
@@ -444,11 +454,15 @@ impl Recovery<'_> {
             let bad = listed.whole.iter().filter(|disk| !disks.has(*disk));
             packs.suspects.lock().extend(bad.map(|disk| (pack, disk)));
             let known = match self.known(pack, &Listed { whole: disks, ..listed }, &known.summary) {
-                Some((known, bad)) => {
+                Ok((known, bad)) => {
                     packs.suspects.lock().extend(bad.iter().map(|disk| (pack, disk)));
                     known
                 }
-                None => known,
+                Err((part, _)) => {
+                    let mut known = known;
+                    known.is_part = part.is_part;
+                    known
+                }
             };
             step_entries += sealed.entries.len();
             take_in(&packs, sealed, known).await;
@@ -491,11 +505,17 @@ impl Recovery<'_> {
         self.report.problems.extend(lines);
     }
 
-    /// Where a sealed pack is, and the disks that have less of it than they should: one that failed, and is back, may. `None` where what is
-    /// there gives nothing back and the rest may be on a disk that is missing (K-6).
-    fn known(&mut self, pack: u64, listed: &Listed, summary: &Summary) -> Option<(PackKnown, DiskSet)> {
+    /// Where a sealed pack is, and the disks that have less of it than they should: one that failed, and is back, may. `Err`: the same of what
+    /// there is, where that is not all of it, which may be on a disk that is missing (K-6).
+    fn known(
+        &mut self,
+        pack: u64,
+        listed: &Listed,
+        summary: &Summary,
+    ) -> Result<(PackKnown, DiskSet), (PackKnown, DiskSet)> {
         let fragments = listed.fragments(summary.file_bytes());
-        let is_alone = listed.whole.count() < 2 && fragments.is_none() && self.pool.missing().is_none();
+        let is_alone = listed.whole.count() < 2 && fragments.is_none() && summary.level.copies() < 2;
+        let is_alone = is_alone && self.pool.missing().is_none();
         let full = if is_alone { listed.whole } else { self.full_on(pack, listed.whole, summary) };
         // Where it is short everywhere, what is there of it counts.
         let whole = if full.is_empty() { listed.whole } else { full };
@@ -503,10 +523,8 @@ impl Recovery<'_> {
         let sound: DiskSet = self.pool.there().map(|(disk, _)| disk).filter(|disk| !short.has(*disk)).collect();
         let is_readable = |fragments: &Fragments| fragments.is_readable_on(sound);
         let is_whole = !full.is_empty() || fragments.as_ref().is_some_and(is_readable);
-        if !is_whole && self.pool.missing().is_some() {
-            return None;
-        }
-        if let (false, true, Some(fragments)) = (is_whole, whole.is_empty(), &fragments) {
+        let is_elsewhere = !is_whole && self.pool.missing().is_some();
+        if let (false, false, true, Some(fragments)) = (is_elsewhere, is_whole, whole.is_empty(), &fragments) {
             let (k, there) = (fragments.cut.erasure.data(), fragments.disks().count() - short.count());
             self.report.problems.push(format!(
                 "{} is in {} fragments, and {there} of the {k} that are needed are there: what lies in the others cannot be read; \
@@ -518,7 +536,12 @@ impl Recovery<'_> {
         // One that is short beside what makes the pack is what a disk had of it once: nothing relies on it, and the mender takes it away.
         let has_more = is_whole || fragments.is_some();
         let bad = listed.whole.iter().filter(|disk| has_more && !full.has(*disk)).chain(short.iter()).collect();
-        Some((PackKnown::sealed(whole, fragments.map(Arc::new), *summary), bad))
+        let mut known = PackKnown::sealed(whole, fragments.map(Arc::new), *summary);
+        known.is_part = !is_whole;
+        if !full.is_empty() {
+            known = known.beside(listed.whole.iter().filter(|disk| !full.has(*disk)).collect());
+        }
+        if is_elsewhere { Err((known, bad)) } else { Ok((known, bad)) }
     }
 
     fn short_fragments(&self, pack: u64, fragments: &Fragments) -> Vec<usize> {

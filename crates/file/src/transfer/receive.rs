@@ -240,7 +240,7 @@ impl FileSystem {
         };
         let mut surplus = Surplus::new(&self.trees, snapshot, base);
         while let Some((_, address)) = surplus.next().await.map_err(|error| missing(error.into()))? {
-            if !self.store.contains(&address) {
+            if !self.store.has(&address).await {
                 return Err(TransferError::Incomplete(address.to_string()));
             }
         }

@@ -48,6 +48,8 @@ use crate::{exposition, moment, opening};
 
 /// Steps of one repair. What is not mended then keeps coming back, and somebody has to look at it.
 const REPAIR_STEPS_MAX: usize = 1000;
+/// How often one step is taken: one that is proposed again then has changed nothing.
+const REPAIRS_OF_ONE_MAX: usize = 3;
 
 /// Names and files that the outcome of a step lists.
 const WORDS_MAX: usize = 1000;
@@ -238,7 +240,8 @@ impl Control {
     /// Does what is planned, looks again, and goes on while there is something new to do.
     fn repair(&self, deep: bool, accept_loss: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
         self.system.refuse_degraded().map_err(self.explain("cannot repair the node"))?;
-        let (mut steps, mut tried) = (Vec::new(), BTreeSet::new());
+        let mut steps: Vec<(Remedy, Result<String, String>)> = Vec::new();
+        let mut tried = BTreeSet::new();
         // What could not be read of the store in this run, in words: nothing is known to be lost then (I-101).
         let mut unanswered = None;
         loop {
@@ -252,8 +255,10 @@ impl Control {
                 if let (Err(why), false) = (&outcome, is_of_trees) {
                     unanswered.get_or_insert_with(|| format!("cannot {remedy}: {why}"));
                 }
-                // Trees are written again once: what is wrong with them then, another time would not mend.
-                if outcome.is_err() || is_of_trees {
+                // Trees are written again once: what is wrong with them then, another time would not mend. Nor does what was done some times
+                // and is proposed again.
+                let times = steps.iter().filter(|(done, _)| done == remedy).count() + 1;
+                if outcome.is_err() || is_of_trees || times == REPAIRS_OF_ONE_MAX {
                     tried.insert(*remedy);
                 }
                 steps.push((*remedy, outcome));

@@ -82,7 +82,11 @@ impl Run {
             let bad: Vec<usize> = self.bad.iter().copied().filter(|_| self.random.one_in(2)).collect();
             self.gone = leaving.iter().copied().chain(bad).collect();
             self.lose_index();
-            self.note(&format!("a look without disks {:?}", self.gone));
+            self.look()?;
+        }
+        if self.random.one_in(3) {
+            // All that are there, to repair what others found.
+            self.gone.clear();
             self.look()?;
         }
         self.gone = gone;
@@ -106,6 +110,7 @@ impl Run {
 
     /// Opens what is there, and does what somebody may do who finds it so.
     fn look(&mut self) -> Checked {
+        self.note(&format!("a look without disks {:?}", self.gone));
         if self.random.one_in(3) {
             let after = self.random.pick(&[10, 60, 400]);
             self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));
@@ -115,7 +120,7 @@ impl Run {
                 let work = Duration::from_millis(self.random.below(2000));
                 self.wait(self.world.platform().tasks.sleep(work))?;
                 for _ in 0..self.random.below(3) {
-                    let what = self.random.below(4);
+                    let what = self.random.below(5);
                     let done = self.wait(async {
                         match what {
                             0 => format!("{:?}", system.scrub(Duration::ZERO, Share::FULL, &|_, _| {}).await.problems),
@@ -124,6 +129,7 @@ impl Run {
                                 let how = Reclaim { is_thorough: true, share: Share::FULL, ..Reclaim::default() };
                                 format!("{:?}", system.reclaim(&how).await)
                             }
+                            3 => format!("{:?}", repair(&system).await),
                             _ => format!("{:?}", system.commit().await),
                         }
                     })?;
@@ -236,7 +242,7 @@ impl Run {
             Ok::<_, file::FileError>(system.restore_copies(Share::FULL, &|_, _| {}).await)
         })?;
         match report {
-            Ok(report) if report.problems.is_empty() => {
+            Ok(report) if report.problems.is_empty() || self.shared.lost_index() => {
                 self.note(&format!("mended: {report:?}"));
                 self.bad.clear();
                 self.shared.state().is_failing = false;
@@ -247,7 +253,8 @@ impl Run {
         }
     }
 
-    /// Where the index was lost it may have again what is left of packs that were removed. A repair takes that away, and nothing else.
+    /// Where the index was lost it may have again what is left of packs that were removed, and has rotted since. A repair takes that away, and
+    /// nothing else.
     fn repair(&mut self, system: &Arc<FileSystem>) -> Checked {
         if !self.shared.lost_index() {
             return Ok(());

@@ -436,7 +436,7 @@ impl Check<'_> {
                     }
                 } else if number_of(&name, DAMAGED_SUFFIX).is_some()
                     || FragmentName::of_damaged(&name).is_some()
-                    || pack.is_some_and(|pack| !store.packs.is_on(pack, number))
+                    || pack.is_some_and(|pack| !self.has_whole(pack, number))
                 {
                     strangers.push((number, name, pack));
                 }
@@ -471,7 +471,7 @@ impl Check<'_> {
                         self.problem("HF0008", "a fragment", (path, 0), words, None);
                     }
                 }
-                Some(pack) if !store.packs.is_on(pack, number) && disk.open(&pack_path(pack), Open::Read).is_ok() => {
+                Some(pack) if !self.has_whole(pack, number) && disk.open(&pack_path(pack), Open::Read).is_ok() => {
                     let words = ("a pack that the store knows", "one that was left alone when the store was opened");
                     // Two of one number: only a person knows which is the copy. P-1 for the disk.
                     // E-6, for fragments.
@@ -491,7 +491,13 @@ impl Check<'_> {
         let is_here = |fragments: &Arc<Fragments>| {
             fragments.cut.erasure == name.erasure && fragments.at(usize::from(name.index)).has(disk)
         };
-        known.is_some_and(|known| known.fragments().is_some_and(is_here))
+        known.is_some_and(|known| known.to_read().fragments().is_some_and(is_here))
+    }
+
+    /// Whether a disk has a file of a pack that the store knows, be it less than all of it (K-6).
+    fn has_whole(&self, pack: u64, disk: usize) -> bool {
+        let known = self.store.packs.known_pack(pack);
+        known.is_some_and(|known| [known.disks(), known.short(), known.to_read().disks()].iter().any(|on| on.has(disk)))
     }
 
     /// The entries of a sealed pack, for a second look.

@@ -105,7 +105,8 @@ pub(crate) struct Summary {
     pub(crate) raw_bytes: u64,
     /// What it was made for.
     pub(crate) level: Level,
-    /// It is in fragments, its directory could not be read when the index was made, and this is of the chunks that were found without it (O-6).
+    /// It is in fragments, and its directory, or parts of it, could not be read when the index was made: this is of the chunks that were found
+    /// all the same (O-6).
     pub(crate) lacks_directory: bool,
 }
 

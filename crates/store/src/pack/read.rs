@@ -1,7 +1,7 @@
 //! Reading chunks back, from the buffer of an open pack, from a file on one of its disks, or from fragments.
 //!
-//! K-8   What fails on one disk of a pack, or does not verify, is read there once more, and then on the others: only what fails on all of them
-//!       fails. The disk is noted (P-4), and what lies there is suspect until it was written again.
+//! K-8   What fails on one disk of a pack, or does not verify, is read there once more, and then on the others, at last in files that are shorter
+//!       than the pack: only what fails on all of them fails. The disk is noted (P-4), and what lies there is suspect until it was written again.
 
 use std::ops::Range;
 
@@ -82,6 +82,8 @@ struct Tries {
     source: Source,
     /// Disks with all of it that come after it.
     left: DiskSet,
+    /// Disks with less than all of it, after everything else.
+    short: DiskSet,
     was_made: bool,
     has_lain: bool,
     is_second: bool,
@@ -157,7 +159,19 @@ impl Packs {
         let known = self.place_of(place.pack)?;
         let (source, left) = self.first_source(&known, place, &range);
         let (was_made, has_lain) = (source == Source::Made, source == Source::Lying);
-        Ok(Tries { place: *place, range, known, source, left, was_made, has_lain, is_second: false, error: None })
+        let short = known.short();
+        Ok(Tries {
+            place: *place,
+            range,
+            known,
+            source,
+            left,
+            short,
+            was_made,
+            has_lain,
+            is_second: false,
+            error: None,
+        })
     }
 
     fn first_source(&self, known: &PackKnown, place: &Place, range: &Range<usize>) -> (Source, DiskSet) {
@@ -217,17 +231,22 @@ impl Packs {
             tries.left = tries.left.without(disk);
             return Some(Source::Whole(disk));
         }
-        let lies = is_in_fragments && !tries.has_lain;
-        tries.has_lain = true;
-        lies.then_some(Source::Lying)
+        if is_in_fragments && !tries.has_lain {
+            tries.has_lain = true;
+            return Some(Source::Lying);
+        }
+        let disk = tries.short.first()?;
+        tries.short = tries.short.without(disk);
+        Some(Source::Whole(disk))
     }
 
     /// Begins again where the pack lies elsewhere by now: it was cut into fragments, or left a disk.
     fn follow(&self, tries: &mut Tries) -> bool {
-        let now = self.catalog.read().get(&tries.place.pack).cloned();
+        let now = self.catalog.read().get(&tries.place.pack).map(|known| known.to_read().clone());
         let Some(now) = now.filter(|now| !now.is_where(&tries.known) && !now.places().is_empty()) else { return false };
         (tries.source, tries.left) = self.first_source(&now, &tries.place, &tries.range);
         (tries.was_made, tries.has_lain) = (tries.source == Source::Made, tries.source == Source::Lying);
+        tries.short = now.short();
         (tries.known, tries.is_second, tries.error) = (now, false, None);
         true
     }
@@ -235,9 +254,10 @@ impl Packs {
     /// What came of a try; `None`: it is to be tried again.
     async fn judge<T>(&self, tries: &mut Tries, result: Result<T, StoreError>) -> Option<Result<T, StoreError>> {
         let Err(error) = &result else { return Some(result) };
-        let is_alone = tries.known.fragments().is_none() && tries.known.disks().count() == 1;
+        let is_alone =
+            tries.known.fragments().is_none() && tries.known.disks().count() == 1 && tries.known.short().is_empty();
         if is_alone {
-            return if self.follow(tries) { None } else { Some(result) };
+            return if self.follow(tries) { None } else { Some(self.or_missing(tries.place.pack, result)) };
         }
         if !tries.is_second && tries.source != Source::Made {
             let (place, range) = (tries.place, tries.range.clone());
@@ -258,8 +278,11 @@ impl Packs {
             }
             self.suspects.lock().insert((pack, disk));
         }
-        if tries.source == Source::Made {
-            tries.error = Some(error.clone());
+        // A disk that gave no answer may have it: what others lack is not the reason then.
+        let is_silent = matches!(error, StoreError::Disk(error)
+            if !matches!(error.kind, DiskErrorKind::Absent | DiskErrorKind::Short));
+        if tries.source == Source::Made || is_silent {
+            tries.error.get_or_insert_with(|| error.clone());
         }
         match self.next_source(tries) {
             Some(source) => {
@@ -269,7 +292,17 @@ impl Packs {
             }
             None if self.follow(tries) => None,
             // What was tried behind that was of no great hope.
-            None => Some(tries.error.take().map_or(result, Err)),
+            None => Some(self.or_missing(tries.place.pack, tries.error.take().map_or(result, Err))),
+        }
+    }
+
+    /// K-6: what the rest of a missing pack does not have is unknown, and not damaged.
+    fn or_missing<T>(&self, pack: u64, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        match result {
+            Err(error) if self.is_missing(pack) => {
+                Err(self.pool.missing_error(&pack_path(pack)).map_or(error, StoreError::Disk))
+            }
+            result => result,
         }
     }
 
@@ -290,10 +323,10 @@ impl Packs {
         true
     }
 
-    /// Where a pack is.
+    /// Where a pack is, or of one that is missing the rest.
     fn place_of(&self, pack: u64) -> Result<PackKnown, StoreError> {
         match self.catalog.read().get(&pack) {
-            Some(known) => Ok(known.clone()),
+            Some(known) => Ok(known.to_read().clone()),
             None => {
                 let found = "no such pack on any disk";
                 Err(corrupt("the index's entry of a chunk", &pack_path(pack), 0, "a pack", found))
@@ -697,7 +730,8 @@ impl Packs {
                 _ => {}
             }
         }
-        failure.map_or(Ok(false), |error| Err(error.into()))
+        let missing = self.is_missing(place.pack).then(|| self.pool.missing_error(&pack_path(place.pack))).flatten();
+        missing.or(failure).map_or(Ok(false), |error| Err(error.into()))
     }
 
     fn buffered(&self, pack: u64, offset: u64, length: usize) -> Option<Bytes> {
@@ -710,16 +744,18 @@ impl Packs {
     /// The open file of a pack on one of its disks, kept for the next reader.
     async fn file_of(&self, pack: u64, disk: usize) -> Result<File, StoreError> {
         match self.catalog.read().get(&pack).map(|known| &known.state) {
-            Some(PackState::Missing) => {
-                let error = self.pool.missing_error(&pack_path(pack));
-                return Err(error.expect("K-6: no pack is missing where no disk is").into());
+            Some(PackState::Missing) if self.pool.disks[disk].is_missing => {
+                // Where it is being removed it is missing no more.
+                if let Some(error) = self.pool.missing_error(&pack_path(pack)) {
+                    return Err(error.into());
+                }
             }
             Some(PackState::Open(open)) => {
                 if let Some(member) = open.members().iter().find(|member| member.disk == disk) {
                     return Ok(member.file.clone());
                 }
             }
-            Some(PackState::Sealed) | None => {}
+            Some(PackState::Sealed | PackState::Missing) | None => {}
         }
         let files = self.files(disk);
         if let Some(file) = files.get(&pack) {

@@ -122,8 +122,8 @@ impl Recovery<'_> {
     pub(super) async fn recover_cut(
         &mut self,
         pack: u64,
-        listed: &Listed,
-        is_news: bool,
+        listed: &mut Listed,
+        (is_news, is_indexed): (bool, bool),
     ) -> Result<Option<Read>, StoreError> {
         let read = self.read_fragments(pack, listed, (false, &[])).await;
         let mut failure = match read {
@@ -155,8 +155,13 @@ impl Recovery<'_> {
         if let Some(error) = silent {
             return Err(error);
         }
+        if let (true, Some(error)) = (is_indexed, &failure) {
+            // The index has more of it than can be read now.
+            return Err(error.clone());
+        }
         // Of what was taken out a part of the pack stayed too: what verifies in that is a pack of its own.
         self.put_away(pack, listed, is_news, failure)?;
+        listed.fragments.clear();
         self.recover_pack(pack, listed.whole).await
     }
 
@@ -191,7 +196,7 @@ impl Recovery<'_> {
         is_news: bool,
         failure: Option<StoreError>,
     ) -> Result<(), StoreError> {
-        if self.pool.missing().is_some() || is_news && failure.as_ref().is_some_and(is_silent) {
+        if self.pool.missing().is_some() || failure.as_ref().is_some_and(is_silent) {
             let found = format!("{} files of fragments", listed.fragments.len());
             return Err(
                 failure.unwrap_or_else(|| corrupt("a pack", &pack_path(pack), 0, "enough fragments of it", found))

@@ -93,8 +93,11 @@ impl Store {
         }
         let address = header.whole().address;
         match self.packs.index.lookup(&address, &self.counters)? {
-            Some(at) => Ok(self.packs.read(&address, &at).await.is_ok()),
-            None => Ok(false),
+            // K-6.
+            Some(at) if !self.packs.is_missing(at.pack) && !self.packs.is_part(at.pack) => {
+                Ok(self.packs.read(&address, &at).await.is_ok())
+            }
+            _ => Ok(false),
         }
     }
 }

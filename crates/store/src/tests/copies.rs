@@ -623,13 +623,22 @@ fn a_home_that_could_not_be_given_what_it_lacks_is_not_named() {
         machine.world.restart();
         machine.disks[0].set_faults(Faults::default());
         machine.disks[0].set_capacity(64 << 20);
-        match alone(0) {
-            Ok((_, recovered)) => assert_eq!(recovered.frames.len(), 20, "full: {is_full}"),
-            Err(error) => assert!(matches!(error, StoreError::Refused { .. }), "{error}"),
-        }
+        let was_used = match alone(0) {
+            Ok((_, recovered)) => {
+                assert_eq!(recovered.frames.len(), 20, "full: {is_full}");
+                true
+            }
+            Err(error) => {
+                assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+                false
+            }
+        };
         machine.world.restart();
-        let (_, recovered) = try_open(&machine).unwrap();
-        assert_eq!(recovered.frames.len(), 20, "full: {is_full}");
+        match try_open(&machine) {
+            Ok((_, recovered)) => assert_eq!(recovered.frames.len(), 20, "full: {is_full}"),
+            // S-6: the one was used while the other failed, and that without the one.
+            Err(error) => assert!(was_used && matches!(error, StoreError::TwoHistories { .. }), "{error}"),
+        }
     }
 }
 

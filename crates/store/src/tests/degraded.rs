@@ -483,11 +483,10 @@ fn what_was_acknowledged_where_the_journal_moved_to_is_not_gone_without() {
     assert!(refused[0] > 10 && refused[1] > 10, "{refused:?}");
 }
 
-/// K-6: a shorter file is no copy of a pack that is whole only on the disk that is missing. So nothing there counts as a duplicate.
-#[test]
-fn a_short_file_does_not_stand_for_the_one_on_a_missing_disk() {
-    let two = || Options { copies: 2, goes_without_disks: true, ..options() };
-    let machine = Machine::new(91, 3, 64 << 20);
+/// A node on some disks with two copies, of which one disk is away, and what others have of the packs there is half as long as it was. With what
+/// was stored, and the disk that is away.
+fn with_short_files(disks: usize) -> (Machine, Vec<Bytes>, usize) {
+    let machine = Machine::new(91, disks, 64 << 20);
     let contents = contents(0..150);
     let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), two())).unwrap();
     machine.run(async {
@@ -496,7 +495,7 @@ fn a_short_file_does_not_stand_for_the_one_on_a_missing_disk() {
         store.commit(b"second", last).await.unwrap();
         store.close().await.unwrap();
     });
-    let gone = (store.pool.index_disk() + 1) % 3;
+    let gone = (store.pool.index_disk() + 1) % disks;
     let mut shortened = 0;
     for (pack, known) in store.packs.known() {
         let Some(other) = known.disks().without(gone).first().filter(|_| known.disks().has(gone)) else { continue };
@@ -507,22 +506,107 @@ fn a_short_file_does_not_stand_for_the_one_on_a_missing_disk() {
     }
     assert!(shortened > 0);
     end(&machine, store);
+    (machine, contents, gone)
+}
+
+fn two() -> Options {
+    Options { copies: 2, goes_without_disks: true, ..options() }
+}
+
+/// For good.
+fn go_on_without(machine: &Machine, store: &Arc<Store>, gone: usize) {
+    machine.run(async {
+        assert!(store.remove_disk(gone as u64, false).await.is_err());
+        store.commit(b"third", store.last_logged()).await.unwrap();
+        store.remove_disk(gone as u64, true).await.unwrap();
+    });
+}
+
+/// K-6: a shorter file is no copy of a pack that is whole only on the disk that is missing. So nothing there counts as a duplicate; but what is
+/// in it can be read, and still can when the node does without the disk for good.
+#[test]
+fn a_short_file_is_read_and_does_not_stand_for_the_one_on_a_missing_disk() {
+    let (machine, contents, gone) = with_short_files(3);
     let (store, _) = machine.run(Store::open(&machine.world.platform(), &without(&machine, gone), two())).unwrap();
-    let mut unknown = 0;
+    let (mut unknown, mut saved) = (0, Vec::new());
     machine.run(async {
         for content in &contents {
             let address = store.key().address(content);
             // Who reads it first finds that out.
             let is_duplicate = store.contains(&address);
             match store.get(Class::Data, &address).await {
-                Ok(found) => assert_eq!(found, content),
-                Err(_) => {
+                Ok(found) => {
+                    assert_eq!(found, content);
+                    saved.extend((!is_duplicate).then_some(content));
+                }
+                Err(error) => {
                     unknown += 1;
-                    assert!(!is_duplicate);
+                    assert!(!is_duplicate && matches!(error, StoreError::Disk(_)), "{error}");
                 }
             }
         }
     });
-    assert!(unknown > 0);
-    assert!(machine.run(store.remove_disk(gone as u64, false)).is_err());
+    assert!(unknown > 0 && saved.len() > 10, "{unknown} {}", saved.len());
+    go_on_without(&machine, &store, gone);
+    let all_read = |store: &Arc<Store>| {
+        for content in &saved {
+            let address = store.key().address(content);
+            assert_eq!(machine.run(store.get(Class::Data, &address)).unwrap(), *content);
+        }
+    };
+    all_read(&store);
+    end(&machine, store);
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &without(&machine, gone), two())).unwrap();
+    all_read(&store);
+}
+
+/// K-9: what is put again of what is lost is stored, whatever the index says of it, and nobody read it before.
+#[test]
+fn what_is_lost_with_a_disk_and_put_again_is_stored() {
+    for (disks, is_opened_again) in [(2, false), (2, true), (3, false), (3, true)] {
+        let (machine, contents, gone) = with_short_files(disks);
+        let open = || machine.run(Store::open(&machine.world.platform(), &without(&machine, gone), two())).unwrap().0;
+        let mut store = open();
+        go_on_without(&machine, &store, gone);
+        if is_opened_again {
+            end(&machine, store);
+            store = open();
+        }
+        machine.run(async {
+            for content in &contents {
+                store.put(Class::Data, content).await.unwrap();
+            }
+            store.commit(b"fourth", store.last_logged()).await.unwrap();
+            for content in &contents {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
+        });
+    }
+}
+
+/// K-8: what has rotted in the only file that has all of a pack is read in one that has less.
+#[test]
+fn a_short_file_is_read_where_the_whole_one_has_rotted() {
+    let (machine, contents, whole) = with_short_files(3);
+    let files = machine.disks[whole].durable_files();
+    let large: Vec<_> =
+        files.iter().filter(|(path, bytes)| path.starts_with("packs/") && bytes.len() > 250_000).collect();
+    assert!(!large.is_empty());
+    for (path, bytes) in large {
+        for part in 1..4 {
+            machine.disks[whole].flip_bit(path, bytes.len() as u64 * part / 10, 3);
+        }
+    }
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), two())).unwrap();
+    let all_read = || {
+        for content in &contents {
+            let address = store.key().address(content);
+            assert_eq!(machine.run(store.get(Class::Data, &address)).unwrap(), content);
+        }
+    };
+    all_read();
+    let report = machine.run(store.restore_copies(&crate::tests::hurried(&store), &|_, _| {}));
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
+    all_read();
 }

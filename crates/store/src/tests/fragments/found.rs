@@ -303,6 +303,42 @@ fn what_a_disk_has_of_packs_that_went_while_it_was_out_goes_too() {
     let (store, recovered) = open_some(&machine, &machine.handles(), four_two()).unwrap();
     assert_eq!(recovered.report.problems, Vec::<String>::new());
     expect_all(&machine, &store, &contents[150..]);
+    let found = machine.run(store.check(Depth::Deep, &|_, _| {})).problems;
+    assert!(found.iter().all(|problem| problem.code == "HF0020"), "{found:?}");
     restore(&machine, &store);
     expect_sound(&machine, &store);
+}
+
+/// E-6: a short file beside the fragments of a pack goes with it, also where the mender was there first, and no disk fails over that.
+#[test]
+fn a_short_file_goes_with_the_pack_that_it_lies_beside() {
+    for is_mended in [false, true] {
+        let machine = Machine::new(78, DISKS, 64 << 20);
+        let contents = contents(0..200);
+        let store = open(&machine);
+        let mut early = Vec::new();
+        machine.run(async {
+            put(&store, &contents[..20]).await.unwrap();
+            let files = machine.disks[1].snapshot_files().into_iter();
+            early = files.filter(|(path, _)| path.starts_with("packs/")).collect();
+            put(&store, &contents[20..]).await.unwrap();
+            assert_eq!(cut_all(&store).await.lacking, 0);
+        });
+        end(&machine, store);
+        early.retain(|(path, _)| !machine.disks[1].snapshot_files().contains_key(path));
+        assert!(!early.is_empty());
+        early.iter().for_each(|(path, bytes)| machine.disks[1].install(path, bytes));
+        let store = open(&machine);
+        if is_mended {
+            restore(&machine, &store);
+        }
+        machine.run(async {
+            store.commit(b"third", store.last_logged()).await.unwrap();
+            store.commit(b"fourth", store.last_logged()).await.unwrap();
+        });
+        let report = machine.run(reclaim(&store, &|_| false)).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        assert!(early.iter().all(|(path, _)| !machine.disks[1].snapshot_files().contains_key(path)));
+        assert!((0..DISKS).all(|disk| store.pool.disks[disk].is_good()));
+    }
 }
