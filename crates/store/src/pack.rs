@@ -99,9 +99,10 @@ pub(crate) struct PackKnown {
     disks: DiskSet,
     /// Of one that was cut, or is about to be.
     fragments: Option<Arc<Fragments>>,
-    /// Of one that is missing: what there is of it all the same, as one that is sealed (K-6). Of one that is not: files that are shorter than it,
-    /// which are read where nothing else verifies (K-8).
+    /// Of one that is missing: what there is of it all the same, as one that is sealed (K-6).
     rest: Option<Arc<PackKnown>>,
+    /// Disks with files that are shorter than it, beside what has all of it: read where nothing else verifies (K-8).
+    short: DiskSet,
     /// Less than all of it is there, as far as an opening could see: nobody relies on it (K-9).
     pub(crate) is_part: bool,
     pub(crate) state: PackState,
@@ -110,12 +111,12 @@ pub(crate) struct PackKnown {
 
 impl PackKnown {
     pub(crate) fn new(disks: DiskSet, state: PackState, summary: Summary) -> PackKnown {
-        PackKnown { disks, fragments: None, rest: None, is_part: false, state, summary }
+        PackKnown { disks, fragments: None, rest: None, short: DiskSet::NONE, is_part: false, state, summary }
     }
 
     /// Sealed, in fragments too.
     pub(crate) fn sealed(disks: DiskSet, fragments: Option<Arc<Fragments>>, summary: Summary) -> PackKnown {
-        PackKnown { disks, fragments, rest: None, is_part: false, state: PackState::Sealed, summary }
+        PackKnown { fragments, ..PackKnown::new(disks, PackState::Sealed, summary) }
     }
 
     /// On a disk that is missing, and the rest of it on others: shorter files, too few fragments.
@@ -130,22 +131,22 @@ impl PackKnown {
             Some(_) => Arc::new(Fragments::clone(fragments).without(disk)),
             None => fragments.clone(),
         });
-        let rest = self.rest.as_ref().map(|rest| Arc::new(rest.without(disk)));
-        PackKnown { disks: self.disks.without(disk), fragments, rest, ..self.clone() }
+        PackKnown { disks: self.disks.without(disk), fragments, short: self.short.without(disk), ..self.clone() }
     }
 
     /// With files beside it that are shorter.
     pub(crate) fn beside(self, short: DiskSet) -> PackKnown {
-        let rest = (!short.is_empty()).then(|| Arc::new(PackKnown::sealed(short, None, self.summary)));
-        PackKnown { rest, ..self }
+        PackKnown { short, ..self }
+    }
+
+    /// Whether its fragments make it.
+    fn is_made(&self) -> bool {
+        self.fragments().is_some_and(|fragments| fragments.is_readable_on(fragments.disks()))
     }
 
     /// The disks that have shorter files of it.
     pub(crate) fn short(&self) -> DiskSet {
-        match (&self.state, &self.rest) {
-            (PackState::Sealed, Some(rest)) => rest.disks,
-            _ => DiskSet::NONE,
-        }
+        self.short
     }
 
     /// As it is when the node does without `disk`, of one that takes no chunks; `missing`: another that is. `None`: nothing is left.
@@ -154,17 +155,13 @@ impl PackKnown {
             PackState::Missing => self.rest.as_ref().map(|rest| rest.without(disk)),
             PackState::Open(_) | PackState::Sealed => {
                 let left = self.without(disk);
-                let is_made = left.fragments().is_some_and(|fragments| fragments.is_readable_on(fragments.disks()));
-                match left.disks.is_empty() && !is_made && !left.short().is_empty() {
-                    true => Some(PackKnown { disks: left.short(), rest: None, is_part: true, ..left }),
+                match left.disks.is_empty() && !left.is_made() && !left.short.is_empty() {
+                    true => Some(PackKnown { disks: left.short, short: DiskSet::NONE, is_part: true, ..left }),
                     false => Some(left),
                 }
             }
         };
-        let is_whole = left.as_ref().is_some_and(|left| {
-            let is_made = left.fragments().is_some_and(|fragments| fragments.is_readable_on(fragments.disks()));
-            !left.is_part && (!left.disks.is_empty() || is_made)
-        });
+        let is_whole = left.as_ref().is_some_and(|left| !left.is_part && (!left.disks.is_empty() || left.is_made()));
         match (missing, left) {
             // K-6: the other may have it.
             (Some(other), left) if !is_whole => Some(PackKnown::missing(other, left, self.summary)),
@@ -177,8 +174,7 @@ impl PackKnown {
 
     /// What can be read of it, if it is missing: of its rest.
     pub(crate) fn to_read(&self) -> &PackKnown {
-        let rest = self.rest.as_deref().filter(|_| matches!(self.state, PackState::Missing));
-        rest.unwrap_or(self)
+        self.rest.as_deref().unwrap_or(self)
     }
 
     /// What there is of it in fragments.
@@ -417,8 +413,17 @@ impl Packs {
         known.disks().both(good).count().max(fragments)
     }
 
+    /// Whether a chunk that verifies in pack `at` may let the one in pack `here` go (N-4, O-6, K-6, K-9).
+    pub(crate) fn stands_for(&self, at: u64, here: u64) -> bool {
+        !self.is_held_on_few(at)
+            && !self.lacks_directory(at)
+            && !self.is_missing(at)
+            && !self.is_part(at)
+            && !self.lies_better(here, at)
+    }
+
     /// K-9: whether a pack is on more disks than another one, and that on fewer than it should be.
-    pub(crate) fn lies_better(&self, pack: u64, other: u64) -> bool {
+    fn lies_better(&self, pack: u64, other: u64) -> bool {
         let (Some(known), Some(of_other)) = (self.known_pack(pack), self.known_pack(other)) else { return false };
         let (there, of_other, wanted) =
             (self.copies_on_good(&known), self.copies_on_good(&of_other), self.wanted(&of_other.summary));
@@ -638,9 +643,7 @@ impl Packs {
         }
         known.disks = known.disks.with(disk);
         known.is_part = false;
-        if matches!(known.state, PackState::Sealed) {
-            *known = known.clone().beside(known.short().without(disk));
-        }
+        known.short = known.short.without(disk);
         // Whoever read what was there before reads no more of it.
         self.files(disk).remove(&pack);
         self.suspects.lock().remove(&(pack, disk));

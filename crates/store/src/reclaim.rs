@@ -231,13 +231,7 @@ impl Store {
         match self.packs.index.lookup(address, &self.counters)? {
             // C-6.
             Some(at) if at != *here && at.codec != Codec::Bundle && !self.packs.is_lower(at.pack, here.pack) => {
-                // N-4, O-6, K-6, K-9.
-                let is_safe = !self.packs.is_held_on_few(at.pack)
-                    && !self.packs.lacks_directory(at.pack)
-                    && !self.packs.is_missing(at.pack)
-                    && !self.packs.is_part(at.pack)
-                    && !self.packs.lies_better(here.pack, at.pack);
-                Ok(is_safe && self.packs.is_good(address, &at).await.is_ok())
+                Ok(self.packs.stands_for(at.pack, here.pack) && self.packs.is_good(address, &at).await.is_ok())
             }
             _ => Ok(false),
         }

@@ -514,8 +514,11 @@ impl Recovery<'_> {
         summary: &Summary,
     ) -> Result<(PackKnown, DiskSet), (PackKnown, DiskSet)> {
         let fragments = listed.fragments(summary.file_bytes());
-        let is_alone = listed.whole.count() < 2 && fragments.is_none() && summary.level.copies() < 2;
-        let is_alone = is_alone && self.pool.missing().is_none();
+        // One that should lie on one disk, and does, is not looked at.
+        let is_alone = listed.whole.count() < 2
+            && fragments.is_none()
+            && summary.level.copies() < 2
+            && self.pool.missing().is_none();
         let full = if is_alone { listed.whole } else { self.full_on(pack, listed.whole, summary) };
         // Where it is short everywhere, what is there of it counts.
         let whole = if full.is_empty() { listed.whole } else { full };

@@ -368,12 +368,7 @@ impl Store {
             Ok(Some(place))
                 if place.pack != pack && place.codec != Codec::Bundle && !self.packs.is_lower(place.pack, pack) =>
             {
-                // N-4, O-6, K-9.
-                let is_safe = !self.packs.is_held_on_few(place.pack)
-                    && !self.packs.lacks_directory(place.pack)
-                    && !self.packs.is_part(place.pack)
-                    && !self.packs.lies_better(pack, place.pack);
-                is_safe && self.packs.is_good(address, &place).await.is_ok()
+                self.packs.stands_for(place.pack, pack) && self.packs.is_good(address, &place).await.is_ok()
             }
             _ => false,
         }

@@ -82,12 +82,12 @@ impl Run {
             let bad: Vec<usize> = self.bad.iter().copied().filter(|_| self.random.one_in(2)).collect();
             self.gone = leaving.iter().copied().chain(bad).collect();
             self.lose_index();
-            self.look()?;
+            self.look(true)?;
         }
         if self.random.one_in(3) {
             // All that are there, to repair what others found.
             self.gone.clear();
-            self.look()?;
+            self.look(true)?;
         }
         self.gone = gone;
         self.lose_index();
@@ -108,10 +108,10 @@ impl Run {
         }
     }
 
-    /// Opens what is there, and does what somebody may do who finds it so.
-    fn look(&mut self) -> Checked {
+    /// Opens what is there. `works`: and does what somebody may do who finds it so, until the power goes or not.
+    fn look(&mut self, works: bool) -> Checked {
         self.note(&format!("a look without disks {:?}", self.gone));
-        if self.random.one_in(3) {
+        if works && self.random.one_in(3) {
             let after = self.random.pick(&[10, 60, 400]);
             self.world.cut_power_at(self.world.operations() + 1 + self.random.below(after));
         }
@@ -119,7 +119,8 @@ impl Run {
             Ok((system, _)) => {
                 let work = Duration::from_millis(self.random.below(2000));
                 self.wait(self.world.platform().tasks.sleep(work))?;
-                for _ in 0..self.random.below(3) {
+                let count = if works { self.random.below(3) } else { 0 };
+                for _ in 0..count {
                     let what = self.random.below(5);
                     let done = self.wait(async {
                         match what {
@@ -151,23 +152,9 @@ impl Run {
     /// Whatever a node without a disk has, and does: when that is back nothing is lost.
     fn look_without_a_disk(&mut self) -> Checked {
         let disk = self.random.index(self.disks.len());
-        self.note(&format!("a look without disk {disk}"));
         self.gone.insert(disk);
         self.shared.state().is_failing = true;
-        match self.try_open()? {
-            Ok((system, _)) => {
-                let work = Duration::from_millis(self.random.below(2000));
-                self.wait(self.world.platform().tasks.sleep(work))?;
-                if self.random.one_in(2) {
-                    let closed = self.wait(system.close())?;
-                    self.note(&format!("closed: {closed:?}"));
-                }
-                drop(system);
-            }
-            Err(error) => self.note(&format!("refused: {error}")),
-        }
-        self.world.crash();
-        self.world.restart();
+        self.look(false)?;
         self.gone.clear();
         self.shared.state().is_failing = false;
         Ok(())

@@ -78,8 +78,6 @@ const FOUND: &[(&str, u64)] = &[
     // `Roll::go_on`: what failed to settle while a stream was flushed was asked for once more at the end, which is a panic.
     ("streams", 22000120),
     ("streams", 22000169),
-    // `recover_cut`: a fragment and a stale file of a pack that was removed while their disk was out were left alone, for ever.
-    ("absences", 763),
     // The oracle: a file that a batch was replacing when the power went passed for the one that was to come.
     ("batches", 40007377),
     // The oracle: what a stat told of allocation after the power had gone, while it counted, passed for wrong.

@@ -366,7 +366,7 @@ impl Packs {
             return DiskSet::NONE;
         }
         let disks = std::mem::take(&mut known.disks);
-        known.rest = None;
+        known.short = DiskSet::NONE;
         disks.iter().for_each(|disk| drop(self.files(disk).remove(&pack)));
         self.suspects.lock().retain(|(suspect, _)| *suspect != pack);
         disks

@@ -635,7 +635,10 @@ fn a_home_that_could_not_be_given_what_it_lacks_is_not_named() {
         };
         machine.world.restart();
         match try_open(&machine) {
-            Ok((_, recovered)) => assert_eq!(recovered.frames.len(), 20, "full: {is_full}"),
+            Ok((_, recovered)) => {
+                assert!(!was_used, "full: {is_full}");
+                assert_eq!(recovered.frames.len(), 20, "full: {is_full}");
+            }
             // S-6: the one was used while the other failed, and that without the one.
             Err(error) => assert!(was_used && matches!(error, StoreError::TwoHistories { .. }), "{error}"),
         }

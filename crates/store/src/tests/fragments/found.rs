@@ -1,6 +1,6 @@
 //! What an opening finds of packs in fragments, where the index, blocks of them or whole disks are gone, and what becomes of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -229,13 +229,12 @@ fn a_whole_file_does_not_go_for_fragments_that_nobody_has_read() {
     assert_eq!(contents.iter().filter(read).count(), before.len());
 }
 
-/// E-6: what a disk had of a pack once is short, lies beside its fragments, and counts for nothing; it goes.
-#[test]
-fn a_short_file_beside_the_fragments_of_a_pack_is_no_copy_of_it() {
+/// A closed node with packs in fragments, what it has, and what disk 1 had of packs while they were filled.
+fn with_early_files() -> (Machine, Vec<Bytes>, BTreeMap<String, Vec<u8>>) {
     let machine = Machine::new(78, DISKS, 64 << 20);
     let contents = contents(0..200);
     let store = open(&machine);
-    let mut early = Vec::new();
+    let mut early = BTreeMap::new();
     machine.run(async {
         put(&store, &contents[..20]).await.unwrap();
         early = machine.disks[1].snapshot_files().into_iter().filter(|(path, _)| path.starts_with("packs/")).collect();
@@ -243,11 +242,18 @@ fn a_short_file_beside_the_fragments_of_a_pack_is_no_copy_of_it() {
         assert_eq!(cut_all(&store).await.lacking, 0);
     });
     end(&machine, store);
+    (machine, contents, early)
+}
+
+/// E-6: what a disk had of a pack once is short, lies beside its fragments, and counts for nothing; it goes.
+#[test]
+fn a_short_file_beside_the_fragments_of_a_pack_is_no_copy_of_it() {
+    let (machine, contents, mut early) = with_early_files();
     let is_cut = |path: &str| !machine.disks[1].snapshot_files().contains_key(path);
-    early.retain(|(path, _)| is_cut(path));
+    early.retain(|path, _| is_cut(path));
     assert!(!early.is_empty());
     early.iter().for_each(|(path, bytes)| machine.disks[1].install(path, bytes));
-    let left = || early.iter().filter(|(path, _)| machine.disks[1].durable_files().contains_key(path)).count();
+    let left = || early.keys().filter(|path| machine.disks[1].durable_files().contains_key(*path)).count();
     // Four are needed, and four are there.
     let (store, _) = open_some(&machine, &without(&machine, &[4, 5]), four_two()).unwrap();
     machine.disks[3].set_faults(Faults { is_dead: true, ..Faults::default() });
@@ -277,22 +283,12 @@ fn a_short_file_beside_the_fragments_of_a_pack_is_no_copy_of_it() {
 /// E-2 and E-6: while a disk was out packs went of which it has a fragment, and what it had of them once. Nobody has to look at that.
 #[test]
 fn what_a_disk_has_of_packs_that_went_while_it_was_out_goes_too() {
-    let machine = Machine::new(78, DISKS, 64 << 20);
-    let contents = contents(0..200);
-    let store = open(&machine);
-    let mut early = Vec::new();
-    machine.run(async {
-        put(&store, &contents[..20]).await.unwrap();
-        early = machine.disks[1].snapshot_files().into_iter().filter(|(path, _)| path.starts_with("packs/")).collect();
-        put(&store, &contents[20..]).await.unwrap();
-        assert_eq!(cut_all(&store).await.lacking, 0);
-    });
-    end(&machine, store);
+    let (machine, contents, mut early) = with_early_files();
     let has_fragment = |path: &str| {
         let name = path.strip_suffix(".pack").unwrap_or(path);
         paths_of_fragments(&machine, 1).iter().any(|(path, _)| path.starts_with(name))
     };
-    early.retain(|(path, _)| has_fragment(path));
+    early.retain(|path, _| has_fragment(path));
     assert!(!early.is_empty());
     early.iter().for_each(|(path, bytes)| machine.disks[1].install(path, bytes));
     let (store, _) = open_some(&machine, &without(&machine, &[1]), four_two()).unwrap();
@@ -313,19 +309,8 @@ fn what_a_disk_has_of_packs_that_went_while_it_was_out_goes_too() {
 #[test]
 fn a_short_file_goes_with_the_pack_that_it_lies_beside() {
     for is_mended in [false, true] {
-        let machine = Machine::new(78, DISKS, 64 << 20);
-        let contents = contents(0..200);
-        let store = open(&machine);
-        let mut early = Vec::new();
-        machine.run(async {
-            put(&store, &contents[..20]).await.unwrap();
-            let files = machine.disks[1].snapshot_files().into_iter();
-            early = files.filter(|(path, _)| path.starts_with("packs/")).collect();
-            put(&store, &contents[20..]).await.unwrap();
-            assert_eq!(cut_all(&store).await.lacking, 0);
-        });
-        end(&machine, store);
-        early.retain(|(path, _)| !machine.disks[1].snapshot_files().contains_key(path));
+        let (machine, _, mut early) = with_early_files();
+        early.retain(|path, _| !machine.disks[1].snapshot_files().contains_key(path));
         assert!(!early.is_empty());
         early.iter().for_each(|(path, bytes)| machine.disks[1].install(path, bytes));
         let store = open(&machine);
@@ -338,7 +323,7 @@ fn a_short_file_goes_with_the_pack_that_it_lies_beside() {
         });
         let report = machine.run(reclaim(&store, &|_| false)).unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
-        assert!(early.iter().all(|(path, _)| !machine.disks[1].snapshot_files().contains_key(path)));
+        assert!(early.keys().all(|path| !machine.disks[1].snapshot_files().contains_key(path)));
         assert!((0..DISKS).all(|disk| store.pool.disks[disk].is_good()));
     }
 }
