@@ -229,6 +229,14 @@ impl Run {
             return Ok(None);
         }
         let problems = &report.store.problems;
+        for problem in problems {
+            self.note(&format!("found by the opening: {problem}"));
+        }
+        // Where a removal failed, and the index is lost too, nobody can tell what is left of the pack from a pack that is lost. The opening asks for a
+        // repair then, which has to take that away, and nothing else.
+        if self.plan.disks_lie && problems.iter().any(|problem| problem.contains("fsck --repair")) {
+            self.shared.state().lost_index = true;
+        }
         let may_miss = self.plan.absences && (!self.bad.is_empty() || self.shared.lost_index());
         if !problems.is_empty() && self.gone.is_empty() && !self.may_lie() && !may_miss {
             return Err(format!("opening found problems: {problems:?}"));

@@ -37,6 +37,7 @@ mod read;
 mod rotten;
 pub(crate) mod scan;
 mod settle;
+mod tries;
 mod unsealed;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -89,6 +89,8 @@ const FOUND: &[(&str, u64)] = &[
     ("power", 92000298),
     // `recover_packs`: what was left of a removed pack on a disk that had been away was taken in as one that the index lacks.
     ("fragments", 92000385),
+    // The oracle: what a failed removal left of a pack, where the index was lost too, counted as damage once some of its chunks verified.
+    ("liars", 100_939_543_981),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.
