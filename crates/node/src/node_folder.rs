@@ -129,6 +129,11 @@ impl NodeFolder {
         self.change_disks(|disks| disks.retain(|known| self.path.join(known) != disk))
     }
 
+    /// Forgets all others than these.
+    pub fn keep_disks(&self, members: &[&Path]) -> Result<(), Failure> {
+        self.change_disks(|disks| disks.retain(|known| members.contains(&self.path.join(known).as_path())))
+    }
+
     fn change_disks(&self, change: impl FnOnce(&mut Vec<PathBuf>)) -> Result<(), Failure> {
         // As it is now: another command may have changed it since it was read.
         let mut identity = NodeFolder::open(&self.path)?.identity;

@@ -23,6 +23,9 @@
 //!      and never become durable although the next sync succeeds ("fsyncgate", Rebello et al., ATC 2020).
 //! M-8  A bit that flips on its way into memory stays there, as in a page cache: whoever reads it sees it, until it is overwritten or
 //!      forgotten ([`File::forget`](crate::disk::File::forget)), or the power goes.
+//! M-9  [`World::fail_at`] has the operation with a number fail, whichever it is, with an error that such an operation may meet: what changes nothing
+//!      fails, or gives no answer; what changes something may also find no room, or a file system that has become read-only, and was done
+//!      in part as after any failed write (M-7).
 //!
 //! Time is drawn from the seed, or, with a [`Platter`], that of a disk that turns.
 //!
@@ -58,6 +61,7 @@ use std::time::Duration;
 use base::time::Timestamp;
 use parking_lot::Mutex;
 
+use crate::disk::DiskErrorKind;
 use crate::{Clock, Platform};
 
 pub use disk::SimDisk;
@@ -152,6 +156,12 @@ impl World {
     /// every disk fails, until [`World::restart`].
     pub fn cut_power_at(&self, operation: u64) {
         self.machine.power.cut_at(operation);
+    }
+
+    /// Operation number `operation` (the next one, if that is past), counted as in [`World::operations`] from 1, fails with an error of this kind,
+    /// whichever it is, and whatever [`Faults`] say: M-9. Those after it work again. Forgotten by [`World::restart`].
+    pub fn fail_at(&self, operation: u64, kind: DiskErrorKind) {
+        self.machine.power.fail_at(operation, kind);
     }
 
     /// The power goes now, between two operations.

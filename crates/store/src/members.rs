@@ -317,10 +317,12 @@ impl Store {
             return Ok(Some("nobody can tell any more what is on it alone".to_owned()));
         }
         if on.is_missing {
-            // What the index has not heard of yet, or an index that was there too, would have said more.
+            // What the index has not heard of yet, or an index that was there too, would have said more: whether this opening made one or an earlier
+            // one did.
             let has_copies =
                 known.values().all(|known| known.summary.level.copies() > 1) && self.options.level().copies() > 1;
-            if !has_copies || self.packs.index.made_again().is_some() {
+            let index = &self.packs.index;
+            if !has_copies || index.made_again().is_some() || index.file().lacks_packs() {
                 return Ok(Some("nobody can tell any more what is on it alone".to_owned()));
             }
         } else {

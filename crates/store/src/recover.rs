@@ -262,7 +262,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Of fragments of different codes those of which there are most; what is left of another is in nobody's way.
+    /// Of fragments of different codes those that make a pack, and of these, or where none do, the most; what is left of another is in nobody's way.
     fn fragments(&self, whole_bytes: u64) -> Option<Fragments> {
         let mut by_code = BTreeMap::new();
         for (name, disk) in &self.fragments {
@@ -270,7 +270,10 @@ impl Listed {
             let fragments = by_code.remove(&name.erasure).unwrap_or_else(|| Fragments::new(cut));
             by_code.insert(name.erasure, fragments.with(usize::from(name.index), *disk));
         }
-        by_code.into_values().max_by_key(|fragments| fragments.disks().count())
+        by_code.into_values().max_by_key(|fragments| {
+            let disks = fragments.disks();
+            (fragments.is_readable_on(disks), disks.count())
+        })
     }
 }
 
@@ -714,4 +717,23 @@ async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &
     let here = grade(here).await;
     // K-9.
     (here < 3 || is_lower) && grade(other).await >= here + i32::from(!is_lower)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::level::Erasure;
+
+    /// What is left of another code wins no tie: 2+3 makes the pack of two, 4+2 does not.
+    #[test]
+    fn of_two_codes_the_one_that_makes_the_pack_counts() {
+        let (old, new) = (Erasure::new(4, 2).unwrap(), Erasure::new(2, 3).unwrap());
+        let named = |erasure, index| FragmentName::new(1, erasure, index);
+        let mut listed = Listed::default();
+        listed.fragments.extend([(named(new, 0), 0), (named(old, 0), 1), (named(old, 1), 2), (named(new, 3), 3)]);
+        assert_eq!(listed.fragments(1 << 20).unwrap().cut.erasure, new);
+        // Where neither makes it there is most of that of which there is more.
+        listed.fragments.remove(0);
+        assert_eq!(listed.fragments(1 << 20).unwrap().cut.erasure, old);
+    }
 }

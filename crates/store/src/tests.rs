@@ -20,6 +20,7 @@
 //! - `repair`: what is found is mended, also when the power goes meanwhile
 
 mod bundles;
+mod calls;
 mod check;
 mod copies;
 mod crash;

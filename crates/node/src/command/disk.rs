@@ -171,18 +171,24 @@ fn line(disk: &Value) -> String {
 /// Number and state of a disk that a person named.
 fn find(folder: &NodeFolder, named: &str) -> Result<(u64, Value), Failure> {
     let status = start::ask(folder, Request::Status {}, super::remark)?;
-    let path = std::path::absolute(named).ok();
-    let path = path.map(|path| path.canonicalize().unwrap_or(path));
-    let is_named = |disk: &&Value| {
-        disk["number"].as_u64().is_some_and(|number| number.to_string() == named)
-            || path.as_deref().is_some_and(|path| Path::new(text(disk, "/path")) == path)
-    };
-    let found = status["disks"].as_array().into_iter().flatten().find(is_named);
+    let has_number = |disk: &&Value| disk["number"].as_u64().is_some_and(|number| number.to_string() == named);
+    let found = disks(&status).find(has_number).or_else(|| at_path(&status, Path::new(named)));
     found.map(|disk| (number(disk, "/number"), disk.clone())).ok_or_else(|| {
         Failure::new("cannot find the disk", "the node has none of this number or path")
             .place(named)
             .mend("see `hydrafs disk list`; nothing was changed")
     })
+}
+
+fn disks(status: &Value) -> impl Iterator<Item = &Value> {
+    status["disks"].as_array().into_iter().flatten()
+}
+
+/// The disk of the node that lies there.
+fn at_path<'a>(status: &'a Value, path: &Path) -> Option<&'a Value> {
+    let path = std::path::absolute(path).ok()?;
+    let path = path.canonicalize().unwrap_or(path);
+    disks(status).find(|disk| Path::new(text(disk, "/path")) == path)
 }
 
 fn add(folder: &NodeFolder, dir: &Path) -> Result<(), Failure> {
@@ -242,9 +248,9 @@ fn replace(old: &Remove, dir: &Path, share: Option<u8>) -> Result<(), Failure> {
     let folder = || Ok::<_, Failure>(NodeFolder::open(&old.node)?.degraded(old.degraded));
     let (disk, state) = find(&folder()?, &old.disk)?;
     if state["good"] == json!(true) {
-        // A replacement that was interrupted has added it already.
-        let new = dir.canonicalize().ok();
-        if !folder()?.disk_paths().iter().any(|known| known.canonicalize().ok() == new && new.is_some()) {
+        // A replacement that was interrupted may have added it already. The folder notes a disk before the node takes it in, so the node is asked.
+        let status = start::ask(&folder()?, Request::Status {}, super::remark)?;
+        if at_path(&status, dir).is_none() {
             add(&folder()?, dir)?;
         }
         // As many disks as before are left.

@@ -215,6 +215,10 @@ impl Device {
             return Err((DiskErrorKind::Failed, "the disk does not answer"));
         }
         files.is_power_failing = current == Current::Failing;
+        files.refusal = match current {
+            Current::Refused(kind) => Some((kind, "injected fault")),
+            _ => None,
+        };
         let result = run(&mut files);
         if current == Current::Failing { Err(GONE) } else { result }
     }

@@ -27,6 +27,8 @@ pub(super) struct Files {
     pub(super) boot: u64,
     /// The power goes during this very operation. Changes only wait for a sync anyway; a sync must not promise.
     pub(super) is_power_failing: bool,
+    /// With what this very operation fails: M-9.
+    pub(super) refusal: Option<Refusal>,
     pub(super) names: Names,
     files: BTreeMap<u64, Entry>,
     file_last: u64,
@@ -70,6 +72,7 @@ impl Files {
             faults: Faults::default(),
             boot: 0,
             is_power_failing: false,
+            refusal: None,
             names: Names::default(),
             files: BTreeMap::new(),
             file_last: 0,
@@ -88,7 +91,7 @@ impl Files {
             (Some(Node::Directory), _) => return Err((DiskErrorKind::Failed, "it is a directory")),
             (Some(Node::File(_)), Open::Create) => return Err((DiskErrorKind::Exists, "the file exists already")),
             (Some(Node::File(number)), _) => {
-                self.roll(self.faults.read_error)?;
+                self.roll_read()?;
                 number
             }
             (None, Open::Create) => self.create(path)?,
@@ -103,7 +106,7 @@ impl Files {
     }
 
     pub(super) fn read(&mut self, number: u64, offset: u64, buffer: &mut [u8]) -> Result<usize, Refusal> {
-        self.roll(self.faults.read_error)?;
+        self.roll_read()?;
         let Range { start, end } = self.entry(number).unreadable;
         if offset < end && offset.saturating_add(buffer.len() as u64) > start {
             return Err(FAILED);
@@ -141,11 +144,11 @@ impl Files {
             return Ok(());
         }
         self.forget(number, offset..end);
-        if self.dice.chance(self.faults.write_error) {
+        if let Err(refusal) = self.roll(self.faults.write_error) {
             // Sectors up to some point, which may be none or all.
             let count = self.dice.index(bytes.len().div_ceil(SECTOR_BYTES) + 1) * SECTOR_BYTES;
             self.entry(number).content.write(offset, &bytes[..count.min(bytes.len())]);
-            return Err(FAILED);
+            return Err(refusal);
         }
         if self.dice.chance(self.faults.lost_write) {
             self.entry(number).content.grow(end);
@@ -181,12 +184,13 @@ impl Files {
             // What it would have made durable is left to the power loss, which may keep all of it.
             return Ok(());
         }
+        let rolled = self.roll(self.faults.sync_error);
         let entry = self.files.get_mut(&number).expect("an open file is kept");
-        if self.dice.chance(self.faults.sync_error) {
-            entry.content.fail_sync(&mut self.dice);
-            return Err(FAILED);
+        match rolled {
+            Ok(()) => entry.content.sync(),
+            Err(_) => entry.content.fail_sync(&mut self.dice),
         }
-        entry.content.sync();
+        rolled?;
         Ok(())
     }
 
@@ -221,7 +225,7 @@ impl Files {
 
     pub(super) fn list(&mut self, path: &str) -> Result<Vec<String>, Refusal> {
         self.directory(path)?;
-        self.roll(self.faults.read_error)?;
+        self.roll_read()?;
         Ok(self.names.list(path))
     }
 
@@ -260,6 +264,7 @@ impl Files {
     }
 
     pub(super) fn lock(&mut self, path: &str) -> Result<(), Refusal> {
+        self.refused()?;
         match self.names.get(path) {
             Some(Node::Directory) => return Err((DiskErrorKind::Failed, "it is a directory")),
             Some(Node::File(_)) => {}
@@ -411,7 +416,27 @@ impl Files {
         if self.faults.is_read_only { Err((DiskErrorKind::ReadOnly, "the disk is read-only")) } else { Ok(()) }
     }
 
+    /// M-9.
+    fn refused(&mut self) -> Result<(), Refusal> {
+        match self.refusal.take() {
+            // Only who reads is not kept waiting for ever (`real`).
+            Some((DiskErrorKind::Silent, _)) => Err(FAILED),
+            Some(refusal) => Err(refusal),
+            None => Ok(()),
+        }
+    }
+
+    /// For what changes nothing: want of room is no reason.
+    fn roll_read(&mut self) -> Result<(), Refusal> {
+        match self.refusal.take() {
+            Some((DiskErrorKind::Silent, _)) => Err((DiskErrorKind::Silent, "the device does not answer")),
+            Some(_) => Err(FAILED),
+            None => self.roll(self.faults.read_error),
+        }
+    }
+
     fn roll(&mut self, probability: f64) -> Result<(), Refusal> {
+        self.refused()?;
         if self.dice.chance(probability) { Err(FAILED) } else { Ok(()) }
     }
 

@@ -43,13 +43,13 @@ struct Model {
     is_reclaiming: bool,
 }
 
-struct Run {
-    machine: Machine,
+pub(super) struct Run {
+    pub(super) machine: Machine,
     model: Arc<Mutex<Model>>,
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    pub(super) fn new(seed: u64) -> Run {
         let disks = 1 + usize::try_from(seed % 3).unwrap();
         let machine = Machine::new(seed, disks, 96 << 20);
         let model = Model { commits: vec![(b"first".to_vec(), 0)], ..Model::default() };
@@ -78,7 +78,7 @@ impl Run {
     }
 
     /// A life: operations until the power goes or they are done.
-    fn live(&self, store: &Arc<Store>, operations: u64) {
+    pub(super) fn live(&self, store: &Arc<Store>, operations: u64) {
         let world = &self.machine.world;
         for _ in 0..operations {
             if !world.is_powered() {
@@ -96,7 +96,7 @@ impl Run {
     }
 
     /// What every opened store must be, after any history.
-    fn verify(&self, store: &Arc<Store>, recovered: &Recovered) {
+    pub(super) fn verify(&self, store: &Arc<Store>, recovered: &Recovered) {
         let mut model = self.model.lock();
         let found = (recovered.roots.clone(), recovered.covered.0);
         let at = model.commits.iter().position(|commit| *commit == found);

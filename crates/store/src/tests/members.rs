@@ -356,6 +356,34 @@ fn what_lies_on_one_missing_disk_alone_is_not_given_up_unasked() {
     machine.run(store.remove_disk(1, true)).unwrap();
 }
 
+/// the same where everything that the index knows has two copies, in each later life too.
+#[test]
+fn what_an_index_that_was_made_without_a_disk_cannot_know_is_not_given_up_later() {
+    let copies = Options { copies: 2, ..options() };
+    let options = Options { goes_without_disks: true, ..copies.clone() };
+    let (machine, contents) = node(12, 3, &copies);
+    // Disk 2 goes, and what it shared with disk 0 is there alone; the index too.
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+    assert!(store.status().disks[0].has_index);
+    machine.run(store.remove_disk(2, true)).unwrap();
+    end(&machine, store);
+    let mut lives = 0;
+    let store = loop {
+        let (store, recovered) = open(&machine, &some(&machine, &[1]), &options);
+        refused(machine.run(store.remove_disk(0, false)), "nobody can tell any more what is on it alone");
+        if lives == 2 {
+            assert_eq!(recovered.report.index_made_again, None, "it is that of an earlier life");
+            break store;
+        }
+        lives += 1;
+        end(&machine, store);
+    };
+    end(&machine, store);
+    let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+    restore(&machine, &store);
+    expect_all(&machine, &store, &contents);
+}
+
 /// What a node folder is to the node: the disks by number that its user named.
 struct Exchange {
     named: Vec<usize>,

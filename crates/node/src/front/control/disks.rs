@@ -113,7 +113,13 @@ impl Control {
         let what = "cannot remove the disk";
         let gone = block_on(self.system.remove_disk(disk, accept_loss)).map_err(self.explain(what))?;
         let path = gone.path().to_owned();
-        self.folder.forget_disk(Path::new(&path))?;
+        let disks = self.system.status().store.disks;
+        if disks.iter().any(|disk| disk.is_missing) {
+            self.folder.forget_disk(Path::new(&path))?;
+        } else {
+            // Which of several missing disks lay where nobody can tell, so that their paths are there still: now none of those is one of the node's.
+            self.folder.keep_disks(&disks.iter().map(|disk| Path::new(&disk.path)).collect::<Vec<_>>())?;
+        }
         let left = gone.wipe().err().map(|error| FileError::from(error).to_string());
         Ok(json!({ "number": disk, "path": path, "not_wiped": left }))
     }

@@ -150,6 +150,40 @@ fn a_file_written_durably_is_whole_whenever_the_power_goes() {
     }
 }
 
+/// M-9.
+#[test]
+fn the_operation_with_a_number_fails_and_no_other() {
+    use DiskErrorKind::{Failed, Full, ReadOnly, Silent};
+    for kind in [Failed, Full, ReadOnly, Silent] {
+        for number in 1..=8 {
+            let world = World::new(number);
+            let (_, disk) = disk(&world);
+            let file = durable_file(&disk, "f", b"bytes");
+            world.fail_at(world.operations() + number, kind);
+            let results = [
+                file.raw().read_at(0, &mut [0; 4]).map(drop),
+                disk.list("").map(drop),
+                file.raw().write_at(0, b"x"),
+                file.raw().sync(),
+                disk.open("g", Open::Create).map(drop),
+                disk.rename("f", "h"),
+                disk.sync_directory(""),
+                disk.lock("l").map(drop),
+            ];
+            for (at, result) in (1..).zip(results) {
+                let of_read = if kind == Silent { Silent } else { Failed };
+                let of_change = if kind == Silent { Failed } else { kind };
+                let expected = if at <= 2 { of_read } else { of_change };
+                assert_eq!(
+                    result.err().map(|error| error.kind),
+                    (at == number).then_some(expected),
+                    "{kind:?} at {at}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_failed_sync_may_lose_data_for_good() {
     let mut outcomes = BTreeSet::new();
