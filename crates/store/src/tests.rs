@@ -3,6 +3,7 @@
 //! - `bundles`: small chunks that are compressed together
 //! - `open`: what is refused, and that refusing changes nothing
 //! - `life`: everyday use, without faults
+//! - `calls`: each call to a disk fails once, by itself
 //! - `crash`: random operations, a power cut at a random one, and what must be there afterwards
 //! - `degraded`: a disk is missing, and comes back
 //! - `faults`: disks that err, flip and lose

@@ -65,6 +65,8 @@ pub(crate) struct Control {
     is_daemon: bool,
     /// What the last check came to.
     plan: Mutex<Plan>,
+    /// Held while the store's disks and the list of them in the folder are changed: by one at a time, or one would forget what another notes.
+    disk_list: Mutex<()>,
 }
 
 /// What a check proposes.
@@ -98,6 +100,7 @@ impl Control {
             mount: None,
             is_daemon: false,
             plan: Mutex::default(),
+            disk_list: Mutex::default(),
             published: OnceLock::new(),
         }
     }

@@ -18,6 +18,7 @@ impl Control {
     /// Formatted, noted in the folder, taken in: one that is noted and was not taken in is left alone by the next opening.
     pub(super) fn add_disk(&self, path: &Path) -> Result<Value, Failure> {
         let what = "cannot add the disk";
+        let _list = self.disk_list.lock();
         let disk = Directory::open(path).map_err(|error| opening::explain_disk(what, &error))?;
         block_on(self.system.format_disk(&disk)).map_err(self.explain(what))?;
         self.folder.note_disk(path)?;
@@ -111,6 +112,7 @@ impl Control {
     /// Removed, forgotten in the folder, wiped: one that is in the folder and was removed is left alone by the next opening.
     pub(super) fn remove_disk(&self, disk: u64, accept_loss: bool) -> Result<Value, Failure> {
         let what = "cannot remove the disk";
+        let _list = self.disk_list.lock();
         let gone = block_on(self.system.remove_disk(disk, accept_loss)).map_err(self.explain(what))?;
         let path = gone.path().to_owned();
         let disks = self.system.status().store.disks;
