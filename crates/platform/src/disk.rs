@@ -8,6 +8,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::task::{Boxed, all};
 
 /// What went wrong on a disk, in words for a person and in a kind for the program.
@@ -89,9 +91,6 @@ pub enum Read {
     Waits(usize, Boxed<Result<Vec<u8>, DiskError>>),
 }
 
-/// Waits for what was begun.
-pub type Begun = Box<dyn FnOnce() -> Result<(), DiskError> + Send>;
-
 /// One open file, blocking. Implemented by `real` and `sim`.
 pub trait RawFile: Send + Sync {
     /// Reads up to `buffer.len()` bytes; fewer only at the end of the file.
@@ -102,10 +101,18 @@ pub trait RawFile: Send + Sync {
     }
     /// Writes all of `bytes`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
-    /// As [`RawFile::write_at`], of a long run that nobody is likely to read soon: the device may begin at once, and no memory need
-    /// keep it. Cheapest where `bytes` and `offset` lie alike relative to [`RUN_ALIGN`].
-    fn write_run(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.write_at(offset, bytes)
+    /// Writes several pieces, in order, as [`RawFile::write_at`].
+    fn write_many(&self, pieces: Vec<(u64, Bytes)>) -> Result<(), DiskError> {
+        pieces.iter().try_for_each(|(offset, bytes)| self.write_at(*offset, bytes))
+    }
+    /// As [`RawFile::write_at`], begun; what is returned waits for it. `None` where it is not to be begun but done.
+    fn begin_write(&self, _offset: u64, _bytes: &[u8]) -> Option<Boxed<Result<(), DiskError>>> {
+        None
+    }
+    /// The same, of a long run that nobody is likely to read soon: the device may begin at once, and no memory need keep it. Cheapest where
+    /// `bytes` and `offset` lie alike relative to [`RUN_ALIGN`].
+    fn begin_run(&self, offset: u64, bytes: &Bytes) -> Option<Boxed<Result<(), DiskError>>> {
+        self.begin_write(offset, bytes)
     }
     /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.
     fn will_read(&self, _offset: u64, _bytes: u64) {}
@@ -113,8 +120,8 @@ pub trait RawFile: Send + Sync {
     fn forget(&self, offset: u64, bytes: u64);
     /// Makes what was written, and the length, durable.
     fn sync(&self) -> Result<(), DiskError>;
-    /// The same, begun on another thread; what is returned waits for it. `None` where it is not to be begun but done.
-    fn begin_sync(&self) -> Option<Begun> {
+    /// The same, begun; what is returned waits for it. `None` where it is not to be begun but done.
+    fn begin_sync(&self) -> Option<Boxed<Result<(), DiskError>>> {
         None
     }
     /// Bytes in the file.
@@ -210,39 +217,38 @@ impl File {
         })
     }
 
-    /// Writes all of `bytes`. Not durable before [`File::sync`].
+    /// Writes all of `bytes`. Not durable before [`File::sync`]. When it returns, or is dropped, nothing of it is under way, unless the device
+    /// is silent: then nothing else is asked of that before this has ended.
     pub async fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.pause(Access::Write(offset, bytes.len() as u64)).await;
-        self.0.write_at(offset, bytes)
+        match self.0.begin_write(offset, bytes) {
+            Some(begun) => begun.await,
+            None => self.0.write_at(offset, bytes),
+        }
     }
 
     /// As [`File::write_at`], of a long run that nobody is likely to read soon: the device may begin at once, and no memory need
     /// keep it. Cheapest where `bytes` and `offset` lie alike relative to [`RUN_ALIGN`].
-    pub async fn write_run(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+    pub async fn write_run(&self, offset: u64, bytes: &Bytes) -> Result<(), DiskError> {
         self.pause(Access::Write(offset, bytes.len() as u64)).await;
-        self.0.write_run(offset, bytes)
+        match self.0.begin_run(offset, bytes) {
+            Some(begun) => begun.await,
+            None => self.0.write_at(offset, bytes),
+        }
     }
 
-    /// Makes what was written durable.
+    /// Makes what was written durable. As [`File::write_at`] when it is dropped.
     pub async fn sync(&self) -> Result<(), DiskError> {
         self.pause(Access::Sync).await;
-        self.0.sync()
+        match self.0.begin_sync() {
+            Some(begun) => begun.await,
+            None => self.0.sync(),
+        }
     }
 
-    /// The same for several files, side by side, with what came of each. Like one sync it is over when it returns, or is dropped: on a real
-    /// machine the calling thread waits for all.
+    /// The same for several files, side by side, with what came of each.
     pub async fn sync_all(files: &[&File]) -> Vec<Result<(), DiskError>> {
-        // The last is for this thread, and the first to be polled.
-        let others = files.len().saturating_sub(1);
-        let begun: Vec<_> = files[..others].iter().map(|file| file.0.begin_sync()).collect();
-        let one = async |(file, begun): (&&File, Option<Begun>)| match begun {
-            Some(wait) => wait(),
-            None => file.sync().await,
-        };
-        let begun = begun.into_iter().chain([None]);
-        let mut synced = all(files.iter().zip(begun).collect::<Vec<_>>().into_iter().rev().map(one)).await;
-        synced.reverse();
-        synced
+        all(files.iter().map(|file| file.sync())).await
     }
 
     /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.

@@ -2,20 +2,24 @@
 #![expect(clippy::disallowed_methods, reason = "this module is the door that the ban points to")]
 
 mod aside;
+mod call;
 mod directory;
 mod question;
 mod rank;
+mod watch;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::time::Timestamp;
 
-use aside::Aside;
+use aside::{Aside, Before, Job, carry};
 pub use directory::Directory;
 pub use rank::give_way;
+pub use watch::set_patience;
 
 use crate::task::{Boxed, Tasks};
 use crate::{Chance, Clock, Platform};
@@ -98,6 +102,17 @@ impl Chance for SystemChance {
     }
 }
 
+/// What must not end by a panic: nobody would do its work from then on, and who waits for it would wait for ever. Recovery is sound.
+struct Indispensable;
+
+impl Drop for Indispensable {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 struct Threads {
     aside: &'static Aside,
     behind: &'static Aside,
@@ -105,9 +120,9 @@ struct Threads {
 
 impl Threads {
     fn run_aside(aside: &Aside, task: Boxed<()>) {
-        if let Err(task) = aside.run(task) {
+        if let Err(job) = aside.run(Job::Task(task)) {
             // No more threads in this system: the caller then waits with the others.
-            aside::finish(task);
+            aside::finish(job);
         }
     }
 }
@@ -115,13 +130,13 @@ impl Threads {
 impl Tasks for Threads {
     fn spawn(&self, name: &str, task: Boxed<()>) {
         let builder = std::thread::Builder::new().name(name.to_owned());
-        let run = move || {
-            if catch_unwind(AssertUnwindSafe(|| drive(task))).is_err() {
-                // Nobody would do its work from now on, and who waits for it would wait for ever. Recovery is sound.
-                std::process::abort();
-            }
-        };
-        builder.spawn(run).expect("the system starts a thread");
+        // Whichever thread carries it.
+        let task = Box::pin(async move {
+            let indispensable = Indispensable;
+            task.await;
+            std::mem::forget(indispensable);
+        });
+        builder.spawn(move || carry(task)).expect("the system starts a thread");
     }
 
     fn spawn_behind(&self, name: &str, task: Boxed<()>) {
@@ -181,8 +196,22 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// The same, but disks are waited for elsewhere: only so long, and others may be waiting for what this thread holds.
 fn drive<T>(future: impl Future<Output = T>) -> T {
-    use std::task::{Context, Poll, Wake, Waker};
+    let _before = Before::closed();
+    let mut future = std::pin::pin!(future);
+    with_waker(|waker| {
+        let mut context = Context::from_waker(waker);
+        loop {
+            match future.as_mut().poll(&mut context) {
+                Poll::Ready(value) => return value,
+                // A spurious or early unpark only polls once more.
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    })
+}
 
+/// Has what wakes this thread used.
+fn with_waker<T>(use_it: impl FnOnce(&Waker) -> T) -> T {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -195,15 +224,5 @@ fn drive<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     }
-    let mut future = std::pin::pin!(future);
-    WAKER.with(|waker| {
-        let mut context = Context::from_waker(waker);
-        loop {
-            match future.as_mut().poll(&mut context) {
-                Poll::Ready(value) => return value,
-                // A spurious or early unpark only polls once more.
-                Poll::Pending => std::thread::park(),
-            }
-        }
-    })
+    WAKER.with(use_it)
 }

@@ -46,6 +46,7 @@ use std::sync::{Arc, OnceLock};
 
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use platform::disk::{Disk, DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
 use platform::task::{Boxed, Tasks, all, yield_now};
@@ -341,7 +342,7 @@ impl Journal {
         let length = group.len();
         group.pad(FrameHeader::GROUP_ALIGN);
         written.last = Position(first - 1);
-        let result = self.write_frames(&mut segments, group.content_mut(), length, written).await;
+        let result = self.write_frames(&mut segments, &mut group, length, written).await;
         guard.is_armed = false;
         match result {
             Ok(()) => {
@@ -371,17 +372,17 @@ impl Journal {
         StoreError::ReadOnly { cause }
     }
 
-    /// Writes all frames, a run into each segment: `length` bytes of `bytes`, which goes on with zeroes to the end of a page.
+    /// Writes all frames, a run into each segment: `length` bytes of `group`, which goes on with zeroes to the end of a page.
     async fn write_frames(
         &self,
         segments: &mut Segments,
-        bytes: &mut [u8],
+        group: &mut Run,
         length: usize,
         written: &mut Written,
     ) -> Result<(), StoreError> {
         while written.bytes < length {
             let (start, first) = (written.bytes, written.last.0 + 1);
-            let head = FrameHeader::own_frame_bytes(&bytes[start..]) as u64;
+            let head = FrameHeader::own_frame_bytes(&group.content()[start..]) as u64;
             if segments.current.as_ref().is_none_or(|current| current.end + head > self.segment_bytes) {
                 segments.current = None;
                 let next = self.begin_segment(segments, Position(first)).await?;
@@ -389,11 +390,15 @@ impl Journal {
             }
             let current = segments.current.as_mut().expect("begun above");
             let room = usize::try_from(self.segment_bytes - current.end).unwrap_or(usize::MAX);
-            let (run, count) = stamp_run(&mut bytes[start..length], room, current.life, first, self.last_durable());
+            let frames = &mut group.content_mut()[start..length];
+            let (run, count) = stamp_run(frames, room, current.life, first, self.last_durable());
             // The last page whole, if what comes then is not for the next segment.
-            let end = if start + run == length { bytes.len() } else { start + run };
+            let end = if start + run == length { group.len() } else { start + run };
             let time = self.pool.clock.timer(&self.counters.log_sync);
-            self.write_to_all(current, &bytes[start..end]).await?;
+            let shared = Arc::new(std::mem::take(group));
+            let written_to_all = self.write_to_all(current, &shared.part(start..end)).await;
+            *group = shared.unshare();
+            written_to_all?;
             drop(time);
             self.counters.log_sync_frames.record(count);
             let taken = (run as u64).next_multiple_of(FrameHeader::GROUP_ALIGN as u64);
@@ -410,7 +415,7 @@ impl Journal {
     }
 
     /// Writes and syncs a run at the end of the current segment, on all its homes; on those that remain, when some fail (J-9).
-    async fn write_to_all(&self, current: &mut Current, run: &[u8]) -> Result<(), StoreError> {
+    async fn write_to_all(&self, current: &mut Current, run: &Bytes) -> Result<(), StoreError> {
         let end = current.end;
         let files = current.files.iter().map(|(_, file)| file);
         let written = all(files.clone().map(|file| file.write_run(end, run))).await;

@@ -3,6 +3,10 @@
 //!
 //! Not here: when it is written.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
 use platform::disk::RUN_ALIGN;
 use platform::memory::Memory;
 
@@ -28,6 +32,26 @@ impl Run {
 
     pub(crate) fn content(&self) -> &[u8] {
         &self.memory[self.skipped..self.end]
+    }
+
+    /// A part of its content, which is shared with whoever writes it to a disk: a device that does not answer keeps it.
+    pub(crate) fn part(self: &Arc<Run>, range: Range<usize>) -> Bytes {
+        struct Part(Arc<Run>, Range<usize>);
+        impl AsRef<[u8]> for Part {
+            fn as_ref(&self) -> &[u8] {
+                &self.0.content()[self.1.clone()]
+            }
+        }
+        Bytes::from_owner(Part(Arc::clone(self), range))
+    }
+
+    /// The run back from those it was shared with, or a copy of what one of them keeps.
+    pub(crate) fn unshare(self: Arc<Run>) -> Run {
+        Arc::try_unwrap(self).unwrap_or_else(|kept| {
+            let mut run = Run::default().begin(0, kept.len());
+            run.push(kept.content());
+            run
+        })
     }
 
     pub(crate) fn content_mut(&mut self) -> &mut [u8] {
@@ -70,9 +94,26 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use platform::disk::RUN_ALIGN;
 
     use super::Run;
+
+    #[test]
+    fn a_run_that_a_device_keeps_can_be_written_to_another() {
+        let mut run = Run::default().begin(0, 100);
+        run.push(b"abcdef");
+        let shared = Arc::new(run);
+        let kept = shared.part(1..3);
+        let mut copy = shared.unshare();
+        copy.content_mut().fill(b'x');
+        assert_eq!((&kept[..], copy.content()), (&b"bc"[..], &b"xxxxxx"[..]));
+        let memory = copy.content().as_ptr();
+        let shared = Arc::new(copy);
+        drop(shared.part(0..6));
+        assert_eq!(shared.unshare().content().as_ptr(), memory, "nobody kept it");
+    }
 
     /// Also when its memory is used again, and when it outgrows it.
     #[test]

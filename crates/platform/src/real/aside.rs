@@ -7,21 +7,39 @@
 //! gave it its task.
 //!
 //! No task waits for a thread, for one may be what another waits for. Who has many bounds them himself.
+//!
+//! A task that asks a disk for something on one of these threads, or on one that was spawned for it, lets go of the thread first: the call is made
+//! there with nothing on the stack, when the task has been polled. So it costs no second thread, and where the call does not return the
+//! task goes on elsewhere ([`carry`], `watch`).
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::mem::replace;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::drive;
+use super::call::{Blocking, Call, Waiting};
 use super::rank::{give_way, is_behind};
+use super::watch::Post;
+use super::{aside_alike, with_waker};
 use crate::task::Boxed;
 
 /// How long a thread waits for its next task before it ends.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a thread does.
+pub(super) enum Job {
+    /// Carries it to its end.
+    Task(Boxed<()>),
+    /// Makes it.
+    Call(Arc<dyn Blocking>),
+}
 
 /// The threads and what waits for them.
 pub(super) struct Aside {
@@ -41,7 +59,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Boxed<()>>,
+    waiting: VecDeque<Job>,
     idle: usize,
 }
 
@@ -56,10 +74,10 @@ impl Aside {
         Aside { shared: Arc::new(Shared::new("aside-behind", true)), starter: None }
     }
 
-    /// Runs a task on a thread of ours; gives one back if the system starts no more of them.
-    pub(super) fn run(&self, task: Boxed<()>) -> Result<(), Boxed<()>> {
+    /// Does it on a thread of ours; gives one back, this or another, if the system starts no more of them.
+    pub(super) fn run(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.shared.queue.lock();
-        queue.waiting.push_back(task);
+        queue.waiting.push_back(job);
         if queue.waiting.len() <= queue.idle {
             self.shared.arrived.notify_one();
             return Ok(());
@@ -102,10 +120,106 @@ impl Starter {
     }
 }
 
-/// Runs a task on this thread.
-pub(super) fn finish(task: Boxed<()>) {
-    // Who waits for the task hears of a panic by its silence.
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drive(task)));
+/// Does it on this thread.
+pub(super) fn finish(job: Job) {
+    match job {
+        // Who waits for the task hears of a panic by its silence.
+        Job::Task(task) => drop(catch_unwind(AssertUnwindSafe(|| carry(task)))),
+        Job::Call(call) => drop(Post::own().make(call, None)),
+    }
+}
+
+/// What a call finds on the thread where it is asked for.
+enum Here {
+    /// Something that must not be kept waiting for ever.
+    Closed,
+    /// A task that is polled, and nothing else.
+    Open,
+    /// The same, and what this thread does when it was polled.
+    Next(Arc<dyn Blocking>),
+}
+
+thread_local! {
+    static HERE: RefCell<Here> = const { RefCell::new(Here::Closed) };
+}
+
+/// Puts back what there was, also when what came between panics.
+pub(super) struct Before(Option<Here>);
+
+impl Before {
+    fn set(here: Here) -> Before {
+        Before(Some(HERE.replace(here)))
+    }
+
+    /// Calls are made elsewhere from now on.
+    pub(super) fn closed() -> Before {
+        Before::set(Here::Closed)
+    }
+
+    /// What there is now.
+    fn end(mut self) -> Here {
+        HERE.replace(self.0.take().expect("taken once"))
+    }
+}
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        if let Some(before) = self.0.take() {
+            HERE.set(before);
+        }
+    }
+}
+
+/// Carries a task to its end on this thread, which makes the calls that it asks for, one at a time. Where one takes too long another thread
+/// has the task, and this one returns when the call does.
+pub(super) fn carry(mut task: Boxed<()>) {
+    let post = Post::own();
+    loop {
+        let before = Before::set(Here::Open);
+        let polled = with_waker(|waker| task.as_mut().poll(&mut Context::from_waker(waker)));
+        match (polled, before.end()) {
+            // A call that is left over was asked for and then not wanted.
+            (Poll::Ready(()), _) => return,
+            (Poll::Pending, Here::Next(call)) => match post.make(call, Some(task)) {
+                Some(back) => task = back,
+                None => return,
+            },
+            // A spurious or early unpark only polls once more.
+            (Poll::Pending, _) => std::thread::park(),
+        }
+    }
+}
+
+/// Has a call made: by this thread, when the task that asks is pending, or by another. `has_effects`: it changes the disk.
+pub(super) fn begin<T: Send + 'static>(call: Arc<Call<T>>, has_effects: bool) -> Waiting<T> {
+    if call.is_wanted() {
+        let is_ours = HERE.with_borrow_mut(|here| {
+            let is_free = matches!(here, Here::Open);
+            if is_free {
+                let _ = replace(here, Here::Next(Arc::clone(&call) as Arc<dyn Blocking>));
+            }
+            is_free
+        });
+        if !is_ours {
+            elsewhere(Arc::clone(&call));
+        }
+    }
+    Waiting::new(call, has_effects)
+}
+
+/// Has a call made by another thread and waits for it in this one, which therefore waits no longer than the patience.
+pub(super) fn ask<T: Send + 'static>(call: Arc<Call<T>>) -> Result<T, crate::disk::DiskError> {
+    if call.is_wanted() {
+        elsewhere(Arc::clone(&call));
+    }
+    call.wait()
+}
+
+fn elsewhere<T: Send + 'static>(call: Arc<Call<T>>) {
+    if let Err(job) = aside_alike().run(Job::Call(call)) {
+        // No more threads in this system: this one waits with the others.
+        finish(job);
+    }
 }
 
 impl Shared {
@@ -128,9 +242,9 @@ impl Shared {
         }
         let mut queue = self.queue.lock();
         loop {
-            if let Some(task) = queue.waiting.pop_front() {
+            if let Some(job) = queue.waiting.pop_front() {
                 drop(queue);
-                finish(task);
+                finish(job);
                 queue = self.queue.lock();
                 continue;
             }
@@ -148,15 +262,16 @@ impl Shared {
 mod tests {
     use tokio::sync::oneshot;
 
+    use super::super::drive;
     use super::super::rank::give_way;
     use super::super::rank::tests::own;
-    use super::{Aside, drive};
+    use super::{Aside, Job};
 
     #[test]
     fn tasks_run_beside_each_other_and_a_panic_ends_one() {
         let aside = Aside::new();
         let ((send, receive), (done, is_done)) = (oneshot::channel(), oneshot::channel());
-        let run = |task| assert!(aside.run(task).is_ok(), "the system starts a thread");
+        let run = |task| assert!(aside.run(Job::Task(task)).is_ok(), "the system starts a thread");
         run(Box::pin(async { panic!("this one alone") }));
         // The first waits for the second: with one thread both would hang.
         run(Box::pin(async move { done.send(receive.await.expect("sent")).expect("awaited") }));
@@ -170,7 +285,7 @@ mod tests {
         let rank_on = move |aside: &Aside| {
             let (send, receive) = oneshot::channel();
             let tell = Box::pin(async move { send.send(own()).expect("awaited") });
-            assert!(aside.run(tell).is_ok(), "the system starts a thread");
+            assert!(aside.run(Job::Task(tell)).is_ok(), "the system starts a thread");
             drive(receive).expect("told")
         };
         // On a thread of its own, for it stays so. It is the first to use them.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::aside;
-use super::aside::finish;
+use super::aside::{Job, finish};
 
 /// A device that answers does so in microseconds.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -77,8 +77,8 @@ impl<T: Clone + Send + 'static> Question<T> {
             *state = State { count: state.count + 1, latest: Some(answer), is_asked: false, is_overdue: false };
             shared.answered.notify_all();
         });
-        if let Err(task) = aside().run(task) {
-            finish(task);
+        if let Err(job) = aside().run(Job::Task(task)) {
+            finish(job);
         }
     }
 }

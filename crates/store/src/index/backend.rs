@@ -6,15 +6,18 @@
 //! X-6   redb gets a page's bytes only if they match the checksum that was kept for the page when it was written. The header page is left to
 //!       redb, which has checksums of its own there and writes it in place.
 //!
+//! Pages are written many at a time, and at the latest before each sync: each request of a disk may have to be waited for on another thread.
+//!
 //! Checksums are written before each sync. After a power cut a page that was not synced may not match; redb's tree does not lead there,
 //! because it is shadow-paged: what a durable root names was synced with its checksum before, and is not written again while it is named.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use platform::disk::{DiskError, DiskErrorKind, File};
 use redb::StorageBackend;
@@ -29,6 +32,8 @@ const HEADER: u64 = 0;
 const READ_WORTH: u64 = 128 << 10;
 /// As much of the file is asked for at once: more than this is likely to push out what is read next.
 const AHEAD_BYTES_MAX: u64 = 256 << 20;
+/// So many pages wait to be written.
+const UNWRITTEN_MAX: usize = (1 << 20) / PAGE;
 /// So many reads are counted before the file is looked at.
 const READS_COUNTED: u64 = 8;
 
@@ -41,6 +46,8 @@ pub(super) struct Backend {
     failure: Failure,
     /// Of the groups of pages that were used, by number.
     groups: Mutex<HashMap<u64, Group>>,
+    /// Pages that are not in the file yet, by number; never the header.
+    unwritten: Mutex<BTreeMap<u64, Bytes>>,
     /// Reads since all of the file was asked for.
     reads: AtomicU64,
 }
@@ -53,7 +60,7 @@ struct Group {
 
 impl Backend {
     pub(super) fn new(file: File, failure: Failure) -> Backend {
-        Backend { file, failure, groups: Mutex::default(), reads: AtomicU64::new(0) }
+        Backend { file, failure, groups: Mutex::default(), unwritten: Mutex::default(), reads: AtomicU64::new(0) }
     }
 
     /// Look-ups come by hash, from everywhere in the file. When reading it page by page has taken as long as all of it in order would, all of it
@@ -108,8 +115,39 @@ impl Backend {
         )
     }
 
+    /// Takes those of these pages that are not in the file yet. Whether they are all.
+    fn take_unwritten(&self, first: u64, out: &mut [u8]) -> bool {
+        let unwritten = self.unwritten.lock();
+        let pages = (out.len() / PAGE) as u64;
+        let mut count = 0;
+        for (page, bytes) in unwritten.range(first..first + pages) {
+            out[(page - first) as usize * PAGE..][..PAGE].copy_from_slice(bytes);
+            count += 1;
+        }
+        count == pages
+    }
+
+    /// Writes what is not in the file yet.
+    fn flush(&self) -> Result<(), io::Error> {
+        let pages = self.unwritten.lock().clone();
+        // Without the lock: look-ups need it.
+        self.put(pages.iter().map(|(page, bytes)| (IndexSums::offset_of(*page), bytes.clone())).collect())?;
+        self.unwritten.lock().retain(|page, bytes| {
+            let written = pages.get(page);
+            written.is_none_or(|written| written.as_ptr() != bytes.as_ptr())
+        });
+        Ok(())
+    }
+
+    fn put(&self, pieces: Vec<(u64, Bytes)>) -> Result<(), io::Error> {
+        if pieces.is_empty() { Ok(()) } else { self.noted(self.file.raw().write_many(pieces)) }
+    }
+
     /// Reads whole pages of one group, from `page` on, and checks them.
     fn read_pages(&self, page: u64, out: &mut [u8]) -> Result<(), io::Error> {
+        if self.take_unwritten(page, out) {
+            return Ok(());
+        }
         let first = (page % PAGES) as usize;
         let expected =
             self.with_group(page / PAGES, |group| group.sums.sums[first..first + out.len() / PAGE].to_vec())?;
@@ -120,6 +158,7 @@ impl Backend {
             if self.noted(self.file.raw().read_at(offset, out))? != out.len() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            self.take_unwritten(page, out);
             match mismatch(page, out, &expected) {
                 None => return Ok(()),
                 Some(number) if is_second => {
@@ -154,7 +193,12 @@ impl Backend {
             }
             group.is_new = true;
         })?;
-        self.noted(self.file.raw().write_at(IndexSums::offset_of(page), bytes))
+        let is_enough = {
+            let mut unwritten = self.unwritten.lock();
+            unwritten.extend((page..).zip(bytes.chunks_exact(PAGE).map(Bytes::copy_from_slice)));
+            unwritten.len() >= UNWRITTEN_MAX
+        };
+        if is_enough { self.flush() } else { Ok(()) }
     }
 
     fn pages(&self) -> Result<u64, io::Error> {
@@ -233,18 +277,19 @@ impl StorageBackend for Backend {
             })?;
         }
         self.groups.lock().retain(|group, _| group * PAGES < pages);
+        self.unwritten.lock().retain(|page, _| *page < pages);
         self.noted(self.file.set_length(IndexSums::file_bytes(pages)))
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        // Written without the lock: look-ups need it. redb uses nothing any more of a file that it could not write.
+        self.flush()?;
+        // redb uses nothing any more of a file that it could not write.
         let new = |(number, group): (&u64, &mut Group)| {
-            std::mem::take(&mut group.is_new).then(|| (IndexSums::offset(*number), group.sums.encode(*number)))
+            let bytes = std::mem::take(&mut group.is_new).then(|| group.sums.encode(*number))?;
+            Some((IndexSums::offset(*number), Bytes::from_owner(bytes)))
         };
-        let new: Vec<_> = self.groups.lock().iter_mut().filter_map(new).collect();
-        for (offset, bytes) in new {
-            self.noted(self.file.raw().write_at(offset, &bytes))?;
-        }
+        let new = self.groups.lock().iter_mut().filter_map(new).collect();
+        self.put(new)?;
         self.noted(self.file.raw().sync())
     }
 

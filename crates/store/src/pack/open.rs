@@ -1,5 +1,7 @@
 //! One open pack: a buffer that is written in large runs, to a file on each of its disks, and read meanwhile.
 
+use std::borrow::Borrow;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -51,7 +53,7 @@ type Members = Arc<[Arc<Member>]>;
 #[derive(Clone, Copy)]
 enum Step<'a> {
     /// Bytes to an offset, past the page cache where the device can.
-    Run(u64, &'a [u8]),
+    Run(u64, &'a Bytes),
     Bytes(u64, &'a [u8]),
 }
 
@@ -94,22 +96,27 @@ pub(crate) struct OpenPack {
 }
 
 /// Bytes in memory, of which the first may be in the file already (K-11).
-struct Held {
+#[derive(Clone)]
+struct Held<R> {
     /// Where they begin in the file, with a chunk.
     start: u64,
-    run: Run,
+    run: R,
 }
 
-impl Held {
+impl<R: Borrow<Run>> Held<R> {
     fn end(&self) -> u64 {
-        self.start + self.run.len() as u64
+        self.start + self.run.borrow().len() as u64
+    }
+
+    /// Where it has what the file has from one offset to another.
+    fn range(&self, from: u64, to: u64) -> Option<Range<usize>> {
+        let from = usize::try_from(from.checked_sub(self.start)?).ok()?;
+        Some(from..usize::try_from(to.checked_sub(self.start)?).ok()?)
     }
 
     /// What is here of the file from one offset to another.
     fn part(&self, from: u64, to: u64) -> Option<&[u8]> {
-        let from = usize::try_from(from.checked_sub(self.start)?).ok()?;
-        let to = usize::try_from(to.checked_sub(self.start)?).ok()?;
-        self.run.content().get(from..to)
+        self.run.borrow().content().get(self.range(from, to)?)
     }
 }
 
@@ -118,8 +125,8 @@ struct Tail {
     /// Where the file's written bytes end.
     written: u64,
     /// Being written up to here, or left over from a write that failed. Comes before `pending`.
-    flushing: Option<(Arc<Held>, u64)>,
-    pending: Held,
+    flushing: Option<(Held<Arc<Run>>, u64)>,
+    pending: Held<Run>,
     /// What was written last, for the next one: fresh memory costs as much as filling it (measured).
     spare: Run,
 }
@@ -136,7 +143,7 @@ impl Tail {
     }
 
     /// What to write next, and where to stop: all of it, or the whole pages, where `kept` is the begin of the chunk in which these end.
-    fn next_write(&mut self, pages: Option<Pages>, room: usize) -> Option<(Arc<Held>, u64)> {
+    fn next_write(&mut self, pages: Option<Pages>, room: usize) -> Option<(Held<Arc<Run>>, u64)> {
         if self.flushing.is_none() {
             let end = self.end();
             let pages = pages.unwrap_or(Pages { end, kept: end });
@@ -147,8 +154,8 @@ impl Tail {
             run.push(
                 self.pending.part(pages.kept, end).expect("whole in memory, like every chunk that is not in the file"),
             );
-            let held = std::mem::replace(&mut self.pending, Held { start: pages.kept, run });
-            self.flushing = Some((Arc::new(held), pages.end));
+            let Held { start, run } = std::mem::replace(&mut self.pending, Held { start: pages.kept, run });
+            self.flushing = Some((Held { start, run: Arc::new(run) }, pages.end));
         }
         self.flushing.clone()
     }
@@ -303,15 +310,17 @@ impl OpenPack {
                 (tail.written, held, end)
             };
             counters.pack_writes.add(1);
-            let bytes = held.part(start, end).expect("in memory until they are written");
+            let part = held.range(start, end).expect("in memory until they are written");
+            let bytes = held.run.part(part);
             let is_run = pages.is_some() || bytes.len() >= *RUN_BYTES.start();
-            let step = if is_run { Step::Run(start, bytes) } else { Step::Bytes(start, bytes) };
+            let step = if is_run { Step::Run(start, &bytes) } else { Step::Bytes(start, &bytes) };
             OpenPack::take(&self.members(), step).await?;
+            drop(bytes);
             let mut tail = self.tail.lock();
             tail.written = end;
             count += end - start;
             tail.flushing = None;
-            tail.spare = Arc::into_inner(held).map(|held| held.run).unwrap_or_default();
+            tail.spare = Arc::into_inner(held.run).unwrap_or_default();
         }
     }
 

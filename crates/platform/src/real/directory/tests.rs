@@ -1,15 +1,18 @@
 //! A file that was written by runs is what was given, past the page cache or not.
 
 use std::fs;
-use std::future::{pending, ready};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
-use super::{DirectoryFile, Overdue, beside, silent};
-use crate::disk::{DiskError, DiskErrorKind, File, RUN_ALIGN, RawFile, Read};
+use bytes::Bytes;
+
+use super::{DirectoryFile, Inner, Owed};
+use crate::disk::{File, RUN_ALIGN, RawFile, Read};
 use crate::real::block_on;
+
+fn opened(file: fs::File, direct: OnceLock<Option<fs::File>>, shown: &str) -> DirectoryFile {
+    DirectoryFile { inner: Arc::new(Inner { file, direct, shown: shown.to_owned() }), owed: Owed::default() }
+}
 
 /// Where runs end: within pages, at their borders, and more than a page on.
 const ENDS: [usize; 9] = [1, 4096, 4097, 8192, 12_000, 50_000, 53_248, 53_250, 200_000];
@@ -18,14 +21,9 @@ fn file(name: &str, is_direct: bool) -> DirectoryFile {
     let path = std::env::temp_dir().join(format!("hydrafs-run-{}-{name}", std::process::id()));
     let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     let direct = if is_direct { OnceLock::new() } else { OnceLock::from(None) };
-    let file = DirectoryFile {
-        file: Arc::new(file),
-        direct,
-        shown: path.display().to_string().into(),
-        overdue: Overdue::default(),
-    };
+    let file = opened(file, direct, &path.display().to_string());
     // Opened by name, so that it can be removed now.
-    if file.direct().is_none() && is_direct {
+    if file.inner.direct().is_none() && is_direct {
         eprintln!("skipped: {} takes no direct I/O", path.display());
     }
     fs::remove_file(path).unwrap();
@@ -43,9 +41,10 @@ fn runs_at_odd_offsets_are_written_as_they_were_given() {
             for end in ENDS {
                 let mut memory = vec![0xff; end - start + 2 * RUN_ALIGN];
                 let skipped = (memory.as_ptr().align_offset(RUN_ALIGN) + start + shift) % RUN_ALIGN;
-                let run = &mut memory[skipped..skipped + end - start];
-                run.copy_from_slice(&given[start..end]);
-                file.write_run(start as u64, run).unwrap();
+                let part = skipped..skipped + end - start;
+                memory[part.clone()].copy_from_slice(&given[start..end]);
+                let run = Bytes::from(memory).slice(part);
+                block_on(file.begin_run(start as u64, &run).expect("it is begun")).unwrap();
                 start = end;
             }
             let mut found = vec![0; given.len() + 1];
@@ -60,11 +59,11 @@ fn a_thread_with_other_things_to_do_is_given_what_to_wait_for() {
     let given: Vec<u8> = (0..300_000_usize).map(|at| u8::try_from(at * at % 251).unwrap()).collect();
     let file = file("waits", false);
     // Pages that the kernel is reading ahead cannot be evicted.
-    rustix::fs::fadvise(&*file.file, 0, None, rustix::fs::Advice::Random).unwrap();
+    rustix::fs::fadvise(&file.inner.file, 0, None, rustix::fs::Advice::Random).unwrap();
     file.write_at(0, &given).unwrap();
     file.sync().unwrap();
     for (offset, length) in [(0, 300_000), (4095, 10_000), (299_000, 5000), (400_000, 10)] {
-        rustix::fs::fadvise(&*file.file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        rustix::fs::fadvise(&file.inner.file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         let mut found = vec![0; length];
         let Read::Waits(now, rest) = file.read_or_wait(offset as u64, &mut found).unwrap() else {
             panic!("{offset}: nothing of it was in memory, or the end was not met");
@@ -79,34 +78,12 @@ fn a_thread_with_other_things_to_do_is_given_what_to_wait_for() {
     }
 }
 
-#[test]
-fn a_device_that_was_waited_for_in_vain_is_not_waited_for_again_until_it_answers() {
-    let (overdue, said) = (Overdue::default(), || silent("read", "p"));
-    let (send, receive) = channel();
-    let (tell, told) = channel();
-    let hangs = move || {
-        receive.recv().expect("sent below");
-        tell.send(()).expect("awaited below");
-        Ok(1)
-    };
-    let kind = |result: Result<i32, DiskError>| result.map_err(|error| error.kind);
-    // A patience that has ended.
-    assert_eq!(kind(block_on(beside(hangs, &overdue, said(), ready(())))), Err(DiskErrorKind::Silent));
-    assert_eq!(kind(block_on(beside(|| unreachable!(), &overdue, said(), pending()))), Err(DiskErrorKind::Silent));
-    send.send(()).expect("it hangs");
-    told.recv().expect("it goes on");
-    while overdue.load(Ordering::SeqCst) > 0 {}
-    assert_eq!(kind(block_on(beside(|| Ok(2), &overdue, said(), pending()))), Ok(2));
-}
-
 /// A pipe cannot be synced.
 fn pipe() -> DirectoryFile {
     let (reader, _) = std::io::pipe().unwrap();
-    let file = Arc::new(fs::File::from(OwnedFd::from(reader)));
-    DirectoryFile { file, direct: OnceLock::from(None), shown: "a pipe".into(), overdue: Overdue::default() }
+    opened(fs::File::from(OwnedFd::from(reader)), OnceLock::from(None), "a pipe")
 }
 
-/// Whichever of them this thread syncs itself.
 #[test]
 fn of_files_that_are_synced_together_each_has_its_own_answer() {
     for count in 0..5 {

@@ -1,0 +1,104 @@
+//! Who watches the threads that wait for devices: what takes longer than the patience is given up, and the task that the thread carried goes on on
+//! another one.
+//!
+//! Time is counted in ticks of the watch itself, and not by a clock: a process that was stopped, or a machine that slept, gives up nothing,
+//! for the watch has slept as well.
+//!
+//! Not here: what giving up means (`call`), the threads (`aside`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::aside::{Aside, Job};
+use super::call::Blocking;
+use super::rank::is_behind;
+use super::{aside, aside_behind};
+use crate::task::Boxed;
+
+/// The kernel's own limits, with their repetitions, are about as long.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Ticks of a patience.
+const TICKS: u32 = 16;
+
+static PATIENCE_MILLIS: AtomicU64 = AtomicU64::new(PATIENCE.as_millis() as u64);
+
+/// Sets how long this process waits for a device that does not answer. To be called first.
+pub fn set_patience(patience: Duration) {
+    let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+    PATIENCE_MILLIS.store(millis.max(1), Ordering::Relaxed);
+}
+
+/// What one thread is doing that may take for ever.
+#[derive(Default)]
+pub(super) struct Post(Mutex<Option<Doing>>);
+
+struct Doing {
+    call: Arc<dyn Blocking>,
+    /// What the thread goes on with when the call has returned.
+    task: Option<Boxed<()>>,
+    ticks: u32,
+    is_given_up: bool,
+    /// The thread gives way to others, and so will the one that goes on.
+    is_behind: bool,
+}
+
+impl Post {
+    /// Of the calling thread.
+    pub(super) fn own() -> Arc<Post> {
+        thread_local! {
+            static OWN: Arc<Post> = begin(Arc::default());
+        }
+        OWN.with(Arc::clone)
+    }
+
+    /// Makes a call on this thread. Gives the task back, unless that goes on elsewhere because the call took too long.
+    pub(super) fn make(&self, call: Arc<dyn Blocking>, task: Option<Boxed<()>>) -> Option<Boxed<()>> {
+        let is_behind = is_behind();
+        let doing = Doing { call: Arc::clone(&call), task, ticks: 0, is_given_up: false, is_behind };
+        *self.0.lock() = Some(doing);
+        call.run();
+        self.0.lock().take().and_then(|doing| doing.task)
+    }
+
+    /// Time has passed. The task, if it is to go on elsewhere, and there.
+    fn tick(&self) -> Option<(&'static Aside, Job)> {
+        let mut doing = self.0.lock();
+        let doing = doing.as_mut()?;
+        doing.ticks = doing.ticks.saturating_add(1);
+        // The first tick comes at once, or a whole tick later.
+        if doing.ticks > TICKS {
+            doing.is_given_up |= doing.call.give_up();
+        }
+        let task = if doing.is_given_up { doing.task.take()? } else { return None };
+        Some((if doing.is_behind { aside_behind() } else { aside() }, Job::Task(task)))
+    }
+}
+
+static POSTS: Mutex<Vec<Weak<Post>>> = Mutex::new(Vec::new());
+
+/// From now on the watch sees this one.
+fn begin(post: Arc<Post>) -> Arc<Post> {
+    static WATCH: Once = Once::new();
+    POSTS.lock().push(Arc::downgrade(&post));
+    // Without a thread for it nobody watches, and nothing else works either.
+    WATCH.call_once(|| drop(std::thread::Builder::new().name("disk-watch".to_owned()).spawn(watch)));
+    post
+}
+
+fn watch() {
+    // For which the system had no thread yet.
+    let mut homeless: Vec<(&Aside, Job)> = Vec::new();
+    loop {
+        std::thread::sleep(Duration::from_millis(PATIENCE_MILLIS.load(Ordering::Relaxed)) / TICKS);
+        let mut posts = Vec::new();
+        POSTS.lock().retain(|post| post.upgrade().map(|post| posts.push(post)).is_some());
+        homeless.extend(posts.iter().filter_map(|post| post.tick()));
+        homeless = homeless.into_iter().filter_map(|(to, job)| to.run(job).err().map(|job| (to, job))).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests;
