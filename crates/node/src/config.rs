@@ -62,6 +62,8 @@ pub struct Config {
     pub scrub_interval: Duration,
     /// Small files that lie scattered are brought together once in this time; zero: only when somebody says so.
     pub layout_interval: Duration,
+    /// How long a disk may take to answer.
+    pub disk_patience: Duration,
     /// Compression of chunks.
     pub compression: Compression,
     /// Whether other users than the daemon's may use the mount.
@@ -104,6 +106,7 @@ impl Default for Config {
             repair_share: 0,
             scrub_interval: Duration::ZERO,
             layout_interval: Duration::ZERO,
+            disk_patience: Duration::ZERO,
             compression: Compression::None,
             allow_other: true,
             access_times: true,
@@ -192,6 +195,13 @@ const KEYS: &[Key] = &[
             };
             Ok(())
         },
+    },
+    Key {
+        section: "storage",
+        name: "disk_patience",
+        default: "120 s",
+        help: "How long a disk may take for one request. Who waits for it then gets an error, and a disk that hangs while it writes is used no more\nuntil the node is opened again. What the system below retries by itself should be shorter.",
+        set: |config, text| duration(text, 1000, 3_600_000).map(|patience| config.disk_patience = patience),
     },
     Key {
         section: "storage",

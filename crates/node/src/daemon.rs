@@ -8,13 +8,15 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
@@ -26,6 +28,8 @@ use crate::failure::Failure;
 pub const LOG_NAME: &str = "hydrafs.log";
 /// A log larger than this is moved to `hydrafs.log.1` at the next start.
 const LOG_BYTES_MAX: u64 = 16 << 20;
+/// How long a process that has nothing to do any more may take to end.
+pub(crate) const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Set in the environment of a daemon that was started to run in the background.
 const DETACHED: &str = "HYDRAFS_DETACHED";
 
@@ -59,15 +63,40 @@ pub fn start(arguments: &[&std::ffi::OsStr], folder: &Path) -> Result<String, Fa
         Ok(Verdict::Ready(words)) => Ok(words),
         Ok(Verdict::Failed(failure)) => {
             // It is about to end; a zombie would only confuse.
-            let _ = child.wait();
+            end_of(&mut child);
             Err(failure)
         }
         Err(_) => {
-            let status = child.wait().map_err(cannot)?;
+            let how = end_of(&mut child);
             let log = folder.join(LOG_NAME);
-            Err(Failure::new("the daemon ended before it was ready", status)
+            Err(Failure::new("the daemon ended before it was ready", how)
                 .at(folder)
                 .mend(format!("its last words are in {}", log.display())))
+        }
+    }
+}
+
+/// Waits for the end of a child that was told to end, and says how it ended; not for ever: a thread that waits for a disk keeps a process.
+pub(crate) fn end_of(child: &mut Child) -> String {
+    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty());
+    let is_over = process.map_or(Ok(true), |process| has_ended(&process, END_PATIENCE));
+    match is_over.and_then(|is_over| if is_over { child.wait().map(Some) } else { Ok(None) }) {
+        Ok(Some(status)) => status.to_string(),
+        Ok(None) => format!("process {} has not ended; it waits for a disk, mostly", child.id()),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Waits until a process has ended, at most so long. Whether it has.
+#[expect(clippy::disallowed_methods, reason = "another process is waited for")]
+pub(crate) fn has_ended(process: &impl AsFd, patience: Duration) -> io::Result<bool> {
+    let begin = Instant::now();
+    loop {
+        // A pidfd is readable when its process has ended.
+        let left = patience.saturating_sub(begin.elapsed()).try_into().ok();
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], left.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            ended => return Ok(ended? > 0),
         }
     }
 }
@@ -90,14 +119,11 @@ fn own_program() -> Command {
 
 /// Runs this program as another process, in silence, and waits for its end; not longer than `patience`.
 pub fn run_beside(arguments: &[&std::ffi::OsStr], patience: Duration) -> io::Result<()> {
-    use rustix::event::{PollFd, PollFlags, poll};
     let mut command = own_program();
     command.args(arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
-    let process = Pid::from_child(&child);
-    let process = rustix::process::pidfd_open(process, PidfdFlags::empty())?;
-    let patience = patience.try_into().ok();
-    if poll(&mut [PollFd::new(&process, PollFlags::IN)], patience.as_ref())? == 0 {
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    if !has_ended(&process, patience)? {
         // One that hangs in the kernel ends when the mount does.
         child.kill()?;
         return Err(io::ErrorKind::TimedOut.into());

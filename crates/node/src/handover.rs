@@ -39,7 +39,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-use crate::daemon::Verdict;
+use crate::daemon::{self, Verdict};
 use crate::failure::Failure;
 
 /// First bytes of a hand-over.
@@ -181,10 +181,17 @@ pub(crate) fn tell(socket: &UnixStream, verdict: &Verdict) {
     let _ = writeln!(&mut &*socket, "{line}");
 }
 
-/// Waits until it is our turn: the process that handed over says so, or has died (H-5).
-pub(crate) fn wait_for_go(socket: &UnixStream) {
+/// Waits until it is our turn: the process that handed over says so, or has died (H-5). An error: neither, for longer than it takes to say so.
+pub(crate) fn wait_for_go(socket: &UnixStream) -> Result<(), Failure> {
+    let failed = |why: String| Failure::new("cannot take the daemon over", why);
+    socket.set_read_timeout(Some(PATIENCE)).map_err(|error| failed(error.to_string()))?;
     let mut go = [0];
-    let _ = (&mut &*socket).read_exact(&mut go);
+    match (&mut &*socket).read_exact(&mut go) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(failed(format!("the former process has neither said \"go\" within {} s nor ended", PATIENCE.as_secs())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Waits for how it went, at most so long.
@@ -235,8 +242,7 @@ pub(crate) fn pass_on(
     passed.map_err(|failure| {
         // It has not answered a request yet (H-5), and shall not.
         let _ = child.kill();
-        let ended = child.wait();
-        let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let how = daemon::end_of(&mut child);
         let is_placed = !failure.place.is_empty();
         if is_placed { failure } else { failure.place(format!("{} ({how})", program.display())) }
     })
@@ -281,9 +287,9 @@ mod tests {
     fn the_next_goes_when_told_to_or_when_nobody_is_left() {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         std::io::Write::write_all(&mut &ours, b"g").expect("room");
-        wait_for_go(&theirs);
+        wait_for_go(&theirs).expect("told");
         drop(ours);
-        wait_for_go(&theirs);
+        wait_for_go(&theirs).expect("nobody is left");
         // What a process gets that says it is ready: the hand-over, and "go".
         let folder = std::env::temp_dir().join(format!("hydrafs-handover-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("room");

@@ -32,7 +32,7 @@ use base::units::Bytes;
 use file::{FileError, FileSystem, Node};
 use fuse::{Parked, Parker, Session, Unmounter};
 use platform::Platform;
-use platform::real::block_on;
+use platform::real::{block_on, patience};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -120,7 +120,7 @@ pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), 
     // From now on signals are ours.
     let words = life.words(&house);
     handover::tell(socket, &Verdict::Ready(words.clone()));
-    handover::wait_for_go(socket);
+    handover::wait_for_go(socket)?;
     ready.go();
     describe(&life.lock, house.unmounter().map(Unmounter::mountpoint));
     tracing::info!("{words}, taken over");
@@ -430,7 +430,8 @@ impl<'a> Life<'a> {
                     let Some((program, answer)) = restart.take() else { continue };
                     let explain = |error| as_before(opening::explain("cannot restart", self.folder, &error));
                     let flushed = flushed.map_err(explain);
-                    match flushed.and_then(|()| self.park(house, inbox, &mut later)) {
+                    let ready = flushed.and_then(|()| self.refuse_silent(house));
+                    match ready.and_then(|()| self.park(house, inbox, &mut later)) {
                         Ok(parked) => return End::Restart { program, answer, parked, later },
                         Err(failure) => {
                             daemon::status(&self.words(house));
@@ -485,12 +486,25 @@ impl<'a> Life<'a> {
         if let Err(failure) = &closed {
             tracing::error!("{failure}");
         }
+        self.let_go(house);
         for answer in answers {
             answer.done(closed.clone());
         }
         server.close(PATIENCE);
         tracing::info!("ended");
         closed.map(drop)
+    }
+
+    /// Lets go of the file system and of its disks' locks: a process that a call to one disk keeps from ending must keep no other one (B-5).
+    fn let_go(&self, house: House) {
+        drop(self.desk.close(Duration::ZERO));
+        let system = Arc::downgrade(&house.system);
+        drop(house);
+        let end = self.platform.clock.elapsed() + RELEASE_PATIENCE;
+        // Whoever had it last may still be at dropping it.
+        while system.strong_count() > 0 && self.platform.clock.elapsed() < end {
+            block_on(self.platform.tasks.sleep(Duration::from_millis(1)));
+        }
     }
 
     /// Makes everything local and closes the file system. Gives what there was to do.
@@ -527,6 +541,7 @@ impl<'a> Life<'a> {
             return Err(as_before(self.refusal(why).mend("copy it elsewhere")));
         }
         may_pass_on(std::process::id()).map_err(|failure| as_before(failure.at(&self.folder.path)))?;
+        self.refuse_silent(house)?;
         answer.progress("flushing");
         let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());
         let work = move || {
@@ -541,6 +556,14 @@ impl<'a> Life<'a> {
         };
         let started = std::thread::Builder::new().name("flush".to_owned()).spawn(work);
         started.map(|_| program).map_err(|error| self.cannot(error))
+    }
+
+    /// What is under way on a disk that does not answer keeps it from being opened by another process (B-5), and programs would wait for that.
+    fn refuse_silent(&self, house: &House) -> Result<(), Failure> {
+        let disks = house.system.status().store.disks;
+        let Some(disk) = disks.iter().find(|disk| disk.is_silent && !disk.is_missing) else { return Ok(()) };
+        let silent = self.refusal(format!("disk {} does not answer", disk.number)).at(Path::new(&disk.path));
+        Err(as_before(silent.mend("see the system's log, and try again when it answers or the node goes without it")))
     }
 
     /// Brings the daemon to a stand. `later`: what comes for it meanwhile.
@@ -621,7 +644,11 @@ impl<'a> Life<'a> {
             Err(failure) => as_before(failure),
         };
         // Also after a failure to close: all that was accepted is local, and what no commit has the journal has.
+        let begin = self.platform.clock.elapsed();
         while !self.wait_released(&system)? {
+            if self.platform.clock.elapsed().saturating_sub(begin) > stalled_at_most() {
+                return Err(failure);
+            }
             tracing::warn!("{IN_USE}; the mount waits for it");
             daemon::busy(IN_USE, EXTENSION_US);
         }
@@ -701,20 +728,28 @@ fn done(status: &file::Status) -> String {
     format!("{} {} {:?}", status.dirty_bytes, status.uncommitted_files, status.metrics)
 }
 
-/// Waits for work that makes data local. Those who wait with us, and the service manager, hear how far it is; while nothing moves, the
-/// service manager is asked for no more time, so that its limit ends a stop that hangs.
+/// How long nothing may move while a disk is waited for: one call may begin when another has been given up, and what it was for takes
+/// another way then.
+fn stalled_at_most() -> Duration {
+    2 * patience() + Duration::from_secs(60)
+}
+
+/// Waits for work that makes data local. Those who wait with us, and the service manager, hear how far it is; while nothing moves for
+/// longer than a disk may take, the service manager is asked for no more time, so that its limit ends a stop that hangs.
 fn flush<T>(system: &FileSystem, answers: &[Answer], work: impl Future<Output = T>) -> T {
     let before = system.status();
     let (mut most, mut known) = (before.dirty_bytes, done(&before));
     let (ended, end) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
+            let mut stalled = Duration::ZERO;
             while end.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let status = system.status();
                 let (left, now) = (status.dirty_bytes, done(&status));
                 most = most.max(left);
                 let text = format!("flushing: {} of {} left", Bytes(left), Bytes(most));
-                if now == known {
+                stalled = if now == known { stalled + PROGRESS_INTERVAL } else { Duration::ZERO };
+                if stalled > stalled_at_most() {
                     daemon::status(&text);
                 } else {
                     daemon::busy(&text, EXTENSION_US);

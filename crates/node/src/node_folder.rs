@@ -34,7 +34,7 @@ const LOCK_FILE: &str = "lock";
 const NODE_FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// How long a daemon that has lost its mount may take to make everything local before who waits for its lock is refused.
-const ENDING_PATIENCE: Duration = Duration::from_secs(120);
+const ENDING_PATIENCE: Duration = Duration::from_secs(300);
 /// How long it may take to notice that it has lost it.
 const NOTICING_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the lock is tried meanwhile.

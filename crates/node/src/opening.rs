@@ -5,8 +5,8 @@ use std::sync::Arc;
 use base::id::FileId;
 use file::{FileError, FileSystem, OpenReport, Share, StoreError, Weights};
 use platform::Platform;
-use platform::disk::{DiskError, DiskErrorKind};
-use platform::real::block_on;
+use platform::disk::{Disk, DiskError, DiskErrorKind};
+use platform::real::{carry_out, set_patience};
 
 use crate::config::{Compression, Config};
 use crate::failure::Failure;
@@ -35,11 +35,22 @@ pub(crate) fn open(
     platform: &Platform,
     references: &[(FileId, u32)],
 ) -> Result<(Arc<FileSystem>, OpenReport), Failure> {
+    set_patience(config.disk_patience);
     let disks = folder.disks()?;
     let mut options = options(config, ram_bytes(), disks.len());
     options.store.goes_without_disks = folder.goes_without_disks;
-    block_on(FileSystem::open_in_use(platform, &disks, options, references))
-        .map_err(|error| explain("cannot open the node", folder, &error))
+    carry_open(platform, &disks, options, references).map_err(|error| explain("cannot open the node", folder, &error))
+}
+
+/// On a thread that waits for disks: an opening reads much.
+fn carry_open(
+    platform: &Platform,
+    disks: &[Disk],
+    options: file::Options,
+    references: &[(FileId, u32)],
+) -> Result<(Arc<FileSystem>, OpenReport), FileError> {
+    let (platform, disks, references) = (platform.clone(), disks.to_vec(), references.to_vec());
+    carry_out(async move { FileSystem::open_in_use(&platform, &disks, options, &references).await })
 }
 
 /// The same for a repair: opens although frames of the journal are lost, or cannot be applied, and tells which.
@@ -48,18 +59,19 @@ pub(crate) fn open_with_loss(
     config: &Config,
     platform: &Platform,
 ) -> Result<(Arc<FileSystem>, OpenReport, Option<String>), Failure> {
+    set_patience(config.disk_patience);
     let disks = folder.disks()?;
     let mut options = options(config, ram_bytes(), disks.len());
     let cannot = |error| explain("cannot open the node", folder, &error);
-    match block_on(FileSystem::open(platform, &disks, options.clone())) {
+    match carry_open(platform, &disks, options.clone(), &[]) {
         Err(error @ FileError::Store(StoreError::FramesLost { .. } | StoreError::TwoHistories { .. })) => {
             options.store.gives_up_frames = true;
-            let (system, report) = block_on(FileSystem::open(platform, &disks, options)).map_err(cannot)?;
+            let (system, report) = carry_open(platform, &disks, options, &[]).map_err(cannot)?;
             Ok((system, report, Some(error.to_string())))
         }
         Err(error @ FileError::Store(StoreError::Corrupt { .. } | StoreError::Absent { .. })) => {
             options.gives_up_records = true;
-            let (system, report) = block_on(FileSystem::open(platform, &disks, options)).map_err(cannot)?;
+            let (system, report) = carry_open(platform, &disks, options, &[]).map_err(cannot)?;
             let given_up = report.given_up.iter().map(|file| format!(" {file}")).collect::<String>();
             let given_up =
                 (!given_up.is_empty()).then(|| format!("{error}. Changes of these files are lost:{given_up}"));

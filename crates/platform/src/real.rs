@@ -8,18 +8,18 @@ mod question;
 mod rank;
 mod watch;
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base::time::Timestamp;
+use tokio::sync::oneshot;
 
 use aside::{Aside, Before, Job, carry};
 pub use directory::Directory;
 pub use rank::give_way;
-pub use watch::set_patience;
+pub use watch::{patience, set_patience};
 
 use crate::task::{Boxed, Tasks};
 use crate::{Chance, Clock, Platform};
@@ -58,15 +58,6 @@ fn aside_behind() -> &'static Aside {
 /// Those that have the rank of the calling thread.
 fn aside_alike() -> &'static Aside {
     if rank::is_behind() { aside_behind() } else { aside() }
-}
-
-thread_local! {
-    /// Whether this thread waits for disks itself: it has nothing else to do, and nobody waits for it who must not wait for ever.
-    static IS_WAITING: Cell<bool> = const { Cell::new(false) };
-}
-
-fn is_waiting() -> bool {
-    IS_WAITING.get()
 }
 
 struct SystemClock {
@@ -181,21 +172,8 @@ impl Tasks for Threads {
     }
 }
 
-/// Polls a future to completion on this thread, which sleeps while the future waits, and waits for disks itself, however long that takes.
+/// Polls a future to completion on this thread, which sleeps while the future waits. Disks are waited for elsewhere, and only so long.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    /// Puts back what the thread was before.
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            IS_WAITING.set(self.0);
-        }
-    }
-    let _before = Before(IS_WAITING.replace(true));
-    drive(future)
-}
-
-/// The same, but disks are waited for elsewhere: only so long, and others may be waiting for what this thread holds.
-fn drive<T>(future: impl Future<Output = T>) -> T {
     let _before = Before::closed();
     let mut future = std::pin::pin!(future);
     with_waker(|waker| {
@@ -208,6 +186,19 @@ fn drive<T>(future: impl Future<Output = T>) -> T {
             }
         }
     })
+}
+
+/// The same for what asks disks for much and need not be this thread's: one that waits for them carries it, without another for each answer.
+///
+/// # Panics
+/// If the future does.
+pub fn carry_out<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
+    let (send, receive) = oneshot::channel();
+    let task = Box::pin(async move { drop(send.send(future.await)) });
+    if let Err(job) = aside_alike().run(Job::Task(task)) {
+        aside::finish(job);
+    }
+    block_on(receive).expect("it does not panic")
 }
 
 /// Has what wakes this thread used.

@@ -226,11 +226,22 @@ pub(crate) async fn open(disks: &[Disk], goes_without: bool) -> Result<Opened, S
     }
     refuse_foreign(&known, &let_go)?;
     refuse_read_only(&known)?;
-    let mut candidates = Vec::with_capacity(known.len());
+    let (mut candidates, mut locked) = (Vec::with_capacity(known.len()), Vec::new());
     for ((disk, identity), damage) in known.into_iter().zip(damages) {
-        let lock = lock(&disk)?;
-        candidates.push(Candidate { disk, identity, lock, damage });
+        match lock(&disk) {
+            Ok(lock) => candidates.push(Candidate { disk, identity, lock, damage }),
+            // Mostly of a process that ended, but for a call to this disk: the caller has the node. What that call still changes is on a disk
+            // that is missing here.
+            Err(error) if goes_without => locked.push((disk.path().to_owned(), error)),
+            Err(error) => return Err(error),
+        }
     }
+    if candidates.is_empty()
+        && let Some((_, error)) = locked.pop()
+    {
+        return Err(error);
+    }
+    let_go.extend(locked.into_iter().map(|(path, error)| (path, error.to_string())));
     candidates.sort_by_key(|candidate| candidate.identity.disk);
     Ok(Opened { candidates, let_go })
 }
@@ -246,9 +257,11 @@ pub(crate) fn lock(disk: &Disk) -> Result<Lock, StoreError> {
     })
 }
 
-/// Whether nobody has a store open on one of these disks, nor is about to give it up: the locks are the last that goes.
+/// Whether nobody has a store open on one of these disks, nor is about to give it up: the locks are the last that goes. One that does not
+/// answer is not free.
 pub fn are_free(disks: &[Disk]) -> bool {
-    let is_held = |disk: &Disk| disk.lock(LOCK_FILE).is_err_and(|error| error.kind == DiskErrorKind::Locked);
+    let holds = [DiskErrorKind::Locked, DiskErrorKind::Silent];
+    let is_held = |disk: &Disk| disk.lock(LOCK_FILE).is_err_and(|error| holds.contains(&error.kind));
     // D-4: to lock is to make a file.
     !disks.iter().any(|disk| !is_nobody(disk) && is_held(disk))
 }

@@ -25,6 +25,8 @@ pub struct DiskStatus {
     pub is_missing: bool,
     /// Whether it takes nothing new, and what it has is brought to others.
     pub is_drained: bool,
+    /// Whether it owes an answer that was waited for in vain, or does not say how much room it has.
+    pub is_silent: bool,
     /// `good`, that it does not answer or failed to read, or what failed.
     pub health: String,
     /// Reads since the store was opened that it failed, or answered with wrong bytes. Nothing new goes there while another has room.
@@ -261,6 +263,7 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             is_good: disk.is_good(),
             is_missing: disk.is_missing,
             is_drained: disk.part() == Part::Drained,
+            is_silent: space.is_late,
             health: match disk.reads_failed() {
                 _ if space.is_late && disk.is_good() => SILENT.to_owned(),
                 failed if failed > 0 && disk.is_good() => format!("it failed {failed} reads"),

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::descriptor::send_with;
 use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Turn, read_line, write_line};
 use super::{SOCKET_NAME, short_path};
+use crate::daemon::{END_PATIENCE, has_ended};
 use crate::failure::Failure;
 
 /// How long an answer from memory may take.
@@ -98,19 +99,22 @@ impl Daemon {
         Ok(talk)
     }
 
-    /// Asks it to end, and returns when its process has ended, or its mount is kept elsewhere.
-    pub fn stop(self, detach: bool, progress: impl FnMut(&str)) -> Result<Stopped, Failure> {
+    /// Asks it to end, and returns when its process has ended, unless a disk keeps that, or its mount is kept elsewhere.
+    pub fn stop(self, detach: bool, mut progress: impl FnMut(&str)) -> Result<Stopped, Failure> {
         let peer = rustix::net::sockopt::socket_peercred(&self.stream);
         // Taken before it can end, so that it is this process and no later one of the same number.
         let process = peer.ok().and_then(|peer| rustix::process::pidfd_open(peer.pid, PidfdFlags::empty()).ok());
         let pid = peer.ok().map(|peer| peer.pid);
-        let mut answer = self.ask(&Request::Stop { detach }, progress)?;
+        let mut answer = self.ask(&Request::Stop { detach }, &mut progress)?;
         if let Some(kept) = answer.get_mut("kept").and_then(|kept| serde_json::from_value(kept.take()).ok()) {
             return Ok(Stopped::Kept(kept));
         }
-        match process {
-            Some(process) => wait_readable(&process),
-            None => pid.into_iter().for_each(wait_gone),
+        let has_ended = match process {
+            Some(process) => has_ended(&process, END_PATIENCE).unwrap_or(true),
+            None => pid.is_none_or(is_gone_soon),
+        };
+        if !has_ended && let Some(pid) = pid {
+            progress(&format!("process {pid} has closed everything and ends when a disk answers that it waits for"));
         }
         Ok(Stopped::Ended(answer))
     }
@@ -173,19 +177,18 @@ pub enum Stopped {
     Kept(Failure),
 }
 
-/// A pidfd is readable when its process has ended.
-fn wait_readable(process: &impl std::os::fd::AsFd) {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let mut waited = [PollFd::new(process, PollFlags::IN)];
-    while matches!(poll(&mut waited, None), Err(rustix::io::Errno::INTR)) {}
-}
-
 /// For kernels without pidfd.
 #[expect(clippy::disallowed_methods, reason = "a command that waits for another process")]
-fn wait_gone(pid: Pid) {
-    while rustix::process::test_kill_process(pid).is_ok() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn is_gone_soon(pid: Pid) -> bool {
+    const STEP: Duration = Duration::from_millis(20);
+    let steps = END_PATIENCE.as_millis() / STEP.as_millis();
+    let is_gone = || rustix::process::test_kill_process(pid).is_err();
+    (0..steps).any(|_| {
+        is_gone() || {
+            std::thread::sleep(STEP);
+            false
+        }
+    })
 }
 
 #[cfg(test)]

@@ -190,8 +190,8 @@ pub(super) fn carry(mut task: Boxed<()>) {
     }
 }
 
-/// Has a call made: by this thread, when the task that asks is pending, or by another. `has_effects`: it changes the disk.
-pub(super) fn begin<T: Send + 'static>(call: Arc<Call<T>>, has_effects: bool) -> Waiting<T> {
+/// Has a call made: by this thread, when the task that asks is pending, or by another.
+pub(super) fn begin<T: Send + 'static>(call: Arc<Call<T>>) -> Waiting<T> {
     if call.is_wanted() {
         let is_ours = HERE.with_borrow_mut(|here| {
             let is_free = matches!(here, Here::Open);
@@ -204,7 +204,7 @@ pub(super) fn begin<T: Send + 'static>(call: Arc<Call<T>>, has_effects: bool) ->
             elsewhere(Arc::clone(&call));
         }
     }
-    Waiting::new(call, has_effects)
+    Waiting::new(call)
 }
 
 /// Has a call made by another thread and waits for it in this one, which therefore waits no longer than the patience.
@@ -216,9 +216,11 @@ pub(super) fn ask<T: Send + 'static>(call: Arc<Call<T>>) -> Result<T, crate::dis
 }
 
 fn elsewhere<T: Send + 'static>(call: Arc<Call<T>>) {
-    if let Err(job) = aside_alike().run(Job::Call(call)) {
-        // No more threads in this system: this one waits with the others.
-        finish(job);
+    match aside_alike().run(Job::Call(call)) {
+        Ok(()) => {}
+        // This thread must not wait for ever.
+        Err(Job::Call(call)) => call.refuse(),
+        Err(task) => finish(task),
     }
 }
 
@@ -262,7 +264,7 @@ impl Shared {
 mod tests {
     use tokio::sync::oneshot;
 
-    use super::super::drive;
+    use super::super::block_on;
     use super::super::rank::give_way;
     use super::super::rank::tests::own;
     use super::{Aside, Job};
@@ -276,7 +278,7 @@ mod tests {
         // The first waits for the second: with one thread both would hang.
         run(Box::pin(async move { done.send(receive.await.expect("sent")).expect("awaited") }));
         run(Box::pin(async move { send.send(7).expect("awaited") }));
-        assert_eq!(drive(is_done), Ok(7));
+        assert_eq!(block_on(is_done), Ok(7));
     }
 
     #[test]
@@ -286,7 +288,7 @@ mod tests {
             let (send, receive) = oneshot::channel();
             let tell = Box::pin(async move { send.send(own()).expect("awaited") });
             assert!(aside.run(Job::Task(tell)).is_ok(), "the system starts a thread");
-            drive(receive).expect("told")
+            block_on(receive).expect("told")
         };
         // On a thread of its own, for it stays so. It is the first to use them.
         let usual = own();

@@ -3,35 +3,81 @@
 //! A thread that made one cannot be had back. So it is made by a thread that has nothing on its stack which anybody else wants, and who wants
 //! the answer waits elsewhere, until the patience ends ([`watch`](super::watch)); then he hears that the device is silent.
 //!
-//! B-1   Nobody waits for an answer longer than the patience, but a thread that said it waits itself (`block_on`), for what it reads.
-//! B-2   While a device owes an answer that somebody was told will not come, nothing else is asked of it, and who asks hears so at once. So what was
-//!       given up, and is done after all, is done before anything that is asked later.
+//! B-1   Nobody waits for an answer longer than the patience. A device that was given up has a part of it, until it has answered quickly once.
+//! B-2   While a device owes an answer that somebody was told will not come, it is asked for nothing that depends on it, and who asks hears so at
+//!       once: for nothing, where it may still be changing something. So what was given up, and is done after all, is done before anything
+//!       that is asked later.
 //! B-3   What changes a disk and is not wanted any more (its future was dropped) was not begun, or is waited for: nothing is under way of
 //!       which nobody knows.
 //! B-4   A call owns what it uses: who gave it up may go.
+//! B-5   While a change is under way, the lock of the disk is held, whoever let go of it: nobody opens the store on that disk before it has
+//!       ended.
 //!
 //! Not here: which thread makes a call (`aside`), when patience ends (`watch`).
 
+use std::fs::File;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::disk::{DiskError, DiskErrorKind};
 
-/// Answers of a device that were waited for in vain and have not come yet.
-pub(super) type Owed = Arc<AtomicUsize>;
+/// What is known of a device by all who ask it.
+#[derive(Default)]
+pub(super) struct Device {
+    /// Answers that were waited for in vain and have not come yet: of what changes something, and of what does not.
+    owed: [AtomicUsize; 2],
+    /// Calls that are under way for a tick at least.
+    slow: AtomicUsize,
+    /// It was given up, and has not answered quickly since.
+    is_doubted: AtomicBool,
+    /// The lock of the disk, as long as somebody holds it.
+    lock: Mutex<Weak<File>>,
+}
+
+impl Device {
+    fn owes(&self, effect: Effect) -> bool {
+        self.owed[effect as usize].load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether it owes an answer.
+    pub(super) fn is_silent(&self) -> bool {
+        self.owes(Effect::Change) || self.owes(Effect::Look)
+    }
+
+    /// Whether nobody should ask it who cannot wait, although it mostly answers at once.
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::SeqCst) > 0 || self.is_silent()
+    }
+
+    /// B-5: from now on changes hold it.
+    pub(super) fn lock_with(&self, lock: &Arc<File>) {
+        *self.lock.lock() = Arc::downgrade(lock);
+    }
+}
+
+/// What a call does to a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Something that others can see.
+    Change,
+    /// Nothing.
+    Look,
+}
 
 /// What a thread can make without knowing what it is.
 pub(super) trait Blocking: Send + Sync {
     /// Makes it, unless nobody wants it any more. May never return.
     fn run(&self);
-    /// Tells who waits that the device is silent. False: it has answered.
-    fn give_up(&self) -> bool;
+    /// It is not made: no thread can be had for it.
+    fn refuse(&self);
+    /// It is under way for so many ticks of the watch, of which `patience` are enough. Whether it has been given up: who waits has been told.
+    fn waits(&self, ticks: u32, patience: u32) -> bool;
 }
 
 type Work<T> = Box<dyn FnOnce() -> Result<T, DiskError> + Send>;
@@ -40,42 +86,58 @@ type Work<T> = Box<dyn FnOnce() -> Result<T, DiskError> + Send>;
 pub(super) struct Call<T> {
     state: Mutex<State<T>>,
     ended: Condvar,
+    effect: Effect,
     silent: DiskError,
-    owed: Owed,
+    device: Arc<Device>,
 }
 
 struct State<T> {
     /// Until it is made.
     work: Option<Work<T>>,
     is_under_way: bool,
+    is_slow: bool,
     /// It was given up and is still under way.
     is_owed: bool,
     outcome: Option<Result<T, DiskError>>,
     waker: Option<Waker>,
+    /// B-5.
+    lock: Option<Arc<File>>,
 }
 
 impl<T: Send + 'static> Call<T> {
     /// One to be made. `silent` is what is said when its answer does not come.
     pub(super) fn new(
-        owed: &Owed,
+        device: &Arc<Device>,
+        effect: Effect,
         silent: DiskError,
         work: impl FnOnce() -> Result<T, DiskError> + Send + 'static,
     ) -> Arc<Call<T>> {
         // B-2.
-        let is_refused = owed.load(Ordering::SeqCst) > 0;
+        let is_refused = device.owes(Effect::Change) || device.owes(effect);
         let state = State {
             work: (!is_refused).then(|| Box::new(work) as Work<T>),
             is_under_way: false,
+            is_slow: false,
             is_owed: false,
             outcome: is_refused.then(|| Err(silent.clone())),
             waker: None,
+            lock: (effect == Effect::Change).then(|| device.lock.lock().upgrade()).flatten(),
         };
-        Arc::new(Call { state: Mutex::new(state), ended: Condvar::new(), silent, owed: Arc::clone(owed) })
+        let device = Arc::clone(device);
+        Arc::new(Call { state: Mutex::new(state), ended: Condvar::new(), effect, silent, device })
     }
 
     /// Whether somebody has to make it.
     pub(super) fn is_wanted(&self) -> bool {
         self.state.lock().work.is_some()
+    }
+
+    fn end(&self, mut state: MutexGuard<'_, State<T>>, outcome: Result<T, DiskError>) {
+        state.outcome = Some(outcome);
+        let waker = state.waker.take();
+        drop(state);
+        self.ended.notify_all();
+        waker.into_iter().for_each(Waker::wake);
     }
 
     /// Waits for the answer, or until it is given up.
@@ -104,43 +166,54 @@ impl<T: Send + 'static> Blocking for Call<T> {
         });
         let mut state = self.state.lock();
         state.is_under_way = false;
-        if state.is_owed {
-            self.owed.fetch_sub(1, Ordering::SeqCst);
-            return;
+        state.lock = None;
+        if state.is_slow {
+            self.device.slow.fetch_sub(1, Ordering::SeqCst);
+        } else {
+            self.device.is_doubted.store(false, Ordering::SeqCst);
         }
-        state.outcome = Some(outcome);
-        let waker = state.waker.take();
-        drop(state);
-        self.ended.notify_all();
-        waker.into_iter().for_each(Waker::wake);
+        if state.is_owed {
+            self.device.owed[self.effect as usize].fetch_sub(1, Ordering::SeqCst);
+        } else {
+            self.end(state, outcome);
+        }
     }
 
-    fn give_up(&self) -> bool {
+    fn refuse(&self) {
         let mut state = self.state.lock();
-        if !state.is_under_way || state.is_owed {
+        if state.work.take().is_some() {
+            state.lock = None;
+            let detail = "the system starts no more threads".to_owned();
+            self.end(state, Err(DiskError { kind: DiskErrorKind::Failed, detail, ..self.silent.clone() }));
+        }
+    }
+
+    fn waits(&self, ticks: u32, patience: u32) -> bool {
+        let mut state = self.state.lock();
+        // The first tick comes at once, or a whole tick later.
+        if !state.is_under_way || state.is_owed || ticks <= 1 {
+            return state.is_owed;
+        }
+        if !std::mem::replace(&mut state.is_slow, true) {
+            self.device.slow.fetch_add(1, Ordering::SeqCst);
+        }
+        if ticks <= patience && !self.device.is_doubted.load(Ordering::SeqCst) {
             return false;
         }
         state.is_owed = true;
-        self.owed.fetch_add(1, Ordering::SeqCst);
-        state.outcome = Some(Err(self.silent.clone()));
-        let waker = state.waker.take();
-        drop(state);
-        self.ended.notify_all();
-        waker.into_iter().for_each(Waker::wake);
+        self.device.owed[self.effect as usize].fetch_add(1, Ordering::SeqCst);
+        self.device.is_doubted.store(true, Ordering::SeqCst);
+        self.end(state, Err(self.silent.clone()));
         true
     }
 }
 
 /// Waits for a call that somebody makes.
-pub(super) struct Waiting<T: Send + 'static> {
-    call: Arc<Call<T>>,
-    /// It changes the disk: B-3.
-    has_effects: bool,
-}
+pub(super) struct Waiting<T: Send + 'static>(Arc<Call<T>>);
 
 impl<T: Send + 'static> Waiting<T> {
-    pub(super) fn new(call: Arc<Call<T>>, has_effects: bool) -> Waiting<T> {
-        Waiting { call, has_effects }
+    pub(super) fn new(call: Arc<Call<T>>) -> Waiting<T> {
+        Waiting(call)
     }
 }
 
@@ -148,7 +221,7 @@ impl<T: Send + 'static> Future for Waiting<T> {
     type Output = Result<T, DiskError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.call.state.lock();
+        let mut state = self.0.state.lock();
         match state.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {
@@ -161,11 +234,12 @@ impl<T: Send + 'static> Future for Waiting<T> {
 
 impl<T: Send + 'static> Drop for Waiting<T> {
     fn drop(&mut self) {
-        let mut state = self.call.state.lock();
+        let mut state = self.0.state.lock();
         state.waker = None;
         let is_begun = state.work.take().is_none();
-        while is_begun && self.has_effects && state.is_under_way && !state.is_owed {
-            self.call.ended.wait(&mut state);
+        // B-3.
+        while is_begun && self.0.effect == Effect::Change && state.is_under_way && !state.is_owed {
+            self.0.ended.wait(&mut state);
         }
     }
 }

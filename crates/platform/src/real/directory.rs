@@ -3,8 +3,7 @@
 //! Positioned I/O; `fdatasync` for data, `fsync` for directories. Long runs go past the page cache where the file system has direct I/O: a
 //! copy, and pages to find and to write back, were a quarter of what a stream cost (measured).
 //!
-//! What may wait for the device is a `call`, so that nobody waits for ever. A thread that serves others reads what the system has in memory
-//! itself; so does one that has nothing else to do (`block_on`), and whatever it reads.
+//! What may wait for the device is a `call`, so that nobody waits for ever. What the system has in memory is read at once.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -13,7 +12,6 @@ use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -22,8 +20,7 @@ use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 
 use super::aside::{ask, begin};
-use super::call::{Call, Owed};
-use super::is_waiting;
+use super::call::{Call, Device, Effect};
 use super::question::Question;
 use crate::disk::{Access, Disk, DiskError, DiskErrorKind, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space};
 use crate::task::Boxed;
@@ -36,7 +33,7 @@ pub struct Directory {
     space: Question<Result<Space, DiskError>>,
     /// What was last heard of it.
     heard: Arc<Mutex<Option<Space>>>,
-    owed: Owed,
+    device: Arc<Device>,
 }
 
 impl Directory {
@@ -53,7 +50,7 @@ impl Directory {
             shown,
             space: Question::new(),
             heard: Arc::default(),
-            owed: Owed::default(),
+            device: Arc::default(),
         })))
     }
 
@@ -74,12 +71,24 @@ impl Directory {
         &self,
         operation: &'static str,
         path: &str,
+        effect: Effect,
         act: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
     ) -> Result<T, DiskError> {
+        ask(self.call(operation, path, effect, act))
+    }
+
+    fn call<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        path: &str,
+        effect: Effect,
+        act: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    ) -> Arc<Call<T>> {
         let path = self.join(path);
         let shown = path.display().to_string();
         let silent = silent(operation, &shown);
-        ask(Call::new(&self.owed, silent, move || act(&path).map_err(|error| describe(operation, &shown, &error))))
+        let work = move || act(&path).map_err(|error| describe(operation, &shown, &error));
+        Call::new(&self.device, effect, silent, work)
     }
 }
 
@@ -96,10 +105,10 @@ fn describe(operation: &'static str, path: &str, error: &io::Error) -> DiskError
     DiskError { kind, operation, path: path.to_owned(), detail: error.to_string() }
 }
 
-fn open(options: &OpenOptions, path: &Path, owed: &Owed) -> io::Result<Arc<dyn RawFile>> {
+fn open(options: &OpenOptions, path: &Path, device: Arc<Device>) -> io::Result<Arc<dyn RawFile>> {
     let shown = path.display().to_string();
     let inner = Arc::new(Inner { file: options.open(path)?, direct: OnceLock::new(), shown });
-    Ok(Arc::new(DirectoryFile { inner, owed: Arc::clone(owed) }))
+    Ok(Arc::new(DirectoryFile { inner, device }))
 }
 
 fn measure(root: &Path, shown: &str) -> Result<Space, DiskError> {
@@ -126,34 +135,28 @@ impl RawDisk for Directory {
     fn open(&self, path: &str, how: Open) -> Result<Arc<dyn RawFile>, DiskError> {
         let mut options = OpenOptions::new();
         options.read(true).write(how != Open::Read).create_new(how == Open::Create).mode(0o600);
-        let owed = Arc::clone(&self.owed);
-        self.ask("open", path, move |path| open(&options, path, &owed))
+        let device = Arc::clone(&self.device);
+        let effect = if how == Open::Create { Effect::Change } else { Effect::Look };
+        self.ask("open", path, effect, move |path| open(&options, path, device))
     }
 
     fn open_or_wait(&self, path: &str) -> Result<Opening, DiskError> {
-        let path = self.join(path);
-        let (shown, owed) = (path.display().to_string(), Arc::clone(&self.owed));
-        let silent = silent("open", &shown);
-        let opened = move || {
-            open(OpenOptions::new().read(true), &path, &owed).map_err(|error| describe("open", &shown, &error))
-        };
-        if is_waiting() {
-            return opened().map(Opening::Done);
-        }
-        Ok(Opening::Waits(Box::pin(begin(Call::new(&self.owed, silent, opened), false))))
+        let device = Arc::clone(&self.device);
+        let opened = move |path: &Path| open(OpenOptions::new().read(true), path, device);
+        Ok(Opening::Waits(Box::pin(begin(self.call("open", path, Effect::Look, opened)))))
     }
 
     fn remove(&self, path: &str) -> Result<(), DiskError> {
-        self.ask("remove", path, |path| fs::remove_file(path))
+        self.ask("remove", path, Effect::Change, |path| fs::remove_file(path))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
         let to = self.join(to);
-        self.ask("rename", from, move |from| fs::rename(from, to))
+        self.ask("rename", from, Effect::Change, move |from| fs::rename(from, to))
     }
 
     fn list(&self, path: &str) -> Result<Vec<String>, DiskError> {
-        self.ask("list", path, |path| {
+        self.ask("list", path, Effect::Look, |path| {
             let mut names = Vec::new();
             for entry in fs::read_dir(path)? {
                 // Our own names are ASCII; a foreign one is none of ours.
@@ -165,7 +168,7 @@ impl RawDisk for Directory {
     }
 
     fn make_directory(&self, path: &str) -> Result<(), DiskError> {
-        self.ask("make directory", path, |path| {
+        self.ask("make directory", path, Effect::Change, |path| {
             let mut builder = fs::DirBuilder::new();
             builder.recursive(true).mode(0o700);
             builder.create(path)
@@ -173,7 +176,7 @@ impl RawDisk for Directory {
     }
 
     fn sync_directory(&self, path: &str) -> Result<(), DiskError> {
-        self.ask("sync directory", path, |path| fs::File::open(path)?.sync_all())
+        self.ask("sync directory", path, Effect::Change, |path| fs::File::open(path)?.sync_all())
     }
 
     fn space(&self) -> Result<Space, DiskError> {
@@ -181,20 +184,22 @@ impl RawDisk for Directory {
         let measure = move || measure(&root, &shown).inspect(|space| *heard.lock() = Some(*space));
         // What is not known at all has to be waited for.
         let Some(before) = *self.heard.lock() else { return measure() };
-        if self.owed.load(Ordering::SeqCst) > 0 {
+        if self.device.is_silent() {
             return Ok(Space { is_late: true, ..before });
         }
         self.space.ask(measure).unwrap_or(Ok(Space { is_late: true, ..before }))
     }
 
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
-        self.ask("lock", path, |path| {
+        let lock = self.ask("lock", path, Effect::Look, |path| {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
             let file = options.open(path)?;
             rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-            Ok(Box::new(file) as Box<dyn Send + Sync>)
-        })
+            Ok(Arc::new(file))
+        })?;
+        self.device.lock_with(&lock);
+        Ok(Box::new(lock))
     }
 
     fn path(&self) -> &str {
@@ -204,7 +209,7 @@ impl RawDisk for Directory {
 
 struct DirectoryFile {
     inner: Arc<Inner>,
-    owed: Owed,
+    device: Arc<Device>,
 }
 
 /// What calls need of an open file.
@@ -283,47 +288,50 @@ impl DirectoryFile {
     fn call<T: Send + 'static>(
         &self,
         operation: &'static str,
+        effect: Effect,
         act: impl FnOnce(&Inner) -> io::Result<T> + Send + 'static,
     ) -> Arc<Call<T>> {
         let inner = Arc::clone(&self.inner);
         let work = move || act(&inner).map_err(|error| describe(operation, &inner.shown, &error));
-        Call::new(&self.owed, silent(operation, &self.inner.shown), work)
+        Call::new(&self.device, effect, silent(operation, &self.inner.shown), work)
     }
 
-    /// Has it done.
+    /// As much as the system has in memory, as long as the device answers.
+    fn read_now(&self, offset: u64, buffer: &mut [u8]) -> usize {
+        // What is not there is read ahead by this, and may have to wait for its turn.
+        if self.device.is_slow() { 0 } else { self.inner.fill_now(offset, buffer) }
+    }
+
+    /// Has something changed.
     fn begin(
         &self,
         operation: &'static str,
         act: impl FnOnce(&Inner) -> io::Result<()> + Send + 'static,
     ) -> Option<Boxed<Result<(), DiskError>>> {
-        Some(Box::pin(begin(self.call(operation, act), true)))
+        Some(Box::pin(begin(self.call(operation, Effect::Change, act))))
     }
 }
 
 impl RawFile for DirectoryFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
-        let now = self.inner.fill_now(offset, buffer);
+        let now = self.read_now(offset, buffer);
         let (at, length) = (offset + now as u64, buffer.len() - now);
         if length == 0 {
             return Ok(now);
         }
-        let rest = ask(self.call("read", move |inner| inner.rest(at, length)))?;
+        let rest = ask(self.call("read", Effect::Look, move |inner| inner.rest(at, length)))?;
         buffer[now..][..rest.len()].copy_from_slice(&rest);
         Ok(now + rest.len())
     }
 
     fn read_or_wait(&self, offset: u64, buffer: &mut [u8]) -> Result<Read, DiskError> {
-        if is_waiting() {
-            let failed = |error| describe("read", &self.inner.shown, &error);
-            return self.inner.fill(offset, buffer).map(Read::Done).map_err(failed);
-        }
-        let now = self.inner.fill_now(offset, buffer);
+        let now = self.read_now(offset, buffer);
         let (at, length) = (offset + now as u64, buffer.len() - now);
         if length == 0 {
             return Ok(Read::Done(now));
         }
-        let rest = self.call("read", move |inner| inner.rest(at, length));
-        Ok(Read::Waits(now, Box::pin(begin(rest, false))))
+        let rest = self.call("read", Effect::Look, move |inner| inner.rest(at, length));
+        Ok(Read::Waits(now, Box::pin(begin(rest))))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
@@ -331,7 +339,7 @@ impl RawFile for DirectoryFile {
     }
 
     fn write_many(&self, pieces: Vec<(u64, Bytes)>) -> Result<(), DiskError> {
-        ask(self.call("write", move |inner| {
+        ask(self.call("write", Effect::Change, move |inner| {
             pieces.iter().try_for_each(|(offset, bytes)| inner.file.write_all_at(bytes, *offset))
         }))
     }
@@ -349,7 +357,7 @@ impl RawFile for DirectoryFile {
     fn will_read(&self, offset: u64, bytes: u64) {
         // Linux takes no more of one call than the device takes at once, or its read-ahead (mm/readahead.c), and nothing beyond the end.
         const CALL_BYTES: u64 = 128 << 10;
-        if self.owed.load(Ordering::SeqCst) > 0 {
+        if self.device.is_slow() {
             return;
         }
         let end = offset.saturating_add(bytes);
@@ -364,11 +372,16 @@ impl RawFile for DirectoryFile {
         const FOLIO: u64 = 2 << 20;
         let begin = offset - offset % FOLIO;
         let end = offset.saturating_add(bytes).checked_next_multiple_of(FOLIO).unwrap_or(u64::MAX);
-        let _ = rustix::fs::fadvise(&self.inner.file, begin, NonZeroU64::new(end - begin), rustix::fs::Advice::DontNeed);
+        let forget = move |inner: &Inner| {
+            let _ = rustix::fs::fadvise(&inner.file, begin, NonZeroU64::new(end - begin), rustix::fs::Advice::DontNeed);
+            Ok(())
+        };
+        // What waits to be written is written now.
+        let _ = ask(self.call("forget", Effect::Look, forget));
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        ask(self.call("sync", |inner| inner.file.sync_data()))
+        ask(self.call("sync", Effect::Change, |inner| inner.file.sync_data()))
     }
 
     fn begin_sync(&self) -> Option<Boxed<Result<(), DiskError>>> {
@@ -376,11 +389,11 @@ impl RawFile for DirectoryFile {
     }
 
     fn length(&self) -> Result<u64, DiskError> {
-        ask(self.call("measure", |inner| inner.file.metadata().map(|metadata| metadata.len())))
+        ask(self.call("measure", Effect::Look, |inner| inner.file.metadata().map(|metadata| metadata.len())))
     }
 
     fn set_length(&self, length: u64) -> Result<(), DiskError> {
-        ask(self.call("resize", move |inner| inner.file.set_len(length)))
+        ask(self.call("resize", Effect::Change, move |inner| inner.file.set_len(length)))
     }
 
     fn pause(&self, _access: Access) -> Option<Boxed<()>> {

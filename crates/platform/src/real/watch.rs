@@ -31,6 +31,12 @@ pub fn set_patience(patience: Duration) {
     PATIENCE_MILLIS.store(millis.max(1), Ordering::Relaxed);
 }
 
+/// How long that is.
+#[must_use]
+pub fn patience() -> Duration {
+    Duration::from_millis(PATIENCE_MILLIS.load(Ordering::Relaxed))
+}
+
 /// What one thread is doing that may take for ever.
 #[derive(Default)]
 pub(super) struct Post(Mutex<Option<Doing>>);
@@ -40,7 +46,6 @@ struct Doing {
     /// What the thread goes on with when the call has returned.
     task: Option<Boxed<()>>,
     ticks: u32,
-    is_given_up: bool,
     /// The thread gives way to others, and so will the one that goes on.
     is_behind: bool,
 }
@@ -57,7 +62,7 @@ impl Post {
     /// Makes a call on this thread. Gives the task back, unless that goes on elsewhere because the call took too long.
     pub(super) fn make(&self, call: Arc<dyn Blocking>, task: Option<Boxed<()>>) -> Option<Boxed<()>> {
         let is_behind = is_behind();
-        let doing = Doing { call: Arc::clone(&call), task, ticks: 0, is_given_up: false, is_behind };
+        let doing = Doing { call: Arc::clone(&call), task, ticks: 0, is_behind };
         *self.0.lock() = Some(doing);
         call.run();
         self.0.lock().take().and_then(|doing| doing.task)
@@ -68,11 +73,7 @@ impl Post {
         let mut doing = self.0.lock();
         let doing = doing.as_mut()?;
         doing.ticks = doing.ticks.saturating_add(1);
-        // The first tick comes at once, or a whole tick later.
-        if doing.ticks > TICKS {
-            doing.is_given_up |= doing.call.give_up();
-        }
-        let task = if doing.is_given_up { doing.task.take()? } else { return None };
+        let task = if doing.call.waits(doing.ticks, TICKS) { doing.task.take()? } else { return None };
         Some((if doing.is_behind { aside_behind() } else { aside() }, Job::Task(task)))
     }
 }
@@ -92,7 +93,7 @@ fn watch() {
     // For which the system had no thread yet.
     let mut homeless: Vec<(&Aside, Job)> = Vec::new();
     loop {
-        std::thread::sleep(Duration::from_millis(PATIENCE_MILLIS.load(Ordering::Relaxed)) / TICKS);
+        std::thread::sleep(patience() / TICKS);
         let mut posts = Vec::new();
         POSTS.lock().retain(|post| post.upgrade().map(|post| posts.push(post)).is_some());
         homeless.extend(posts.iter().filter_map(|post| post.tick()));

@@ -94,7 +94,7 @@ pub(crate) struct Suffix<'a> {
 pub(crate) async fn replay(
     pool: &Pool,
     suffix: Suffix<'_>,
-    is_spare: &dyn Fn(u64) -> bool,
+    is_spare: &(dyn Fn(u64) -> bool + Sync),
 ) -> Result<Replayed, StoreError> {
     let Suffix { superblock, covered_by_all, gives_up_frames } = suffix;
     let covered = superblock.covered;

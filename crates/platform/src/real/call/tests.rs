@@ -1,11 +1,12 @@
 //! A device that hangs, as a channel that nobody sends on yet.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{spawn, yield_now};
 
-use super::{Blocking, Call, Owed, Waiting};
+use super::{Blocking, Call, Device, Effect, Waiting};
 use crate::disk::{DiskError, DiskErrorKind};
 use crate::real::block_on;
 
@@ -14,11 +15,14 @@ fn silent() -> DiskError {
     DiskError { kind: DiskErrorKind::Silent, operation: "ask", path: words(), detail: words() }
 }
 
+/// Ticks after which the tests give up.
+const PATIENCE: u32 = 5;
+
 /// A call that has begun on a thread and hangs; and what ends it.
-fn hung(owed: &Owed) -> (Arc<Call<i32>>, Sender<i32>) {
+fn hung(device: &Arc<Device>, effect: Effect) -> (Arc<Call<i32>>, Sender<i32>) {
     let (send, receive): (_, Receiver<i32>) = channel();
     let (tell, has_begun) = channel();
-    let call = Call::new(owed, silent(), move || {
+    let call = Call::new(device, effect, silent(), move || {
         tell.send(()).expect("awaited below");
         Ok(receive.recv().expect("sent by the test"))
     });
@@ -28,12 +32,23 @@ fn hung(owed: &Owed) -> (Arc<Call<i32>>, Sender<i32>) {
     (call, send)
 }
 
+/// A call that answers at once.
+fn quick(device: &Arc<Device>, effect: Effect) -> Arc<Call<i32>> {
+    Call::new(device, effect, silent(), || Ok(7))
+}
+
 fn kind(result: Result<i32, DiskError>) -> Result<i32, DiskErrorKind> {
     result.map_err(|error| error.kind)
 }
 
-fn until_nothing_is_owed(owed: &Owed) {
-    while owed.load(Ordering::SeqCst) > 0 {
+/// What comes of a call that is made now.
+fn made(call: &Arc<Call<i32>>) -> Result<i32, DiskErrorKind> {
+    call.run();
+    kind(call.wait())
+}
+
+fn until_nothing_is_owed(device: &Device) {
+    while device.is_silent() {
         yield_now();
     }
 }
@@ -41,34 +56,64 @@ fn until_nothing_is_owed(owed: &Owed) {
 /// B-1, B-2.
 #[test]
 fn a_device_that_was_given_up_is_asked_for_nothing_before_it_has_answered() {
-    let owed = Owed::default();
-    let (call, end) = hung(&owed);
-    let other = Call::new(&owed, silent(), || Ok(7));
-    assert!(call.give_up());
-    assert!(!call.give_up(), "once");
-    assert_eq!(kind(block_on(Waiting::new(Arc::clone(&call), true))), Err(DiskErrorKind::Silent));
-    let refused = Call::new(&owed, silent(), || unreachable!());
-    assert!(!refused.is_wanted());
-    assert_eq!(kind(refused.wait()), Err(DiskErrorKind::Silent));
-    // What was under way before may end as it likes.
-    other.run();
-    assert!(!other.give_up());
-    assert_eq!(kind(other.wait()), Ok(7));
-    assert_eq!(owed.load(Ordering::SeqCst), 1);
+    let device = Arc::<Device>::default();
+    let (call, end) = hung(&device, Effect::Change);
+    let before = quick(&device, Effect::Change);
+    assert!((1..=PATIENCE).all(|ticks| !call.waits(ticks, PATIENCE)) && device.is_slow() && !device.is_silent());
+    assert!(call.waits(PATIENCE + 1, PATIENCE));
+    assert_eq!(kind(block_on(Waiting::new(Arc::clone(&call)))), Err(DiskErrorKind::Silent));
+    for effect in [Effect::Change, Effect::Look] {
+        let refused = quick(&device, effect);
+        assert!(!refused.is_wanted());
+        assert_eq!(kind(refused.wait()), Err(DiskErrorKind::Silent));
+    }
+    // What was asked for before may end as it likes.
+    assert_eq!(made(&before), Ok(7));
+    assert!(device.is_silent());
     end.send(1).expect("it hangs");
-    until_nothing_is_owed(&owed);
-    let next = Call::new(&owed, silent(), || Ok(8));
-    next.run();
-    assert_eq!(kind(next.wait()), Ok(8));
+    until_nothing_is_owed(&device);
+    assert_eq!(made(&quick(&device, Effect::Change)), Ok(7));
+    assert!(!device.is_slow());
+}
+
+/// A bad sector is no reason not to write.
+#[test]
+fn a_read_that_was_given_up_keeps_nobody_from_writing() {
+    let device = Arc::<Device>::default();
+    let (call, end) = hung(&device, Effect::Look);
+    assert!(call.waits(PATIENCE + 1, PATIENCE));
+    assert_eq!(kind(quick(&device, Effect::Look).wait()), Err(DiskErrorKind::Silent));
+    assert_eq!(made(&quick(&device, Effect::Change)), Ok(7));
+    end.send(1).expect("it hangs");
+    until_nothing_is_owed(&device);
+}
+
+/// All that are under way are given up with the first, and what comes later soon, until one is quick.
+#[test]
+fn a_device_that_was_given_up_is_waited_for_less() {
+    let device = Arc::<Device>::default();
+    let (first, end_first) = hung(&device, Effect::Look);
+    let (second, end_second) = hung(&device, Effect::Look);
+    assert!(!second.waits(2, PATIENCE) && first.waits(PATIENCE + 1, PATIENCE) && second.waits(3, PATIENCE));
+    end_first.send(1).and_then(|()| end_second.send(1)).expect("they hang");
+    until_nothing_is_owed(&device);
+    let (third, end) = hung(&device, Effect::Look);
+    assert!(!third.waits(1, PATIENCE) && third.waits(2, PATIENCE));
+    end.send(1).expect("it hangs");
+    until_nothing_is_owed(&device);
+    assert_eq!(made(&quick(&device, Effect::Look)), Ok(7));
+    let (fourth, end) = hung(&device, Effect::Look);
+    assert!(!fourth.waits(2, PATIENCE));
+    end.send(1).expect("it hangs");
 }
 
 /// B-3: what changes nothing is left alone.
 #[test]
 fn what_changes_a_disk_is_waited_for_by_who_drops_it() {
-    let owed = Owed::default();
-    let (call, end) = hung(&owed);
+    let device = Arc::<Device>::default();
+    let (call, end) = hung(&device, Effect::Change);
     let is_dropped = Arc::new(AtomicBool::new(false));
-    let (waiting, noted) = (Waiting::new(call, true), Arc::clone(&is_dropped));
+    let (waiting, noted) = (Waiting::new(call), Arc::clone(&is_dropped));
     let dropper = spawn(move || {
         drop(waiting);
         noted.store(true, Ordering::SeqCst);
@@ -78,27 +123,46 @@ fn what_changes_a_disk_is_waited_for_by_who_drops_it() {
     end.send(1).expect("it hangs");
     dropper.join().expect("no panic");
 
-    let (call, end) = hung(&owed);
-    drop(Waiting::new(call, false));
-    drop(end);
-    // Given up, it is waited for no longer.
-    let (call, end) = hung(&owed);
-    assert!(call.give_up());
-    drop(Waiting::new(call, true));
+    let (call, end) = hung(&device, Effect::Look);
+    drop(Waiting::new(call));
     end.send(1).expect("it hangs");
-    until_nothing_is_owed(&owed);
+    // Given up, it is waited for no longer.
+    let (call, end) = hung(&device, Effect::Change);
+    assert!(call.waits(PATIENCE + 1, PATIENCE));
+    drop(Waiting::new(call));
+    end.send(1).expect("it hangs");
+    until_nothing_is_owed(&device);
+}
+
+/// B-5.
+#[test]
+fn a_change_that_is_under_way_holds_the_lock() {
+    let (device, lock) = (Arc::<Device>::default(), Arc::new(File::open("/").expect("a root")));
+    device.lock_with(&lock);
+    let (look, end_look) = hung(&device, Effect::Look);
+    assert_eq!(Arc::strong_count(&lock), 1);
+    let (change, end) = hung(&device, Effect::Change);
+    assert!(change.waits(PATIENCE + 1, PATIENCE) && look.waits(PATIENCE + 1, PATIENCE));
+    drop((change, look));
+    assert_eq!(Arc::strong_count(&lock), 2);
+    end_look.send(1).and_then(|()| end.send(1)).expect("they hang");
+    until_nothing_is_owed(&device);
+    assert_eq!(Arc::strong_count(&lock), 1);
 }
 
 #[test]
 fn what_is_not_wanted_before_it_begins_never_begins() {
-    let call: Arc<Call<i32>> = Call::new(&Owed::default(), silent(), || unreachable!());
-    drop(Waiting::new(Arc::clone(&call), true));
+    let call: Arc<Call<i32>> = Call::new(&Arc::default(), Effect::Change, silent(), || unreachable!());
+    drop(Waiting::new(Arc::clone(&call)));
     call.run();
 }
 
 #[test]
-fn a_panic_is_an_error() {
-    let call: Arc<Call<i32>> = Call::new(&Owed::default(), silent(), || panic!("of the test"));
-    call.run();
-    assert_eq!(kind(call.wait()), Err(DiskErrorKind::Failed));
+fn a_panic_is_an_error_and_so_is_the_want_of_a_thread() {
+    let device = Arc::<Device>::default();
+    let call: Arc<Call<i32>> = Call::new(&device, Effect::Look, silent(), || panic!("of the test"));
+    assert_eq!(made(&call), Err(DiskErrorKind::Failed));
+    let call = quick(&device, Effect::Look);
+    call.refuse();
+    assert_eq!(made(&call), Err(DiskErrorKind::Failed));
 }

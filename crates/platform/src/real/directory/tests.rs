@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::{DirectoryFile, Inner, Owed};
+use super::{DirectoryFile, Inner};
 use crate::disk::{File, RUN_ALIGN, RawFile, Read};
 use crate::real::block_on;
 
 fn opened(file: fs::File, direct: OnceLock<Option<fs::File>>, shown: &str) -> DirectoryFile {
-    DirectoryFile { inner: Arc::new(Inner { file, direct, shown: shown.to_owned() }), owed: Owed::default() }
+    DirectoryFile { inner: Arc::new(Inner { file, direct, shown: shown.to_owned() }), device: Arc::default() }
 }
 
 /// Where runs end: within pages, at their borders, and more than a page on.
@@ -71,10 +71,6 @@ fn a_thread_with_other_things_to_do_is_given_what_to_wait_for() {
         found.truncate(now);
         found.extend(block_on(rest).unwrap());
         assert!(found == given[offset.min(given.len())..given.len().min(offset + length)], "{length} at {offset}");
-        // Here there is nothing else to do.
-        let mut again = vec![0; length];
-        let read = block_on(async { file.read_or_wait(offset as u64, &mut again) });
-        assert!(matches!(read.unwrap(), Read::Done(count) if again[..count] == found));
     }
 }
 

@@ -1,12 +1,13 @@
 //! A task whose thread hangs.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::task::Poll;
 use std::thread::{current, spawn};
 
 use super::super::aside::{begin, carry, finish};
-use super::super::call::{Call, Owed};
+use super::super::call::{Call, Device, Effect};
 use super::{Post, TICKS};
 use crate::disk::{DiskError, DiskErrorKind};
 
@@ -17,19 +18,19 @@ fn silent() -> DiskError {
 
 #[test]
 fn a_task_makes_its_calls_on_its_thread_and_leaves_one_that_hangs() {
-    let owed = Owed::default();
+    let device = Arc::<Device>::default();
     let (send, receive) = channel();
     let (tell, has_begun) = channel();
     let (say, said) = channel();
     let task = async move {
-        let here = Call::new(&owed, silent(), || Ok(current().id()));
-        say.send(begin(here, true).await.map_err(|error| error.kind)).expect("awaited below");
-        let hangs = Call::new(&owed, silent(), move || {
+        let here = Call::new(&device, Effect::Change, silent(), || Ok(current().id()));
+        say.send(begin(here).await.map_err(|error| error.kind)).expect("awaited below");
+        let hangs = Call::new(&device, Effect::Change, silent(), move || {
             tell.send(Post::own()).expect("awaited below");
             receive.recv().expect("sent below");
             Ok(current().id())
         });
-        say.send(begin(hangs, true).await.map_err(|error| error.kind)).expect("awaited below");
+        say.send(begin(hangs).await.map_err(|error| error.kind)).expect("awaited below");
     };
     let thread = spawn(move || carry(Box::pin(task)));
     assert_eq!(said.recv().expect("told"), Ok(thread.thread().id()));
@@ -47,17 +48,18 @@ fn a_task_makes_its_calls_on_its_thread_and_leaves_one_that_hangs() {
 
 #[test]
 fn several_calls_of_one_task_are_made_side_by_side() {
-    let owed = Owed::default();
+    let device = Arc::<Device>::default();
     let (send, receive) = channel();
     let (say, said) = channel();
     let task = async move {
         // Whichever is made here, the other one is not.
-        let waits = Call::new(&owed, silent(), move || Ok(receive.recv().expect("sent by the other")));
-        let sends = Call::new(&owed, silent(), move || {
+        let waits =
+            Call::new(&device, Effect::Change, silent(), move || Ok(receive.recv().expect("sent by the other")));
+        let sends = Call::new(&device, Effect::Change, silent(), move || {
             send.send(7).expect("the other waits");
             Ok(())
         });
-        let (mut waits, mut sends) = (Box::pin(begin(waits, true)), Box::pin(begin(sends, true)));
+        let (mut waits, mut sends) = (Box::pin(begin(waits)), Box::pin(begin(sends)));
         let mut got = None;
         let both = poll_fn(|context| {
             if let Poll::Ready(number) = waits.as_mut().poll(context) {
