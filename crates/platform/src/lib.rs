@@ -1,9 +1,8 @@
 //! The only door to the outside: disks, clock, randomness, tasks. Real or simulated, and nobody above can tell.
 //!
 //! Crates above take a [`Platform`] and [`disk::Disk`]s and never touch `std::fs`, `Instant::now`, threads or random numbers
-//! themselves (clippy.toml bans them). On the real platform an operation on a disk runs in the thread that asks and is
-//! complete at the first poll, but for reads that have to wait for the device: those wait on a thread aside, unless a `block_on` asks; on
-//! the simulated one it waits its turn in virtual time.
+//! themselves (clippy.toml bans them). On the real platform an operation on a disk is a call that may never return, and is left behind
+//! then (`real/call.rs`); on the simulated one it waits its turn in virtual time.
 //!
 //! Not here: what the bytes mean; sockets (they come with the cluster).
 

@@ -25,7 +25,8 @@
 //!      forgotten ([`File::forget`](crate::disk::File::forget)), or the power goes.
 //! M-9  [`World::fail_at`] has the operation with a number fail, whichever it is, with an error that such an operation may meet: what changes nothing
 //!      fails, or gives no answer; what changes something may also find no room, or a file system that has become read-only, and was done
-//!      in part as after any failed write (M-7).
+//!      in part as after any failed write (M-7). Where a change gives no answer the disk refuses what comes next, for a while: the change
+//!      has happened, or not, before the next one that is done (B-2 of `real`).
 //!
 //! Time is drawn from the seed, or, with a [`Platter`], that of a disk that turns.
 //!

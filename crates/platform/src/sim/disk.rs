@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::blocks::Blocks;
 use super::elevator::Elevator;
 use super::faults::Faults;
-use super::files::{Files, Refusal};
+use super::files::{Files, Refusal, SILENT};
 use super::names::clean;
 use super::platter::{Placed, Platter};
 use super::power::Current;
@@ -214,6 +214,10 @@ impl Device {
         if files.faults.is_dead {
             return Err((DiskErrorKind::Failed, "the disk does not answer"));
         }
+        if let Some(left) = files.silent_for.checked_sub(1) {
+            files.silent_for = left;
+            return Err(SILENT);
+        }
         files.is_power_failing = current == Current::Failing;
         files.refusal = match current {
             Current::Refused(kind) => Some((kind, "injected fault")),
@@ -235,12 +239,13 @@ impl Device {
     fn ask(&self, operation: &'static str, path: &str) -> Result<MutexGuard<'_, Files>, DiskError> {
         let files = self.files.lock();
         let refusal = match () {
-            () if !self.machine.power.is_on() => "power is gone",
-            () if files.faults.is_dead => "the disk does not answer",
+            () if !self.machine.power.is_on() => (DiskErrorKind::Failed, "power is gone"),
+            () if files.faults.is_dead => (DiskErrorKind::Failed, "the disk does not answer"),
+            () if files.silent_for > 0 => SILENT,
             () => return Ok(files),
         };
         drop(files);
-        Err(self.describe(operation, path, (DiskErrorKind::Failed, refusal)))
+        Err(self.describe(operation, path, refusal))
     }
 }
 

@@ -16,6 +16,9 @@ use crate::disk::{DiskErrorKind, Open, Space};
 pub(super) type Refusal = (DiskErrorKind, &'static str);
 
 const FAILED: Refusal = (DiskErrorKind::Failed, "the medium failed (injected fault)");
+pub(super) const SILENT: Refusal = (DiskErrorKind::Silent, "the device does not answer");
+/// Operations that are refused after a change that got no answer, at most.
+const SILENT_FOR_MAX: u64 = 12;
 const ABSENT: Refusal = (DiskErrorKind::Absent, "no such file or directory");
 
 /// Files of one disk.
@@ -29,6 +32,8 @@ pub(super) struct Files {
     pub(super) is_power_failing: bool,
     /// With what this very operation fails: M-9.
     pub(super) refusal: Option<Refusal>,
+    /// So many operations are refused, because the disk owes an answer: M-9.
+    pub(super) silent_for: u64,
     pub(super) names: Names,
     files: BTreeMap<u64, Entry>,
     file_last: u64,
@@ -73,6 +78,7 @@ impl Files {
             boot: 0,
             is_power_failing: false,
             refusal: None,
+            silent_for: 0,
             names: Names::default(),
             files: BTreeMap::new(),
             file_last: 0,
@@ -287,6 +293,7 @@ impl Files {
     /// All who use the disk are gone; what they wrote stays.
     pub(super) fn close_all(&mut self) {
         self.boot += 1;
+        self.silent_for = 0;
         self.locks.clear();
         self.files.values_mut().for_each(|entry| entry.open_count = 0);
         self.forget_unreachable();
@@ -419,8 +426,11 @@ impl Files {
     /// M-9.
     fn refused(&mut self) -> Result<(), Refusal> {
         match self.refusal.take() {
-            // Only who reads is not kept waiting for ever (`real`).
-            Some((DiskErrorKind::Silent, _)) => Err(FAILED),
+            // It owes an answer for a while: rule B-2 of `real`.
+            Some((DiskErrorKind::Silent, _)) => {
+                self.silent_for = 1 + self.dice.below(SILENT_FOR_MAX);
+                Err(SILENT)
+            }
             Some(refusal) => Err(refusal),
             None => Ok(()),
         }
@@ -429,7 +439,7 @@ impl Files {
     /// For what changes nothing: want of room is no reason.
     fn roll_read(&mut self) -> Result<(), Refusal> {
         match self.refusal.take() {
-            Some((DiskErrorKind::Silent, _)) => Err((DiskErrorKind::Silent, "the device does not answer")),
+            Some((DiskErrorKind::Silent, _)) => Err(SILENT),
             Some(_) => Err(FAILED),
             None => self.roll(self.faults.read_error),
         }

@@ -79,6 +79,6 @@ fn any_call_may_find_that_nothing_can_be_changed() {
 }
 
 #[test]
-fn any_read_may_give_no_answer() {
+fn any_call_may_give_no_answer() {
     each_call(DiskErrorKind::Silent, 7);
 }
