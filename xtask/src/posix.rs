@@ -103,8 +103,9 @@ const STEPS: [Step; 14] = [
     ("fsstress", programs::fsstress),
 ];
 
-/// Steps that the quick part makes over one transport alone: what takes long in them are programs that see neither.
-const ONCE: [&str; 1] = ["cargo build"];
+/// Steps that the quick part makes over one transport alone: what takes long in them are programs that see neither, or another step has
+/// them do the same together.
+const ONCE: [&str; 2] = ["cargo build", "stress-ng one by one"];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(tally(arguments)?.close())

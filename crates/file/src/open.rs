@@ -183,6 +183,11 @@ impl FileSystem {
         flushed.and(committed).and(closed)
     }
 
+    /// Lets go of its disks' locks: the last thing that a process does with it.
+    pub fn unlock_disks(&self) {
+        self.store.unlock_disks();
+    }
+
     /// What can be read of the lists of unlinked files.
     async fn list_orphans(&self, report: &mut OpenReport) -> Result<Vec<FileId>, FileError> {
         let mut lists = vec![(FileId::NONE, self.roots.lock().orphans.clone())];

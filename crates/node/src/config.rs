@@ -201,7 +201,7 @@ const KEYS: &[Key] = &[
         name: "disk_patience",
         default: "120 s",
         help: "How long a disk may take for one request. Who waits for it then gets an error, and a disk that hangs while it writes is used no more\nuntil the node is opened again. What the system below retries by itself should be shorter.",
-        set: |config, text| duration(text, 1000, 3_600_000).map(|patience| config.disk_patience = patience),
+        set: |config, text| duration(text, 5000, 3_600_000).map(|patience| config.disk_patience = patience),
     },
     Key {
         section: "storage",

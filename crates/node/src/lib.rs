@@ -21,8 +21,9 @@ pub mod moment;
 pub mod mounts;
 pub mod node_folder;
 
-pub mod control;
 pub mod daemon;
+
+pub mod control;
 
 mod handover;
 

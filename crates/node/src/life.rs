@@ -486,25 +486,14 @@ impl<'a> Life<'a> {
         if let Err(failure) = &closed {
             tracing::error!("{failure}");
         }
-        self.let_go(house);
         for answer in answers {
             answer.done(closed.clone());
         }
         server.close(PATIENCE);
+        // A process that a call to one disk keeps from ending must keep no other one (B-5).
+        house.system.unlock_disks();
         tracing::info!("ended");
         closed.map(drop)
-    }
-
-    /// Lets go of the file system and of its disks' locks: a process that a call to one disk keeps from ending must keep no other one (B-5).
-    fn let_go(&self, house: House) {
-        drop(self.desk.close(Duration::ZERO));
-        let system = Arc::downgrade(&house.system);
-        drop(house);
-        let end = self.platform.clock.elapsed() + RELEASE_PATIENCE;
-        // Whoever had it last may still be at dropping it.
-        while system.strong_count() > 0 && self.platform.clock.elapsed() < end {
-            block_on(self.platform.tasks.sleep(Duration::from_millis(1)));
-        }
     }
 
     /// Makes everything local and closes the file system. Gives what there was to do.
@@ -541,7 +530,6 @@ impl<'a> Life<'a> {
             return Err(as_before(self.refusal(why).mend("copy it elsewhere")));
         }
         may_pass_on(std::process::id()).map_err(|failure| as_before(failure.at(&self.folder.path)))?;
-        self.refuse_silent(house)?;
         answer.progress("flushing");
         let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());
         let work = move || {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use base::id::NodeNumber;
 use platform::disk::Disk;
-use platform::real::Directory;
+use platform::real::{Directory, set_patience};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
@@ -143,7 +143,10 @@ impl NodeFolder {
 
     /// The node's settings.
     pub fn config(&self) -> Result<Config, Failure> {
-        Config::load(&self.path.join(config::FILE_NAME), std::env::vars_os())
+        let config = Config::load(&self.path.join(config::FILE_NAME), std::env::vars_os())?;
+        // Whoever asks for it is about to use the disks.
+        set_patience(config.disk_patience);
+        Ok(config)
     }
 
     /// The node's number.

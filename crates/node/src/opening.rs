@@ -6,7 +6,7 @@ use base::id::FileId;
 use file::{FileError, FileSystem, OpenReport, Share, StoreError, Weights};
 use platform::Platform;
 use platform::disk::{Disk, DiskError, DiskErrorKind};
-use platform::real::{carry_out, set_patience};
+use platform::real::carry_out;
 
 use crate::config::{Compression, Config};
 use crate::failure::Failure;
@@ -35,7 +35,6 @@ pub(crate) fn open(
     platform: &Platform,
     references: &[(FileId, u32)],
 ) -> Result<(Arc<FileSystem>, OpenReport), Failure> {
-    set_patience(config.disk_patience);
     let disks = folder.disks()?;
     let mut options = options(config, ram_bytes(), disks.len());
     options.store.goes_without_disks = folder.goes_without_disks;
@@ -59,7 +58,6 @@ pub(crate) fn open_with_loss(
     config: &Config,
     platform: &Platform,
 ) -> Result<(Arc<FileSystem>, OpenReport, Option<String>), Failure> {
-    set_patience(config.disk_patience);
     let disks = folder.disks()?;
     let mut options = options(config, ram_bytes(), disks.len());
     let cannot = |error| explain("cannot open the node", folder, &error);

@@ -153,6 +153,14 @@ pub enum Opening {
     Waits(Boxed<Result<Arc<dyn RawFile>, DiskError>>),
 }
 
+/// What [`RawDisk::length_or_wait`] did.
+pub enum Length {
+    /// So many bytes.
+    Done(u64),
+    /// It will be known.
+    Waits(Boxed<Result<u64, DiskError>>),
+}
+
 /// One directory tree on one device, blocking. Paths are relative, `/`-separated.
 pub trait RawDisk: Send + Sync {
     /// Opens a file.
@@ -160,6 +168,10 @@ pub trait RawDisk: Send + Sync {
     /// Opens an existing file for reading; a thread that has other things to do is given what to wait for.
     fn open_or_wait(&self, path: &str) -> Result<Opening, DiskError> {
         self.open(path, Open::Read).map(Opening::Done)
+    }
+    /// Bytes of a file, by its name; a thread that has other things to do is given what to wait for.
+    fn length_or_wait(&self, path: &str) -> Result<Length, DiskError> {
+        self.open(path, Open::Read)?.length().map(Length::Done)
     }
     /// Removes a file.
     fn remove(&self, path: &str) -> Result<(), DiskError>;
@@ -173,6 +185,10 @@ pub trait RawDisk: Send + Sync {
     fn sync_directory(&self, path: &str) -> Result<(), DiskError>;
     /// Sizes. Never waits long.
     fn space(&self) -> Result<Space, DiskError>;
+    /// Whether it owes an answer that somebody waited for in vain.
+    fn is_silent(&self) -> bool {
+        false
+    }
     /// Takes the lock file at `path` until the returned value is dropped; `Locked` if somebody has it.
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError>;
     /// The disk's path in messages.
@@ -362,6 +378,20 @@ impl Disk {
             Opening::Done(file) => Ok(File(file)),
             Opening::Waits(file) => file.await.map(File),
         }
+    }
+
+    /// Bytes of a file, by its name.
+    pub async fn length_of(&self, path: &str) -> Result<u64, DiskError> {
+        match self.0.length_or_wait(path)? {
+            Length::Done(length) => Ok(length),
+            Length::Waits(length) => length.await,
+        }
+    }
+
+    /// Whether it owes an answer that somebody waited for in vain.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.0.is_silent()
     }
 
     /// Reads a small file; of one that is longer than 1 MiB only so much, for it may be longer than memory.

@@ -9,6 +9,7 @@ mod rank;
 mod watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -34,6 +35,7 @@ pub fn platform() -> Platform {
     // that is tied to one CPU, and all of them would be.
     CORES.call_once(|| drop(rayon::ThreadPoolBuilder::new().build_global()));
     rank::begin();
+    watch::start();
     // Its thread for timers begins with the first of them, and has the rank of who asks for that.
     drop(futures_timer::Delay::new(Duration::ZERO));
     Platform {
@@ -180,9 +182,12 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
         let mut context = Context::from_waker(waker);
         loop {
             match future.as_mut().poll(&mut context) {
-                Poll::Ready(value) => return value,
-                // A spurious or early unpark only polls once more.
-                Poll::Pending => std::thread::park(),
+                Poll::Ready(value) => {
+                    // What it woke for may be the concern of who polls something else further up.
+                    waker.wake_by_ref();
+                    return value;
+                }
+                Poll::Pending => sleep(),
             }
         }
     })
@@ -201,19 +206,37 @@ pub fn carry_out<T: Send + 'static>(future: impl Future<Output = T> + Send + 'st
     block_on(receive).expect("it does not panic")
 }
 
+/// What wakes a thread. Not its token for parking alone: others take that too, such as a channel on which the thread waits meanwhile.
+struct Alarm {
+    thread: std::thread::Thread,
+    has_rung: AtomicBool,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.has_rung.store(true, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+}
+
+thread_local! {
+    static ALARM: Arc<Alarm> = Arc::new(Alarm { thread: std::thread::current(), has_rung: AtomicBool::new(false) });
+    static WAKER: Waker = ALARM.with(|alarm| Waker::from(Arc::clone(alarm)));
+}
+
 /// Has what wakes this thread used.
 fn with_waker<T>(use_it: impl FnOnce(&Waker) -> T) -> T {
-    struct Unpark(std::thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-        fn wake_by_ref(self: &Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    thread_local! {
-        static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    }
     WAKER.with(use_it)
+}
+
+/// Sleeps until this thread has been woken since it slept last. Once too often only polls once more.
+fn sleep() {
+    ALARM.with(|alarm| {
+        while !alarm.has_rung.swap(false, Ordering::SeqCst) {
+            std::thread::park();
+        }
+    });
 }

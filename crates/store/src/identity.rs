@@ -232,7 +232,7 @@ pub(crate) async fn open(disks: &[Disk], goes_without: bool) -> Result<Opened, S
             Ok(lock) => candidates.push(Candidate { disk, identity, lock, damage }),
             // Mostly of a process that ended, but for a call to this disk: the caller has the node. What that call still changes is on a disk
             // that is missing here.
-            Err(error) if goes_without => locked.push((disk.path().to_owned(), error)),
+            Err(error) if goes_without && is_kept(&error) => locked.push((disk.path().to_owned(), error)),
             Err(error) => return Err(error),
         }
     }
@@ -255,6 +255,15 @@ pub(crate) fn lock(disk: &Disk) -> Result<Lock, StoreError> {
         }
         _ => error.into(),
     })
+}
+
+/// Whether somebody has the lock of a disk, or nobody can tell because it does not answer.
+fn is_kept(error: &StoreError) -> bool {
+    match error {
+        StoreError::Refused { .. } => true,
+        StoreError::Disk(error) => error.kind == DiskErrorKind::Silent,
+        _ => false,
+    }
 }
 
 /// Whether nobody has a store open on one of these disks, nor is about to give it up: the locks are the last that goes. One that does not

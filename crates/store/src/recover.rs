@@ -277,6 +277,9 @@ impl Listed {
     }
 }
 
+/// Where a pack is, and the disks that have less of it than they should. `Err`: the same of what there is, where that is not all of it.
+type Known = Result<(PackKnown, DiskSet), (PackKnown, DiskSet)>;
+
 /// A pack that an opening has read.
 struct Read {
     sealed: SealedPack,
@@ -386,7 +389,11 @@ impl Recovery<'_> {
         let (mut known, mut chunks, mut bytes) = (BTreeMap::new(), 0, 0);
         let mut suspects = BTreeSet::new();
         for (pack, summary) in &opened.packs {
-            match (found.get(pack).map(|listed| self.known(*pack, listed, summary)), self.pool.missing()) {
+            let rest = match found.get(pack) {
+                Some(listed) => Some(self.known(*pack, listed, summary).await?),
+                None => None,
+            };
+            match (rest, self.pool.missing()) {
                 (Some(Ok((is, bad))), _) => {
                     self.report.packs_covered += 1;
                     suspects.extend(bad.iter().map(|disk| (*pack, disk)));
@@ -456,7 +463,7 @@ impl Recovery<'_> {
             let disks = known.disks();
             let bad = listed.whole.iter().filter(|disk| !disks.has(*disk));
             packs.suspects.lock().extend(bad.map(|disk| (pack, disk)));
-            let known = match self.known(pack, &Listed { whole: disks, ..listed }, &known.summary) {
+            let known = match self.known(pack, &Listed { whole: disks, ..listed }, &known.summary).await? {
                 Ok((known, bad)) => {
                     packs.suspects.lock().extend(bad.iter().map(|disk| (pack, disk)));
                     known
@@ -510,22 +517,20 @@ impl Recovery<'_> {
 
     /// Where a sealed pack is, and the disks that have less of it than they should: one that failed, and is back, may. `Err`: the same of what
     /// there is, where that is not all of it, which may be on a disk that is missing (K-6).
-    fn known(
-        &mut self,
-        pack: u64,
-        listed: &Listed,
-        summary: &Summary,
-    ) -> Result<(PackKnown, DiskSet), (PackKnown, DiskSet)> {
+    async fn known(&mut self, pack: u64, listed: &Listed, summary: &Summary) -> Result<Known, StoreError> {
         let fragments = listed.fragments(summary.file_bytes());
         // One that should lie on one disk, and does, is not looked at.
         let is_alone = listed.whole.count() < 2
             && fragments.is_none()
             && summary.level.copies() < 2
             && self.pool.missing().is_none();
-        let full = if is_alone { listed.whole } else { self.full_on(pack, listed.whole, summary) };
+        let full = if is_alone { listed.whole } else { self.full_on(pack, listed.whole, summary).await? };
         // Where it is short everywhere, what is there of it counts.
         let whole = if full.is_empty() { listed.whole } else { full };
-        let short: DiskSet = fragments.iter().flat_map(|fragments| self.short_fragments(pack, fragments)).collect();
+        let short = match &fragments {
+            Some(fragments) => self.short_fragments(pack, fragments).await?,
+            None => DiskSet::NONE,
+        };
         let sound: DiskSet = self.pool.there().map(|(disk, _)| disk).filter(|disk| !short.has(*disk)).collect();
         let is_readable = |fragments: &Fragments| fragments.is_readable_on(sound);
         let is_whole = !full.is_empty() || fragments.as_ref().is_some_and(is_readable);
@@ -547,15 +552,26 @@ impl Recovery<'_> {
         if !full.is_empty() {
             known = known.beside(listed.whole.iter().filter(|disk| !full.has(*disk)).collect());
         }
-        if is_elsewhere { Err((known, bad)) } else { Ok((known, bad)) }
+        Ok(if is_elsewhere { Err((known, bad)) } else { Ok((known, bad)) })
     }
 
-    fn short_fragments(&self, pack: u64, fragments: &Fragments) -> Vec<usize> {
-        let is_short = |(index, disk): &(usize, usize)| {
-            let file = self.pool.disks[*disk].disk.open(&fragments.name(pack, *index).path(), Open::Read);
-            !file.and_then(|file| file.length()).is_ok_and(|length| length == fragments.cut.file_bytes())
-        };
-        fragments.each().filter(is_short).map(|(_, disk)| disk).collect()
+    async fn short_fragments(&self, pack: u64, fragments: &Fragments) -> Result<DiskSet, StoreError> {
+        let mut short = DiskSet::NONE;
+        for (index, disk) in fragments.each() {
+            let name = fragments.name(pack, index).path();
+            if !self.is_so_long(disk, &name, fragments.cut.file_bytes()).await? {
+                short = short.with(disk);
+            }
+        }
+        Ok(short)
+    }
+
+    /// Whether a file has so many bytes. An error: nobody knows, for the disk does not answer.
+    async fn is_so_long(&self, disk: usize, path: &str, bytes: u64) -> Result<bool, StoreError> {
+        match self.pool.disks[disk].disk.length_of(path).await {
+            Err(error) if error.kind == DiskErrorKind::Silent => Err(error.into()),
+            length => Ok(length.is_ok_and(|length| length == bytes)),
+        }
     }
 
     async fn fragment_header(&self, name: &FragmentName, disk: usize) -> Result<FragmentHeader, StoreError> {
@@ -564,12 +580,14 @@ impl Recovery<'_> {
     }
 
     /// Of the disks that a sealed pack is on those where its file is as long as it should be: one that failed, and is back, may have less.
-    fn full_on(&self, pack: u64, disks: DiskSet, summary: &Summary) -> DiskSet {
-        let is_full = |disk: &usize| {
-            let file = self.pool.disks[*disk].disk.open(&pack_path(pack), Open::Read);
-            file.and_then(|file| file.length()).is_ok_and(|length| length == summary.file_bytes())
-        };
-        disks.iter().filter(is_full).collect()
+    async fn full_on(&self, pack: u64, disks: DiskSet, summary: &Summary) -> Result<DiskSet, StoreError> {
+        let mut full = DiskSet::NONE;
+        for disk in disks.iter() {
+            if self.is_so_long(disk, &pack_path(pack), summary.file_bytes()).await? {
+                full = full.with(disk);
+            }
+        }
+        Ok(full)
     }
 
     /// What is good in a pack, and where; `None` if there is nothing.

@@ -25,7 +25,7 @@ pub struct DiskStatus {
     pub is_missing: bool,
     /// Whether it takes nothing new, and what it has is brought to others.
     pub is_drained: bool,
-    /// Whether it owes an answer that was waited for in vain, or does not say how much room it has.
+    /// Whether it owes an answer that somebody waited for in vain.
     pub is_silent: bool,
     /// `good`, that it does not answer or failed to read, or what failed.
     pub health: String,
@@ -263,7 +263,7 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             is_good: disk.is_good(),
             is_missing: disk.is_missing,
             is_drained: disk.part() == Part::Drained,
-            is_silent: space.is_late,
+            is_silent: disk.disk.is_silent(),
             health: match disk.reads_failed() {
                 _ if space.is_late && disk.is_good() => SILENT.to_owned(),
                 failed if failed > 0 && disk.is_good() => format!("it failed {failed} reads"),

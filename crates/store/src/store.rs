@@ -624,6 +624,11 @@ impl Store {
         Ok(())
     }
 
+    /// Lets go of its disks' locks (D-3): for a process that ends, and that a call to one disk may keep from ending (B-5).
+    pub fn unlock_disks(&self) {
+        self.pool.disks.iter().for_each(|(_, disk)| disk.unlock());
+    }
+
     /// Has a filter for what is new made beside the work. The store is closed when that has ended.
     pub(crate) fn begin_filter(self: &Arc<Store>) {
         let Ok(permit) = Arc::clone(&self.ahead).try_acquire_owned() else { return };

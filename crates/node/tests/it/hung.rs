@@ -136,7 +136,7 @@ fn a_disk_that_hangs_keeps_nobody_else_waiting() {
 }
 
 /// How long the disks of these tests may take: long for one that works, on a machine with other work.
-const PATIENCE: (&str, &str) = ("HYDRAFS_STORAGE_DISK_PATIENCE", "5 s");
+const PATIENCE: (&str, &str) = ("HYDRAFS_STORAGE_DISK_PATIENCE", "8 s");
 
 /// A file with this content, durable when it returns.
 fn write_synced(path: PathBuf, content: Vec<u8>) -> io::Result<()> {

@@ -27,7 +27,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::call::{Blocking, Call, Waiting};
 use super::rank::{give_way, is_behind};
 use super::watch::Post;
-use super::{aside_alike, with_waker};
+use super::{aside_alike, sleep, with_waker};
 use crate::task::Boxed;
 
 /// How long a thread waits for its next task before it ends.
@@ -59,7 +59,9 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Job>,
+    /// With the number of each.
+    waiting: VecDeque<(u64, Job)>,
+    last: u64,
     idle: usize,
 }
 
@@ -74,10 +76,12 @@ impl Aside {
         Aside { shared: Arc::new(Shared::new("aside-behind", true)), starter: None }
     }
 
-    /// Does it on a thread of ours; gives one back, this or another, if the system starts no more of them.
+    /// Does it on a thread of ours; gives it back if the system starts no more of them.
     pub(super) fn run(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.shared.queue.lock();
-        queue.waiting.push_back(job);
+        queue.last += 1;
+        let number = queue.last;
+        queue.waiting.push_back((number, job));
         if queue.waiting.len() <= queue.idle {
             self.shared.arrived.notify_one();
             return Ok(());
@@ -87,11 +91,13 @@ impl Aside {
             Some(starter) if is_behind() => starter.start(Arc::clone(&self.shared)),
             _ => self.shared.start(),
         };
-        match is_started {
-            true => Ok(()),
-            // Ours, or another: each is run. None: they all found a thread meanwhile.
-            false => self.shared.queue.lock().waiting.pop_back().map_or(Ok(()), Err),
+        if is_started {
+            return Ok(());
         }
+        let mut queue = self.shared.queue.lock();
+        let at = queue.waiting.iter().position(|(waiting, _)| *waiting == number);
+        // Not there: it found a thread meanwhile.
+        at.and_then(|at| queue.waiting.remove(at)).map_or(Ok(()), |(_, job)| Err(job))
     }
 }
 
@@ -184,8 +190,7 @@ pub(super) fn carry(mut task: Boxed<()>) {
                 Some(back) => task = back,
                 None => return,
             },
-            // A spurious or early unpark only polls once more.
-            (Poll::Pending, _) => std::thread::park(),
+            (Poll::Pending, _) => sleep(),
         }
     }
 }
@@ -215,12 +220,11 @@ pub(super) fn ask<T: Send + 'static>(call: Arc<Call<T>>) -> Result<T, crate::dis
     call.wait()
 }
 
-fn elsewhere<T: Send + 'static>(call: Arc<Call<T>>) {
-    match aside_alike().run(Job::Call(call)) {
-        Ok(()) => {}
-        // This thread must not wait for ever.
-        Err(Job::Call(call)) => call.refuse(),
-        Err(task) => finish(task),
+/// Has a call made by another thread, whoever waits for it.
+pub(super) fn elsewhere<T: Send + 'static>(call: Arc<Call<T>>) {
+    // This thread must not wait for ever.
+    if let Err(Job::Call(call)) = aside_alike().run(Job::Call(call)) {
+        call.refuse();
     }
 }
 
@@ -244,7 +248,7 @@ impl Shared {
         }
         let mut queue = self.queue.lock();
         loop {
-            if let Some(job) = queue.waiting.pop_front() {
+            if let Some((_, job)) = queue.waiting.pop_front() {
                 drop(queue);
                 finish(job);
                 queue = self.queue.lock();

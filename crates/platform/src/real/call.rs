@@ -4,9 +4,9 @@
 //! the answer waits elsewhere, until the patience ends ([`watch`](super::watch)); then he hears that the device is silent.
 //!
 //! B-1   Nobody waits for an answer longer than the patience. A device that was given up has a part of it, until it has answered quickly once.
-//! B-2   While a device owes an answer that somebody was told will not come, it is asked for nothing that depends on it, and who asks hears so at
-//!       once: for nothing, where it may still be changing something. So what was given up, and is done after all, is done before anything
-//!       that is asked later.
+//! B-2   While a device owes the answer to a change, of which somebody was told that it will not come, it is asked for nothing, and who asks hears
+//!       so at once. So what was given up, and is done after all, is done before anything that is asked later. While it owes the answer to
+//!       something else it is not read, and everything else has its own time: one bad sector takes no disk out.
 //! B-3   What changes a disk and is not wanted any more (its future was dropped) was not begun, or is waited for: nothing is under way of
 //!       which nobody knows.
 //! B-4   A call owns what it uses: who gave it up may go.
@@ -27,27 +27,58 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::disk::{DiskError, DiskErrorKind};
 
+/// What a call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Something that others can see.
+    Change,
+    /// Nothing, for somebody who has another way if the device is known to be silent.
+    Read,
+    /// Nothing.
+    Look,
+}
+
 /// What is known of a device by all who ask it.
 #[derive(Default)]
 pub(super) struct Device {
-    /// Answers that were waited for in vain and have not come yet: of what changes something, and of what does not.
-    owed: [AtomicUsize; 2],
+    changes: Answers,
+    others: Answers,
     /// Calls that are under way for a tick at least.
     slow: AtomicUsize,
-    /// It was given up, and has not answered quickly since.
-    is_doubted: AtomicBool,
     /// The lock of the disk, as long as somebody holds it.
     lock: Mutex<Weak<File>>,
 }
 
+#[derive(Default)]
+struct Answers {
+    /// Those that were waited for in vain and have not come yet.
+    owed: AtomicUsize,
+    /// One was given up, and none has come quickly since.
+    are_doubted: AtomicBool,
+}
+
+impl Answers {
+    fn are_owed(&self) -> bool {
+        self.owed.load(Ordering::SeqCst) > 0
+    }
+}
+
 impl Device {
-    fn owes(&self, effect: Effect) -> bool {
-        self.owed[effect as usize].load(Ordering::SeqCst) > 0
+    fn answers(&self, effect: Effect) -> &Answers {
+        match effect {
+            Effect::Change => &self.changes,
+            Effect::Read | Effect::Look => &self.others,
+        }
+    }
+
+    /// B-2.
+    fn refuses(&self, effect: Effect) -> bool {
+        self.changes.are_owed() || (effect == Effect::Read && self.others.are_owed())
     }
 
     /// Whether it owes an answer.
     pub(super) fn is_silent(&self) -> bool {
-        self.owes(Effect::Change) || self.owes(Effect::Look)
+        self.changes.are_owed() || self.others.are_owed()
     }
 
     /// Whether nobody should ask it who cannot wait, although it mostly answers at once.
@@ -61,23 +92,22 @@ impl Device {
     }
 }
 
-/// What a call does to a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
-    /// Something that others can see.
-    Change,
-    /// Nothing.
-    Look,
-}
-
 /// What a thread can make without knowing what it is.
 pub(super) trait Blocking: Send + Sync {
     /// Makes it, unless nobody wants it any more. May never return.
     fn run(&self);
     /// It is not made: no thread can be had for it.
     fn refuse(&self);
-    /// It is under way for so many ticks of the watch, of which `patience` are enough. Whether it has been given up: who waits has been told.
-    fn waits(&self, ticks: u32, patience: u32) -> bool;
+    /// It is under way for so many ticks of the watch. Whether it has been given up: who waits has been told.
+    fn waits(&self, ticks: u32, patience: Patience) -> bool;
+}
+
+/// Ticks that are enough.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    pub(super) usual: u32,
+    /// With a device that was given up.
+    pub(super) short: u32,
 }
 
 type Work<T> = Box<dyn FnOnce() -> Result<T, DiskError> + Send>;
@@ -113,7 +143,7 @@ impl<T: Send + 'static> Call<T> {
         work: impl FnOnce() -> Result<T, DiskError> + Send + 'static,
     ) -> Arc<Call<T>> {
         // B-2.
-        let is_refused = device.owes(Effect::Change) || device.owes(effect);
+        let is_refused = device.refuses(effect);
         let state = State {
             work: (!is_refused).then(|| Box::new(work) as Work<T>),
             is_under_way: false,
@@ -166,14 +196,19 @@ impl<T: Send + 'static> Blocking for Call<T> {
         });
         let mut state = self.state.lock();
         state.is_under_way = false;
-        state.lock = None;
+        let answers = self.device.answers(self.effect);
         if state.is_slow {
             self.device.slow.fetch_sub(1, Ordering::SeqCst);
         } else {
-            self.device.is_doubted.store(false, Ordering::SeqCst);
+            answers.are_doubted.store(false, Ordering::SeqCst);
         }
+        // It may be the last that holds the lock, and to let go of that is a call too: not while the watch waits for the state.
+        let lock = state.lock.take();
         if state.is_owed {
-            self.device.owed[self.effect as usize].fetch_sub(1, Ordering::SeqCst);
+            drop(state);
+            // Before anybody asks again: it may be the lock.
+            drop((outcome, lock));
+            answers.owed.fetch_sub(1, Ordering::SeqCst);
         } else {
             self.end(state, outcome);
         }
@@ -182,13 +217,12 @@ impl<T: Send + 'static> Blocking for Call<T> {
     fn refuse(&self) {
         let mut state = self.state.lock();
         if state.work.take().is_some() {
-            state.lock = None;
             let detail = "the system starts no more threads".to_owned();
             self.end(state, Err(DiskError { kind: DiskErrorKind::Failed, detail, ..self.silent.clone() }));
         }
     }
 
-    fn waits(&self, ticks: u32, patience: u32) -> bool {
+    fn waits(&self, ticks: u32, patience: Patience) -> bool {
         let mut state = self.state.lock();
         // The first tick comes at once, or a whole tick later.
         if !state.is_under_way || state.is_owed || ticks <= 1 {
@@ -197,12 +231,14 @@ impl<T: Send + 'static> Blocking for Call<T> {
         if !std::mem::replace(&mut state.is_slow, true) {
             self.device.slow.fetch_add(1, Ordering::SeqCst);
         }
-        if ticks <= patience && !self.device.is_doubted.load(Ordering::SeqCst) {
+        let answers = self.device.answers(self.effect);
+        let are_doubted = answers.are_doubted.load(Ordering::SeqCst);
+        if ticks <= if are_doubted { patience.short } else { patience.usual } {
             return false;
         }
         state.is_owed = true;
-        self.device.owed[self.effect as usize].fetch_add(1, Ordering::SeqCst);
-        self.device.is_doubted.store(true, Ordering::SeqCst);
+        answers.owed.fetch_add(1, Ordering::SeqCst);
+        answers.are_doubted.store(true, Ordering::SeqCst);
         self.end(state, Err(self.silent.clone()));
         true
     }

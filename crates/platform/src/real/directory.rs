@@ -19,10 +19,12 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::ReadWriteFlags;
 
-use super::aside::{ask, begin};
+use super::aside::{ask, begin, elsewhere};
 use super::call::{Call, Device, Effect};
 use super::question::Question;
-use crate::disk::{Access, Disk, DiskError, DiskErrorKind, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space};
+use crate::disk::{
+    Access, Disk, DiskError, DiskErrorKind, Length, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space,
+};
 use crate::task::Boxed;
 
 /// A directory as a disk.
@@ -40,18 +42,13 @@ impl Directory {
     /// An existing directory.
     pub fn open(root: &Path) -> Result<Disk, DiskError> {
         let shown = root.display().to_string();
-        let failed = |error| describe("open", &shown, &error);
-        let metadata = fs::metadata(root).map_err(failed)?;
-        if !metadata.is_dir() {
-            return Err(failed(io::Error::from(io::ErrorKind::NotADirectory)));
-        }
-        Ok(Disk::new(Arc::new(Directory {
-            root: root.to_owned(),
-            shown,
-            space: Question::new(),
-            heard: Arc::default(),
-            device: Arc::default(),
-        })))
+        let (device, heard) = Default::default();
+        let disk = Directory { root: root.to_owned(), shown, space: Question::new(), heard, device };
+        disk.ask("open", "", Effect::Look, |path| match fs::metadata(path)?.is_dir() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        })?;
+        Ok(Disk::new(Arc::new(disk)))
     }
 
     /// A directory, made with its parents where it does not exist, open to its owner only.
@@ -143,7 +140,7 @@ impl RawDisk for Directory {
     fn open_or_wait(&self, path: &str) -> Result<Opening, DiskError> {
         let device = Arc::clone(&self.device);
         let opened = move |path: &Path| open(OpenOptions::new().read(true), path, device);
-        Ok(Opening::Waits(Box::pin(begin(self.call("open", path, Effect::Look, opened)))))
+        Ok(Opening::Waits(Box::pin(begin(self.call("open", path, Effect::Read, opened)))))
     }
 
     fn remove(&self, path: &str) -> Result<(), DiskError> {
@@ -182,12 +179,23 @@ impl RawDisk for Directory {
     fn space(&self) -> Result<Space, DiskError> {
         let (root, shown, heard) = (self.root.clone(), self.shown.clone(), Arc::clone(&self.heard));
         let measure = move || measure(&root, &shown).inspect(|space| *heard.lock() = Some(*space));
-        // What is not known at all has to be waited for.
-        let Some(before) = *self.heard.lock() else { return measure() };
+        let Some(before) = *self.heard.lock() else {
+            // What is not known at all has to be waited for.
+            return ask(Call::new(&self.device, Effect::Look, silent("measure the space of", &self.shown), measure));
+        };
         if self.device.is_silent() {
             return Ok(Space { is_late: true, ..before });
         }
         self.space.ask(measure).unwrap_or(Ok(Space { is_late: true, ..before }))
+    }
+
+    fn is_silent(&self) -> bool {
+        self.device.is_silent()
+    }
+
+    fn length_or_wait(&self, path: &str) -> Result<Length, DiskError> {
+        let measured = |path: &Path| Ok(fs::metadata(path)?.len());
+        Ok(Length::Waits(Box::pin(begin(self.call("measure", path, Effect::Read, measured)))))
     }
 
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError> {
@@ -330,7 +338,7 @@ impl RawFile for DirectoryFile {
         if length == 0 {
             return Ok(Read::Done(now));
         }
-        let rest = self.call("read", Effect::Look, move |inner| inner.rest(at, length));
+        let rest = self.call("read", Effect::Read, move |inner| inner.rest(at, length));
         Ok(Read::Waits(now, Box::pin(begin(rest))))
     }
 
@@ -357,13 +365,20 @@ impl RawFile for DirectoryFile {
     fn will_read(&self, offset: u64, bytes: u64) {
         // Linux takes no more of one call than the device takes at once, or its read-ahead (mm/readahead.c), and nothing beyond the end.
         const CALL_BYTES: u64 = 128 << 10;
-        if self.device.is_slow() {
-            return;
-        }
-        let end = offset.saturating_add(bytes);
-        for begin in (offset..end).step_by(CALL_BYTES as usize) {
-            let length = NonZeroU64::new(CALL_BYTES.min(end - begin));
-            let _ = rustix::fs::fadvise(&self.inner.file, begin, length, rustix::fs::Advice::WillNeed);
+        // A queue of the device takes about so much at a time.
+        const AT_ONCE_BYTES: u64 = 16 << 20;
+        let advise = move |inner: &Inner| {
+            let end = offset.saturating_add(bytes);
+            for begin in (offset..end).step_by(CALL_BYTES as usize) {
+                let length = NonZeroU64::new(CALL_BYTES.min(end - begin));
+                let _ = rustix::fs::fadvise(&inner.file, begin, length, rustix::fs::Advice::WillNeed);
+            }
+            Ok(())
+        };
+        match self.device.is_slow() {
+            true => {}
+            false if bytes <= AT_ONCE_BYTES => drop(advise(&self.inner)),
+            false => elsewhere(self.call("read ahead", Effect::Read, advise)),
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::aside::{Aside, Job};
-use super::call::Blocking;
+use super::call::{Blocking, Patience};
 use super::rank::is_behind;
 use super::{aside, aside_behind};
 use crate::task::Boxed;
@@ -22,6 +22,8 @@ use crate::task::Boxed;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Ticks of a patience.
 const TICKS: u32 = 16;
+/// How long a device that was given up is waited for at least.
+const SHORT: Duration = Duration::from_secs(2);
 
 static PATIENCE_MILLIS: AtomicU64 = AtomicU64::new(PATIENCE.as_millis() as u64);
 
@@ -73,20 +75,33 @@ impl Post {
         let mut doing = self.0.lock();
         let doing = doing.as_mut()?;
         doing.ticks = doing.ticks.saturating_add(1);
-        let task = if doing.call.waits(doing.ticks, TICKS) { doing.task.take()? } else { return None };
+        let task = if doing.call.waits(doing.ticks, ticks()) { doing.task.take()? } else { return None };
         Some((if doing.is_behind { aside_behind() } else { aside() }, Job::Task(task)))
     }
+}
+
+/// The patience in ticks.
+fn ticks() -> Patience {
+    let tick = (patience() / TICKS).as_millis().max(1);
+    let short = u32::try_from(SHORT.as_millis().div_ceil(tick)).unwrap_or(TICKS);
+    Patience { usual: TICKS, short: short.clamp(1, TICKS) }
 }
 
 static POSTS: Mutex<Vec<Weak<Post>>> = Mutex::new(Vec::new());
 
 /// From now on the watch sees this one.
 fn begin(post: Arc<Post>) -> Arc<Post> {
-    static WATCH: Once = Once::new();
     POSTS.lock().push(Arc::downgrade(&post));
-    // Without a thread for it nobody watches, and nothing else works either.
-    WATCH.call_once(|| drop(std::thread::Builder::new().name("disk-watch".to_owned()).spawn(watch)));
+    start();
     post
+}
+
+/// Starts the watch, if that was not done before.
+pub(super) fn start() {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        std::thread::Builder::new().name("disk-watch".to_owned()).spawn(watch).expect("the system starts a thread");
+    });
 }
 
 fn watch() {

@@ -14,8 +14,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -50,6 +50,8 @@ pub(super) struct Backend {
     unwritten: Mutex<BTreeMap<u64, Bytes>>,
     /// Reads since all of the file was asked for.
     reads: AtomicU64,
+    /// Bytes of the file; unknown before somebody asked.
+    length: OnceLock<AtomicU64>,
 }
 
 struct Group {
@@ -60,7 +62,8 @@ struct Group {
 
 impl Backend {
     pub(super) fn new(file: File, failure: Failure) -> Backend {
-        Backend { file, failure, groups: Mutex::default(), unwritten: Mutex::default(), reads: AtomicU64::new(0) }
+        let (groups, unwritten, reads, length) = Default::default();
+        Backend { file, failure, groups, unwritten, reads, length }
     }
 
     /// Look-ups come by hash, from everywhere in the file. When reading it page by page has taken as long as all of it in order would, all of it
@@ -71,10 +74,21 @@ impl Backend {
             return;
         }
         let worth = reads.saturating_mul(READ_WORTH).min(AHEAD_BYTES_MAX);
-        if self.file.length().is_ok_and(|length| length <= worth) {
+        if let Ok(length) = self.length()
+            && length <= worth
+        {
             self.reads.store(0, Ordering::Relaxed);
-            self.file.will_read(0, worth);
+            self.file.will_read(0, length);
         }
+    }
+
+    /// Bytes of the file: asked for once, for nobody else changes it.
+    fn length(&self) -> Result<u64, DiskError> {
+        if let Some(length) = self.length.get() {
+            return Ok(length.load(Ordering::SeqCst));
+        }
+        let length = self.file.length()?;
+        Ok(self.length.get_or_init(|| AtomicU64::new(length)).load(Ordering::SeqCst))
     }
 
     fn noted<T>(&self, result: Result<T, DiskError>) -> Result<T, io::Error> {
@@ -202,7 +216,7 @@ impl Backend {
     }
 
     fn pages(&self) -> Result<u64, io::Error> {
-        self.noted(self.file.length()).map(IndexSums::pages_in)
+        self.noted(self.length()).map(IndexSums::pages_in)
     }
 }
 
@@ -278,7 +292,10 @@ impl StorageBackend for Backend {
         }
         self.groups.lock().retain(|group, _| group * PAGES < pages);
         self.unwritten.lock().retain(|page, _| *page < pages);
-        self.noted(self.file.set_length(IndexSums::file_bytes(pages)))
+        let length = IndexSums::file_bytes(pages);
+        self.noted(self.file.set_length(length))?;
+        self.length.get_or_init(AtomicU64::default).store(length, Ordering::SeqCst);
+        Ok(())
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {

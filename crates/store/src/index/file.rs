@@ -252,7 +252,7 @@ impl IndexFile {
     fn open_database(&self, disk: &Disk, how: Open) -> Result<Contained<Database>, StoreError> {
         let file = disk.open(self.name, how)?;
         // Look-ups come by hash, from everywhere in it, and each that finds nothing cached would wait for the disk by itself.
-        file.will_read(0, WARMED_BYTES_MAX.min(self.cache_bytes as u64));
+        file.will_read(0, file.length()?.min(WARMED_BYTES_MAX).min(self.cache_bytes as u64));
         *self.file.lock() = Some(file.clone());
         let backend = Backend::new(file, self.failure.clone());
         self.guarded("its header", || {

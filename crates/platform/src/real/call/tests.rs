@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{spawn, yield_now};
 
-use super::{Blocking, Call, Device, Effect, Waiting};
+use super::{Blocking, Call, Device, Effect, Patience, Waiting};
 use crate::disk::{DiskError, DiskErrorKind};
 use crate::real::block_on;
 
@@ -16,7 +16,9 @@ fn silent() -> DiskError {
 }
 
 /// Ticks after which the tests give up.
-const PATIENCE: u32 = 5;
+const PATIENCE: Patience = Patience { usual: 5, short: 2 };
+/// The tick at which they do.
+const LAST: u32 = PATIENCE.usual + 1;
 
 /// A call that has begun on a thread and hangs; and what ends it.
 fn hung(device: &Arc<Device>, effect: Effect) -> (Arc<Call<i32>>, Sender<i32>) {
@@ -59,10 +61,10 @@ fn a_device_that_was_given_up_is_asked_for_nothing_before_it_has_answered() {
     let device = Arc::<Device>::default();
     let (call, end) = hung(&device, Effect::Change);
     let before = quick(&device, Effect::Change);
-    assert!((1..=PATIENCE).all(|ticks| !call.waits(ticks, PATIENCE)) && device.is_slow() && !device.is_silent());
-    assert!(call.waits(PATIENCE + 1, PATIENCE));
+    assert!((1..LAST).all(|ticks| !call.waits(ticks, PATIENCE)) && device.is_slow() && !device.is_silent());
+    assert!(call.waits(LAST, PATIENCE));
     assert_eq!(kind(block_on(Waiting::new(Arc::clone(&call)))), Err(DiskErrorKind::Silent));
-    for effect in [Effect::Change, Effect::Look] {
+    for effect in [Effect::Change, Effect::Read, Effect::Look] {
         let refused = quick(&device, effect);
         assert!(!refused.is_wanted());
         assert_eq!(kind(refused.wait()), Err(DiskErrorKind::Silent));
@@ -76,34 +78,37 @@ fn a_device_that_was_given_up_is_asked_for_nothing_before_it_has_answered() {
     assert!(!device.is_slow());
 }
 
-/// A bad sector is no reason not to write.
+/// One bad sector takes no disk out.
 #[test]
-fn a_read_that_was_given_up_keeps_nobody_from_writing() {
+fn a_read_that_was_given_up_keeps_others_from_reading_alone() {
     let device = Arc::<Device>::default();
-    let (call, end) = hung(&device, Effect::Look);
-    assert!(call.waits(PATIENCE + 1, PATIENCE));
-    assert_eq!(kind(quick(&device, Effect::Look).wait()), Err(DiskErrorKind::Silent));
+    let (call, end) = hung(&device, Effect::Read);
+    let (change, end_change) = hung(&device, Effect::Change);
+    assert!(call.waits(LAST, PATIENCE) && !change.waits(LAST - 1, PATIENCE));
+    assert_eq!(kind(quick(&device, Effect::Read).wait()), Err(DiskErrorKind::Silent));
+    assert_eq!(made(&quick(&device, Effect::Look)), Ok(7));
     assert_eq!(made(&quick(&device, Effect::Change)), Ok(7));
-    end.send(1).expect("it hangs");
+    end.send(1).and_then(|()| end_change.send(2)).expect("they hang");
+    assert_eq!(kind(change.wait()), Ok(2));
     until_nothing_is_owed(&device);
 }
 
-/// All that are under way are given up with the first, and what comes later soon, until one is quick.
+/// All that are under way are given up soon after the first, and what comes later soon, until one is quick.
 #[test]
 fn a_device_that_was_given_up_is_waited_for_less() {
     let device = Arc::<Device>::default();
     let (first, end_first) = hung(&device, Effect::Look);
     let (second, end_second) = hung(&device, Effect::Look);
-    assert!(!second.waits(2, PATIENCE) && first.waits(PATIENCE + 1, PATIENCE) && second.waits(3, PATIENCE));
+    assert!(!second.waits(3, PATIENCE) && first.waits(LAST, PATIENCE) && second.waits(4, PATIENCE));
     end_first.send(1).and_then(|()| end_second.send(1)).expect("they hang");
     until_nothing_is_owed(&device);
     let (third, end) = hung(&device, Effect::Look);
-    assert!(!third.waits(1, PATIENCE) && third.waits(2, PATIENCE));
+    assert!(!third.waits(2, PATIENCE) && third.waits(3, PATIENCE));
     end.send(1).expect("it hangs");
     until_nothing_is_owed(&device);
     assert_eq!(made(&quick(&device, Effect::Look)), Ok(7));
     let (fourth, end) = hung(&device, Effect::Look);
-    assert!(!fourth.waits(2, PATIENCE));
+    assert!(!fourth.waits(3, PATIENCE));
     end.send(1).expect("it hangs");
 }
 
@@ -114,10 +119,13 @@ fn what_changes_a_disk_is_waited_for_by_who_drops_it() {
     let (call, end) = hung(&device, Effect::Change);
     let is_dropped = Arc::new(AtomicBool::new(false));
     let (waiting, noted) = (Waiting::new(call), Arc::clone(&is_dropped));
+    let (tell, is_about_to) = channel();
     let dropper = spawn(move || {
+        tell.send(()).expect("awaited below");
         drop(waiting);
         noted.store(true, Ordering::SeqCst);
     });
+    is_about_to.recv().expect("it drops it");
     (0..1000).for_each(|_| yield_now());
     assert!(!is_dropped.load(Ordering::SeqCst));
     end.send(1).expect("it hangs");
@@ -128,7 +136,7 @@ fn what_changes_a_disk_is_waited_for_by_who_drops_it() {
     end.send(1).expect("it hangs");
     // Given up, it is waited for no longer.
     let (call, end) = hung(&device, Effect::Change);
-    assert!(call.waits(PATIENCE + 1, PATIENCE));
+    assert!(call.waits(LAST, PATIENCE));
     drop(Waiting::new(call));
     end.send(1).expect("it hangs");
     until_nothing_is_owed(&device);
@@ -142,7 +150,7 @@ fn a_change_that_is_under_way_holds_the_lock() {
     let (look, end_look) = hung(&device, Effect::Look);
     assert_eq!(Arc::strong_count(&lock), 1);
     let (change, end) = hung(&device, Effect::Change);
-    assert!(change.waits(PATIENCE + 1, PATIENCE) && look.waits(PATIENCE + 1, PATIENCE));
+    assert!(change.waits(LAST, PATIENCE) && look.waits(LAST, PATIENCE));
     drop((change, look));
     assert_eq!(Arc::strong_count(&lock), 2);
     end_look.send(1).and_then(|()| end.send(1)).expect("they hang");
