@@ -78,7 +78,7 @@ impl FileSystem {
     ) -> Result<UnitAdmitted, FileError> {
         let part = bytes.min(self.options.dirty_bytes_max / 2);
         let buffer = if part > 0 { Some(self.admit_to_buffer(part).await?) } else { None };
-        self.journal_failure.lock().clone().map_or(Ok(()), Err)?;
+        self.refuse_without_journal()?;
         let records = self.admit_to_records(ASKING, log_bytes, files).await?;
         self.ask_for_space(bytes + chunks * CHUNK_OVERHEAD_BYTES + log_bytes).await?;
         Ok(UnitAdmitted { _buffer: buffer, _records: records })
@@ -166,9 +166,14 @@ impl FileSystem {
         self.flush_failure.lock().is_some() && self.dirty_bytes() > 0
     }
 
+    /// J-5.
+    fn refuse_without_journal(&self) -> Result<(), FileError> {
+        self.journal_failure.lock().clone().map_or(Ok(()), Err)
+    }
+
     /// Waits for room for so many bytes of records.
     pub(crate) async fn admit_records(&self, bytes: u64) -> Result<Admitted, FileError> {
-        self.journal_failure.lock().clone().map_or(Ok(()), Err)?;
+        self.refuse_without_journal()?;
         self.admit_to_records(ASKING, bytes, CHANGE_FILES).await
     }
 
@@ -183,8 +188,10 @@ impl FileSystem {
     }
 
     /// Changes that ask for no room wait longer, and go on for a while when commits fail. `gives_room`: they are removals, and want of room
-    /// keeps nobody from those (seed 219 of plan `full`); what they leave to do is bounded by what is there.
+    /// keeps nobody from those (seed 219 of plan `full`); what they leave to do is bounded by what is there. Where the journal has ended nothing of it
+    /// would ever be local.
     pub(crate) async fn admit_change(&self, gives_room: bool, bytes: u64) -> Result<Admitted, FileError> {
+        self.refuse_without_journal()?;
         match self.admit_to_records(MODEST, bytes, CHANGE_FILES).await {
             Err(FileError::NoSpace) if gives_room => Ok(self.let_in(bytes)),
             Err(failure) if self.is_commit_late(FAILING_COMMITS_AHEAD) => Err(failure),
@@ -195,6 +202,7 @@ impl FileSystem {
 
     /// The same for a frame of so many removals, of which nobody waits for one.
     pub(crate) async fn admit_removals(&self, bytes: u64, files: u64) -> Result<Admitted, FileError> {
+        self.refuse_without_journal()?;
         match self.admit_to_records(MODEST, bytes, files).await {
             Err(FileError::NoSpace) => Ok(Admitted { _records: self.records.force(self.wanted_records(bytes, files)) }),
             admitted => admitted,

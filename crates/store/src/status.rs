@@ -265,7 +265,7 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
             is_drained: disk.part() == Part::Drained,
             is_silent: disk.disk.is_silent(),
             health: match disk.reads_failed() {
-                _ if space.is_late && disk.is_good() => SILENT.to_owned(),
+                _ if (space.is_late || disk.disk.is_silent()) && disk.is_good() => SILENT.to_owned(),
                 failed if failed > 0 && disk.is_good() => format!("it failed {failed} reads"),
                 _ if disk.is_good() && disk.part() == Part::Drained => {
                     "it is drained: nothing new goes there".to_owned()

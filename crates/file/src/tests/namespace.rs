@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use base::id::FileId;
+use platform::sim::Faults;
 
 use super::{Machine, create, find, list, new, read_all};
 use crate::{FileError, FileSystem, Kind, Node, RenameMode};
@@ -172,4 +173,27 @@ fn a_snapshot_shows_its_moment() {
         assert!(matches!(find(&system, ".snapshots/one").await, Err(FileError::NoEntry)));
     });
     machine.check(&system);
+}
+
+/// What the journal cannot take is lost with the next crash, so nobody is told that it was done.
+#[test]
+fn where_the_journal_has_ended_no_name_changes() {
+    let machine = Machine::new(7);
+    let system = machine.open();
+    machine.run(async {
+        for name in ["a", "b"] {
+            create(&system, FileId::ROOT, name, Kind::Fifo).await;
+        }
+        system.sync_all().await.unwrap();
+        create(&system, FileId::ROOT, "c", Kind::Fifo).await;
+        machine.disk.set_faults(Faults { sync_error: 1.0, ..Faults::default() });
+        system.sync_all().await.unwrap_err();
+        let removed = system.remove_file(FileId::ROOT, b"a").await;
+        assert!(matches!(removed, Err(FileError::Store(_))), "{removed:?}");
+        system.rename(FileId::ROOT, b"b", FileId::ROOT, b"d", RenameMode::Replace).await.unwrap_err();
+        system.batch_remove(FileId::ROOT, b"b").await.unwrap_err();
+        system.create_file(FileId::ROOT, b"e", &new(Kind::Fifo)).await.unwrap_err();
+        let names = list(&system, Node::live(FileId::ROOT), 10).await;
+        assert_eq!(names.len(), 3, "{names:?}");
+    });
 }

@@ -107,6 +107,13 @@ const GAUGES: &[Gauge] = &[
     gauge("store", "disk_good", Unit::Count, "1 while it takes writes, by disk", |m| {
         disks(m, |disk| u64::from(disk.is_good))
     }),
+    gauge(
+        "store",
+        "disk_silent",
+        Unit::Count,
+        "1 while it owes an answer that somebody waited for in vain, by disk",
+        |m| disks(m, |disk| u64::from(disk.is_silent)),
+    ),
 ];
 
 fn one(value: u64) -> Vec<(Label, u64)> {

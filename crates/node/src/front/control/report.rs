@@ -137,6 +137,7 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
             "good": disk.is_good,
             "missing": disk.is_missing,
             "drained": disk.is_drained,
+            "silent": disk.is_silent,
             "health": disk.health,
             "reads_failed": disk.reads_failed,
             "total_bytes": disk.total_bytes,
