@@ -99,6 +99,10 @@ pub trait RawFile: Send + Sync {
     fn read_or_wait(&self, offset: u64, buffer: &mut [u8]) -> Result<Read, DiskError> {
         self.read_at(offset, buffer).map(Read::Done)
     }
+    /// Reads up to so many bytes into memory of its own, begun; what is returned waits for it. `None` where it is not to be begun but done.
+    fn begin_read(&self, _offset: u64, _length: usize) -> Option<Boxed<Result<Vec<u8>, DiskError>>> {
+        None
+    }
     /// Writes all of `bytes`.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
     /// Writes several pieces, in order, as [`RawFile::write_at`].
@@ -222,14 +226,32 @@ impl File {
     /// Fills `buffer`; a file that ends before is an error of kind `Short`.
     pub async fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
         let count = self.read_at(offset, buffer).await?;
-        if count == buffer.len() {
+        self.expect(offset, buffer.len(), count)
+    }
+
+    /// The same into memory of its own: of many bytes cheaper than to have a buffer filled, for nothing is copied.
+    pub async fn read_long_at(&self, offset: u64, length: usize) -> Result<Vec<u8>, DiskError> {
+        let bytes = match self.0.begin_read(offset, length) {
+            Some(begun) => begun.await?,
+            None => {
+                let mut bytes = vec![0; length];
+                let count = self.read_at(offset, &mut bytes).await?;
+                bytes.truncate(count);
+                bytes
+            }
+        };
+        self.expect(offset, length, bytes.len()).map(|()| bytes)
+    }
+
+    fn expect(&self, offset: u64, expected: usize, found: usize) -> Result<(), DiskError> {
+        if found == expected {
             return Ok(());
         }
         Err(DiskError {
             kind: DiskErrorKind::Short,
             operation: "read",
             path: self.path().to_owned(),
-            detail: format!("expected {} bytes at offset {offset}, the file ends after {count}", buffer.len()),
+            detail: format!("expected {expected} bytes at offset {offset}, the file ends after {found}"),
         })
     }
 

@@ -342,6 +342,10 @@ impl RawFile for DirectoryFile {
         Ok(Read::Waits(now, Box::pin(begin(rest))))
     }
 
+    fn begin_read(&self, offset: u64, length: usize) -> Option<Boxed<Result<Vec<u8>, DiskError>>> {
+        Some(Box::pin(begin(self.call("read", Effect::Read, move |inner| inner.rest(offset, length)))))
+    }
+
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.write_many(vec![(offset, Bytes::copy_from_slice(bytes))])
     }
@@ -391,8 +395,11 @@ impl RawFile for DirectoryFile {
             let _ = rustix::fs::fadvise(&inner.file, begin, NonZeroU64::new(end - begin), rustix::fs::Advice::DontNeed);
             Ok(())
         };
-        // What waits to be written is written now.
-        let _ = ask(self.call("forget", Effect::Look, forget));
+        // What waits to be written is begun to be written.
+        match self.device.is_slow() {
+            true => drop(ask(self.call("forget", Effect::Look, forget))),
+            false => drop(forget(&self.inner)),
+        }
     }
 
     fn sync(&self) -> Result<(), DiskError> {

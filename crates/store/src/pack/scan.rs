@@ -173,20 +173,18 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
     if length > bytes_max {
         return Err(corrupt("a file", file.path(), bytes_max, format!("at most {bytes_max} bytes"), length));
     }
-    let mut bytes = vec![0; usize::try_from(length).expect("at most `bytes_max`, which fits into memory")];
-    file.read_exact_at(0, &mut bytes).await?;
-    let mut again = vec![0; PIECE_BYTES.min(bytes.len())];
+    let length = usize::try_from(length).expect("at most `bytes_max`, which fits into memory");
+    let mut bytes = file.read_long_at(0, length).await?;
     let mut offset = 0;
     for piece in bytes.chunks_mut(PIECE_BYTES) {
         for _ in 1..READINGS_MAX {
-            let again = &mut again[..piece.len()];
             // From the device, or it would be the same reading.
-            file.forget(offset, again.len() as u64);
-            file.read_exact_at(offset, again).await?;
+            file.forget(offset, piece.len() as u64);
+            let again = file.read_long_at(offset, piece.len()).await?;
             if again == piece {
                 break;
             }
-            piece.copy_from_slice(again);
+            piece.copy_from_slice(&again);
         }
         offset += piece.len() as u64;
     }
