@@ -99,8 +99,9 @@ pub trait RawFile: Send + Sync {
     fn read_or_wait(&self, offset: u64, buffer: &mut [u8]) -> Result<Read, DiskError> {
         self.read_at(offset, buffer).map(Read::Done)
     }
-    /// Reads up to so many bytes into memory of its own, begun; what is returned waits for it. `None` where it is not to be begun but done.
-    fn begin_read(&self, _offset: u64, _length: usize) -> Option<Boxed<Result<Vec<u8>, DiskError>>> {
+    /// Reads up to as many bytes as the buffer has, and gives it back with those, begun; what is returned waits for it. `None` where it is not
+    /// to be begun but done.
+    fn begin_read(&self, _offset: u64, _buffer: &mut Vec<u8>) -> Option<Boxed<Result<Vec<u8>, DiskError>>> {
         None
     }
     /// Writes all of `bytes`.
@@ -110,7 +111,7 @@ pub trait RawFile: Send + Sync {
         pieces.iter().try_for_each(|(offset, bytes)| self.write_at(*offset, bytes))
     }
     /// As [`RawFile::write_at`], begun; what is returned waits for it. `None` where it is not to be begun but done.
-    fn begin_write(&self, _offset: u64, _bytes: &[u8]) -> Option<Boxed<Result<(), DiskError>>> {
+    fn begin_write(&self, _offset: u64, _bytes: &Bytes) -> Option<Boxed<Result<(), DiskError>>> {
         None
     }
     /// The same, of a long run that nobody is likely to read soon: the device may begin at once, and no memory need keep it. Cheapest where
@@ -229,18 +230,17 @@ impl File {
         self.expect(offset, buffer.len(), count)
     }
 
-    /// The same into memory of its own: of many bytes cheaper than to have a buffer filled, for nothing is copied.
-    pub async fn read_long_at(&self, offset: u64, length: usize) -> Result<Vec<u8>, DiskError> {
-        let bytes = match self.0.begin_read(offset, length) {
-            Some(begun) => begun.await?,
-            None => {
-                let mut bytes = vec![0; length];
-                let count = self.read_at(offset, &mut bytes).await?;
-                bytes.truncate(count);
-                bytes
+    /// The same with a buffer that is given away meanwhile, and comes back unless it fails: of many bytes cheaper, for nothing is copied.
+    pub async fn read_long_at(&self, offset: u64, buffer: &mut Vec<u8>) -> Result<(), DiskError> {
+        let length = buffer.len();
+        let count = match self.0.begin_read(offset, buffer) {
+            Some(begun) => {
+                *buffer = begun.await?;
+                buffer.len()
             }
+            None => self.read_at(offset, buffer).await?,
         };
-        self.expect(offset, length, bytes.len()).map(|()| bytes)
+        self.expect(offset, length, count)
     }
 
     fn expect(&self, offset: u64, expected: usize, found: usize) -> Result<(), DiskError> {
@@ -258,6 +258,11 @@ impl File {
     /// Writes all of `bytes`. Not durable before [`File::sync`]. When it returns, or is dropped, nothing of it is under way, unless the device
     /// is silent: then nothing else is asked of that before this has ended.
     pub async fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.write_shared(offset, &Bytes::copy_from_slice(bytes)).await
+    }
+
+    /// As [`File::write_at`]; but nothing is copied.
+    pub async fn write_shared(&self, offset: u64, bytes: &Bytes) -> Result<(), DiskError> {
         self.pause(Access::Write(offset, bytes.len() as u64)).await;
         match self.0.begin_write(offset, bytes) {
             Some(begun) => begun.await,

@@ -8,6 +8,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, IoSliceMut};
+use std::mem;
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -250,9 +251,8 @@ impl Inner {
         now.unwrap_or(0)
     }
 
-    /// What lies from an offset on, so many bytes as far as the file reaches.
-    fn rest(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        let mut rest = vec![0; length];
+    /// What lies from an offset on, as much of it as the buffer has room for.
+    fn rest(&self, offset: u64, mut rest: Vec<u8>) -> io::Result<Vec<u8>> {
         let count = self.fill(offset, &mut rest)?;
         rest.truncate(count);
         Ok(rest)
@@ -327,7 +327,7 @@ impl RawFile for DirectoryFile {
         if length == 0 {
             return Ok(now);
         }
-        let rest = ask(self.call("read", Effect::Look, move |inner| inner.rest(at, length)))?;
+        let rest = ask(self.call("read", Effect::Look, move |inner| inner.rest(at, vec![0; length])))?;
         buffer[now..][..rest.len()].copy_from_slice(&rest);
         Ok(now + rest.len())
     }
@@ -338,12 +338,13 @@ impl RawFile for DirectoryFile {
         if length == 0 {
             return Ok(Read::Done(now));
         }
-        let rest = self.call("read", Effect::Read, move |inner| inner.rest(at, length));
+        let rest = self.call("read", Effect::Read, move |inner| inner.rest(at, vec![0; length]));
         Ok(Read::Waits(now, Box::pin(begin(rest))))
     }
 
-    fn begin_read(&self, offset: u64, length: usize) -> Option<Boxed<Result<Vec<u8>, DiskError>>> {
-        Some(Box::pin(begin(self.call("read", Effect::Read, move |inner| inner.rest(offset, length)))))
+    fn begin_read(&self, offset: u64, buffer: &mut Vec<u8>) -> Option<Boxed<Result<Vec<u8>, DiskError>>> {
+        let buffer = mem::take(buffer);
+        Some(Box::pin(begin(self.call("read", Effect::Read, move |inner| inner.rest(offset, buffer)))))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
@@ -356,8 +357,8 @@ impl RawFile for DirectoryFile {
         }))
     }
 
-    fn begin_write(&self, offset: u64, bytes: &[u8]) -> Option<Boxed<Result<(), DiskError>>> {
-        let bytes = Bytes::copy_from_slice(bytes);
+    fn begin_write(&self, offset: u64, bytes: &Bytes) -> Option<Boxed<Result<(), DiskError>>> {
+        let bytes = bytes.clone();
         self.begin("write", move |inner| inner.file.write_all_at(&bytes, offset))
     }
 

@@ -421,7 +421,7 @@ pub(crate) async fn make_durable(
                     opened => opened,
                 }?;
                 file.write_at(0, &header.encode()).await?;
-                file.write_at(*start as u64, bytes).await?;
+                file.write_shared(*start as u64, bytes).await?;
                 file.sync().await?;
             }
             if replayed.used.is_empty() { Ok(()) } else { disk.sync_directory(JOURNAL) }

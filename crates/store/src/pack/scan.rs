@@ -174,13 +174,17 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
         return Err(corrupt("a file", file.path(), bytes_max, format!("at most {bytes_max} bytes"), length));
     }
     let length = usize::try_from(length).expect("at most `bytes_max`, which fits into memory");
-    let mut bytes = file.read_long_at(0, length).await?;
+    let mut bytes = vec![0; length];
+    file.read_long_at(0, &mut bytes).await?;
+    // Of its own for all pieces: memory that the system has to give anew for each costs more than the reading.
+    let mut again = Vec::new();
     let mut offset = 0;
     for piece in bytes.chunks_mut(PIECE_BYTES) {
         for _ in 1..READINGS_MAX {
             // From the device, or it would be the same reading.
             file.forget(offset, piece.len() as u64);
-            let again = file.read_long_at(offset, piece.len()).await?;
+            again.resize(piece.len(), 0);
+            file.read_long_at(offset, &mut again).await?;
             if again == piece {
                 break;
             }
