@@ -24,7 +24,7 @@ use base::id::{FileId, Position};
 use base::interval::IntervalMap;
 use bytes::Bytes;
 use platform::task::first;
-use store::{Class, Resilience, StoreError};
+use store::{Class, Moment, Resilience, StoreError};
 
 use crate::attributes::{Attributes, Node};
 use crate::directory::encode_entry;
@@ -71,8 +71,8 @@ pub(crate) enum RootsChange {
         /// The directory that it shows.
         root: FileId,
     },
-    /// What came from another node gets a place in the list.
-    Receive(Box<SnapshotValue>),
+    /// What came from another node, and was found to be here since a moment, gets a place in the list.
+    Receive(Moment, Box<SnapshotValue>),
     /// A view goes.
     Remove {
         /// Which.
@@ -84,7 +84,19 @@ pub(crate) enum RootsChange {
         branch: u32,
         /// That catalog.
         catalog: Root,
+        /// Before it was made.
+        since: Moment,
     },
+}
+
+impl RootsChange {
+    /// Since when what it names was put or found, where that was before the commit.
+    fn since(&self) -> Option<Moment> {
+        match self {
+            RootsChange::Receive(since, _) | RootsChange::Prune { since, .. } => Some(*since),
+            RootsChange::Add { .. } | RootsChange::Remove { .. } => None,
+        }
+    }
 }
 
 /// New values of the trees of a branch.
@@ -126,12 +138,16 @@ impl FileSystem {
     pub(crate) async fn commit_with(&self, change: Option<RootsChange>, whole: Whole) -> Result<(), FileError> {
         let _commit = self.commit.lock().await;
         self.try_left_out_again();
+        let is_on_its_own = change.as_ref().and_then(RootsChange::since).is_none();
+        let mut is_again = false;
         loop {
             match self.commit_once(change.clone(), whole).await {
                 Err(NotCommitted::Unreadable(files)) if whole == Whole::AsFarAsRead => self.leave_out(files),
                 Err(NotCommitted::Unreadable(files)) => {
                     return Err(files.into_values().next().expect("not without one").error);
                 }
+                // A disk took chunks of it along: all of it once more, on the others (K-12).
+                Err(NotCommitted::Failed(error)) if error.is_dropped() && is_on_its_own && !is_again => is_again = true,
                 Err(NotCommitted::Failed(error)) => {
                     *self.commit_failure.lock() = Some(error.clone());
                     self.counters.commit_failures.add(1);
@@ -163,6 +179,7 @@ impl FileSystem {
             (*gate, self.store.last_logged(), logged, inodes)
         };
         let _time = self.platform.clock.timer(&self.counters.commit);
+        let since = change.as_ref().and_then(RootsChange::since).unwrap_or_else(|| self.store.moment());
         let frozen = Freezing { system: self, inodes };
         let inodes = &frozen.inodes;
         for inode in inodes.values() {
@@ -172,7 +189,7 @@ impl FileSystem {
             }
         }
         let left_out = if whole == Whole::OrNot { BTreeSet::new() } else { self.left_out_of(inodes) };
-        let result = self.write_trees(inodes, &left_out, covered, change).await;
+        let result = self.write_trees(inodes, &left_out, (since, covered), change).await;
         let result = match result {
             Ok((bases, again)) => {
                 self.clean(inodes, bases);
@@ -186,7 +203,7 @@ impl FileSystem {
                 Ok(())
             }
             Err(NotCommitted::Unreadable(files)) => {
-                let files = self.settle_left_out(inodes, files).await;
+                let files = self.settle_left_out(since, inodes, files).await;
                 drop(frozen);
                 Err(files.map_or_else(NotCommitted::Failed, NotCommitted::Unreadable))
             }
@@ -204,7 +221,7 @@ impl FileSystem {
         &self,
         inodes: &InodeSet,
         left_out: &BTreeSet<FileId>,
-        covered: Position,
+        (since, covered): (Moment, Position),
         change: Option<RootsChange>,
     ) -> Result<(BTreeMap<FileId, Base>, LoggedAnew), NotCommitted> {
         let old = self.roots.lock().clone();
@@ -265,7 +282,7 @@ impl FileSystem {
             again = self.log_left_out(inodes, left_out);
             self.sync_journal().await?;
         }
-        self.store.commit(&roots.encode(), covered).await?;
+        self.store.commit(since, &roots.encode(), covered).await?;
         self.replace_branches(branches);
         *self.roots.lock() = Arc::new(roots);
         if let Some(snapshots) = snapshots {
@@ -431,7 +448,7 @@ impl FileSystem {
         change: Option<&RootsChange>,
     ) -> Result<BTreeMap<u32, Option<BranchValue>>, FileError> {
         let pruned = match change {
-            Some(RootsChange::Prune { branch, catalog }) => Some((*branch, catalog.clone())),
+            Some(RootsChange::Prune { branch, catalog, .. }) => Some((*branch, catalog.clone())),
             _ => None,
         };
         // Those that were removed, and were in use then.
@@ -531,7 +548,7 @@ impl FileSystem {
                 let is_tidy = roots.orphans == Root::Empty;
                 Ok(SnapshotValue { taken, catalog, name, root, next_counter, branches, is_tidy })
             }
-            Some(RootsChange::Receive(value)) => Ok(*value),
+            Some(RootsChange::Receive(_, value)) => Ok(*value),
             Some(RootsChange::Remove { view }) => Err(view),
         };
         let edit = match added {

@@ -13,6 +13,7 @@ base::metrics! {
     write_wait: Histogram, Seconds, "a write waits for room in the write buffer; one that finds room is not counted";
     record_wait: Histogram, Seconds, "a change waits for a commit because the journal is far ahead; most never do";
     flushes_overtaken: Counter, Count, "files that a sync or a cut took back out of a running batch";
+    flushes_again: Counter, Count, "batches that were put once more, for a disk failed before what was put was durable";
     flush_beginnings: Counter, Count, "times that a flush of a stream published what was settled of it, and went on";
     flush_extensions: Counter, Count, "times that the flush of a stream went on with what was accepted behind it meanwhile";
     flush: Histogram, Seconds, "a batch of files is flushed: cut, stored as chunks, settled, recorded";

@@ -94,6 +94,11 @@ impl FileError {
         matches!(self, FileError::Store(error) if is_loss(error))
     }
 
+    /// Whether what was put since some moment may be lost, and is to be put again.
+    pub(crate) fn is_dropped(&self) -> bool {
+        matches!(self, FileError::Store(StoreError::Dropped { .. }))
+    }
+
     /// Whether what gave this error cannot be read, now or ever.
     pub(crate) fn is_unreadable(&self) -> bool {
         matches!(self, FileError::Store(error) if is_loss(error) || matches!(error, StoreError::Disk(_)))

@@ -5,7 +5,8 @@
 //!
 //! I-60  A record that names a chunk is logged after the chunk was settled (I-31).
 //! I-61  Content is visible all the time: it leaves `flushing` in the same moment in which it enters `active`.
-//! I-62  A flush that fails puts everything back under what was accepted since; writers hear of it, nothing is dropped.
+//! I-62  A flush that fails puts everything back under what was accepted since; writers hear of it, nothing is dropped. One of which a disk took
+//!       chunks with it puts them once more (K-12).
 //! I-63  Who empties `unlogged` holds the round lock, so that `sync_all` waits for what another round has taken.
 //! I-64  Nobody waits for other files' data: the flush lock of a file is held over I/O by a flush of this file alone. What a
 //!       batch took of a file belongs to the batch only while `flushing` is what it took; [`FileSystem::lock_flush`] takes it
@@ -25,7 +26,7 @@ use base::id::{ChunkAddress, FileId};
 use base::interval::{IntervalMap, cover};
 use bytes::Bytes;
 use platform::task::first;
-use store::{Class, Resilience, Room, StoreError};
+use store::{Class, Moment, Resilience, Room, StoreError};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use self::roll::Roll;
@@ -328,23 +329,38 @@ impl FileSystem {
         }
     }
 
-    /// Cuts everything that was taken into chunks and makes them durable.
+    /// Cuts everything that was taken into chunks and makes them durable. Once more where a disk took some of them with it: what it was of is
+    /// still here.
     async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
         batch.sort_by_key(|taken| taken.resilience);
-        for part in batch.chunk_by_mut(|one, next| one.resilience == next.resilience) {
-            self.put_part(part).await?;
+        match self.put_once(batch).await {
+            Err(error) if error.is_dropped() => {
+                self.counters.flushes_again.add(1);
+                for taken in &mut *batch {
+                    taken.content.clear();
+                    taken.tail = None;
+                }
+                self.put_once(batch).await
+            }
+            put => put,
         }
-        self.store.settle().await?;
-        Ok(())
+    }
+
+    async fn put_once(&self, batch: &mut [Taken]) -> Result<(), FileError> {
+        let since = self.store.moment();
+        for part in batch.chunk_by_mut(|one, next| one.resilience == next.resilience) {
+            self.put_part(since, part).await?;
+        }
+        Ok(self.store.settle(since).await?)
     }
 
     /// Cuts what asks for the same into chunks and puts them. As the published writer does (HydraFS, FAST'10), it
     /// submits one group after the other until the store is busy, and goes on when there is room: while one is cut, those
     /// before it are hashed, compressed and written.
-    async fn put_part(&self, batch: &mut [Taken]) -> Result<(), FileError> {
+    async fn put_part(&self, since: Moment, batch: &mut [Taken]) -> Result<(), FileError> {
         let resilience = batch[0].resilience;
         let mut cutter = Cutter::new(&self.platform.tasks, batch.iter().map(Taken::to_cut), self.options.group_bytes);
-        let mut roll = batch[0].rolls.map(|until| Roll::new(self, until));
+        let mut roll = batch[0].rolls.map(|until| Roll::new(self, since, until));
         let mut put = Submitted::default();
         let mut result = Ok(());
         let time = self.platform.clock.timer(&self.counters.flush_cut);

@@ -14,6 +14,7 @@ use base::codec::Writer;
 use base::id::{FileId, Version};
 use base::interval::IntervalMap;
 use base::time::Timestamp;
+use store::Moment;
 
 use crate::extent::{Extent, Overlay, covered_ranges};
 use crate::failure::FileError;
@@ -66,11 +67,12 @@ impl FileSystem {
     /// little to be logged anew.
     pub(crate) async fn settle_left_out(
         &self,
+        since: Moment,
         inodes: &InodeSet,
         mut files: BTreeMap<FileId, Unreadable>,
     ) -> Result<BTreeMap<FileId, Unreadable>, FileError> {
         // I-60.
-        self.store.settle().await?;
+        self.store.settle(since).await?;
         for (file, unreadable) in &mut files {
             if let Some(content) = unreadable.content.take() {
                 inodes[file].state.lock().settle_frozen(content);

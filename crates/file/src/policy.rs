@@ -64,6 +64,7 @@ impl FileSystem {
     /// The store's; what was raised before stays so.
     pub async fn apply_policy(&self, file: FileId) -> Result<u64, FileError> {
         let inode = self.live(file).await?;
+        let since = self.store.moment();
         let mut raised = 0;
         let mut start = 0;
         loop {
@@ -82,7 +83,7 @@ impl FileSystem {
             raised += self.store.raise(resilience, &chunks).await?;
             start = end;
         }
-        self.store.settle().await?;
+        self.store.settle(since).await?;
         Ok(raised)
     }
 

@@ -85,6 +85,7 @@ impl FileSystem {
     async fn prune(&self, branch: u32, pace: &Pace<'_>) -> Result<(), FileError> {
         // Names and links of before are in its catalog then.
         self.commit_whole().await?;
+        let since = self.store.moment();
         let (_ends, value) = {
             let _commit = self.commit.lock().await;
             let Some(value) = self.branches.lock().get(&branch).cloned() else { return Ok(()) };
@@ -106,7 +107,7 @@ impl FileSystem {
         for (number, names) in hidden {
             self.drop_hidden(top.beside(number), names).await?;
         }
-        self.commit_with(Some(RootsChange::Prune { branch, catalog }), Whole::AsFarAsRead).await?;
+        self.commit_with(Some(RootsChange::Prune { branch, catalog, since }), Whole::AsFarAsRead).await?;
         self.counters.branches_pruned.add(1);
         Ok(())
     }

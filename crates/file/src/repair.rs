@@ -71,6 +71,7 @@ impl FileSystem {
                 break (commit, self.roots.lock().clone());
             }
         };
+        let since = self.store.moment();
         let mut survey = Survey::of(FileId::ROOT);
         if accepts_loss {
             survey.stuck = self.stuck_clones().await?;
@@ -83,7 +84,7 @@ impl FileSystem {
         let roots = self.write_repaired(&old, accepts_loss, judges_names, &survey, inodes).await?;
         let roots = Roots { snapshots: list, branches, ..roots };
         if roots != *old {
-            self.store.commit(&roots.encode(), self.store.last_logged()).await?;
+            self.store.commit(since, &roots.encode(), self.store.last_logged()).await?;
             let changed = clones.keys().copied().chain([0]).collect();
             for (branch, _) in clones.iter().filter(|(_, value)| value.is_none()) {
                 self.removals.forget(*branch);

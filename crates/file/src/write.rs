@@ -344,6 +344,7 @@ impl FileSystem {
         let _flush = self.lock_flush(target).await;
         // No lock is waited for from here on (I-90).
         let _use = self.grace.enter(target.file.number);
+        let since = self.store.moment();
         let (settled, memory) = self.layers(source, range.clone()).await?;
         // The source may drop these chunks before the record below names them again, a snapshot by being deleted. A pass of reclaim
         // that has looked at the records already keeps only what is put or asked for (I-95).
@@ -351,7 +352,7 @@ impl FileSystem {
         let waiting = chunks.iter().filter(|address| !self.store.is_durable(address)).count();
         let resilience = target.state.lock().attributes.resilience;
         if self.store.raise(resilience, &chunks).await? > 0 || waiting > 0 {
-            self.store.settle().await?;
+            self.store.settle(since).await?;
         }
         let mut pieces = self.settle_memory(resilience, memory).await?;
         let mut gaps = vec![range.clone()];
@@ -406,8 +407,9 @@ impl FileSystem {
                 start += length;
             }
         }
+        let since = self.store.moment();
         let addresses = self.store.put_as(resilience, chunks).await?;
-        self.store.settle().await?;
+        self.store.settle(since).await?;
         let content = |((offset, length), address)| {
             let chunk_bytes = u32::try_from(length).expect("a chunk is at most 1 MiB");
             (offset, Content::Extent(length, Extent::Chunk { address, skip: 0, chunk_bytes }))

@@ -61,14 +61,15 @@ fn measure(place: &Path, count: u64) -> Outcome<Vec<(&'static str, u64)>> {
         forget_most_memory()?;
         let (store, found) = Store::open(&platform, &disks, options.clone()).await?;
         phase("open an empty store")?;
+        let since = store.moment();
         for first in (0..count).step_by(usize::try_from(GROUP_CHUNKS)?) {
             let group = (first..count.min(first + GROUP_CHUNKS)).map(chunk).collect();
             store.put_many(Class::Data, group).await?;
             if first % COMMIT_CHUNKS == 0 {
-                store.commit(&found.roots, store.last_logged()).await?;
+                store.commit(since, &found.roots, store.last_logged()).await?;
             }
         }
-        store.commit(&found.roots, store.last_logged()).await?;
+        store.commit(since, &found.roots, store.last_logged()).await?;
         phase("put")?;
         forget_most_memory()?;
         reclaim(&platform, &store, count).await?;

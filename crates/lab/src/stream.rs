@@ -202,6 +202,7 @@ async fn submit(
     groups: Vec<Vec<Bytes>>,
     is_cut_late: bool,
 ) -> Outcome<Vec<ChunkAddress>> {
+    let since = store.moment();
     let mut begun = Vec::new();
     for group in groups {
         let bytes = group.iter().map(|chunk| chunk.len() as u64).sum();
@@ -223,7 +224,7 @@ async fn submit(
     for put in begun {
         addresses.extend(put.await??);
     }
-    store.settle().await?;
+    store.settle(since).await?;
     Ok(addresses)
 }
 

@@ -14,6 +14,7 @@ base::metrics! {
     chunks_incompressible: Counter, Count, "chunks stored raw because compression saved less than a sixteenth";
     bundles: Counter, Count, "bundles of small chunks that were compressed together; each is a chunk that nobody asks for";
     chunks_bundled: Counter, Count, "small chunks that went into bundles";
+    chunks_dropped: Counter, Count, "chunks that were accepted, and went with a disk that failed before they were durable; who had them was told";
     put_busy: Counter, Count, "groups of chunks that found the store busy";
     put_wait: Histogram, Seconds, "a group of chunks waits while the store is busy";
     chunks_read: Counter, Count, "chunks asked for by get";

@@ -61,6 +61,13 @@ pub enum StoreError {
         /// Bytes free on the emptiest healthy disk, with the reserve.
         free: u64,
     },
+    /// Chunks that were accepted, and not durable yet, went with a disk that failed. What is of that time is to be put again by who has it.
+    Dropped {
+        /// How many.
+        chunks: u64,
+        /// The disk, or the pack on it.
+        path: Box<str>,
+    },
     /// A disk failed.
     Disk(DiskError),
     /// The disks given are not a store that this program may open (or format). Nothing was changed.
@@ -114,6 +121,11 @@ impl fmt::Display for StoreError {
                 f,
                 "no healthy disk has room for {what} ({needed} bytes; {free} bytes are free, reserve included); delete \
                  files, or add room"
+            ),
+            StoreError::Dropped { chunks, path } => write!(
+                f,
+                "{path} failed, and {chunks} chunks that were not durable yet cannot be read back from it; nothing that was synced is among \
+                 them. Try again"
             ),
             StoreError::Disk(error) => write!(f, "{error}"),
             StoreError::Refused { path, why, advice } => write!(f, "{path}: {why} {advice} Nothing was changed."),

@@ -116,6 +116,8 @@ const SHARDS: usize = 16;
 /// Both parts together.
 pub(crate) struct Index {
     recent: Vec<Mutex<Shard>>,
+    /// Of chunks that `recent` names anew, where it named them before (K-12).
+    older: Mutex<HashMap<ChunkAddress, Vec<Place>, AddressHash>>,
     file: RwLock<Arc<IndexFile>>,
     /// What both parts name, about.
     filter: RwLock<Option<Arc<Filter>>>,
@@ -137,6 +139,7 @@ impl Index {
     pub(crate) fn new(file: IndexFile) -> Index {
         Index {
             recent: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            older: Mutex::default(),
             file: RwLock::new(Arc::new(file)),
             filter: RwLock::new(None),
             pinned: Mutex::new(None),
@@ -178,14 +181,46 @@ impl Index {
             if named.codec == Codec::Bundle {
                 *named = place;
             }
-        } else {
-            shard.insert(address, place);
+        } else if let Some(older) = shard.insert(address, place) {
+            self.older.lock().entry(address).or_default().push(older);
         }
+    }
+
+    /// Where else a chunk was named before, the latest last, as far as the file may not know it.
+    pub(crate) fn older(&self, address: &ChunkAddress) -> Vec<Place> {
+        self.older.lock().get(address).cloned().unwrap_or_default()
+    }
+
+    /// A chunk that was appended is lost where it is named, if it still is: `other` is named, if there is one. `also`: in the same moment.
+    pub(crate) fn forget_lost(
+        &self,
+        address: &ChunkAddress,
+        lost: &Place,
+        other: Option<Place>,
+        also: impl FnOnce(),
+    ) -> bool {
+        let mut shard = self.shard(address).lock();
+        if shard.get(address) != Some(lost) {
+            return false;
+        }
+        also();
+        match other {
+            Some(other) => shard.insert(*address, other),
+            None => shard.remove(address),
+        };
+        if let Some(older) = self.older.lock().get_mut(address) {
+            older.retain(|place| Some(*place) != other);
+        }
+        true
     }
 
     /// Drops what lies in a pack that is gone.
     pub(crate) fn forget_recent(&self, pack: u64) {
         self.recent.iter().for_each(|shard| shard.lock().retain(|_, place| place.pack != pack));
+        self.older.lock().retain(|_, places| {
+            places.retain(|place| place.pack != pack);
+            !places.is_empty()
+        });
     }
 
     /// Where a chunk lies.
@@ -265,6 +300,7 @@ impl Index {
                 let mut shard = self.shard(&entry.header.address).lock();
                 if shard.get(&entry.header.address) == Some(&Place::of(sealed.pack, entry)) {
                     shard.remove(&entry.header.address);
+                    self.older.lock().remove(&entry.header.address);
                 }
             }
         }

@@ -88,6 +88,7 @@ pub use members::{DrainPlan, Gone};
 pub use options::{Options, RUN_BYTES};
 pub use ordered::{Got, Ordered, OrderedReport, OrderedRoom};
 pub use pace::{Pace, Share};
+pub use pack::Moment;
 pub use parcel::{Packing, Parcel};
 pub use platform::disk::Space;
 pub use pool::Health;

@@ -65,7 +65,7 @@ impl Store {
         if !is_rehearsal {
             self.packs.try_rotten();
             // Open packs take part too.
-            self.settle().await?;
+            self.packs.settle_appended().await?;
             self.packs.seal_all().await;
             self.keep_index().await;
         }

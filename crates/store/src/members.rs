@@ -219,7 +219,7 @@ impl Store {
         }
         if !on.is_good() {
             // Writers that are on it leave it.
-            self.settle().await?;
+            self.packs.settle_appended().await?;
         }
         // From here on nothing comes to it: no pack is begun there (P-6), no copy is written, no index made.
         self.packs.seal_on(DiskSet::of(disk)).await;

@@ -7,7 +7,7 @@
 //! K-2   The footer is written after the chunks were synced, and a pack counts as sealed after the footer was synced too. So
 //!       a valid footer vouches for the chunks before it.
 //! K-3   `settled` counts only chunks that are durable: those of open packs were written and synced, those of a lane whose
-//!       disk failed or filled were moved to another disk first ([`Packs::settle`]), or settle fails, again and again.
+//!       disk failed or filled were moved to another disk first ([`Packs::settle`]), or settle fails, again and again; but for K-12.
 //! K-4   A chunk is named in the index (`recent`) only after its bytes are readable, in a buffer or in the file.
 //! K-5   Pack numbers rise and are used once, over all disks. On a missing disk may lie packs that no superblock knows of: so an opening
 //!       without a disk leaves out [`LEFT_OUT`](crate::superblock::LEFT_OUT) numbers, and its first superblock says so before a pack is
@@ -25,6 +25,10 @@
 //! K-11  A chunk of an open pack is whole in memory, or whole in the file. While content streams the file ends with a page, and the chunk that this
 //!       divides stays in memory until the rest of it is written. What is made durable is filled up to a page with zeroes, and what comes next
 //!       begins there: no page is written twice while a pack is filled. The first chunk of a pack is written whole, or not.
+//!
+//! K-12  What was accepted and cannot be made durable on any disk, for it can be read back from none, is named no more before anybody hears of it
+//!       ([`StoreError::Dropped`]): each settle that goes back to a moment before it. So who took a moment, then put chunks or found them here,
+//!       and then settled since that moment, may rely on all of them. What lies elsewhere is named there again.
 //!
 //! Not here: how packs are filled (`lanes`), what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
@@ -69,6 +73,8 @@ use lanes::{LANES, Lane};
 use open::Writer;
 pub(crate) use open::{Member, OpenPack, Waits};
 pub(crate) use read::{Copied, Memo};
+use settle::Losses;
+pub use settle::Moment;
 
 /// Sealed packs that wait for the index file at most, beside what their chunks say ([`Packs::is_much_waiting`]).
 const SEALED_WAITING_MAX: usize = 16;
@@ -296,6 +302,8 @@ pub(crate) struct Packs {
     appended: AtomicU64,
     settled: AtomicU64,
     settling: Group,
+    /// K-12.
+    losses: Mutex<Losses>,
     /// By disk, then by pack.
     files: Vec<OnceLock<Files>>,
     neighbours: neighbours::Neighbours,
@@ -348,6 +356,7 @@ impl Packs {
             appended: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             settling: Group::default(),
+            losses: Mutex::default(),
             neighbours: neighbours::Neighbours::default(),
             buffers: buffers::Buffers::new(sizes.cache_bytes),
             ages: Ages::new(clock, found.checked),

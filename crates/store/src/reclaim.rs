@@ -28,7 +28,7 @@ use crate::failure::StoreError;
 use crate::format::{Class, Codec, Entry, PACKS, Place, lots_of};
 use crate::mark::Marks;
 use crate::pace::Pace;
-use crate::pack::{Copied, Memo, PackKnown, PackState};
+use crate::pack::{Copied, Memo, Moment, PackKnown, PackState};
 use crate::store::Store;
 
 /// A pack is compacted when less than this part of it is needed.
@@ -156,6 +156,8 @@ impl Store {
         marks.sort_in(sweep.pace).await;
         let _one_at_a_time = self.reclaim_work.lock().await;
         let _condemning = Condemning(self);
+        // L-2 goes by what is found elsewhere, and by what is copied.
+        let since = self.moment();
         let mut report = ReclaimReport { problems: std::mem::take(&mut marks.problems), ..ReclaimReport::default() };
         let unindexed: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
         let (mut doomed, mut doomed_chunks) = (Vec::new(), 0);
@@ -193,13 +195,13 @@ impl Store {
             }
             // What goes is remembered chunk by chunk.
             if doomed_chunks >= self.options.pack_chunks_max {
-                self.remove(&doomed, sweep.pace, &mut report).await?;
+                self.remove(since, &doomed, sweep.pace, &mut report).await?;
                 doomed_chunks = 0;
                 doomed.clear();
             }
         }
         if !doomed.is_empty() {
-            self.remove(&doomed, sweep.pace, &mut report).await?;
+            self.remove(since, &doomed, sweep.pace, &mut report).await?;
         }
         Ok(report)
     }
@@ -285,8 +287,14 @@ impl Store {
     }
 
     /// L-2, step by step.
-    async fn remove(&self, doomed: &[Examined], pace: &Pace<'_>, report: &mut ReclaimReport) -> Result<(), StoreError> {
-        self.settle().await?;
+    async fn remove(
+        &self,
+        since: Moment,
+        doomed: &[Examined],
+        pace: &Pace<'_>,
+        report: &mut ReclaimReport,
+    ) -> Result<(), StoreError> {
+        self.settle(since).await?;
         let addresses = |examined: &Examined| examined.entries.iter().map(|entry| entry.header.address).collect();
         let removed = || doomed.iter().map(|examined| (examined.pack, addresses(examined))).collect();
         let forget = async || {

@@ -27,7 +27,7 @@ use crate::identity;
 use crate::level::Level;
 use crate::pace::{Pace, Share};
 use crate::pack::scan::{self, Ending, Found, Recovered};
-use crate::pack::{Copied, Memo, PackKnown, PackState};
+use crate::pack::{Copied, Memo, Moment, PackKnown, PackState};
 use crate::remedy::Remedy;
 use crate::store::Store;
 
@@ -207,6 +207,7 @@ impl Store {
 
     /// Copies what can be read of a pack of which nobody knows what is in it, and that is not good elsewhere: how much that was.
     async fn copy_what_answers(&self, disk: usize, pack: u64) -> Result<u64, StoreError> {
+        let since = self.moment();
         let bytes = scan::read_what_answers(&self.pool.disks[disk], pack).await?;
         let mut copies = Vec::new();
         for entry in scan::scan(self.key(), pack, &bytes).entries {
@@ -225,7 +226,7 @@ impl Store {
             });
         }
         let copied = self.append_copies(Level::default(), copies).await?;
-        self.settle_into_index().await?;
+        self.settle_into_index(since).await?;
         Ok(copied)
     }
 
@@ -234,7 +235,8 @@ impl Store {
         // Its files are the same ones until they are gone.
         let _no_copies = self.copy_work.lock().await;
         let _no_reclaim = self.reclaim_work.lock().await;
-        self.settle_into_index().await?;
+        let since = self.moment();
+        self.settle_into_index(since).await?;
         let Some(known) = self.packs.known_pack(pack) else { return Ok("it is gone already".to_owned()) };
         let is_waiting = self.packs.sealed_waiting().iter().any(|sealed| sealed.pack == pack);
         if is_waiting || matches!(known.state, PackState::Open(_)) {
@@ -246,7 +248,7 @@ impl Store {
         let contents = self.contents(pack, &known).await?;
         let mut saved = self.save(pack, &contents.entries).await?;
         saved.error = saved.error.or(contents.error);
-        self.settle_into_index().await?;
+        self.settle_into_index(since).await?;
         saved.answered()?;
         let Saved { copied, in_part, lost, .. } = saved;
         let is_lossy = lost + in_part > 0;
@@ -263,8 +265,8 @@ impl Store {
     }
 
     /// Everything that was put lies in sealed packs, and the index knows them.
-    async fn settle_into_index(&self) -> Result<(), StoreError> {
-        self.settle().await?;
+    async fn settle_into_index(&self, since: Moment) -> Result<(), StoreError> {
+        self.settle(since).await?;
         if !self.packs.seal_all().await {
             let is_full = self.pool.disks.iter().all(|(_, disk)| disk.is_good());
             let failed = || StoreError::ReadOnly { cause: "a pack cannot be sealed, for its disk failed".into() };

@@ -64,6 +64,7 @@ impl Store {
     /// # Errors
     /// `Full`, or why it could not be made durable: nothing is lost then.
     pub async fn rewrite(&self, addresses: &[ChunkAddress], pace: &Pace<'_>) -> Result<u64, StoreError> {
+        let since = self.moment();
         let places = self.places_of(addresses);
         let window_bytes = WINDOW_BYTES.min(self.options.put_bytes_max / 2);
         let (mut at, mut written) = (0, 0);
@@ -76,7 +77,7 @@ impl Store {
             written += self.rewrite_window(&places[at..end], pace).await?;
             at = end;
         }
-        self.settle().await?;
+        self.settle(since).await?;
         Ok(written)
     }
 

@@ -33,7 +33,7 @@ use crate::index::{AddressSet, Change, IndexFile};
 use crate::journal::Journal;
 use crate::level::{COPIES_MAX, Level, Resilience};
 use crate::options::Options;
-use crate::pack::Packs;
+use crate::pack::{Moment, Packs};
 use crate::pool::Pool;
 use crate::reindex::NewIndex;
 use crate::superblock;
@@ -451,12 +451,19 @@ impl Store {
         self.packs.duplicate(address, Level::default()).is_some_and(|place| self.packs.is_durable(&place))
     }
 
-    /// Makes all chunks durable that were accepted before.
+    /// This moment: to be taken before anything is put, or looked for, that is to be relied upon.
+    #[must_use]
+    pub fn moment(&self) -> Moment {
+        self.packs.moment()
+    }
+
+    /// Makes all chunks durable that were accepted before, and answers for what the caller put or found here since a moment.
     ///
     /// # Errors
-    /// `Full` or `ReadOnly`: not all of them could be made durable. They can still be read, and another try is welcome.
-    pub async fn settle(&self) -> Result<(), StoreError> {
-        self.packs.settle().await
+    /// `Full` or `ReadOnly`: not all of them could be made durable. They can still be read, and another try is welcome. `Dropped`: what
+    /// was accepted went with a disk, and what is of that time may be among it. It is to be put again, after another moment.
+    pub async fn settle(&self, since: Moment) -> Result<(), StoreError> {
+        self.packs.settle(since).await
     }
 
     pub(crate) fn cached_bytes(&self) -> u64 {
@@ -513,17 +520,17 @@ impl Store {
     // The root.
 
     /// Makes all accepted chunks and then `roots` durable. From then on the frames up to `covered` are not needed any more:
-    /// an open gives back these roots and the frames after them.
+    /// an open gives back these roots and the frames after them. What they name was put or found here since a moment, or is durable.
     ///
     /// # Errors
     /// `TooLarge`, or why the chunks or the superblock could not be written. The roots before are still in force then, or, where
     /// the failure was not certain, either is.
-    pub async fn commit(&self, roots: &[u8], covered: Position) -> Result<(), StoreError> {
+    pub async fn commit(&self, since: Moment, roots: &[u8], covered: Position) -> Result<(), StoreError> {
         if roots.len() > ROOTS_BYTES_MAX {
             return Err(identity::too_large(roots));
         }
         assert!(covered <= self.last_logged(), "a commit covers frames that were logged");
-        self.settle().await?;
+        self.settle(since).await?;
         // Before the lock: who makes a frame durable may have to write a superblock (J-11).
         self.journal.begin_for(covered).await?;
         self.keep_index().await;
@@ -613,7 +620,7 @@ impl Store {
         drop(self.putting.reserve(0, [self.options.put_bytes_max]).await);
         let last = self.last_logged();
         self.sync_log(last).await?;
-        self.settle().await?;
+        self.packs.settle_appended().await?;
         self.packs.seal_all().await;
         self.keep_index().await;
         let mut root = self.root.lock().await;

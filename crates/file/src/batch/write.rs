@@ -136,10 +136,15 @@ impl FileSystem {
         Ok(report)
     }
 
-    /// Makes what was stored durable, and tries once more if the disks are full of what nobody needs.
+    /// Makes what was stored durable, and tries once more if the disks are full of what nobody needs. What of it is lost (K-12)
+    /// [`FileSystem::hold_content`] finds.
     async fn settle_with_room(&self) -> Result<(), FileError> {
-        match self.store.settle().await.map_err(FileError::from) {
-            Err(FileError::NoSpace) if Box::pin(self.make_room()).await? => Ok(self.store.settle().await?),
+        let settle = async || match self.store.settle(self.store.moment()).await.map_err(FileError::from) {
+            Err(error) if error.is_dropped() => Ok(()),
+            settled => settled,
+        };
+        match settle().await {
+            Err(FileError::NoSpace) if Box::pin(self.make_room()).await? => settle().await,
             settled => settled,
         }
     }
@@ -225,15 +230,16 @@ impl FileSystem {
         unit: &[BatchEntry],
         stored: &[Stored],
     ) -> Result<Option<usize>, FileError> {
+        let since = self.store.moment();
         // What went meanwhile and came again with somebody else's content was settled by nobody yet.
-        let (mut raised, mut waits) = (0, false);
+        let mut waits = None;
         for born in plan.born.iter().filter(|born| born.names > 0) {
             let Stored { content, resilience } = &stored[born.entry];
             let chunks: Vec<_> = content.iter().filter_map(|(_, content)| address(content)).collect();
             // All are asked for: what is, stays.
             let waiting: Vec<_> = chunks.iter().filter(|address| !self.store.is_durable(address)).collect();
             let missing = waiting.iter().filter(|address| !self.store.contains(address)).count();
-            waits |= !waiting.is_empty();
+            waits = waits.or((!waiting.is_empty()).then_some(born.entry));
             // Its directory was not there when content was stored.
             let is_to_come = content.is_empty() && unit[born.entry].content_bytes() > 0;
             if is_to_come || missing > 0 && resilience.is_some() {
@@ -242,16 +248,17 @@ impl FileSystem {
             if *resilience != Some(born.attributes.resilience) {
                 // What a copy names and cannot be relied upon to be here is read and stored anew, or has gone.
                 match self.store.raise(born.attributes.resilience, &chunks).await {
-                    Ok(anew) => raised += anew,
+                    Ok(anew) => waits = waits.or((anew > 0).then_some(born.entry)),
                     Err(error) if is_loss(&error) => return Ok(Some(born.entry)),
                     Err(error) => return Err(error.into()),
                 }
             }
         }
-        if raised > 0 || waits {
-            self.store.settle().await?;
+        let Some(entry) = waits else { return Ok(None) };
+        match self.store.settle(since).await.map_err(FileError::from) {
+            Err(error) if error.is_dropped() => Ok(Some(entry)),
+            settled => settled.map(|()| None),
         }
-        Ok(None)
     }
 
     /// Step 3, and the records before.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use store::StoreError;
+use store::{Moment, StoreError};
 use tokio::sync::oneshot;
 
 use super::{Taken, record_write};
@@ -32,6 +32,8 @@ const TAKEN_PART: u64 = 8;
 /// A flush that goes on.
 pub(super) struct Roll<'a> {
     system: &'a FileSystem,
+    /// Before anything was put.
+    since: Moment,
     /// When it takes no more.
     until: Duration,
     /// How many pieces of the file's content are being settled, and what came of it.
@@ -39,8 +41,8 @@ pub(super) struct Roll<'a> {
 }
 
 impl Roll<'_> {
-    pub(super) fn new(system: &FileSystem, until: Duration) -> Roll<'_> {
-        Roll { system, until, settling: None }
+    pub(super) fn new(system: &FileSystem, since: Moment, until: Duration) -> Roll<'_> {
+        Roll { system, since, until, settling: None }
     }
 
     /// Between two groups: publishes what is settled, has more settled, takes more.
@@ -86,9 +88,9 @@ impl Roll<'_> {
     /// Settles what was put, beside who cuts.
     fn begin_settle(&self) -> oneshot::Receiver<Result<(), StoreError>> {
         let (send, settled) = oneshot::channel();
-        let store = Arc::clone(&self.system.store);
+        let (store, since) = (Arc::clone(&self.system.store), self.since);
         self.system.platform.tasks.aside(Box::pin(async move {
-            let result = store.settle().await;
+            let result = store.settle(since).await;
             // Before it says so: who hears of it may be the last to hold the store.
             drop(store);
             drop(send.send(result));

@@ -46,6 +46,7 @@ impl FileSystem {
     /// Takes what cannot be read out of the trees that the next commit rests on, in memory alone. All of it, or nothing.
     async fn make_committable(&self) -> Result<Replaced, FileError> {
         let _commit = self.commit.lock().await;
+        let since = self.store.moment();
         let touched = self.touched.lock().clone();
         let mut bases = Vec::new();
         for inode in touched.values() {
@@ -76,6 +77,8 @@ impl FileSystem {
             value.catalog = self.without_gaps(&value.catalog).await?;
             value.orphans = self.without_gaps(&value.orphans).await?;
         }
+        // The commit that rests on them answers for what it puts itself (K-12).
+        self.store.settle(since).await?;
         let mut replaced = Replaced { bases: Vec::new(), branches, roots: old, by: new.clone() };
         for (inode, new) in bases {
             let mut state = inode.state.lock();

@@ -101,7 +101,7 @@ fn each_inconsistency_has_its_number_and_is_mended() {
         machine.run(async {
             let mut roots = (**system.roots.lock()).clone();
             tell(code, &system, &mut roots, &known).await;
-            system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
+            system.store.commit(system.store.moment(), &roots.encode(), system.store.last_logged()).await.unwrap();
         });
         let system = machine.power_cycle(system);
         let report = machine.run(system.check_files(&|_| {})).unwrap();

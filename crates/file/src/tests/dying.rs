@@ -2,6 +2,7 @@
 //! when it is there again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::id::{FileId, NodeNumber};
 use platform::disk::Disk;
@@ -153,4 +154,66 @@ fn a_disk_that_dies_at_work_stops_nobody_else() {
         world.run_until(look).unwrap();
     }
     assert!(left_out > 0 && refused > 0, "{left_out} left out, {refused} refused");
+}
+
+/// K-12: with one copy of everything, a disk that dies in the middle of a flush takes with it what the flush has written there. The flush still
+/// has what that was of.
+#[test]
+fn what_a_dying_disk_takes_out_of_a_flush_is_stored_on_another() {
+    let content = bytes(5, 6 << 20);
+    let mut again = 0;
+    for writes in [1, 4, 16, 64] {
+        let world = World::new(writes);
+        let sims: Vec<SimDisk> = (0..2).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
+        let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
+        let mut options = Options { dirty_bytes_max: 32 << 20, ..Options::default() };
+        // Written run by run, long before a pack is sealed.
+        options.store.run_bytes = 0;
+        options.store.cache_bytes = 0;
+        let open = async || FileSystem::open(&world.platform(), &disks, options.clone()).await.unwrap().0;
+        let work = async {
+            format_node(&world.platform(), &disks, NodeNumber(1), 0, 0).await.unwrap();
+            let system = open().await;
+            let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
+            system.sync_all().await.unwrap();
+            system.write(file, 0, &content, false).await.unwrap();
+            let (tasks, store, dying) = (world.platform().tasks, Arc::clone(&system.store), sims[1].clone());
+            let clock = Arc::clone(&tasks);
+            tasks.spawn(
+                "death",
+                Box::pin(async move {
+                    let last = store.counters().pack_writes.value() + writes;
+                    while store.counters().pack_writes.value() < last {
+                        clock.sleep(Duration::from_micros(1)).await;
+                    }
+                    dying.set_faults(Faults { is_dead: true, ..Faults::default() });
+                }),
+            );
+            // The caller hears nothing of it.
+            system.sync(file).await.unwrap();
+            again += system.counters.flushes_again.value();
+            assert!(!system.status().store.disks[1].is_good, "{writes} writes: it lives on");
+            let mut found = vec![0; content.len()];
+            assert_eq!(system.read(Node::live(file), 0, &mut found).await.unwrap(), content.len());
+            assert!(found == content);
+            create(&system, FileId::ROOT, "other", Kind::Regular).await;
+            system.commit().await.unwrap();
+            system.close().await.unwrap();
+        };
+        world.run_until(work).unwrap();
+        world.restart();
+        sims[1].set_faults(Faults::default());
+        let look = async {
+            let system = open().await;
+            let file = find(&system, "file").await.unwrap();
+            let mut found = vec![0; content.len()];
+            assert_eq!(system.read(file, 0, &mut found).await.unwrap(), content.len());
+            assert!(found == content, "{writes} writes");
+            find(&system, "other").await.unwrap();
+            let report = system.check_files(&|_| {}).await.unwrap();
+            assert!(report.problems.is_empty(), "{:#?}", report.problems);
+        };
+        world.run_until(look).unwrap();
+    }
+    assert!(again > 0, "no flush lost anything: the test shows nothing");
 }

@@ -295,7 +295,10 @@ async fn tell(world: &World, disk: &SimDisk, lie: Lie) -> Result<(), String> {
         }
     }
     let covered = found.frames.last().map_or(IMAGE.covered, |(position, _)| *position);
-    store.commit(&bytes.unwrap_or_else(|| roots.encode()), covered).await.map_err(|error| error.to_string())?;
+    store
+        .commit(store.moment(), &bytes.unwrap_or_else(|| roots.encode()), covered)
+        .await
+        .map_err(|error| error.to_string())?;
     frames.iter().filter(|frame| !frame.is_empty()).for_each(|frame| {
         store.log(frame);
     });
@@ -529,7 +532,7 @@ fn lying(inodes: Vec<InodeValue>, values: Vec<(FileId, u64, Option<Vec<u8>>)>) -
         let edits = lies.into_iter().map(|(file, inode)| (file, Some(inode.encode()))).collect();
         roots.catalog = trees.update(&roots.catalog, edits, 0).await.unwrap();
         let covered = found.frames.last().map_or(IMAGE.covered, |(position, _)| *position);
-        store.commit(&roots.encode(), covered).await.unwrap();
+        store.commit(store.moment(), &roots.encode(), covered).await.unwrap();
         store.close().await.unwrap();
     };
     world.run_until(lie).unwrap();

@@ -560,7 +560,7 @@ fn an_extent_that_cannot_be_decoded_becomes_lost_content() {
             let edits = crate::tree::Edits::from([(file.number, Some(inode.encode()))]);
             let catalog = system.trees.update(&roots.catalog, edits, 0).await.unwrap();
             let roots = crate::format::Roots { catalog, ..(*roots).clone() };
-            system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
+            system.store.commit(system.store.moment(), &roots.encode(), system.store.last_logged()).await.unwrap();
         });
         let system = machine.power_cycle(system);
         let before = blocks(&machine, &system, file, &content);
@@ -807,7 +807,7 @@ fn many_entries_of_one_name_get_names_of_their_own() {
         let edits = crate::tree::Edits::from([(directory.number, Some(inode.encode()))]);
         let catalog = system.trees.update(&roots.catalog, edits, 0).await.unwrap();
         let roots = crate::format::Roots { catalog, ..(*roots).clone() };
-        system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
+        system.store.commit(system.store.moment(), &roots.encode(), system.store.last_logged()).await.unwrap();
     });
     let system = machine.power_cycle(system);
     machine.run(system.repair_files(false, (0, 0))).unwrap();
@@ -871,7 +871,7 @@ fn lost_and_found_has_no_name_twice() {
         let edits = crate::tree::Edits::from([(directory.number, Some(inode.encode()))]);
         let catalog = system.trees.update(&roots.catalog, edits, 0).await.unwrap();
         let roots = crate::format::Roots { catalog, ..(*roots).clone() };
-        system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
+        system.store.commit(system.store.moment(), &roots.encode(), system.store.last_logged()).await.unwrap();
         (file, other)
     });
     drop(system);

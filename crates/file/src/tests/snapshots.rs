@@ -123,7 +123,7 @@ fn an_entry_that_cannot_be_decoded_ends_the_pass_and_can_be_given_up() {
             let edits = Edits::from([(view, Some(value.unwrap_or(seventh)))]);
             let snapshots = system.trees.update(&roots.snapshots, edits, 0).await.unwrap();
             let roots = Roots { snapshots, ..(*roots).clone() };
-            system.store.commit(&roots.encode(), system.store.last_logged()).await.unwrap();
+            system.store.commit(system.store.moment(), &roots.encode(), system.store.last_logged()).await.unwrap();
         });
         let system = machine.power_cycle(system);
         assert!(reclaim_all(&machine, &system).is_err_and(|error| error.is_loss()), "view {view}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::codec::Writer;
 use base::id::FileId;
 use bytes::Bytes;
-use store::Parcel;
+use store::{Moment, Parcel};
 
 use super::format::{Head, NoHead, PART_BYTES, Part, START_BYTES};
 use super::levels::Levels;
@@ -17,7 +17,7 @@ use crate::commit::RootsChange;
 use crate::failure::FileError;
 use crate::format::SnapshotValue;
 use crate::left_out::Whole;
-use crate::receipts::Receipt;
+use crate::receipts::{Arrived, Receipt};
 use crate::snapshot::{Snapshot, check_snapshot_name};
 use crate::system::FileSystem;
 use crate::tree::Edits;
@@ -63,6 +63,9 @@ struct Incoming<'a> {
     number: u64,
     unsettled: u64,
     receipt: Arc<Receipt>,
+    /// What of it was durable when it was settled last, and a moment before what came since.
+    kept: Arrived,
+    since: Moment,
 }
 
 impl FileSystem {
@@ -105,18 +108,24 @@ impl FileSystem {
             number: first,
             unsettled: 0,
             receipt: receipt.clone(),
+            kept: receipt.arrived(),
+            since: self.store.moment(),
         };
         let arrived = self.take_all(&mut incoming, &bytes, how).await;
         if matches!(arrived, Err(Stop::Stream(_))) {
             // What came before the cut. Of a batch that is wrong nothing is left.
             let _ = self.put_arrived(&mut incoming).await;
         }
-        let mut received = incoming.received;
+        let mut received = std::mem::take(&mut incoming.received);
         let arrived = match arrived {
-            Err(Stop::Stream(why)) => return Err(self.cut(&receipt, why, &stream).await),
+            Err(Stop::Stream(why)) => return Err(self.cut(&mut incoming, why, &stream).await),
             Err(Stop::Failed(error)) => Err(error.into()),
             Ok(()) => self.make_received(snapshot, base_held.as_ref().map(|base| &base.value), &mut received).await,
         };
+        if arrived.is_err() {
+            // Who brings the rest goes on from what is durable.
+            let _ = self.settle_arrived(&mut incoming).await;
+        }
         if matches!(&arrived, Ok(_) | Err(TransferError::File(FileError::NoSpace))) {
             self.receipts.end(&receipt);
         }
@@ -188,24 +197,27 @@ impl FileSystem {
         incoming.unsettled += bytes;
         if incoming.unsettled >= SETTLE_BYTES {
             incoming.unsettled = 0;
-            self.settle_arrived(&incoming.receipt).await.map_err(Stop::of)?;
+            self.settle_arrived(incoming).await.map_err(Stop::of)?;
         }
         Ok(())
     }
 
-    async fn settle_arrived(&self, receipt: &Receipt) -> Result<(), FileError> {
-        let arrived = receipt.arrived();
-        self.store.settle().await?;
-        let durable = arrived.count;
-        receipt.note(crate::receipts::Arrived { durable, ..receipt.arrived() });
-        Ok(())
+    /// Makes durable all that the receipt names. Where that fails it names what was durable before, and the rest comes again.
+    async fn settle_arrived(&self, incoming: &mut Incoming<'_>) -> Result<(), FileError> {
+        let (arrived, next) = (incoming.receipt.arrived(), self.store.moment());
+        let settled = self.store.settle(incoming.since).await;
+        if settled.is_ok() {
+            (incoming.kept, incoming.since) = (Arrived { durable: arrived.count, ..arrived }, next);
+        }
+        incoming.receipt.note(incoming.kept.clone());
+        Ok(settled?)
     }
 
     /// What came is made durable, so that it need not come again.
-    async fn cut(&self, receipt: &Receipt, why: String, stream: &[u8; 32]) -> TransferError {
+    async fn cut(&self, incoming: &mut Incoming<'_>, why: String, stream: &[u8; 32]) -> TransferError {
         // What is not durable comes again.
-        let _ = self.settle_arrived(receipt).await;
-        let chunks = receipt.arrived().durable;
+        let _ = self.settle_arrived(incoming).await;
+        let chunks = incoming.receipt.arrived().durable;
         TransferError::Cut { why, chunks, token: token(stream, chunks) }
     }
 
@@ -217,6 +229,7 @@ impl FileSystem {
         received: &mut Received,
     ) -> Result<Snapshot, TransferError> {
         let _no_reclaim = self.reclaiming.lock().await;
+        let since = self.store.moment();
         self.expect_all(&snapshot, base).await?;
         let Levels { raised, unmet } = self.raise_received(&snapshot, base).await?;
         (received.raised, received.unmet) = (raised, unmet);
@@ -225,7 +238,7 @@ impl FileSystem {
         if self.find_snapshot(name.as_bytes()).is_some() {
             return Err(FileError::Exists.into());
         }
-        self.commit_with(Some(RootsChange::Receive(Box::new(snapshot))), Whole::AsFarAsRead).await?;
+        self.commit_with(Some(RootsChange::Receive(since, Box::new(snapshot))), Whole::AsFarAsRead).await?;
         // I-103.
         let _ = self.store.renew_root().await;
         let made = self.snapshots().into_iter().find(|snapshot| snapshot.name == name);

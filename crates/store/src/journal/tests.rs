@@ -71,7 +71,7 @@ fn leftovers_of_a_torn_group_never_count_again() {
             for _ in 0..covered {
                 store.log(b"of the new life");
             }
-            store.commit(b"roots", Position(covered)).await.unwrap();
+            store.commit(store.moment(), b"roots", Position(covered)).await.unwrap();
         });
         drop(store);
         machine.world.restart();
@@ -95,7 +95,7 @@ fn segments_are_used_again() {
                     store.log(&vec![round; 400_000]);
                 }
                 store.sync_log(store.last_logged()).await.unwrap();
-                store.commit(&[life, round], Position(store.last_logged().0 - 2)).await.unwrap();
+                store.commit(store.moment(), &[life, round], Position(store.last_logged().0 - 2)).await.unwrap();
             }
         });
         let status = store.status();
@@ -113,7 +113,7 @@ fn nothing_is_written_after_a_close() {
     let (store, _) = machine.open();
     machine.run(async {
         store.log(b"one");
-        store.commit(b"roots", Position(1)).await.unwrap();
+        store.commit(store.moment(), b"roots", Position(1)).await.unwrap();
         store.close().await.unwrap();
         let late = store.log(b"late");
         assert!(store.journal.write_group().await.is_err());
@@ -198,7 +198,7 @@ fn what_is_left_of_segments_does_not_stay() {
             // The superblock before the newest needs what it does not cover.
             for _ in 0..3 {
                 store.sync_log(store.log(b"frame")).await.unwrap();
-                store.commit(b"", store.last_logged()).await.unwrap();
+                store.commit(store.moment(), b"", store.last_logged()).await.unwrap();
             }
         });
         drop(store);
@@ -231,13 +231,13 @@ fn a_segment_that_was_not_read_is_not_free() {
             store.log(&frame(number));
         }
         store.sync_log(store.last_logged()).await.unwrap();
-        store.commit(b"the older", first).await.unwrap();
+        store.commit(store.moment(), b"the older", first).await.unwrap();
         // They begin another segment, and a third one.
         for number in 3..9 {
             store.log(&frame(number));
         }
         store.sync_log(store.last_logged()).await.unwrap();
-        store.commit(b"the newer", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"the newer", store.last_logged()).await.unwrap();
     });
     drop(store);
     machine.world.restart();

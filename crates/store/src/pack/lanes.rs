@@ -56,7 +56,7 @@ impl Packs {
         match self.append_queue(kind, room, &mut queue, false).await {
             // A pack that stopped when its disk was full takes nothing until it was settled. There may be room by now.
             Err(StoreError::Full { .. }) => {
-                self.settle().await?;
+                self.settle_appended().await?;
                 self.append_queue(kind, room, &mut queue, false).await
             }
             appended => appended,

@@ -536,7 +536,7 @@ impl Packs {
         missing.or(failure).map_or(Ok(false), |error| Err(error.into()))
     }
 
-    fn buffered(&self, pack: u64, offset: u64, length: usize) -> Option<Bytes> {
+    pub(super) fn buffered(&self, pack: u64, offset: u64, length: usize) -> Option<Bytes> {
         match &self.catalog.read().get(&pack)?.state {
             PackState::Open(pack) => pack.buffered(offset, length),
             PackState::Sealed | PackState::Missing => None,

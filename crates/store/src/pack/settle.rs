@@ -1,10 +1,13 @@
-//! Settling: what was appended becomes durable, on the disks it was written to or, where those fail or fill, on others (K-3).
+//! Settling: what was appended becomes durable, on the disks it was written to or, where those fail or fill, on others (K-3); or it is told to be
+//! lost (K-12).
 //!
 //! Not here: the bytes of one pack and their sync (`open`), leaving one of several disks (`leave_failed`), sealing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use base::id::ChunkAddress;
+use platform::disk::DiskErrorKind;
 use platform::task::all;
 
 use super::read::Memo;
@@ -13,9 +16,39 @@ use crate::failure::StoreError;
 use crate::format::{Class, Codec, Place};
 use crate::level::COPIES_MAX;
 
+/// Of a disk that failed so many chunks are asked for in vain: each may take as long as its driver tries.
+const UNANSWERED_MAX: usize = 8;
+
+/// A point in the life of a store, from which on somebody relies on what he puts or finds there (K-12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+/// What was accepted and is lost.
+#[derive(Default)]
+pub(super) struct Losses {
+    count: u64,
+    /// What is told of the last.
+    last: Option<StoreError>,
+}
+
 impl Packs {
-    /// Makes durable what every append that returned before this call accepted.
-    pub(crate) async fn settle(&self) -> Result<(), StoreError> {
+    /// This moment.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment(self.losses.lock().count)
+    }
+
+    /// Makes durable what every append that returned before this call accepted, and answers for what was accepted or found since a moment.
+    pub(crate) async fn settle(&self, since: Moment) -> Result<(), StoreError> {
+        self.settle_appended().await?;
+        let losses = self.losses.lock();
+        match &losses.last {
+            Some(last) if losses.count != since.0 => Err(last.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes durable what every append that returned before this call accepted, but for what is lost.
+    pub(crate) async fn settle_appended(&self) -> Result<(), StoreError> {
         let target = self.appended.load(Ordering::SeqCst);
         let is_settled = || self.settled.load(Ordering::SeqCst) >= target;
         while !is_settled() {
@@ -107,20 +140,58 @@ impl Packs {
                 self.pool.disks[disk].note_full();
             }
             let durable = writer.pack.synced();
-            let (mut copies, mut memo) = (Vec::new(), Memo::default());
+            let (mut copies, mut lost, mut memo) = (Vec::new(), Vec::new(), Memo::default());
+            let (is_good, mut unanswered) = (disks.iter().all(|disk| self.pool.disks[disk].is_good()), 0);
             for entry in writer.entries.iter().filter(|entry| entry.content_end() > durable) {
                 let (address, place) = (entry.header.address, Place::of(writer.pack.number, entry));
                 // An earlier try that stopped halfway may have moved it.
-                if self.index.recent(&address) == Some(place) && place.codec != Codec::Bundle {
-                    // What comes back from a disk that failed is believed only if it is what its address says.
-                    copies.push(self.read_copy(&address, &place, &mut memo).await?);
+                if self.index.recent(&address) != Some(place) {
+                    continue;
+                }
+                let (start, length) = (place.span().start, place.record().len());
+                let is_in_memory = || self.buffered(place.pack, start, length).is_some();
+                if unanswered >= UNANSWERED_MAX && !is_in_memory() {
+                    lost.push((address, place));
+                    continue;
+                }
+                // What comes back from a disk that failed is believed only if it is what its address says. Of a bundle what lies in it counts.
+                match self.read_copy(&address, &place, &mut memo).await {
+                    Ok(_) if place.codec == Codec::Bundle => {}
+                    Ok(copy) => copies.push(copy),
+                    // It will answer, or fail.
+                    Err(StoreError::Disk(error)) if is_good && error.kind == DiskErrorKind::Silent => {
+                        return Err(error.into());
+                    }
+                    Err(error) => {
+                        unanswered += usize::from(matches!(error, StoreError::Disk(_)));
+                        lost.push((address, place));
+                    }
                 }
             }
+            // Before anything that may fail, or that this may be dropped at: who comes next finds nothing more of it.
+            self.give_up(&lost, self.path_of(writer.pack.number));
             let kind = (writer.pack.class, writer.pack.summary().level);
             self.append_copies(kind, Class::Metadata, copies).await?;
             give_back();
             stranded.pop();
         }
         Ok(())
+    }
+
+    /// K-12. What is named elsewhere by now stays so.
+    fn give_up(&self, lost: &[(ChunkAddress, Place)], path: String) {
+        let mut chunks = 0;
+        for (address, place) in lost {
+            // As before it was stored here, which may have been because it had rotted there: so nobody relies on that.
+            let older = self.index.older(address);
+            let other = older.iter().rfind(|place| self.is_durable(place)).or(older.last()).copied();
+            chunks += u64::from(self.index.forget_lost(address, place, other, || self.doubt(*address)));
+        }
+        if chunks > 0 {
+            self.counters.chunks_dropped.add(chunks);
+            let mut losses = self.losses.lock();
+            losses.count += 1;
+            losses.last = Some(StoreError::Dropped { chunks, path: path.into() });
+        }
     }
 }

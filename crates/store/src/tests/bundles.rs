@@ -61,7 +61,7 @@ fn what_lies_in_bundles_is_read_in_every_way() {
         machine.run(async {
             if life == 0 {
                 store.put_many(Class::Data, all.clone()).await.unwrap();
-                store.settle().await.unwrap();
+                store.settle(store.moment()).await.unwrap();
                 assert!(store.counters().chunks_bundled.value() > 150);
                 assert!(store.counters().stored_bytes.value() * 2 < store.counters().new_bytes.value());
             }
@@ -259,7 +259,7 @@ fn chunks_that_are_written_again_lie_in_bundles_again() {
             // One by one they are alone.
             store.put(Class::Data, content).await.unwrap();
         }
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     assert_eq!(bundles(&store, &addresses).len(), 0);
     let alone = store.counters().stored_bytes.value();
@@ -305,7 +305,7 @@ fn what_is_long_lies_by_what_is_small_when_it_was_written_again() {
     let ends: Vec<_> = (1..100).map(|number| 2 * number).collect();
     machine.run(async {
         store.put_many(Class::Data, all.clone()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
         store.rewrite(&addresses, &hurried(&store)).await.unwrap();
     });
     assert!(bundles(&store, &addresses).len() > 5);
@@ -355,7 +355,7 @@ fn a_bundle_with_the_content_of_a_chunk_does_not_take_its_name() {
         };
         machine.run(async {
             store.put(Class::Data, &whole).await.unwrap();
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
             if kind > 0 {
                 store.packs.seal_all().await;
             }

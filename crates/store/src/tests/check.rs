@@ -30,7 +30,7 @@ pub(super) fn node_of(seed: u64, count: u64, bytes: usize) -> (Machine, Vec<Byte
     machine.run(async {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
         store.log(b"one");
-        store.commit(b"second", Position(1)).await.unwrap();
+        store.commit(store.moment(), b"second", Position(1)).await.unwrap();
         store.log(b"two");
         store.close().await.unwrap();
     });
@@ -95,7 +95,7 @@ fn each_damage_has_its_number() {
 fn a_superblock_that_lags_behind_has_its_number() {
     let machine = Machine::new(2, 2, 64 << 20);
     let (store, _) = machine.open();
-    let commit = || machine.run(store.commit(b"roots", store.last_logged())).unwrap();
+    let commit = || machine.run(store.commit(store.moment(), b"roots", store.last_logged())).unwrap();
     (0..2).for_each(|_| commit());
     let old = machine.disks[1].snapshot_files()["superblock"].clone();
     (0..2).for_each(|_| commit());

@@ -44,7 +44,7 @@ fn node(seed: u64) -> (Machine, Vec<Bytes>) {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
         store.put(Class::Metadata, b"a node of a tree").await.unwrap();
         let last = store.log(b"frame");
-        store.commit(b"second", last).await.unwrap();
+        store.commit(store.moment(), b"second", last).await.unwrap();
     });
     close(&machine, store);
     (machine, contents)
@@ -156,7 +156,7 @@ fn a_disk_that_is_gone_is_made_up_for_by_the_others() {
         let more = contents_beyond(&contents);
         machine.run(async {
             store.put_many(Class::Data, more.clone()).await.unwrap();
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
         });
         close(&machine, store);
         let mut packs = packs(&machine);
@@ -187,7 +187,7 @@ fn a_disk_that_fails_is_left_and_made_up_for() {
                     machine.disks[fails].set_faults(Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() });
                 }
                 store.put_many(Class::Data, some.to_vec()).await.unwrap();
-                store.settle().await.unwrap();
+                store.settle(store.moment()).await.unwrap();
             }
         });
         assert!(!store.status().disks[fails].is_good && store.counters().pack_disks_left.value() > 0);
@@ -223,7 +223,7 @@ fn what_a_crash_left_of_a_pack_is_the_same_on_all_its_disks_afterwards() {
         machine.run(async {
             for (number, some) in contents.chunks(5).enumerate() {
                 let put = store.put_many(Class::Data, some.to_vec()).await;
-                if number % 3 == 0 && put.is_ok() && store.settle().await.is_ok() {
+                if number % 3 == 0 && put.is_ok() && store.settle(store.moment()).await.is_ok() {
                     promised = 5 * (number + 1);
                 }
             }
@@ -259,7 +259,7 @@ fn a_pack_that_was_sealed_on_one_disk_is_the_same_on_both_afterwards() {
         machine.run(async {
             for some in contents.chunks(3) {
                 store.put_many(Class::Data, some.to_vec()).await.unwrap();
-                store.settle().await.unwrap();
+                store.settle(store.moment()).await.unwrap();
             }
             store.packs.seal_all().await;
         });
@@ -294,7 +294,7 @@ fn what_a_missing_disk_may_have_more_of_is_not_sealed_without_it() {
         machine.run(async {
             for some in contents.chunks(5) {
                 store.put_many(Class::Data, some.to_vec()).await.unwrap();
-                store.settle().await.unwrap();
+                store.settle(store.moment()).await.unwrap();
             }
         });
         drop(store);
@@ -348,9 +348,9 @@ fn a_pack_that_waits_for_a_disk_is_made_up_for_and_sealed_without_it() {
         let contents = contents(0..60);
         machine.run(async {
             store.put_many(Class::Data, contents.clone()).await.unwrap();
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
             let last = store.log(b"frame");
-            store.commit(b"second", last).await.unwrap();
+            store.commit(store.moment(), b"second", last).await.unwrap();
         });
         drop(store);
         machine.world.crash();
@@ -372,7 +372,7 @@ fn a_pack_that_waits_for_a_disk_is_made_up_for_and_sealed_without_it() {
         assert!(store.lacks_copies());
         machine.run(async {
             store.put(Class::Data, &one).await.unwrap();
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
         });
         assert_ne!(place(&store, &one).pack, pack, "it is put where there are two");
         assert_eq!(restore(&machine, &store).problems, Vec::<String>::new());
@@ -381,8 +381,8 @@ fn a_pack_that_waits_for_a_disk_is_made_up_for_and_sealed_without_it() {
         expect_all(&machine, &store, &contents);
         machine.run(async {
             let covered = store.last_logged();
-            store.commit(b"third", covered).await.unwrap();
-            store.commit(b"third", covered).await.unwrap();
+            store.commit(store.moment(), b"third", covered).await.unwrap();
+            store.commit(store.moment(), b"third", covered).await.unwrap();
             // Nobody knows what it has of that pack.
             let refused = store.remove_disk(missing as u64, false).await;
             assert!(matches!(refused, Err(StoreError::Refused { .. })), "{:?}", refused.map(drop));
@@ -406,7 +406,7 @@ fn what_a_disk_cannot_read_of_an_open_pack_is_not_given_up() {
     let contents = contents(0..60);
     machine.run(async {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     drop(store);
     machine.world.crash();
@@ -568,7 +568,7 @@ fn the_journal_outlives_any_disk() {
                         promised.clone_from(&history);
                     }
                     if machine.world.below(4) == 0 {
-                        store.commit(&history.concat(), store.last_logged()).await.unwrap();
+                        store.commit(store.moment(), &history.concat(), store.last_logged()).await.unwrap();
                         promised.clone_from(&history);
                     }
                 }
@@ -582,7 +582,7 @@ fn the_journal_outlives_any_disk() {
                 let history = history_of(&recovered);
                 assert!(history.starts_with(&promised), "seed {seed}, life {life} after {fails} failed");
                 // What was on one disk alone meanwhile is on two when a superblock covers it.
-                machine.run(store.commit(&history.concat(), store.last_logged())).unwrap();
+                machine.run(store.commit(store.moment(), &history.concat(), store.last_logged())).unwrap();
                 promised = history;
                 drop(store);
                 machine.world.restart();
@@ -662,7 +662,7 @@ fn disks_that_were_used_without_each_other_are_two_histories() {
         let (store, _) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
         machine.run(async {
             store.log(b"alone");
-            store.commit(b"alone", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"alone", store.last_logged()).await.unwrap();
         });
         close(&machine, store);
     }

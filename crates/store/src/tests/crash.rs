@@ -14,14 +14,33 @@ use platform::sim::{Faults, each_seed};
 use platform::task::Boxed;
 
 use super::{Machine, content, hurried, sweep};
-use crate::{Class, Depth, Recovered, Store, StoreError};
+use crate::{Class, Depth, Moment, Recovered, Store, StoreError};
 
 impl Model {
     /// What was accepted when a settle began is settled when it ends, unless it was let go meanwhile.
-    fn note_settled(&mut self, before: &BTreeMap<ChunkAddress, u64>) {
+    fn note_settled(&mut self, before: &BTreeMap<ChunkAddress, Accepted>) {
         let kept = before.iter().filter(|(address, moment)| self.accepted.get(*address) == Some(*moment));
         self.settled.extend(kept.map(|(address, _)| *address));
     }
+
+    /// Before everything that was accepted and is not settled.
+    fn oldest(&self) -> Option<Moment> {
+        let waiting = self.accepted.iter().filter(|(address, _)| !self.settled.contains(*address));
+        waiting.map(|(_, accepted)| accepted.since).min()
+    }
+
+    /// What was accepted before now, and is not settled, may be lost (K-12).
+    fn note_dropped(&mut self, now: Moment) {
+        let settled = &self.settled;
+        self.accepted.retain(|address, accepted| accepted.since == now || settled.contains(address));
+    }
+}
+
+/// When a chunk was accepted, and a moment of the store before that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Accepted {
+    at: u64,
+    since: Moment,
 }
 
 /// What was promised, and what may be.
@@ -29,8 +48,8 @@ impl Model {
 struct Model {
     /// Everything ever put, by address.
     contents: BTreeMap<ChunkAddress, Bytes>,
-    /// What is accepted and still wanted, with the moment when it was.
-    accepted: BTreeMap<ChunkAddress, u64>,
+    /// What is accepted and still wanted.
+    accepted: BTreeMap<ChunkAddress, Accepted>,
     moment: u64,
     in_flight: Vec<Vec<ChunkAddress>>,
     settled: BTreeSet<ChunkAddress>,
@@ -144,24 +163,43 @@ async fn put(store: &Store, model: &Mutex<Model>, first: u64, count: u64) -> Res
         model.contents.extend(addresses.iter().copied().zip(contents.iter().cloned()));
         model.in_flight.push(addresses.clone());
     }
+    let since = store.moment();
     let result = store.put_many(class, contents).await;
     let mut model = model.lock();
     let at = model.in_flight.iter().position(|other| *other == addresses).unwrap();
     model.in_flight.swap_remove(at);
     assert_eq!(result?, addresses);
     model.moment += 1;
-    let moment = model.moment;
+    let at = model.moment;
     for address in addresses {
-        model.accepted.entry(address).or_insert(moment);
+        model.accepted.entry(address).or_insert(Accepted { at, since });
     }
     Ok(())
 }
 
 async fn settle(store: &Store, model: &Mutex<Model>) -> Result<(), StoreError> {
-    let accepted = model.lock().accepted.clone();
-    store.settle().await?;
-    model.lock().note_settled(&accepted);
-    Ok(())
+    let (accepted, since) = {
+        let model = model.lock();
+        (model.accepted.clone(), model.oldest())
+    };
+    let settled = store.settle(since.unwrap_or_else(|| store.moment())).await;
+    note(store, model, &settled, &accepted);
+    settled
+}
+
+/// What came of settling what was accepted before.
+fn note(
+    store: &Store,
+    model: &Mutex<Model>,
+    settled: &Result<(), StoreError>,
+    accepted: &BTreeMap<ChunkAddress, Accepted>,
+) {
+    let mut model = model.lock();
+    match settled {
+        Ok(()) => model.note_settled(accepted),
+        Err(StoreError::Dropped { .. }) => model.note_dropped(store.moment()),
+        Err(_) => {}
+    }
 }
 
 fn log(store: &Store, model: &Mutex<Model>, length: usize) -> Result<(), StoreError> {
@@ -194,13 +232,16 @@ async fn commit(store: &Store, model: &Mutex<Model>, salt: u64) -> Result<(), St
         let covered = (covered, model.commits.len() - 1);
         (covered, roots)
     };
-    let accepted = model.lock().accepted.clone();
-    let result = store.commit(&roots, Position(covered)).await;
+    let (accepted, since) = {
+        let model = model.lock();
+        (model.accepted.clone(), model.oldest())
+    };
+    let result = store.commit(since.unwrap_or_else(|| store.moment()), &roots, Position(covered)).await;
+    note(store, model, &result, &accepted);
     let mut model = model.lock();
     model.is_committing = false;
     result?;
     model.commits.drain(..at);
-    model.note_settled(&accepted);
     Ok(())
 }
 

@@ -39,7 +39,7 @@ fn node(seed: u64) -> (Machine, Vec<Bytes>, Vec<Bytes>) {
     machine.run(async {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
         let last = store.log(b"frame");
-        store.commit(b"second", last).await.unwrap();
+        store.commit(store.moment(), b"second", last).await.unwrap();
         store.close().await.unwrap();
     });
     let on_one = on_disk(&store, &contents, 1);
@@ -171,7 +171,7 @@ fn the_rest_is_served_and_what_is_put_again_is_stored_anew() {
     let all = [&contents[..], &fresh].concat();
     machine.run(async {
         store.put_many(Class::Data, on_one.iter().chain(&fresh).cloned().collect()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     reads(&machine, &store, &all, &[]);
     // A crash, and an end.
@@ -180,7 +180,7 @@ fn the_rest_is_served_and_what_is_put_again_is_stored_anew() {
     reads(&machine, &store, &all, &[]);
     machine.run(async {
         let last = store.log(b"without disk 1");
-        store.commit(b"third", last).await.unwrap();
+        store.commit(store.moment(), b"third", last).await.unwrap();
         store.close().await.unwrap();
     });
     end(&machine, store);
@@ -213,7 +213,7 @@ fn reclaim_leaves_alone_what_it_cannot_see() {
             let report = reclaim(&store, &|address| live.contains(address)).await.unwrap();
             assert_eq!(report.problems, Vec::<String>::new());
             deleted += report.packs_deleted;
-            store.commit(b"third", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"third", store.last_logged()).await.unwrap();
         });
         reads(&machine, &store, &kept, &unknown);
     }
@@ -242,9 +242,9 @@ fn what_was_stored_anew_and_went_is_named_where_it_was() {
         all.iter().filter(|content| !on_one.contains(content)).map(|content| store.key().address(content)).collect();
     machine.run(async {
         store.put_many(Class::Data, on_one.clone()).await.unwrap();
-        store.commit(b"third", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"third", store.last_logged()).await.unwrap();
         store.packs.seal_all().await;
-        store.commit(b"fourth", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"fourth", store.last_logged()).await.unwrap();
         let report = reclaim(&store, &|address| needed.contains(address)).await.unwrap();
         assert!(report.packs_deleted > 0 && report.problems.is_empty(), "{report:?}");
     });
@@ -264,7 +264,7 @@ fn no_number_of_a_pack_is_used_twice() {
     let (store, _) = machine.open();
     machine.run(async {
         store.put_many(Class::Data, all.clone()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     let on_one = on_disk(&store, &all, 1);
     assert!(!on_one.is_empty());
@@ -278,7 +278,7 @@ fn no_number_of_a_pack_is_used_twice() {
         let more = contents(numbers);
         machine.run(async {
             store.put_many(Class::Data, more.clone()).await.unwrap();
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
         });
         all.extend(more);
     };
@@ -330,14 +330,14 @@ fn a_disk_that_returns_with_a_newer_generation_does_not_win() {
         machine.disks[0].set_faults(Faults { sync_error: 1.0, ..Faults::default() });
         machine.disks[2].set_faults(Faults { sync_error: 1.0, ..Faults::default() });
         for roots in [b"lost 1", b"lost 2", b"lost 3"] {
-            store.commit(roots, store.last_durable()).await.unwrap();
+            store.commit(store.moment(), roots, store.last_durable()).await.unwrap();
         }
     });
     [0, 2].iter().for_each(|disk: &usize| machine.disks[*disk].set_faults(Faults::default()));
     end(&machine, store);
     let (store, _) = open_without(&machine, 1);
     machine.run(async {
-        store.commit(b"acknowledged", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"acknowledged", store.last_logged()).await.unwrap();
         store.close().await.unwrap();
     });
     end(&machine, store);
@@ -368,7 +368,7 @@ fn disks_that_come_and_go_by_turns_have_one_history() {
     end(&machine, open(&[]).unwrap().0);
     for (gone, roots) in [(&[2][..], b"by 0, 1"), (&[0], b"by 1, 2"), (&[0, 1], b"by 2   ")] {
         let (store, _) = open(gone).unwrap();
-        machine.run(store.commit(roots, store.last_logged())).unwrap();
+        machine.run(store.commit(store.moment(), roots, store.last_logged())).unwrap();
         end(&machine, store);
     }
     // Nobody can tell where the one in the middle is not there.
@@ -389,7 +389,7 @@ fn a_power_cut_at_any_moment_without_a_disk_loses_nothing() {
             let (store, _) = Store::open(&machine.world.platform(), &without(&machine, 1), options).await?;
             store.put_many(Class::Data, on_one[..20].to_vec()).await?;
             let last = store.log(b"third");
-            store.commit(b"third", last).await?;
+            store.commit(store.moment(), b"third", last).await?;
             let live: BTreeSet<_> = contents.iter().map(|content| store.key().address(content)).collect();
             reclaim(&store, &|address| live.contains(address)).await?;
             store.close().await
@@ -434,7 +434,7 @@ fn what_was_acknowledged_where_the_journal_moved_to_is_not_gone_without() {
                 log(&mut acknowledged).await;
             }
             if below(2) == 0 {
-                store.commit(&acknowledged.concat(), store.last_logged()).await.unwrap();
+                store.commit(store.moment(), &acknowledged.concat(), store.last_logged()).await.unwrap();
             }
             let before = acknowledged.len();
             for _ in 0..=below(2) {
@@ -445,7 +445,7 @@ fn what_was_acknowledged_where_the_journal_moved_to_is_not_gone_without() {
                     machine.disks[home].set_faults(Faults { is_dead: true, ..Faults::default() });
                     // A pack meets it first: where the only home fails a group, the journal ends.
                     let _ = store.put_many(Class::Data, contents(0..40)).await;
-                    let _ = store.settle().await;
+                    let _ = store.settle(store.moment()).await;
                 }
                 log(&mut acknowledged).await;
             }
@@ -492,7 +492,7 @@ fn with_short_files(disks: usize) -> (Machine, Vec<Bytes>, usize) {
     machine.run(async {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
         let last = store.log(b"frame");
-        store.commit(b"second", last).await.unwrap();
+        store.commit(store.moment(), b"second", last).await.unwrap();
         store.close().await.unwrap();
     });
     let gone = (store.pool.index_disk() + 1) % disks;
@@ -517,7 +517,7 @@ fn two() -> Options {
 fn go_on_without(machine: &Machine, store: &Arc<Store>, gone: usize) {
     machine.run(async {
         assert!(store.remove_disk(gone as u64, false).await.is_err());
-        store.commit(b"third", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"third", store.last_logged()).await.unwrap();
         store.remove_disk(gone as u64, true).await.unwrap();
     });
 }
@@ -576,7 +576,7 @@ fn what_is_lost_with_a_disk_and_put_again_is_stored() {
             for content in &contents {
                 store.put(Class::Data, content).await.unwrap();
             }
-            store.commit(b"fourth", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"fourth", store.last_logged()).await.unwrap();
             for content in &contents {
                 assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
             }

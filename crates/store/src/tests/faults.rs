@@ -1,14 +1,15 @@
 //! Disks that err, flip and lose.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base::id::{ChunkAddress, Position};
 use bytes::Bytes;
 use platform::sim::{Faults, each_seed};
 
 use super::crash::crash_and_verify;
-use super::{Machine, content};
-use crate::{Class, StoreError};
+use super::{Machine, content, options};
+use crate::{Class, Options, Store, StoreError};
 
 /// Errors that are told: nothing promised may be lost by them, crashes included.
 fn honest() -> Faults {
@@ -34,7 +35,7 @@ fn a_bit_that_flips_on_its_way_into_memory_costs_nothing() {
     let kept: Vec<Bytes> = (0..4).map(|number| content(number * 2, 30_000)).collect();
     machine.run(async {
         store.put_many(Class::Data, kept.clone()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
         for frame in [&b"one"[..], b"two", b"three"] {
             store.sync_log(store.log(frame)).await.unwrap();
         }
@@ -79,7 +80,7 @@ fn a_disk_that_fails_to_read_takes_nothing_new_while_another_has_room() {
     let contents =
         |numbers: std::ops::Range<u64>| -> Vec<Bytes> { numbers.map(|number| content(number * 2, 30_000)).collect() };
     machine.run(store.put_many(Class::Data, contents(0..100))).unwrap();
-    machine.run(store.settle()).unwrap();
+    machine.run(store.settle(store.moment())).unwrap();
     let packed = |disk: usize| store.status().disks[disk].pack_bytes;
     let before = [packed(0), packed(1)];
     assert!(before.iter().all(|bytes| *bytes > 1 << 20), "{before:?}");
@@ -97,12 +98,12 @@ fn a_disk_that_fails_to_read_takes_nothing_new_while_another_has_room() {
     assert!(status.disks[1].is_good && status.disks[1].reads_failed > 0 && status.disks[0].reads_failed == 0);
     assert!(status.disks[1].health.starts_with("it failed "), "{}", status.disks[1].health);
     machine.run(store.put_many(Class::Data, contents(100..200))).unwrap();
-    machine.run(store.settle()).unwrap();
+    machine.run(store.settle(store.moment())).unwrap();
     assert!(packed(1) - before[1] < 64 << 10 && packed(0) - before[0] > 2 << 20, "{before:?} {:?}", status.disks);
     // Full beats failing: what fits nowhere else goes there.
     machine.disks[0].set_capacity(20 << 20);
     machine.run(store.put_many(Class::Data, contents(200..600))).unwrap();
-    machine.run(store.settle()).unwrap();
+    machine.run(store.settle(store.moment())).unwrap();
     assert!(packed(1) > before[1] + (2 << 20), "{:?}", store.status().disks);
 }
 
@@ -144,12 +145,12 @@ fn wrong_bytes_are_never_returned() {
                     let at = store.log(&frame);
                     frames.entry(at.0).or_default().push(frame);
                     match step % 5 {
-                        0 => drop(store.settle().await),
+                        0 => drop(store.settle(store.moment()).await),
                         1 => drop(store.sync_log(at).await),
                         2 => {
                             let new = format!("roots {life} {step}").into_bytes();
                             roots.push(new.clone());
-                            let _ = store.commit(&new, Position(at.0)).await;
+                            let _ = store.commit(store.moment(), &new, Position(at.0)).await;
                         }
                         _ => {}
                     }
@@ -175,7 +176,7 @@ fn a_dead_disk_costs_nothing_that_was_not_on_it_alone() {
     machine.run(async {
         let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
         machine.disks[1].set_faults(Faults { is_dead: true, ..Faults::default() });
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
         let status = store.status();
         assert_eq!(status.disks.iter().map(|disk| disk.is_good).collect::<Vec<_>>(), [true, false, true]);
         // What is at risk is known: each chunk lies on one disk.
@@ -183,7 +184,7 @@ fn a_dead_disk_costs_nothing_that_was_not_on_it_alone() {
         assert_eq!(status.disks.iter().map(|disk| disk.has_journal).collect::<Vec<_>>(), [true, false, false]);
         let frame = store.log(b"frame");
         store.sync_log(frame).await.unwrap();
-        store.commit(b"without disk 1", frame).await.unwrap();
+        store.commit(store.moment(), b"without disk 1", frame).await.unwrap();
         for (address, content) in addresses.iter().zip(&contents) {
             assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
         }
@@ -207,7 +208,7 @@ fn a_failed_journal_makes_the_store_read_only_until_it_is_opened_again() {
     let (kept, content) = (content(1, 5000), content(2, 5000));
     machine.run(async {
         store.put(Class::Data, &kept).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
         store.log(b"durable");
         store.sync_log(Position(1)).await.unwrap();
         machine.disks[0].set_faults(Faults { sync_error: 1.0, ..Faults::default() });
@@ -226,5 +227,80 @@ fn a_failed_journal_makes_the_store_read_only_until_it_is_opened_again() {
         store.put(Class::Data, &content).await.unwrap();
         store.log(b"again");
         store.sync_log(store.last_logged()).await.unwrap();
+    });
+}
+
+/// Packs that are written run by run, long before they are sealed.
+fn with_long_packs(machine: &Machine) -> Arc<Store> {
+    let options = Options { pack_bytes: 32 << 20, run_bytes: 0, ..options() };
+    machine.run(Store::open(&machine.world.platform(), &machine.handles(), options)).unwrap().0
+}
+
+/// K-12.
+#[test]
+fn what_went_with_a_disk_before_it_was_durable_is_told_and_can_be_put_again() {
+    let machine = Machine::new(5, 2, 64 << 20);
+    let store = with_long_packs(&machine);
+    let contents: Vec<Bytes> = (0..200).map(|number| content(number * 2, 30_000)).collect();
+    let dropped = |result| matches!(result, Err(StoreError::Dropped { chunks, .. }) if chunks > 0);
+    machine.run(async {
+        let since = store.moment();
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        // Somebody else has the same, of which all is here.
+        let other = store.moment();
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        machine.disks[1].set_faults(Faults { is_dead: true, ..Faults::default() });
+        let told = store.settle(since).await;
+        assert!(dropped(told.clone()), "{told:?} {:?}", store.status().disks);
+        assert!(dropped(store.settle(other).await), "each hears of it");
+        assert!(dropped(store.commit(since, b"roots", Position(0)).await));
+        // Who has nothing of that time goes on.
+        let later = store.moment();
+        store.settle(later).await.unwrap();
+        let lost = contents.iter().filter(|content| !store.contains(&store.key().address(content))).count();
+        assert!((1..150).contains(&lost), "{lost} of them");
+        assert!(store.counters().chunks_dropped.value() >= lost as u64);
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.settle(later).await.unwrap();
+        store.commit(later, b"roots", Position(0)).await.unwrap();
+        for content in &contents {
+            let address = store.key().address(content);
+            assert!(store.is_durable(&address));
+            assert_eq!(store.get(Class::Data, &address).await.unwrap(), content);
+        }
+    });
+}
+
+/// K-12: what is lost where it was stored last is named where it lay before, also where the index file knows nothing of that.
+#[test]
+fn what_lies_elsewhere_is_named_there_again() {
+    let machine = Machine::new(6, 2, 64 << 20);
+    let store = with_long_packs(&machine);
+    let contents: Vec<Bytes> = (0..100).map(|number| content(number * 2, 30_000)).collect();
+    let addresses: Vec<_> = contents.iter().map(|content| store.key().address(content)).collect();
+    let disk_of = |address| {
+        let place = store.packs.index.recent(address).expect("nothing is in the file yet");
+        store.packs.known_pack(place.pack).unwrap().disks().first().unwrap()
+    };
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.settle(store.moment()).await.unwrap();
+        let before: Vec<usize> = addresses.iter().map(disk_of).collect();
+        // As if each had been found rotten: all are stored anew.
+        addresses.iter().for_each(|address| store.packs.doubt(*address));
+        let since = store.moment();
+        // Others first, so that they do not come to the same disks again.
+        store.put_many(Class::Data, vec![content(1001, 1_200_000 - 200_000)]).await.unwrap();
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        let after: Vec<usize> = addresses.iter().map(disk_of).collect();
+        let moved = before.iter().zip(&after).filter(|(before, after)| (**before, **after) == (0, 1)).count();
+        assert!(moved > 5, "{moved} went from disk 0 to disk 1: the test shows nothing");
+        machine.disks[1].set_faults(Faults { is_dead: true, ..Faults::default() });
+        assert!(matches!(store.settle(since).await, Err(StoreError::Dropped { .. })));
+        for ((address, content), before) in addresses.iter().zip(&contents).zip(before) {
+            if before == 0 {
+                assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
+            }
+        }
     });
 }

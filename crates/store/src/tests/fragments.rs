@@ -47,7 +47,7 @@ async fn put(store: &Arc<Store>, contents: &[Bytes]) -> Result<(), StoreError> {
     store.put_many(Class::Data, contents.to_vec()).await?;
     store.put(Class::Metadata, b"a node of a tree").await?;
     let last = store.log(b"frame");
-    store.commit(b"second", last).await
+    store.commit(store.moment(), b"second", last).await
 }
 
 fn restore(machine: &Machine, store: &Store) -> CopiesReport {
@@ -554,7 +554,7 @@ fn a_drained_disk_ends_up_empty() {
             store.drain_disk(2, true).await.unwrap();
             let report = cut_all(&store).await;
             assert_eq!((report.lacking, &report.problems), (0, &Vec::new()));
-            store.commit(b"third", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"third", store.last_logged()).await.unwrap();
             store.renew_root().await.unwrap();
             store.remove_disk(2, false).await.unwrap().wipe().unwrap();
         });
@@ -588,7 +588,7 @@ fn a_full_disk_while_fragments_are_made_costs_nothing_but_room() {
     expect_all(&machine, &store, &contents);
     expect_sound(&machine, &store);
     machine.disks[1].set_capacity(space.total);
-    machine.run(store.settle()).unwrap();
+    machine.run(store.settle(store.moment())).unwrap();
     let report = machine.run(cut_all(&store));
     assert_eq!((report.lacking, &report.problems), (0, &Vec::new()));
     end(&machine, store);
@@ -606,7 +606,7 @@ fn a_full_disk_while_fragments_are_made_costs_nothing_but_room() {
     );
     expect_all(&machine, &store, &contents);
     machine.disks[1].set_capacity(space.total);
-    machine.run(store.settle()).unwrap();
+    machine.run(store.settle(store.moment())).unwrap();
     let report = restore(&machine, &store);
     assert_eq!((report.lacking, &report.problems), (0, &Vec::new()));
     expect_sound(&machine, &store);
@@ -669,12 +669,12 @@ fn what_asks_for_fragments_gets_them_and_the_rest_does_not() {
         assert_eq!(store.raise(fragments, &addresses).await.unwrap(), 100);
         assert_eq!(store.raise(fragments, &addresses).await.unwrap(), 0);
         let last = store.log(b"frame");
-        store.commit(b"second", last).await.unwrap();
+        store.commit(store.moment(), b"second", last).await.unwrap();
         cut_all(&store).await;
         // Three copies survive as much, four do not.
         assert_eq!(store.raise(Resilience::Copies(3), &addresses).await.unwrap(), 0);
         assert_eq!(store.raise(Resilience::Copies(4), &addresses[..10]).await.unwrap(), 10);
-        store.commit(b"third", last).await.unwrap();
+        store.commit(store.moment(), b"third", last).await.unwrap();
     });
     end(&machine, store);
     let mut lost = 0;

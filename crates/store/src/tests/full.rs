@@ -30,12 +30,12 @@ fn a_full_disk_loses_nothing_and_works_again_when_there_is_room() {
             };
             assert!(matches!(failure, StoreError::Full { .. }), "{failure}");
             // What was accepted can be made durable, and the reserve is enough for metadata, frames and commits.
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
             for round in 0..20_u64 {
                 store.put_many(Class::Metadata, dense(5000 + round * 4..5004 + round * 4, 4_000)).await.unwrap();
                 let position = store.log(&vec![1; 3_000]);
                 store.sync_log(position).await.unwrap();
-                store.commit(format!("round {round}").as_bytes(), position).await.unwrap();
+                store.commit(store.moment(), format!("round {round}").as_bytes(), position).await.unwrap();
             }
             for (address, content) in &kept {
                 assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
@@ -52,8 +52,8 @@ fn a_full_disk_loses_nothing_and_works_again_when_there_is_room() {
                 assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
             }
             store.put_many(Class::Data, dense(3000..3050, 90_000)).await.unwrap();
-            store.settle().await.unwrap();
-            store.commit(b"roomy", store.last_logged()).await.unwrap();
+            store.settle(store.moment()).await.unwrap();
+            store.commit(store.moment(), b"roomy", store.last_logged()).await.unwrap();
         });
     });
 }
@@ -75,7 +75,7 @@ fn a_directory_that_found_no_room_at_the_opening_is_written_when_there_is_some()
     let (store, _) = machine.open();
     machine.run(async {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     drop(store);
     machine.world.crash();
@@ -109,20 +109,20 @@ fn a_disk_that_others_fill_keeps_what_is_on_it() {
         machine.run(async {
             store.put_many(Class::Data, contents[..20].to_vec()).await.unwrap();
             store.log(b"one");
-            store.commit(b"before", Position(1)).await.unwrap();
+            store.commit(store.moment(), b"before", Position(1)).await.unwrap();
             let taken = store.space().total - machine.disks[0].disk().space().unwrap().free;
             machine.disks[0].set_capacity(taken + machine.world.below(100_000));
             // Some of these fail, at the append or when they are settled; none may be forgotten if it was accepted.
             let accepted = store.put_many(Class::Metadata, contents[20..].to_vec()).await.is_ok();
-            let settled = store.settle().await.is_ok();
+            let settled = store.settle(store.moment()).await.is_ok();
             store.log(&vec![2; 100_000]);
             let synced = store.sync_log(Position(2)).await;
             assert!(!matches!(synced, Err(StoreError::ReadOnly { .. })), "full is not broken");
-            let _ = store.commit(b"maybe", Position(1)).await;
+            let _ = store.commit(store.moment(), b"maybe", Position(1)).await;
             machine.disks[0].set_capacity(64 << 20);
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
             store.sync_log(Position(2)).await.unwrap();
-            store.commit(b"after", Position(1)).await.unwrap();
+            store.commit(store.moment(), b"after", Position(1)).await.unwrap();
             let there = if accepted || settled { 40 } else { 20 };
             for content in &contents[..if accepted { there } else { 20 }] {
                 assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
@@ -130,7 +130,7 @@ fn a_disk_that_others_fill_keeps_what_is_on_it() {
             for content in &contents {
                 store.put(Class::Data, content).await.unwrap();
             }
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
             expect_all_sealed(&store).await;
         });
         drop(store);
@@ -154,7 +154,7 @@ fn what_is_put_after_others_made_room_is_taken() {
         let (store, _) = machine.open();
         machine.run(async {
             store.put_many(Class::Data, dense(0..20, 60_000)).await.unwrap();
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
             for disk in &machine.disks {
                 let space = disk.disk().space().unwrap();
                 disk.set_capacity(space.total - space.free + machine.world.below(300_000));
@@ -168,7 +168,7 @@ fn what_is_put_after_others_made_room_is_taken() {
             assert!(failed, "it fits");
             machine.disks.iter().for_each(|disk| disk.set_capacity(64 << 20));
             let addresses = store.put_many(Class::Metadata, contents.clone()).await.unwrap();
-            store.settle().await.unwrap();
+            store.settle(store.moment()).await.unwrap();
             for (address, content) in addresses.iter().zip(&contents) {
                 assert_eq!(store.get(Class::Metadata, address).await.unwrap(), content);
             }

@@ -44,7 +44,7 @@ static IMAGE: LazyLock<Image> = LazyLock::new(|| {
     machine.run(async {
         store.put_many(Class::Data, contents.values().cloned().collect()).await.unwrap();
         store.log(b"one");
-        store.commit(b"second", Position(1)).await.unwrap();
+        store.commit(store.moment(), b"second", Position(1)).await.unwrap();
         store.log(b"two");
         store.log(&[7; 100]);
         store.close().await.unwrap();
@@ -191,7 +191,7 @@ async fn life(world: &World, disk: &SimDisk) -> Result<(), StoreError> {
     let address = store.put(Class::Data, &fresh).await;
     let position = store.log(b"three");
     let _ = store.sync_log(position).await;
-    let _ = store.commit(&recovered.roots, position).await;
+    let _ = store.commit(store.moment(), &recovered.roots, position).await;
     let _ = reclaim(&store, &|address| IMAGE.contents.contains_key(address)).await;
     if let Ok(address) = address
         && let Ok(found) = store.get(Class::Data, &address).await
@@ -259,9 +259,9 @@ fn content_that_ends_like_a_sealed_pack_is_content() {
     let (store, _) = open();
     machine.run(async {
         store.put_many(Class::Data, others.to_vec()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
         store.put(Class::Data, &forged).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     drop(store);
     machine.world.crash();

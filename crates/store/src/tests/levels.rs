@@ -55,7 +55,7 @@ fn content_that_is_asked_for_again_with_more_copies_is_stored_anew() {
         store.put_as(TWO, [&both[..], &more].concat()).await.unwrap();
         // Whoever asks for less is served by what is there.
         store.put_many(Class::Data, [&both[..], &more].concat()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     let expect = |store: &Arc<Store>| {
         all_have(store, &plain, 1);
@@ -100,7 +100,7 @@ fn what_lies_on_one_disk_is_raised_and_survives_its_loss() {
         assert_eq!(store.raise(TWO, &addresses).await.unwrap(), 0);
         store.raise_floor(Resilience::Copies(2)).await.unwrap();
         let last = store.log(b"frame");
-        store.commit(b"second", last).await.unwrap();
+        store.commit(store.moment(), b"second", last).await.unwrap();
         store.restore_copies(&hurried(&store), &|_, _| {}).await;
     });
     end(&machine, store);
@@ -127,7 +127,7 @@ fn three_copies_survive_any_two_disks() {
         machine.run(async {
             store.put_many(Class::Data, contents.clone()).await.unwrap();
             let last = store.log(b"covered");
-            store.commit(b"second", last).await.unwrap();
+            store.commit(store.moment(), b"second", last).await.unwrap();
             store.sync_log(store.log(b"not covered")).await.unwrap();
         });
         // Without a clean end: open packs and the journal's frames are what counts.
@@ -152,7 +152,7 @@ fn what_asks_for_fewer_copies_than_the_node_keeps_them_few() {
     machine.run(async {
         store.put_as(Resilience::Copies(1), scratch.clone()).await.unwrap();
         store.put_many(Class::Data, plain.clone()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     end(&machine, store);
     let store = open(&machine, &options);
@@ -193,11 +193,11 @@ fn a_power_cut_makes_no_copy_of_fewer_disks_count() {
             let (store, _) = Store::open(&machine.world.platform(), &machine.handles(), options()).await?;
             store.put_many(Class::Data, first.clone()).await?;
             store.put_as(TWO, second.clone()).await?;
-            store.settle().await?;
+            store.settle(store.moment()).await?;
             settled = true;
             store.put_many(Class::Data, contents(300..400)).await?;
             let last = store.log(b"frame");
-            store.commit(b"second", last).await?;
+            store.commit(store.moment(), b"second", last).await?;
             store.close().await
         });
         machine.world.restart();

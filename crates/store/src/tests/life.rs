@@ -16,11 +16,11 @@ fn what_was_put_logged_and_committed_is_there_after_a_restart() {
     let addresses = machine.run(async {
         let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
         assert_eq!(store.put(Class::Metadata, b"tree").await.unwrap(), store.key().address(b"tree"));
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
         store.log(b"one");
         store.log(b"two");
         store.sync_log(store.last_logged()).await.unwrap();
-        store.commit(b"second", Position(1)).await.unwrap();
+        store.commit(store.moment(), b"second", Position(1)).await.unwrap();
         store.log(b"three");
         store.close().await.unwrap();
         addresses
@@ -76,8 +76,8 @@ fn too_large_is_refused() {
         assert!(matches!(store.put(Class::Data, &large).await, Err(StoreError::TooLarge { .. })));
         store.put(Class::Data, &large[1..]).await.unwrap();
         let roots = vec![0; crate::ROOTS_BYTES_MAX + 1];
-        assert!(matches!(store.commit(&roots, Position(0)).await, Err(StoreError::TooLarge { .. })));
-        store.commit(&roots[1..], Position(0)).await.unwrap();
+        assert!(matches!(store.commit(store.moment(), &roots, Position(0)).await, Err(StoreError::TooLarge { .. })));
+        store.commit(store.moment(), &roots[1..], Position(0)).await.unwrap();
     });
 }
 

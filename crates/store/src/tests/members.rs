@@ -31,7 +31,7 @@ async fn put(store: &Arc<Store>, contents: &[Bytes]) -> Result<(), StoreError> {
     store.put_many(Class::Data, contents.to_vec()).await?;
     store.put(Class::Metadata, b"a node of a tree").await?;
     let last = store.log(b"frame");
-    store.commit(b"second", last).await
+    store.commit(store.moment(), b"second", last).await
 }
 
 fn some(machine: &Machine, numbers: &[usize]) -> Vec<Disk> {
@@ -80,7 +80,7 @@ fn refused<T>(told: Result<T, StoreError>, words: &str) {
 
 /// Frames of two superblocks, as the caller of [`Store::remove_disk`] has seen to it.
 async fn commit_twice(store: &Arc<Store>) -> Result<(), StoreError> {
-    store.commit(b"third", store.last_logged()).await?;
+    store.commit(store.moment(), b"third", store.last_logged()).await?;
     store.renew_root().await
 }
 

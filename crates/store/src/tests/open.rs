@@ -28,7 +28,7 @@ fn node(seed: u64, disks: usize) -> (Machine, Vec<Bytes>) {
     machine.run(async {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
         store.log(b"one");
-        store.commit(b"second", Position(1)).await.unwrap();
+        store.commit(store.moment(), b"second", Position(1)).await.unwrap();
         store.log(b"two");
         store.sync_log(Position(2)).await.unwrap();
         store.log(b"three");
@@ -136,7 +136,7 @@ fn a_journal_of_an_older_format_is_refused_while_it_may_be_needed() {
     let (store, _) = machine.open();
     machine.run(async {
         store.log(b"one");
-        store.commit(b"second", Position(1)).await.unwrap();
+        store.commit(store.moment(), b"second", Position(1)).await.unwrap();
         store.close().await.unwrap();
     });
     drop(store);
@@ -311,7 +311,7 @@ fn a_store_that_was_closed_opens_without_its_frames() {
         machine.run(async {
             let at = store.log(b"one");
             store.sync_log(at).await.unwrap();
-            store.commit(b"second", at).await.unwrap();
+            store.commit(store.moment(), b"second", at).await.unwrap();
             if is_closed {
                 store.close().await.unwrap();
                 assert!(matches!(store.sync_log(store.log(b"too late")).await, Err(StoreError::ReadOnly { .. })));
@@ -338,7 +338,7 @@ fn an_old_word_of_a_clean_end_is_not_believed() {
         let (store, _) = machine.open();
         machine.run(async {
             let at = store.log(b"one");
-            store.commit(b"second", at).await.unwrap();
+            store.commit(store.moment(), b"second", at).await.unwrap();
             store.close().await.unwrap();
         });
         drop(store);
@@ -366,7 +366,7 @@ fn an_opening_harms_no_superblock_that_it_found() {
         machine.run(async {
             let at = store.log(b"one");
             store.sync_log(at).await.unwrap();
-            store.commit(b"second", at).await.unwrap();
+            store.commit(store.moment(), b"second", at).await.unwrap();
             store.close().await.unwrap();
         });
         let (newest, _) = store.newest_superblock();
@@ -428,7 +428,7 @@ fn what_cannot_be_read_and_is_there_twice_refuses_nothing() {
             machine.run(async {
                 store.log(&round.to_le_bytes());
                 store.sync_log(Position(round + 1)).await.unwrap();
-                store.commit(&round.to_le_bytes(), Position(round + 1)).await.unwrap();
+                store.commit(store.moment(), &round.to_le_bytes(), Position(round + 1)).await.unwrap();
             });
             drop(store);
             machine.world.restart();

@@ -19,7 +19,7 @@ async fn put(store: &Store, count: u64) -> Vec<(ChunkAddress, Bytes)> {
         let content = content(number, 1000 + (number as usize * 37) % 8000);
         put.push((store.put(Class::Data, &content).await.unwrap(), content));
     }
-    store.settle().await.unwrap();
+    store.settle(store.moment()).await.unwrap();
     put
 }
 
@@ -124,7 +124,7 @@ fn what_streams_is_written_in_whole_pages() {
     let waiting = stored - written;
     assert!(written > stored / 2 && waiting < machine.disks.len() as u64 * (RUN + 21_000), "{written} of {stored}");
     // The rest goes when it has to be durable.
-    machine.run(store.settle()).unwrap();
+    machine.run(store.settle(store.moment())).unwrap();
     let packs = machine.disks.iter().flat_map(|disk| disk.durable_files());
     let durable: u64 = packs.filter(|(path, _)| path.ends_with(".pack")).map(|(_, bytes)| bytes.len() as u64).sum();
     assert!(durable >= stored, "{durable} of {stored}");
@@ -147,7 +147,7 @@ fn what_is_durable_is_not_written_again() {
             machine.run(store.put(Class::Data, &content)).unwrap();
             contents.push(content);
         }
-        machine.run(store.settle()).unwrap();
+        machine.run(store.settle(store.moment())).unwrap();
         for (disk, written) in machine.disks.iter().zip(&mut written) {
             for placed in disk.take_placed() {
                 assert!(placed.is_write, "{placed:?} was read in round {round}");

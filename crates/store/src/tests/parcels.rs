@@ -83,7 +83,7 @@ fn what_is_sent_is_stored_as_it_was_and_what_is_no_such_chunk_is_refused() {
             }
             assert_eq!(to.put_parcels(parcels.clone()).await.unwrap(), 4);
             assert_eq!(to.put_parcels([parcels.clone(), parcels.clone()].concat()).await.unwrap(), 0);
-            to.settle().await.unwrap();
+            to.settle(to.moment()).await.unwrap();
         })
         .expect("no halt");
     drop(to);

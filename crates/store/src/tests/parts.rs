@@ -188,7 +188,7 @@ fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
         })
     };
     assert!(sweep(&store, true).bytes_copied > BYTES as u64 / 2);
-    machine.run(store.settle()).unwrap();
+    machine.run(store.settle(store.moment())).unwrap();
     let store = reopen(store);
     expect_all_but(&[1], &machine, &store, chunk);
     machine.run(store.close()).unwrap();
@@ -211,7 +211,7 @@ fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
     // Who writes the same content relies on none of it.
     machine.run(async {
         store.put(Class::Data, &content).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
         assert_eq!(store.get(Class::Data, &address).await.unwrap(), content);
     });
     assert!(store.contains(&address));
@@ -389,7 +389,7 @@ fn a_table_that_was_lost_before_its_pack_was_sealed_is_made_again() {
     let (store, _) = machine.open();
     let address = machine.run(async {
         let address = store.put(Class::Data, &content).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
         address
     });
     drop(store);

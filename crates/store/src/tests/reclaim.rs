@@ -34,7 +34,7 @@ fn dead_packs_go_and_sparse_ones_are_compacted() {
     machine.run(async {
         let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
         let tree = store.put(Class::Metadata, b"tree").await.unwrap();
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         // Every eighth is needed, and one of those that are not is put again meanwhile.
         let mut live: BTreeSet<_> = addresses.iter().step_by(8).copied().chain([tree]).collect();
         let mut marks = store.begin_mark(true).await.unwrap();
@@ -79,7 +79,7 @@ fn a_power_cut_during_reclaim_costs_nothing() {
         let mut live = BTreeSet::new();
         machine.run(async {
             let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
-            store.commit(b"roots", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
             live.extend(addresses.iter().step_by(7));
             machine.world.cut_power_at(machine.world.operations() + 1 + seed * 2);
             let _ = reclaim(&store, &|address| live.contains(address)).await;
@@ -116,7 +116,7 @@ fn a_full_disk_has_room_again() {
         for number in 0..count - 20 {
             store.put(Class::Data, &content(number * 2, 100_000)).await.unwrap();
         }
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
 }
 
@@ -130,7 +130,7 @@ fn a_copy_is_not_given_up_for_one_that_is_missing() {
     let place = |store: &Store| store.packs.index.lookup(&needed, &store.counters).unwrap().unwrap().pack;
     let first = machine.run(async {
         store.put_many(Class::Data, contents[..20].to_vec()).await.unwrap();
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         store.packs.seal_all().await;
         let first = place(&store);
         // It could not be read for a moment: the same content is stored anew.
@@ -161,7 +161,7 @@ pub(super) fn put_twice(seed: u64) -> (Machine, Vec<Bytes>, u64, u64) {
     let place = || store.packs.index.lookup(&needed, &store.counters).unwrap().unwrap().pack;
     let (first, second) = machine.run(async {
         store.put_many(Class::Data, contents[..20].to_vec()).await.unwrap();
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         store.packs.seal_all().await;
         let first = place();
         store.packs.doubt(needed);
@@ -252,7 +252,7 @@ fn a_copy_that_was_not_to_be_named_is_not_forgotten() {
     let twice = store.key().address(&contents[0]);
     machine.run(async {
         store.put(Class::Data, &contents[0]).await.unwrap();
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         store.packs.seal_all().await;
         store.packs.doubt(twice);
         store.put_many(Class::Data, contents[..20].to_vec()).await.unwrap();
@@ -346,9 +346,9 @@ fn a_check_between_the_index_and_the_pack_tells_nothing() {
     let (store, _) = machine.open();
     machine.run(async {
         let addresses = store.put_many(Class::Data, contents()).await.unwrap();
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         store.packs.seal_all().await;
-        store.commit(b"again", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"again", store.last_logged()).await.unwrap();
         let place = store.packs.index.lookup(&addresses[0], &store.counters).unwrap().unwrap();
         store.packs.condemned.write().insert(place.pack);
         store.forget_in_index(vec![(place.pack, addresses)]).await.unwrap();
@@ -365,7 +365,7 @@ fn a_pass_ends_early_when_told() {
     let (store, _) = machine.open();
     machine.run(async {
         store.put_many(Class::Data, contents()).await.unwrap();
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         let asked = AtomicU64::new(0);
         let marks = store.begin_mark(false).await.unwrap();
         let report = sweep(&store, marks, &|| asked.fetch_add(1, Ordering::SeqCst) < 2).await.unwrap();
@@ -384,7 +384,7 @@ fn no_dead_chunk_outlives_two_thorough_passes() {
         let contents = contents();
         machine.run(async {
             let addresses = store.put_many(Class::Data, contents.clone()).await.unwrap();
-            store.commit(b"roots", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
             // Of most packs nearly all is needed.
             let live: BTreeSet<_> = addresses.iter().filter(|address| address.0[0] % 16 != 0).copied().collect();
             assert!(live.len() < addresses.len());

@@ -21,7 +21,7 @@ fn node(bytes: usize) -> (Machine, Vec<Bytes>) {
     machine.run(async {
         for some in contents.chunks(100) {
             store.put_many(Class::Data, some.to_vec()).await.unwrap();
-            store.commit(b"roots", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         }
         store.close().await.unwrap();
     });
@@ -66,7 +66,7 @@ fn whatever_page_of_the_index_is_damaged_no_chunk_is_lost() {
                 let absent = store.key().address(b"never put");
                 assert!(matches!(store.get(Class::Data, &absent).await, Err(StoreError::Absent { .. })));
                 store.put(Class::Data, b"after").await.unwrap();
-                store.commit(b"roots", store.last_logged()).await.unwrap();
+                store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
             });
             assert!(!store.is_index_doubted());
             made_again += store.counters().index_made_again.value();
@@ -93,7 +93,7 @@ fn an_older_version_of_a_page_of_the_index_loses_nothing() {
         machine.run(async {
             for some in contents.chunks(100) {
                 store.put_many(Class::Data, some.to_vec()).await.unwrap();
-                store.commit(b"roots", store.last_logged()).await.unwrap();
+                store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
             }
             store.close().await.unwrap();
             versions.push(machine.disks[0].snapshot_files()["index"].clone());
@@ -271,7 +271,7 @@ fn the_store_works_while_the_index_is_made_again() {
             for number in 0..4 {
                 let new = (0..60).map(|chunk| content(10_000 + number * 100 + chunk * 2, 20_000)).collect();
                 store.put_many(Class::Data, new).await.unwrap();
-                store.commit(b"meanwhile", store.last_logged()).await.unwrap();
+                store.commit(store.moment(), b"meanwhile", store.last_logged()).await.unwrap();
             }
             assert!(!is_over.load(Ordering::SeqCst), "the others did not wait for it");
         });
@@ -315,7 +315,7 @@ fn look_for_what_is_lost(has_index: bool, searches: u64) {
             }
         }
         store.put_many(Class::Data, contents.clone()).await.unwrap();
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         lost
     });
     assert!(lost > 0 && lost < contents.len());
@@ -335,7 +335,7 @@ fn a_disk_that_lies_loses_the_index_to_another() {
     let contents: Vec<Bytes> = (0..700).map(|number| content(number, 600)).collect();
     machine.run(async {
         store.put_many(Class::Data, contents.clone()).await.unwrap();
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
         store.close().await.unwrap();
     });
     drop(store);

@@ -81,7 +81,7 @@ fn readable(machine: &Machine, store: &Arc<Store>, contents: &[Bytes]) -> usize 
 fn put_again(machine: &Machine, store: &Arc<Store>, contents: &[Bytes]) {
     machine.run(async {
         store.put_many(Class::Data, contents.to_vec()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     assert_eq!(readable(machine, store, contents), contents.len(), "a backup brings everything back");
 }
@@ -184,7 +184,7 @@ fn a_journal_that_lost_frames_is_covered() {
     machine.disks[0].flip_bit(path, at as u64, 0);
     assert_eq!(plan(&check(&machine, &store)).into_iter().collect::<Vec<_>>(), [Remedy::Commit]);
     machine.run(async {
-        store.commit(b"third", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"third", store.last_logged()).await.unwrap();
         store.repair(Remedy::Commit).await.unwrap();
     });
     assert_eq!(check(&machine, &store).problems, []);
@@ -253,7 +253,7 @@ fn puts_of_the_same_content_meanwhile_are_not_lost() {
             Box::pin(async move {
                 for content in again {
                     other.put(Class::Data, &content).await.unwrap();
-                    other.settle().await.unwrap();
+                    other.settle(other.moment()).await.unwrap();
                 }
             }),
         );
@@ -377,7 +377,7 @@ fn copies_of_content_leave_the_reserve_alone() {
             }
             contents.push(next);
         }
-        store.commit(b"full", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"full", store.last_logged()).await.unwrap();
     });
     machine.disks[0].flip_bit(&pack(&machine.disks[0]).0, 20, 0);
     let remedies: Vec<_> = plan(&check(&machine, &store)).into_iter().collect();
@@ -408,7 +408,7 @@ fn an_adopted_pack_hides_no_better_copy() {
     machine.run(async {
         store.put(Class::Data, wanted).await.unwrap();
         store.packs.seal_all().await;
-        store.commit(b"roots", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
     });
     machine.disks[0].install(path, &files[path]);
     machine.disks[0].flip_bit(path, at as u64, 0);
@@ -585,7 +585,7 @@ fn a_pack_that_cannot_be_sealed_for_want_of_room_is_told_as_a_full_disk() {
     machine.run(async {
         // So many that their directory takes blocks of its own.
         store.put_many(Class::Data, (1000..1200).map(|number| super::content(number, 100)).collect()).await.unwrap();
-        store.settle().await.unwrap();
+        store.settle(store.moment()).await.unwrap();
     });
     let space = machine.disks[0].disk().space().unwrap();
     machine.disks[0].set_capacity(space.total - space.free);
@@ -605,7 +605,10 @@ fn giving_up_frames_costs_no_superblock() {
                 store.log(format!("frame-{number:02}").as_bytes());
                 store.sync_log(store.last_logged()).await.unwrap();
                 if number % 3 == 0 && number < 12 {
-                    store.commit(format!("roots {number}").as_bytes(), Position(number - 1)).await.unwrap();
+                    store
+                        .commit(store.moment(), format!("roots {number}").as_bytes(), Position(number - 1))
+                        .await
+                        .unwrap();
                 }
             }
         });

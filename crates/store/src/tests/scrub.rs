@@ -96,8 +96,8 @@ fn writers_and_reclaim_beside_it_are_no_problem() {
                 for number in 0..40 {
                     store.put(Class::Data, &content(1000 + number, 30_000)).await.unwrap();
                     if number % 8 == 0 {
-                        store.settle().await.unwrap();
-                        store.commit(b"roots", store.last_logged()).await.unwrap();
+                        store.settle(store.moment()).await.unwrap();
+                        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
                         super::reclaim(&store, &|address| address.0[0] % 3 == 0).await.unwrap();
                     }
                 }

@@ -104,8 +104,8 @@ fn a_block_rots(at: impl Fn(u64) -> u64) {
         if life == 1 {
             machine.run(async {
                 let covered = store.last_logged();
-                store.commit(b"third", covered).await.unwrap();
-                store.commit(b"third", covered).await.unwrap();
+                store.commit(store.moment(), b"third", covered).await.unwrap();
+                store.commit(store.moment(), b"third", covered).await.unwrap();
                 store.remove_disk(gone as u64, true).await.unwrap();
             });
         }
@@ -168,8 +168,8 @@ fn too_few_fragments_are_kept_where_the_index_is_made_again() {
         };
         machine.run(async {
             let covered = store.last_logged();
-            store.commit(b"third", covered).await.unwrap();
-            store.commit(b"third", covered).await.unwrap();
+            store.commit(store.moment(), b"third", covered).await.unwrap();
+            store.commit(store.moment(), b"third", covered).await.unwrap();
             for disk in gone {
                 store.remove_disk(disk as u64, true).await.unwrap();
             }
@@ -259,7 +259,7 @@ fn a_short_file_beside_the_fragments_of_a_pack_is_no_copy_of_it() {
     machine.disks[3].set_faults(Faults { is_dead: true, ..Faults::default() });
     let told = machine.run(async {
         // Who is the first to write to it meets the failure.
-        store.commit(b"third", store.last_logged()).await.unwrap();
+        store.commit(store.moment(), b"third", store.last_logged()).await.unwrap();
         assert!(!store.pool.disks[3].is_good());
         store.remove_disk(3, false).await.err().expect("it is needed").to_string()
     });
@@ -318,8 +318,8 @@ fn a_short_file_goes_with_the_pack_that_it_lies_beside() {
             restore(&machine, &store);
         }
         machine.run(async {
-            store.commit(b"third", store.last_logged()).await.unwrap();
-            store.commit(b"fourth", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"third", store.last_logged()).await.unwrap();
+            store.commit(store.moment(), b"fourth", store.last_logged()).await.unwrap();
         });
         let report = machine.run(reclaim(&store, &|_| false)).unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
