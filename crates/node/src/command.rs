@@ -19,7 +19,7 @@ mod fsck;
 mod gc;
 mod info;
 mod init;
-mod mount;
+pub(crate) mod mount;
 mod mount_helper;
 mod optimize;
 mod policy;

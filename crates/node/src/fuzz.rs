@@ -1,7 +1,8 @@
 //! Settings and lines of the control socket that nobody means well with. Targets of the crate `fuzz`.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use base::id::FileId;
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use fuzz::{CASES, Target, expect_canonical, no_repair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::command::mount::parse_options;
 use crate::config::tests::bare_starter;
 use crate::config::{Config, starter};
 use crate::control::batch::wire::tests::samples;
@@ -20,6 +22,8 @@ use crate::control::wire::{
 };
 use crate::failure::Failure;
 use crate::handover::Handover;
+use crate::mounts;
+use crate::node_folder::{Holder, Identity, Stage};
 
 const TARGETS: &[Target] = &[
     Target { name: "config", cases: CASES, samples: configs, repair: no_repair, check: config },
@@ -27,6 +31,10 @@ const TARGETS: &[Target] = &[
     Target { name: "control-turn", cases: CASES, samples: turns, repair: no_repair, check: line::<Turn> },
     Target { name: "control-answer", cases: CASES, samples: answers, repair: no_repair, check: line::<Answer> },
     Target { name: "batch-window", cases: CASES, samples: windows, repair: no_repair, check: window },
+    Target { name: "node-file", cases: CASES, samples: node_files, repair: no_repair, check: node_file },
+    Target { name: "lock-file", cases: CASES, samples: lock_files, repair: no_repair, check: lock_file },
+    Target { name: "mount-table", cases: CASES, samples: mount_tables, repair: no_repair, check: mount_table },
+    Target { name: "mount-options", cases: CASES, samples: mount_options, repair: no_repair, check: options },
     Target { name: "handover", cases: CASES, samples: handovers, repair: no_repair, check: handover },
 ];
 
@@ -148,6 +156,91 @@ fn window(bytes: &[u8]) -> Result<(), String> {
         again.extend(record.map_err(|error| error.what.to_owned())?.encode());
     }
     expect_canonical(bytes, &again);
+    Ok(())
+}
+
+fn node_files() -> Vec<Vec<u8>> {
+    let disks = vec![PathBuf::from("/d/\u{e9} \"x\""), PathBuf::from("disk")];
+    let identity = Identity { format: 1, uuid: "0".repeat(32), number: 7, disks };
+    vec![toml::to_string(&identity).expect("plain").into_bytes()]
+}
+
+/// The disks that it names, or a refusal that says what to do about it.
+fn node_file(bytes: &[u8]) -> Result<(), String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
+    let parse = |text: &str| Identity::parse(text, Path::new("/n/node"));
+    let identity = parse(text).map_err(|failure| failure.why.chars().take(20).collect::<String>())?;
+    assert!(!identity.disks.is_empty());
+    let again = toml::to_string(&identity).expect("what was read can be written");
+    assert!(parse(&again).is_ok_and(|again| again == identity), "another one when it is written:\n{again}");
+    Ok(())
+}
+
+fn lock_files() -> Vec<Vec<u8>> {
+    let text = |stage| Holder::text("its daemon (process 7, mounted at /a)", stage).into_bytes();
+    [Stage::Working, Stage::Mounted, Stage::Ending].map(text).to_vec()
+}
+
+/// Somebody, who has a name. It only tells who is waited for.
+fn lock_file(bytes: &[u8]) -> Result<(), String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
+    let holder = Holder::parse(text);
+    assert!(!holder.name.is_empty() && !holder.name.contains('\n'));
+    let stage = holder.stage.ok_or("another version's")?;
+    // A line's end of another system belongs to no name.
+    let again = Holder::parse(&Holder::text(&holder.name, stage));
+    assert_eq!(again.stage, Some(stage));
+    Ok(())
+}
+
+fn mount_tables() -> Vec<Vec<u8>> {
+    let lines = "22 28 0:21 / /proc rw,nosuid shared:5 - proc proc rw\n\
+                 36 35 98:0 /a\\040b /mnt\\134\\012x rw,noatime master:1 propagate_from:2 - fuse.hydrafs /srv/node rw,user_id=0\n";
+    vec![lines.as_bytes().to_vec(), lines.lines().last().expect("two").as_bytes().to_vec()]
+}
+
+/// As the kernel writes a path in its table.
+fn escaped(path: &Path) -> Vec<u8> {
+    let escape = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![*byte],
+    };
+    path.as_os_str().as_bytes().iter().flat_map(escape).collect()
+}
+
+/// Mounts that are in it, each of its line: written as the kernel writes them they are read again as the same.
+fn mount_table(bytes: &[u8]) -> Result<(), String> {
+    let found = mounts::parse(bytes);
+    assert!(found.len() <= bytes.split(|byte| *byte == b'\n').count());
+    for mount in &found {
+        let head = format!("{} 1 {}:{} ", mount.id, mount.device.0, mount.device.1).into_bytes();
+        let middle = format!(" {} - {} ", mount.options, mount.kind).into_bytes();
+        let paths = [&mount.root, &mount.point, &mount.source].map(|path| escaped(path));
+        let line = [&head[..], &paths[0], b" ", &paths[1], &middle, &paths[2], b" rw"].concat();
+        assert_eq!(mounts::parse(&line), std::slice::from_ref(mount), "{}", String::from_utf8_lossy(&line));
+    }
+    if found.is_empty() { Err("no mount in it".to_owned()) } else { Ok(()) }
+}
+
+fn mount_options() -> Vec<Vec<u8>> {
+    let samples =
+        ["ro,nosuid,nodev,noexec", "rw,noatime,,allow_other,x-systemd.automount", "defaults,nofail,_netdev,degraded"];
+    samples.map(|sample| sample.as_bytes().to_vec()).to_vec()
+}
+
+/// In force, or refused by name; `-s` skips what it does not know, and changes nothing else.
+fn options(bytes: &[u8]) -> Result<(), String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?.to_owned();
+    let lists = [text.clone()];
+    let tolerant = parse_options(&lists, true).expect("it skips what it does not know");
+    match parse_options(&lists, false) {
+        Ok(strict) => assert_eq!(strict, tolerant),
+        Err(failure) => {
+            let unknown = text.split(',').any(|option| failure.why.contains(&format!("\"{option}\"")));
+            assert!(unknown && !failure.mend.is_empty(), "{failure}");
+            return Err("not known".to_owned());
+        }
+    }
     Ok(())
 }
 

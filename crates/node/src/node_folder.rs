@@ -260,10 +260,10 @@ impl NodeFolder {
 
 /// What the lock file says of who holds the lock: a line for people, and a line with the stage.
 #[derive(Debug, PartialEq, Eq)]
-struct Holder {
-    name: String,
+pub(crate) struct Holder {
+    pub(crate) name: String,
     /// `None` also for what another version wrote.
-    stage: Option<Stage>,
+    pub(crate) stage: Option<Stage>,
 }
 
 /// Where the holder of a lock is in its life, for who waits for the lock.
@@ -283,7 +283,7 @@ impl Stage {
 }
 
 impl Holder {
-    fn parse(text: &str) -> Holder {
+    pub(crate) fn parse(text: &str) -> Holder {
         let mut lines = text.lines();
         let name = lines.next().filter(|name| !name.is_empty()).unwrap_or("another process").to_owned();
         let word = lines.next();
@@ -291,7 +291,7 @@ impl Holder {
         Holder { name, stage }
     }
 
-    fn text(name: &str, stage: Stage) -> String {
+    pub(crate) fn text(name: &str, stage: Stage) -> String {
         let word = Stage::ALL.iter().find(|(known, _)| *known == stage).map(|(_, word)| *word);
         // A path may hold a line's end.
         format!("{}\n{}\n", name.replace('\n', " "), word.unwrap_or_default())
@@ -332,7 +332,7 @@ impl Identity {
         write_durably(&folder.join(NODE_FILE), text.as_bytes())
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Identity, Failure> {
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Identity, Failure> {
         let cannot = |why: String| Failure::new("cannot read the node's identity", why).at(path);
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             cannot(error.message().to_owned())

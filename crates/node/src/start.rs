@@ -35,7 +35,7 @@ pub(crate) const USERS_MAX: usize = 5;
 const SYNC_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How to mount, beyond the settings.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MountOptions {
     pub(crate) read_only: bool,
     pub(crate) no_set_id: bool,

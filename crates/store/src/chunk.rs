@@ -369,4 +369,6 @@ fn decompress(payload: &[u8], raw: usize) -> Result<Bytes, String> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

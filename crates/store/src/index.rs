@@ -26,6 +26,8 @@ mod backend;
 mod file;
 mod filter;
 mod format;
+#[cfg(test)]
+mod fuzz;
 mod pins;
 
 use core::hash::{BuildHasher, Hasher};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::id::{ChunkAddress, FileId, NodeNumber};
-use platform::sim::{SimDisk, World};
+use platform::sim::{Faults, SimDisk, World};
 use store::{Domain, Resilience};
 
 use super::content::pattern;
@@ -650,7 +650,12 @@ fn what_is_sent_or_built_upon_is_not_deleted() {
 }
 
 /// A world with a node of a dedup domain, or of its own, on so many disks.
-fn on_disks(seed: u64, count: usize, domain: Option<&Domain>) -> (World, Vec<SimDisk>, Arc<FileSystem>) {
+fn on_disks(
+    seed: u64,
+    count: usize,
+    domain: Option<&Domain>,
+    options: Options,
+) -> (World, Vec<SimDisk>, Arc<FileSystem>) {
     let world = World::new(seed);
     let disks: Vec<SimDisk> = (0..count).map(|number| world.disk(&format!("disk{number}"), 1 << 30)).collect();
     let (platform, handles) = (world.platform(), disks.iter().map(SimDisk::disk).collect::<Vec<_>>());
@@ -659,7 +664,7 @@ fn on_disks(seed: u64, count: usize, domain: Option<&Domain>) -> (World, Vec<Sim
             Some(domain) => format_node_in(domain, &platform, &handles, NodeNumber(1), (0, 0)).await.unwrap(),
             None => format_node(&platform, &handles, NodeNumber(1), 0, 0).await.unwrap(),
         }
-        FileSystem::open(&platform, &handles, Options::default()).await.unwrap().0
+        FileSystem::open(&platform, &handles, options).await.unwrap().0
     });
     (world, disks, opened.expect("nothing halts the machine"))
 }
@@ -685,7 +690,7 @@ const SMALL_BYTES: usize = 10_000;
 /// are too few disks it is said.
 #[test]
 fn what_comes_lies_on_as_many_disks_as_it_asks_for() {
-    let (here, disks, system) = on_disks(90, 2, None);
+    let (here, disks, system) = on_disks(90, 2, None, Options::default());
     let send = |snapshot: &str, from: Option<&str>| {
         let mut stream = Vec::new();
         let how = Sending { snapshot, from, resume: None, tell: &|_| {} };
@@ -715,7 +720,7 @@ fn what_comes_lies_on_as_many_disks_as_it_asks_for() {
     let handles: Vec<_> = disks.iter().map(SimDisk::disk).collect();
     let domain = here.run_until(Domain::of(&handles)).unwrap().unwrap();
     for (count, lies, unmet) in [(2, [1, 2, 2], [0, 0]), (1, [1, 1, 1], [1, 1])] {
-        let (there, disks, system) = on_disks(91, count, Some(&domain));
+        let (there, disks, system) = on_disks(91, count, Some(&domain), Options::default());
         let receive = |stream: &[u8]| there.run_until(system.receive(&AS_SENT, &mut &stream[..])).unwrap().unwrap().1;
         let on = |path: &str| there.run_until(disks_of(&disks, &system, path)).unwrap();
         let one = receive(&first);
@@ -725,4 +730,55 @@ fn what_comes_lies_on_as_many_disks_as_it_asks_for() {
         assert_eq!([one.unmet, two.unmet], unmet);
         assert_eq!([one.raised, two.raised], [count as u64 - 1; 2]);
     }
+}
+
+/// A stream that a disk dies beside, after so many bytes.
+struct Deadly<'a> {
+    stream: &'a [u8],
+    left: usize,
+    disk: &'a SimDisk,
+}
+
+impl std::io::Read for Deadly<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.left = self.left.saturating_sub(count);
+        if self.left == 0 {
+            self.disk.set_faults(Faults { is_dead: true, ..Faults::default() });
+        }
+        Ok(count)
+    }
+}
+
+/// K-12: what came and went with a disk that dies comes again; nothing that is kept of the stream names it.
+#[test]
+fn a_disk_that_dies_beside_a_stream_takes_nothing_that_does_not_come_again() {
+    let (here, system, _) = large(92);
+    let (stream, _) = send(&here, &system, "before", None);
+    let domain = here.run(Domain::of(&here.disks())).unwrap();
+    let mut failed = 0;
+    for part in 1..8 {
+        let mut options = Options::default();
+        // Written run by run, long before a pack is sealed.
+        options.store.run_bytes = 0;
+        let (world, disks, other) = on_disks(92 + part, 2, Some(&domain), options);
+        let work = async {
+            let left = stream.len() * part as usize / 8;
+            let first = other.receive(&AS_SENT, &mut Deadly { stream: &stream, left, disk: &disks[1] }).await;
+            if first.is_err() {
+                failed += 1;
+                // All that it has come to is there.
+                read_receipts(&other).await;
+                other.receive(&AS_SENT, &mut &stream[..]).await.unwrap();
+            }
+            assert!(!other.status().store.disks[1].is_good);
+            // A pass reads all that is named.
+            other.reclaim(&crate::Reclaim { is_thorough: true, ..Default::default() }).await.unwrap();
+            dump(&other, find(&other, ".snapshots/before").await.unwrap()).await
+        };
+        let came = world.run_until(work).unwrap();
+        let sent = here.run(async { dump(&system, find(&system, ".snapshots/before").await.unwrap()).await });
+        assert!(came == sent, "{part} eighths");
+    }
+    assert!(failed > 0, "no disk took anything: the test shows nothing");
 }

@@ -112,7 +112,7 @@ const IGNORED: [&str; 25] = [
 ];
 
 /// Reads lists of mount options.
-fn parse_options(lists: &[String], sloppy: bool) -> Result<MountOptions, Failure> {
+pub(crate) fn parse_options(lists: &[String], sloppy: bool) -> Result<MountOptions, Failure> {
     let mut options = MountOptions::default();
     for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
         let name = option.split_once('=').map_or(option, |(name, _)| name);

@@ -3,12 +3,12 @@
 use base::hash::{DomainKey, checksum};
 use base::id::{ChunkAddress, NodeNumber, Position};
 use base::time::Timestamp;
-use fuzz::{CASES, Target, expect_canonical, repair_tail};
+use fuzz::{CASES, Target, expect_canonical, no_repair, repair_tail};
 
 use super::{
-    ChunkHeader, Class, Codec, Cut, Entry, FragmentHeader, FragmentName, FrameHeader, Homes, Identity, PACK_VERSION,
-    PackFooter, PackHeader, Place, ROOTS_BYTES_MAX, SegmentHeader, Superblock, Unfit, decode_directory,
-    encode_directory,
+    ChunkHeader, Class, Codec, Cut, DomainFile, Entry, FragmentHeader, FragmentName, FrameHeader, Homes, Identity,
+    PACK_VERSION, PackFooter, PackHeader, Place, ROOTS_BYTES_MAX, SegmentHeader, Summary, Superblock, Unfit,
+    decode_directory, encode_directory,
 };
 use crate::disks::DISKS_MAX;
 use crate::disks::DiskSet;
@@ -44,6 +44,32 @@ const TARGETS: &[Target] = &[
         repair: |bytes| repair_tail(bytes, 0),
         check: |bytes| {
             expect_canonical(bytes, &Identity::decode(bytes).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "domain",
+        cases: CASES,
+        samples: || vec![DomainFile { key: DomainKey([3; 32]) }.encode()],
+        repair: |bytes| repair_tail(bytes, 0),
+        check: |bytes| {
+            expect_canonical(bytes, &DomainFile::decode(bytes).map_err(words)?.encode());
+            Ok(())
+        },
+    },
+    Target {
+        name: "summary",
+        cases: CASES,
+        samples: || {
+            let of = |level| Summary { lacks_directory: true, ..Summary::of(900, &[], level) };
+            vec![of(Level::of_node(3)).encode().to_vec(), of(Level::default()).encode().to_vec()]
+        },
+        repair: no_repair,
+        check: |bytes| {
+            // A wrong number only shows: nothing refuses it, and nothing that is reckoned with it overflows.
+            let summary = Summary::decode(bytes.try_into().map_err(|_| "length")?);
+            assert!(summary.file_bytes() > u64::from(summary.data_bytes));
+            assert_eq!(Summary::decode(&summary.encode()), summary);
             Ok(())
         },
     },
