@@ -100,6 +100,10 @@ impl FileSystem {
         };
         let stream = stream_of(&sent, base.as_ref(), key);
         let receipt = self.receipts.begin(stream);
+        if receipt.arrived().count != receipt.arrived().durable {
+            // Who began it did not come to an end, and nobody settled what came.
+            receipt.note(Arrived::default());
+        }
         let mut incoming = Incoming {
             source,
             received: Received { bytes: bytes.len() as u64, ..Received::default() },

@@ -3,6 +3,7 @@
 //!
 //! Not here: the bytes of one pack and their sync (`open`), leaving one of several disks (`leave_failed`), sealing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,7 @@ use crate::failure::StoreError;
 use crate::format::{Class, Codec, Place};
 use crate::level::COPIES_MAX;
 
-/// Of a disk that failed so many chunks are asked for in vain: each may take as long as its driver tries.
+/// Of a disk that failed so many records are asked for in vain, one after the other: each may take as long as its driver tries.
 const UNANSWERED_MAX: usize = 8;
 
 /// A point in the life of a store, from which on somebody relies on what he puts or finds there (K-12).
@@ -141,7 +142,7 @@ impl Packs {
             }
             let durable = writer.pack.synced();
             let (mut copies, mut lost, mut memo) = (Vec::new(), Vec::new(), Memo::default());
-            let (is_good, mut unanswered) = (disks.iter().all(|disk| self.pool.disks[disk].is_good()), 0);
+            let (is_good, mut unanswered) = (disks.iter().all(|disk| self.pool.disks[disk].is_good()), BTreeSet::new());
             for entry in writer.entries.iter().filter(|entry| entry.content_end() > durable) {
                 let (address, place) = (entry.header.address, Place::of(writer.pack.number, entry));
                 // An earlier try that stopped halfway may have moved it.
@@ -150,20 +151,23 @@ impl Packs {
                 }
                 let (start, length) = (place.span().start, place.record().len());
                 let is_in_memory = || self.buffered(place.pack, start, length).is_some();
-                if unanswered >= UNANSWERED_MAX && !is_in_memory() {
+                if !is_good && unanswered.len() >= UNANSWERED_MAX && !is_in_memory() {
                     lost.push((address, place));
                     continue;
                 }
                 // What comes back from a disk that failed is believed only if it is what its address says. Of a bundle what lies in it counts.
                 match self.read_copy(&address, &place, &mut memo).await {
-                    Ok(_) if place.codec == Codec::Bundle => {}
-                    Ok(copy) => copies.push(copy),
+                    Ok(copy) => {
+                        unanswered.clear();
+                        copies.extend(Some(copy).filter(|_| place.codec != Codec::Bundle));
+                    }
                     // It will answer, or fail.
                     Err(StoreError::Disk(error)) if is_good && error.kind == DiskErrorKind::Silent => {
                         return Err(error.into());
                     }
                     Err(error) => {
-                        unanswered += usize::from(matches!(error, StoreError::Disk(_)));
+                        // What lies in one bundle is one record.
+                        unanswered.extend(matches!(error, StoreError::Disk(_)).then_some(start));
                         lost.push((address, place));
                     }
                 }
@@ -185,7 +189,14 @@ impl Packs {
             // As before it was stored here, which may have been because it had rotted there: so nobody relies on that.
             let older = self.index.older(address);
             let other = older.iter().rfind(|place| self.is_durable(place)).or(older.last()).copied();
-            chunks += u64::from(self.index.forget_lost(address, place, other, || self.doubt(*address)));
+            // What lay in a bundle is lost by itself.
+            let is_chunk = place.codec != Codec::Bundle;
+            let also = || {
+                if is_chunk {
+                    self.doubt(*address);
+                }
+            };
+            chunks += u64::from(self.index.forget_lost(address, place, other, also) && is_chunk);
         }
         if chunks > 0 {
             self.counters.chunks_dropped.add(chunks);

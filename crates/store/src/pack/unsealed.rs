@@ -38,9 +38,12 @@ impl Packs {
         let summary = Summary::of(data_bytes, &entries, pack.summary().level);
         let Writer { mut entries, mut others, .. } = writer;
         if pack.is_found() {
-            // What was stored once more meanwhile counts where it was.
-            let is_elsewhere =
-                |entry: &mut Entry| self.index.recent(&entry.header.address) != Some(Place::of(pack.number, entry));
+            // What was stored once more meanwhile counts where it was, unless it may be lost there yet (K-12).
+            let is_elsewhere = |entry: &mut Entry| match self.index.recent(&entry.header.address) {
+                Some(place) => place != Place::of(pack.number, entry) && self.is_durable(&place),
+                // The file has it.
+                None => true,
+            };
             others.extend(entries.extract_if(.., is_elsewhere));
         }
         self.note_sealed(SealedPack { pack: pack.number, summary, entries, others }, pack.disks());
