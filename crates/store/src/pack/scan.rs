@@ -176,7 +176,7 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
     let length = usize::try_from(length).expect("at most `bytes_max`, which fits into memory");
     let mut bytes = vec![0; length];
     file.read_long_at(0, &mut bytes).await?;
-    // Of its own for all pieces: memory that the system has to give anew for each costs more than the reading.
+    // One for all pieces: memory that the system has to give anew for each costs more than the reading.
     let mut again = Vec::new();
     let mut offset = 0;
     for piece in bytes.chunks_mut(PIECE_BYTES) {
