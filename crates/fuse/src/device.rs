@@ -6,7 +6,7 @@
 //!
 //! A reader that is to park is woken by a request that the session makes itself (`session::Parker`); it serves it, and stops.
 //!
-//! With io_uring one reader stays, because FORGET, INTERRUPT and the end of the session still come this way.
+//! With io_uring one reader stays, because FORGET, INTERRUPT and the end of the session still come this way. A bell wakes that one.
 
 #![expect(unsafe_code, reason = "read(2) into a mapping shared with no one; poll(2)")]
 
@@ -37,7 +37,8 @@ pub(crate) struct Line {
     device: Arc<OwnedFd>,
     tally: Arc<Tally>,
     /// Readable when the reader is to look at the park. Only where the line is alone and seldom read: a wait for both costs one
-    /// more call, and wakes all readers.
+    /// more call, and wakes all readers. Then the device does not block: what it was readable for may have gone before it is read
+    /// (as an INTERRUPT does when its request is answered over a ring), and who sleeps in read(2) hears no bell.
     bell: Option<Arc<PipeReader>>,
     /// Cores at rest; without a home, or line and core would keep each other alive.
     #[expect(clippy::vec_box, reason = "an exchange is a box; taking one out must not move its inside")]

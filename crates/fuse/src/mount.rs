@@ -17,7 +17,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -281,9 +281,9 @@ pub(crate) fn core_program(name: &str) -> io::Result<Command> {
     Ok(command)
 }
 
-/// Another descriptor of the same connection, with a queue of answers of its own.
-pub(crate) fn clone_device(device: &OwnedFd) -> io::Result<OwnedFd> {
-    let clone = open_device()?;
+/// Another descriptor of the same connection, with a queue of answers of its own. With `O_NONBLOCK` among the flags a read waits for nothing.
+pub(crate) fn clone_device(device: &OwnedFd, flags: i32) -> io::Result<OwnedFd> {
+    let clone = open_device(flags)?;
     let source = u32::try_from(device.as_raw_fd()).map_err(io::Error::other)?;
     // SAFETY: the ioctl reads the 32 bits behind the pointer, which live during the call.
     match unsafe { libc::ioctl(clone.as_raw_fd(), DEVICE_CLONE, &raw const source) } {
@@ -292,10 +292,11 @@ pub(crate) fn clone_device(device: &OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-fn open_device() -> io::Result<OwnedFd> {
+fn open_device(flags: i32) -> io::Result<OwnedFd> {
     OpenOptions::new()
         .read(true)
         .write(true)
+        .custom_flags(flags)
         .open("/dev/fuse")
         .map(OwnedFd::from)
         .map_err(|error| io::Error::new(error.kind(), format!("/dev/fuse: {error}")))
@@ -370,7 +371,7 @@ fn is_for_others(word: &str) -> bool {
 }
 
 fn mount_directly(mountpoint: &Path, options: &MountOptions, parsed: &Parsed) -> io::Result<OwnedFd> {
-    let device = open_device()?;
+    let device = open_device(0)?;
     // SAFETY: both only read.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut words = vec![format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd())];

@@ -309,8 +309,13 @@ impl Threads {
             Builder::new().name("fuse-notify".to_owned()).spawn(move || notices.run())?,
         ];
         let reader = |number: usize| {
-            // Where descriptors run out, sharing the first is slower, not wrong.
-            let own = if number == 0 { None } else { clone_device(device).ok().map(Arc::new) };
+            let own = match bell {
+                Some(_) => Some(clone_device(device, libc::O_NONBLOCK)?),
+                None if number == 0 => None,
+                // Where descriptors run out, sharing the first is slower, not wrong.
+                None => clone_device(device, 0).ok(),
+            };
+            let own = own.map(Arc::new);
             let bell = bell.as_ref().map(|(bell, _)| bell.clone());
             let line = Line::new(own.unwrap_or_else(|| device.clone()), crew.meter.tally(), bell);
             let (crew, unmounter, start) = (crew.clone(), unmounter.clone(), start.clone());

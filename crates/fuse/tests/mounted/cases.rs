@@ -351,6 +351,8 @@ fn pin(cpu: usize) {
 /// Clients at work meanwhile see nothing of it.
 pub(crate) fn a_session_is_parked_and_goes_on(stage: &mut Stage) {
     let is_over = Arc::new(AtomicBool::new(false));
+    // The first close, which asks (`memory`), is over before the session parks.
+    fs::write(stage.path("closed"), b"").expect("write");
     let work = |number: usize| {
         let (is_over, directory) = (is_over.clone(), stage.path(&format!("d{number}")));
         // Here, for `d0` is asked for below.
