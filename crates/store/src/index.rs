@@ -210,15 +210,27 @@ impl Index {
             Some(other) => shard.insert(*address, other),
             None => shard.remove(address),
         };
-        if let Some(older) = self.older.lock().get_mut(address) {
+        let mut all_older = self.older.lock();
+        if let Some(older) = all_older.get_mut(address) {
             older.retain(|place| Some(*place) != other);
+            if older.is_empty() {
+                all_older.remove(address);
+            }
         }
         true
     }
 
     /// Drops what lies in a pack that is gone.
     pub(crate) fn forget_recent(&self, pack: u64) {
-        self.recent.iter().for_each(|shard| shard.lock().retain(|_, place| place.pack != pack));
+        for shard in &self.recent {
+            shard.lock().retain(|address, place| {
+                let stays = place.pack != pack;
+                if !stays {
+                    self.older.lock().remove(address);
+                }
+                stays
+            });
+        }
         self.older.lock().retain(|_, places| {
             places.retain(|place| place.pack != pack);
             !places.is_empty()

@@ -331,17 +331,16 @@ impl Packs {
 
     /// Writes the buffer, or the whole pages of it; on failure the writer is stuck and keeps what it has.
     pub(super) async fn flush(&self, writer: &mut Writer, pages: Option<Pages>) {
-        match writer.pack.flush(pages, &self.counters).await {
-            Ok(count) => {
-                for disk in writer.pack.disks().iter() {
-                    self.pool.disks[disk].settle_promise(count);
-                    if let Err(error) = self.pool.disks[disk].look() {
-                        let _ = self.pool.failed(disk, error, &self.counters);
-                    }
-                }
-            }
-            Err((disk, error)) => {
-                writer.is_stuck = true;
+        let (count, flushed) = writer.pack.flush(pages, &self.counters).await;
+        let disks = writer.pack.disks();
+        disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(count));
+        if let Err((disk, error)) = flushed {
+            writer.is_stuck = true;
+            let _ = self.pool.failed(disk, error, &self.counters);
+            return;
+        }
+        for disk in disks.iter() {
+            if let Err(error) = self.pool.disks[disk].look() {
                 let _ = self.pool.failed(disk, error, &self.counters);
             }
         }
@@ -380,12 +379,16 @@ impl Packs {
     /// Lets go of an open pack in which there is nothing.
     fn discard(&self, lane: &mut Lane) {
         let Some(writer) = lane.writer.take() else { return };
-        let disks = writer.pack.disks();
-        disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
-        self.drop_pack(writer.pack.number);
-        for disk in disks.iter() {
+        writer.pack.disks().iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
+        self.remove_open(&writer.pack);
+    }
+
+    /// Removes an open pack in which there is nothing.
+    pub(super) fn remove_open(&self, pack: &OpenPack) {
+        self.drop_pack(pack.number);
+        for disk in pack.disks().iter() {
             // What is left of one is removed by the next opening.
-            let _ = self.pool.disks[disk].disk.remove(&pack_path(writer.pack.number));
+            let _ = self.pool.disks[disk].disk.remove(&pack_path(pack.number));
         }
     }
 

@@ -297,16 +297,20 @@ impl OpenPack {
     }
 
     /// Writes the buffer to the file, all of it or the whole pages of it, and tells how much that was. A failure, or being dropped
-    /// halfway, leaves the buffer for the next try.
+    /// halfway, leaves the rest for the next try.
     ///
     /// A page that is written in part is written twice, each time by a request of its own: as many of these as runs, and a device that
     /// seeks does no more of them than of large ones. So what streams is written up to a page, and all of it when it has to be durable.
-    pub(super) async fn flush(&self, pages: Option<Pages>, counters: &Counters) -> Result<u64, (usize, DiskError)> {
+    pub(super) async fn flush(
+        &self,
+        pages: Option<Pages>,
+        counters: &Counters,
+    ) -> (u64, Result<(), (usize, DiskError)>) {
         let mut count = 0;
         loop {
             let (start, held, end) = {
                 let mut tail = self.tail.lock();
-                let Some((held, end)) = tail.next_write(pages, room(self.run_bytes)) else { return Ok(count) };
+                let Some((held, end)) = tail.next_write(pages, room(self.run_bytes)) else { return (count, Ok(())) };
                 (tail.written, held, end)
             };
             counters.pack_writes.add(1);
@@ -314,7 +318,9 @@ impl OpenPack {
             let bytes = held.run.part(part);
             let is_run = pages.is_some() || bytes.len() >= *RUN_BYTES.start();
             let step = if is_run { Step::Run(start, &bytes) } else { Step::Bytes(start, &bytes) };
-            OpenPack::take(&self.members(), step).await?;
+            if let Err(failure) = OpenPack::take(&self.members(), step).await {
+                return (count, Err(failure));
+            }
             drop(bytes);
             let mut tail = self.tail.lock();
             tail.written = end;

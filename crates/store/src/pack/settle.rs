@@ -125,15 +125,16 @@ impl Packs {
     async fn rescue(&self) -> Result<(), StoreError> {
         let mut stranded = self.stranded.lock().await;
         while let Some(writer) = stranded.last() {
-            let (disks, promised) = (writer.pack.disks(), writer.promised());
-            let give_back = || disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(promised));
+            let disks = writer.pack.disks();
+            let give_back = |bytes| disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(bytes));
             if disks.iter().all(|disk| self.pool.disks[disk].is_good()) && !writer.pack.has_failed() {
-                let mut done = writer.pack.flush(None, &self.counters).await.map(drop);
+                let (count, mut done) = writer.pack.flush(None, &self.counters).await;
+                give_back(count);
                 if done.is_ok() {
                     done = writer.pack.sync(&self.counters).await;
                 }
                 let Err((disk, _)) = done else {
-                    give_back();
+                    give_back(writer.promised());
                     // It takes no more, and is sealed with those for whose directory there was no room.
                     self.unsealed.lock().extend(stranded.pop());
                     continue;
@@ -176,8 +177,9 @@ impl Packs {
             self.give_up(&lost, self.path_of(writer.pack.number));
             let kind = (writer.pack.class, writer.pack.summary().level);
             self.append_copies(kind, Class::Metadata, copies).await?;
-            give_back();
-            stranded.pop();
+            give_back(writer.promised());
+            let rest = stranded.pop().filter(|_| is_good);
+            rest.into_iter().for_each(|writer| self.leave_what_is_durable(writer));
         }
         Ok(())
     }

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use platform::disk::{DiskErrorKind, Open};
+use base::id::ChunkAddress;
+use platform::disk::{DiskErrorKind, Open, RUN_ALIGN};
 
 use super::read::Memo;
 use super::{Member, OpenPack, PackKnown, PackState, Packs, Waits, Writer};
@@ -52,6 +53,15 @@ impl Packs {
 
     /// Takes in a pack without a directory that an opening found, and leaves it so for now.
     pub(crate) fn note_unsealed(&self, found: SealedPack, disks: DiskSet, waits: Waits) {
+        let named = |entry: &Entry| (entry.header.address, Place::of(found.pack, entry));
+        let named: Vec<(ChunkAddress, Place)> = found.entries.iter().map(named).collect();
+        if self.leave_unsealed(found, disks, waits) {
+            named.into_iter().for_each(|(address, place)| self.index.insert_recent(address, place));
+        }
+    }
+
+    /// The same of which the index knows; `false` where no file of it can be opened.
+    fn leave_unsealed(&self, found: SealedPack, disks: DiskSet, waits: Waits) -> bool {
         let SealedPack { pack: number, summary, entries, others } = found;
         let mut members = Vec::with_capacity(disks.count());
         for disk in disks.iter() {
@@ -62,15 +72,30 @@ impl Packs {
         }
         if members.is_empty() {
             // Its files tell of themselves when they answer again.
-            return self.note_sealed_at(number, PackKnown::sealed(disks, None, summary));
+            self.note_sealed_at(number, PackKnown::sealed(disks, None, summary));
+            return false;
         }
         let disks = members.iter().map(|member| member.disk).collect();
         let pack = Arc::new(OpenPack::found(number, members, summary, waits));
         self.note_sealed_at(number, PackKnown::new(disks, PackState::Open(Arc::clone(&pack)), summary));
-        for entry in &entries {
-            self.index.insert_recent(entry.header.address, Place::of(number, entry));
-        }
         self.unsealed.lock().push(Writer::found(pack, entries, others));
+        true
+    }
+
+    /// Has a pack of which the rest went elsewhere wait with what is durable of it, as if an opening had found it; without any it goes.
+    pub(super) fn leave_what_is_durable(&self, writer: Writer) {
+        let Writer { pack, mut entries, .. } = writer;
+        let durable = pack.synced();
+        let rest = entries.split_off(entries.partition_point(|entry| entry.content_end() <= durable));
+        let Some(last) = entries.last() else { return self.remove_open(&pack) };
+        // K-11: with what fills its last page up, where that is durable.
+        let page_end = last.end().next_multiple_of(RUN_ALIGN as u64);
+        let next = rest.first().map_or(durable, |next| u64::from(next.offset));
+        let end = if page_end <= next.min(durable) { page_end } else { last.end() };
+        let data_bytes = u32::try_from(end).expect("at most PACK_BYTES_MAX");
+        let summary = Summary::of(data_bytes, &entries, pack.summary().level);
+        let found = SealedPack { pack: pack.number, summary, entries, others: Vec::new() };
+        self.leave_unsealed(found, pack.disks(), Waits::Room);
     }
 
     /// Tries again. Whether one was sealed.

@@ -9,6 +9,7 @@ use platform::sim::{Faults, each_seed};
 
 use super::crash::crash_and_verify;
 use super::{Machine, content, options};
+use crate::pack::PackState;
 use crate::{Class, Options, Store, StoreError};
 
 /// Errors that are told: nothing promised may be lost by them, crashes included.
@@ -301,6 +302,56 @@ fn what_lies_elsewhere_is_named_there_again() {
             if before == 0 {
                 assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
             }
+        }
+    });
+}
+
+/// X-5 and K-12: a pack that waited for room keeps as its own what is named where it may be lost yet: when it is, the index file has it.
+#[test]
+fn a_pack_that_waited_keeps_what_may_be_lost_where_it_is_named() {
+    let machine = Machine::new(7, 2, 64 << 20);
+    let store = with_long_packs(&machine);
+    let contents: Vec<Bytes> = (0..30).map(|number| content(number * 2, 30_000)).collect();
+    let addresses: Vec<_> = contents.iter().map(|content| store.key().address(content)).collect();
+    let packs_of = |store: &Store| -> Vec<u64> {
+        let place = |address| store.packs.index.lookup(address, &store.packs.counters).unwrap().unwrap();
+        addresses.iter().map(|address| place(address).pack).collect()
+    };
+    machine.run(async {
+        // All in the first pack of disk 0, with more that is written and not durable when the disk fills.
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.settle(store.moment()).await.unwrap();
+        store.put(Class::Data, &content(1001, 100_000)).await.unwrap();
+        let filled = &machine.disks[0];
+        let space = filled.disk().space().unwrap();
+        filled.set_capacity(space.total - space.free);
+        store.settle(store.moment()).await.unwrap();
+        let waiting = packs_of(&store);
+        assert_eq!(waiting, vec![waiting[0]; contents.len()]);
+        let state = store.packs.known_pack(waiting[0]).unwrap().state;
+        assert!(matches!(state, PackState::Open(pack) if pack.is_found()), "it waits");
+        // As if each had been found rotten: all are stored anew, on disk 1.
+        addresses.iter().for_each(|address| store.packs.doubt(*address));
+        let since = store.moment();
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        assert!(!packs_of(&store).contains(&waiting[0]));
+        filled.set_capacity(64 << 20);
+        assert!(store.packs.seal_unsealed().await);
+        machine.disks[1].set_faults(Faults { is_dead: true, ..Faults::default() });
+        assert!(matches!(store.settle(since).await, Err(StoreError::Dropped { .. })));
+        assert!(packs_of(&store).contains(&waiting[0]), "some are lost on disk 1");
+        store.commit(store.moment(), b"after", Position(0)).await.unwrap();
+        assert!(!store.packs.is_sealed_waiting(), "the index file has it");
+    });
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+    machine.disks[1].set_faults(Faults::default());
+    let store = with_long_packs(&machine);
+    machine.run(async {
+        for (content, address) in contents.iter().zip(&addresses) {
+            assert!(store.packs.index.lookup(address, &store.packs.counters).unwrap().is_some());
+            assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
         }
     });
 }

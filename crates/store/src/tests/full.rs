@@ -146,6 +146,52 @@ fn a_disk_that_others_fill_keeps_what_is_on_it() {
     });
 }
 
+/// One of two disks fills to the last block while a pack of it is being filled: what it could not take goes to the other, and the pack
+/// is sealed with what was durable.
+#[test]
+fn the_rest_of_a_pack_goes_to_another_disk_and_the_pack_is_sealed() {
+    for has_durable in [true, false] {
+        let machine = Machine::new(4, 2, 64 << 20);
+        let (store, _) = machine.open();
+        // Both in one pack.
+        let (durable, rest) = (dense(0..5, 60_000), dense(100..105, 60_000));
+        machine.run(async {
+            if has_durable {
+                store.put_many(Class::Data, durable.clone()).await.unwrap();
+                store.settle(store.moment()).await.unwrap();
+            }
+            store.put_many(Class::Data, rest.clone()).await.unwrap();
+            let filled = &machine.disks[0];
+            let space = filled.disk().space().unwrap();
+            filled.set_capacity(space.total - space.free);
+            let open_there = |known: &PackKnown| matches!(&known.state, PackState::Open(_)) && known.disks().has(0);
+            assert!(store.packs.known().values().any(open_there), "it has something in hand");
+            let before = store.counters().chunks_dropped.value();
+            store.settle(store.moment()).await.unwrap();
+            assert_eq!(store.counters().chunks_dropped.value(), before);
+            let stopped: Vec<_> = store.packs.known().into_iter().filter(|(_, known)| open_there(known)).collect();
+            assert_eq!(stopped.len(), usize::from(has_durable), "without anything durable it goes");
+            filled.set_capacity(64 << 20);
+            expect_all_sealed(&store).await;
+            for (pack, _) in stopped {
+                assert!(store.packs.known_pack(pack).unwrap().summary.count > 0, "with what was durable");
+            }
+            assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+            store.commit(store.moment(), b"after", store.last_logged()).await.unwrap();
+        });
+        drop(store);
+        machine.world.restart();
+        let (store, recovered) = machine.open();
+        assert_eq!(recovered.report.problems, Vec::<String>::new());
+        machine.run(async {
+            for content in durable.iter().filter(|_| has_durable).chain(&rest) {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
+            assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+        });
+    }
+}
+
 /// A pack that stopped when the disk was full goes on when there is room: nobody has to settle first.
 #[test]
 fn what_is_put_after_others_made_room_is_taken() {
