@@ -222,19 +222,36 @@ impl Index {
 
     /// Drops what lies in a pack that is gone.
     pub(crate) fn forget_recent(&self, pack: u64) {
-        for shard in &self.recent {
-            shard.lock().retain(|address, place| {
-                let stays = place.pack != pack;
-                if !stays {
-                    self.older.lock().remove(address);
-                }
-                stays
-            });
-        }
+        self.forget_behind(pack, 0);
+    }
+
+    /// Drops what lies, in part at least, behind this offset of a pack: that is cut off, or is gone. Where a chunk was named before it is
+    /// named again.
+    pub(crate) fn forget_behind(&self, pack: u64, end: u64) {
+        let stays = |place: &Place| place.pack != pack || place.span().end <= end;
         self.older.lock().retain(|_, places| {
-            places.retain(|place| place.pack != pack);
+            places.retain(stays);
             !places.is_empty()
         });
+        for shard in &self.recent {
+            shard.lock().retain(|address, place| {
+                if stays(place) {
+                    return true;
+                }
+                let mut all_older = self.older.lock();
+                let older = all_older.get_mut(address).and_then(Vec::pop);
+                if all_older.get(address).is_some_and(Vec::is_empty) {
+                    all_older.remove(address);
+                }
+                // A place that was named meanwhile replaces one that is no more.
+                older.is_some_and(|older| {
+                    stays(&older) && {
+                        *place = older;
+                        true
+                    }
+                })
+            });
+        }
     }
 
     /// Where a chunk lies.

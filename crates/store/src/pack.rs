@@ -44,7 +44,7 @@ mod settle;
 mod tries;
 mod unsealed;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -293,7 +293,7 @@ pub(crate) struct Packs {
     /// Taken out of their lanes with chunks that are accepted and not durable.
     stranded: tokio::sync::Mutex<Vec<Writer>>,
     /// Taken out of their lanes with chunks that are durable, and without a directory, for which there was no room.
-    unsealed: Mutex<Vec<Writer>>,
+    unsealed: Mutex<VecDeque<Writer>>,
     turns: [AtomicUsize; LANES],
     next: AtomicU64,
     /// Sealed, and not in the index file yet.

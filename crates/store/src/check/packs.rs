@@ -387,8 +387,14 @@ impl Check<'_> {
     /// What of an open pack is in its file.
     pub(crate) async fn open(&mut self, open: &Arc<OpenPack>) {
         let Some(written) = open.written() else { return };
+        let before = self.report.problems.len();
         for member in &*open.members() {
             self.open_on(open, member, written).await;
+        }
+        if !self.store.packs.is_open(open) {
+            // It has a directory by now, and what its disk had no room for is cut off: so it is not as it was when this began.
+            self.report.problems.truncate(before);
+            self.named.remove(&open.number);
         }
     }
 

@@ -34,6 +34,11 @@ impl Member {
         self.has_failed.load(Ordering::SeqCst)
     }
 
+    /// The same file, of which what was synced before that is to be believed.
+    pub(super) fn of_what_was_synced(&self) -> Member {
+        Member::new(self.disk, self.file.clone())
+    }
+
     /// Syncs their files, with what came of each. The caller holds the gates of their packs.
     async fn sync_all(members: &[&Member]) -> Vec<Result<(), DiskError>> {
         // Set before and cleared after: a sync that is dropped halfway told nobody its result.

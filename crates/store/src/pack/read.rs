@@ -12,7 +12,7 @@ use platform::task::all;
 
 use super::fragments::{Fragment, Fragments, Joined, PackFile, absent, best};
 use super::tries::Source;
-use super::{OF_FRAGMENT, PackKnown, PackState, Packs};
+use super::{OF_FRAGMENT, OpenPack, PackKnown, PackState, Packs};
 use crate::chunk::{
     Bundle, Named, Packed, groups_of, mended, place_of_group, unpack, unpack_group, unpack_left, verify,
 };
@@ -596,6 +596,13 @@ impl Packs {
             Some(PackState::Sealed | PackState::Missing) => true,
             None => false,
         }
+    }
+
+    /// Whether an open pack is still the one that is known by its number: it may be sealed by now, or be cut off.
+    pub(crate) fn is_open(&self, open: &OpenPack) -> bool {
+        let catalog = self.catalog.read();
+        let now = catalog.get(&open.number).map(|known| &known.state);
+        matches!(now, Some(PackState::Open(now)) if std::ptr::eq(&raw const **now, open))
     }
 
     /// Whether the node has this pack.

@@ -12,7 +12,7 @@ use platform::disk::DiskErrorKind;
 use platform::task::all;
 
 use super::read::Memo;
-use super::{Lane, OpenPack, Packs};
+use super::{Lane, OpenPack, Packs, Writer};
 use crate::failure::StoreError;
 use crate::format::{Class, Codec, Place};
 use crate::level::COPIES_MAX;
@@ -124,6 +124,9 @@ impl Packs {
     /// Brings what stranded writers hold into lanes of other disks, or onto their own disk if it has room again.
     async fn rescue(&self) -> Result<(), StoreError> {
         let mut stranded = self.stranded.lock().await;
+        // Last, for they may have in memory what others lose: those whose disks are good, and full.
+        let is_well = |writer: &Writer| writer.pack.disks().iter().all(|disk| self.pool.disks[disk].is_good());
+        stranded.sort_by_key(|writer| !is_well(writer));
         while let Some(writer) = stranded.last() {
             let disks = writer.pack.disks();
             let give_back = |bytes| disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(bytes));
@@ -133,13 +136,13 @@ impl Packs {
                 if done.is_ok() {
                     done = writer.pack.sync(&self.counters).await;
                 }
-                let Err((disk, _)) = done else {
+                let Err((disk, error)) = done else {
                     give_back(writer.promised());
                     // It takes no more, and is sealed with those for whose directory there was no room.
                     self.unsealed.lock().extend(stranded.pop());
                     continue;
                 };
-                self.pool.disks[disk].note_full();
+                let _ = self.pool.failed(disk, error, &self.counters);
             }
             let durable = writer.pack.synced();
             let (mut copies, mut lost, mut memo) = (Vec::new(), Vec::new(), Memo::default());
@@ -178,8 +181,8 @@ impl Packs {
             let kind = (writer.pack.class, writer.pack.summary().level);
             self.append_copies(kind, Class::Metadata, copies).await?;
             give_back(writer.promised());
-            let rest = stranded.pop().filter(|_| is_good);
-            rest.into_iter().for_each(|writer| self.leave_what_is_durable(writer));
+            let rest = stranded.pop().filter(|_| disks.iter().all(|disk| self.pool.disks[disk].is_good()));
+            rest.into_iter().for_each(|writer| self.leave_what_is_durable(&writer));
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 //!
 //! Not here: what comes before the directory (`seal`).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::id::ChunkAddress;
@@ -29,7 +30,7 @@ impl Packs {
             let is_full = error.kind == DiskErrorKind::Full;
             let _ = self.pool.failed(disk, error, &self.counters);
             if is_full {
-                self.unsealed.lock().push(writer);
+                self.unsealed.lock().push_back(writer);
                 return true;
             }
             if !self.leave_failed(&mut writer) {
@@ -39,11 +40,13 @@ impl Packs {
         let summary = Summary::of(data_bytes, &entries, pack.summary().level);
         let Writer { mut entries, mut others, .. } = writer;
         if pack.is_found() {
-            // What was stored once more meanwhile counts where it was, unless it may be lost there yet (K-12).
-            let is_elsewhere = |entry: &mut Entry| match self.index.recent(&entry.header.address) {
-                Some(place) => place != Place::of(pack.number, entry) && self.is_durable(&place),
-                // The file has it.
-                None => true,
+            // What was stored once more meanwhile counts where it was, unless it may be lost there yet (K-12), or the index file would
+            // not have it for certain.
+            let is_elsewhere = |entry: &mut Entry| {
+                let named = self.index.lookup(&entry.header.address, &self.counters);
+                named.is_ok_and(|named| {
+                    named.is_some_and(|place| place.pack != pack.number && self.is_sealed(place.pack))
+                })
             };
             others.extend(entries.extract_if(.., is_elsewhere));
         }
@@ -53,16 +56,7 @@ impl Packs {
 
     /// Takes in a pack without a directory that an opening found, and leaves it so for now.
     pub(crate) fn note_unsealed(&self, found: SealedPack, disks: DiskSet, waits: Waits) {
-        let named = |entry: &Entry| (entry.header.address, Place::of(found.pack, entry));
-        let named: Vec<(ChunkAddress, Place)> = found.entries.iter().map(named).collect();
-        if self.leave_unsealed(found, disks, waits) {
-            named.into_iter().for_each(|(address, place)| self.index.insert_recent(address, place));
-        }
-    }
-
-    /// The same of which the index knows; `false` where no file of it can be opened.
-    fn leave_unsealed(&self, found: SealedPack, disks: DiskSet, waits: Waits) -> bool {
-        let SealedPack { pack: number, summary, entries, others } = found;
+        let (number, summary) = (found.pack, found.summary);
         let mut members = Vec::with_capacity(disks.count());
         for disk in disks.iter() {
             match self.pool.disks[disk].disk.open(&pack_path(number), Open::Write) {
@@ -72,44 +66,57 @@ impl Packs {
         }
         if members.is_empty() {
             // Its files tell of themselves when they answer again.
-            self.note_sealed_at(number, PackKnown::sealed(disks, None, summary));
-            return false;
+            return self.note_sealed_at(number, PackKnown::sealed(disks, None, summary));
         }
+        let named = |entry: &Entry| (entry.header.address, Place::of(number, entry));
+        let named: Vec<(ChunkAddress, Place)> = found.entries.iter().map(named).collect();
+        self.leave_unsealed(found, members, waits);
+        named.into_iter().for_each(|(address, place)| self.index.insert_recent(address, place));
+    }
+
+    /// The same where the index knows of all of it.
+    fn leave_unsealed(&self, found: SealedPack, members: Vec<Member>, waits: Waits) {
+        let SealedPack { pack: number, summary, entries, others } = found;
         let disks = members.iter().map(|member| member.disk).collect();
         let pack = Arc::new(OpenPack::found(number, members, summary, waits));
         self.note_sealed_at(number, PackKnown::new(disks, PackState::Open(Arc::clone(&pack)), summary));
-        self.unsealed.lock().push(Writer::found(pack, entries, others));
-        true
+        self.unsealed.lock().push_back(Writer::found(pack, entries, others));
     }
 
     /// Has a pack of which the rest went elsewhere wait with what is durable of it, as if an opening had found it; without any it goes.
-    pub(super) fn leave_what_is_durable(&self, writer: Writer) {
-        let Writer { pack, mut entries, .. } = writer;
-        let durable = pack.synced();
-        let rest = entries.split_off(entries.partition_point(|entry| entry.content_end() <= durable));
-        let Some(last) = entries.last() else { return self.remove_open(&pack) };
+    pub(super) fn leave_what_is_durable(&self, writer: &Writer) {
+        let (pack, durable) = (&writer.pack, writer.pack.synced());
+        let (entries, rest) =
+            writer.entries.split_at(writer.entries.partition_point(|entry| entry.content_end() <= durable));
+        let Some(last) = entries.last() else {
+            self.index.forget_recent(pack.number);
+            return self.remove_open(pack);
+        };
         // K-11: with what fills its last page up, where that is durable.
         let page_end = last.end().next_multiple_of(RUN_ALIGN as u64);
         let next = rest.first().map_or(durable, |next| u64::from(next.offset));
         let end = if page_end <= next.min(durable) { page_end } else { last.end() };
         let data_bytes = u32::try_from(end).expect("at most PACK_BYTES_MAX");
-        let summary = Summary::of(data_bytes, &entries, pack.summary().level);
-        let found = SealedPack { pack: pack.number, summary, entries, others: Vec::new() };
-        self.leave_unsealed(found, pack.disks(), Waits::Room);
+        let summary = Summary::of(data_bytes, entries, pack.summary().level);
+        self.index.forget_behind(pack.number, end);
+        let members = pack.members().iter().map(|member| member.of_what_was_synced()).collect();
+        self.leave_unsealed(SealedPack::new(pack.number, summary, entries.to_vec()), members, Waits::Room);
     }
 
     /// Tries again. Whether one was sealed.
     pub(crate) async fn seal_unsealed(&self) -> bool {
-        let (mut is_any, mut waiting, count) = (false, Vec::new(), self.unsealed.lock().len());
+        let (mut is_any, mut waiting, count) = (false, VecDeque::new(), self.unsealed.lock().len());
+        // Each once: those for which there is no room yet go to the end.
         for _ in 0..count {
-            let Some(mut writer) = self.unsealed.lock().pop() else { break };
+            let Some(mut writer) = self.unsealed.lock().pop_front() else { break };
             let pack = writer.pack.number;
             if !self.has(pack) {
                 continue;
             }
             self.leave_failed(&mut writer);
-            if self.may_be_elsewhere(&writer.pack) {
-                waiting.push(writer);
+            let is_on_good = writer.pack.disks().iter().any(|disk| self.pool.disks[disk].is_good());
+            if !is_on_good || self.may_be_elsewhere(&writer.pack) {
+                waiting.push_back(writer);
             } else {
                 self.end_with_directory(writer).await;
                 is_any |= self.is_sealed(pack);

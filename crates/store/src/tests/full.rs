@@ -6,7 +6,7 @@ use platform::sim::each_seed;
 
 use super::{Machine, content};
 use crate::pack::{PackKnown, PackState};
-use crate::{Class, Depth, Store, StoreError};
+use crate::{Class, Depth, Options, Store, StoreError};
 
 /// Chunks that do not compress.
 fn dense(numbers: std::ops::Range<u64>, length: usize) -> Vec<Bytes> {
@@ -171,6 +171,10 @@ fn the_rest_of_a_pack_goes_to_another_disk_and_the_pack_is_sealed() {
             assert_eq!(store.counters().chunks_dropped.value(), before);
             let stopped: Vec<_> = store.packs.known().into_iter().filter(|(_, known)| open_there(known)).collect();
             assert_eq!(stopped.len(), usize::from(has_durable), "without anything durable it goes");
+            for content in &rest {
+                let older = store.packs.index.older(&store.key().address(content));
+                assert!(older.is_empty(), "what is cut off is nowhere to go back to: {older:?}");
+            }
             filled.set_capacity(64 << 20);
             expect_all_sealed(&store).await;
             for (pack, _) in stopped {
@@ -188,6 +192,42 @@ fn the_rest_of_a_pack_goes_to_another_disk_and_the_pack_is_sealed() {
                 assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
             }
             assert_eq!(store.check(Depth::Deep, &|_, _| {}).await.problems, Vec::new());
+        });
+    }
+}
+
+/// Of packs that wait for room each is tried, whichever disk has some first.
+#[test]
+fn packs_that_wait_on_a_full_disk_keep_none_on_another_from_its_room() {
+    for first in 0..2 {
+        let machine = Machine::new(6, 3, 64 << 20);
+        let options = Options { pack_bytes: 32 << 20, ..super::options() };
+        let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), options)).unwrap();
+        let contents = dense(0..140, 60_000);
+        let waits_on = |disk| {
+            let waits = |known: &PackKnown| matches!(&known.state, PackState::Open(open) if open.is_found());
+            store.packs.known().values().filter(|known| waits(known) && known.disks().has(disk)).count()
+        };
+        machine.run(async {
+            store.put_many(Class::Data, contents[..70].to_vec()).await.unwrap();
+            store.settle(store.moment()).await.unwrap();
+            store.put_many(Class::Data, contents[70..].to_vec()).await.unwrap();
+            for filled in &machine.disks[..2] {
+                let space = filled.disk().space().unwrap();
+                filled.set_capacity(space.total - space.free);
+            }
+            store.settle(store.moment()).await.unwrap();
+            assert_eq!([waits_on(0), waits_on(1), waits_on(2)], [1, 1, 0]);
+            machine.disks[first].set_capacity(64 << 20);
+            // What the cut frees is no room there.
+            machine.disks[1 - first].set_capacity(1 << 20);
+            assert!(store.packs.seal_unsealed().await);
+            assert_eq!([waits_on(first), waits_on(1 - first)], [0, 1]);
+            machine.disks[1 - first].set_capacity(64 << 20);
+            expect_all_sealed(&store).await;
+            for content in &contents {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
         });
     }
 }
