@@ -220,6 +220,14 @@ impl Index {
         true
     }
 
+    /// Drops older places that are no more.
+    pub(crate) fn forget_older(&self, stays: impl Fn(&Place) -> bool) {
+        self.older.lock().retain(|_, places| {
+            places.retain(&stays);
+            !places.is_empty()
+        });
+    }
+
     /// Drops what lies in a pack that is gone.
     pub(crate) fn forget_recent(&self, pack: u64) {
         self.forget_behind(pack, 0);
@@ -229,10 +237,7 @@ impl Index {
     /// named again.
     pub(crate) fn forget_behind(&self, pack: u64, end: u64) {
         let stays = |place: &Place| place.pack != pack || place.span().end <= end;
-        self.older.lock().retain(|_, places| {
-            places.retain(stays);
-            !places.is_empty()
-        });
+        self.forget_older(stays);
         for shard in &self.recent {
             shard.lock().retain(|address, place| {
                 if stays(place) {
@@ -327,7 +332,7 @@ impl Index {
         counters.index_commits.add(1);
         for sealed in &change.added {
             counters.index_entries.add(sealed.entries.len() as u64);
-            for entry in &sealed.entries {
+            for entry in sealed.entries.iter().chain(&sealed.others) {
                 let mut shard = self.shard(&entry.header.address).lock();
                 if shard.get(&entry.header.address) == Some(&Place::of(sealed.pack, entry)) {
                     shard.remove(&entry.header.address);

@@ -677,11 +677,13 @@ impl Packs {
 
     /// The node does without a disk. What lay there alone is in no catalog any more, unless it may be on another disk that is missing.
     pub(crate) fn forget_disk(&self, disk: usize, missing: Option<usize>) {
-        let mut dropped = Vec::new();
+        let (mut dropped, mut gone) = (Vec::new(), BTreeSet::new());
         self.catalog.write().retain(|pack, known| match &known.state {
             PackState::Missing | PackState::Sealed => {
                 let left = known.left_without(disk, missing);
-                left.map(|left| *known = left).is_some()
+                let stays = left.map(|left| *known = left).is_some();
+                gone.extend((!stays).then_some(*pack));
+                stays
             }
             PackState::Open(open) => {
                 let stays = !open.disks().without(disk).is_empty();
@@ -693,6 +695,7 @@ impl Packs {
                 stays
             }
         });
+        self.index.forget_older(|place| !gone.contains(&place.pack));
         dropped.into_iter().for_each(|pack| self.index.forget_recent(pack));
         self.suspects.lock().retain(|(_, other)| *other != disk);
     }

@@ -317,6 +317,7 @@ impl Store {
         for examined in doomed {
             pace.step().await;
             let mut is_gone = true;
+            self.packs.index.forget_older(|place| place.pack != examined.pack);
             for file in self.packs.drop_pack(examined.pack) {
                 let disk = file.disk;
                 match self.pool.disks[disk].disk.remove(&file.path()) {

@@ -391,10 +391,16 @@ impl Check<'_> {
         for member in &*open.members() {
             self.open_on(open, member, written).await;
         }
-        if !self.store.packs.is_open(open) {
-            // It has a directory by now, and what its disk had no room for is cut off: so it is not as it was when this began.
-            self.report.problems.truncate(before);
-            self.named.remove(&open.number);
+        if self.report.problems.len() == before || self.store.packs.is_open(open) {
+            return;
+        }
+        // It has a directory by now, or is cut off where its disk had no room: what counts is what it is now.
+        self.report.problems.truncate(before);
+        let Some(now) = self.store.packs.known_pack(open.number) else { return };
+        match &now.state {
+            PackState::Sealed => self.sealed(open.number, &now).await,
+            PackState::Open(now) => Box::pin(self.open(now)).await,
+            PackState::Missing => {}
         }
     }
 

@@ -555,8 +555,8 @@ fn write_batch(
             let summary = packs.get(pack).map_err(words)?;
             Ok::<_, String>(summary.map_or(0, |summary| Summary::decode(summary.value()).level.copies()))
         };
-        // In key order the tree's pages are touched once each.
-        sorted.sort_unstable_by_key(|(address, place)| (*address, place.pack, place.offset));
+        // In key order the tree's pages are touched once each; of two places of one chunk the one that came later is named.
+        sorted.sort_by_key(|(address, _)| *address);
         for (address, place) in &sorted {
             let old = chunks.insert(&address.0, &place.encode(address)).map_err(words)?;
             let Some(old) = old.and_then(|old| Place::decode(address, old.value())) else { continue };
@@ -576,12 +576,6 @@ fn write_batch(
                 continue;
             }
             copies.insert((&address.0, other.pack), &other.encode(address)).map_err(words)?;
-        }
-        for sealed in added {
-            for entry in &sealed.others {
-                let (address, place) = (entry.header.address, Place::of(sealed.pack, entry));
-                copies.insert((&address.0, sealed.pack), &place.encode(&address)).map_err(words)?;
-            }
         }
         for (address, place) in heirs {
             let old = chunks.get(&address.0).map_err(words)?.and_then(|old| Place::decode(address, old.value()));
@@ -606,6 +600,19 @@ fn write_batch(
         for (pack, _) in removed {
             packs.remove(*pack).map_err(words)?;
             checked.remove(*pack).map_err(words)?;
+        }
+        for sealed in added {
+            for entry in &sealed.others {
+                let (address, place) = (entry.header.address, Place::of(sealed.pack, entry));
+                let named =
+                    chunks.get(&address.0).map_err(words)?.and_then(|named| Place::decode(&address, named.value()));
+                if named.is_some() {
+                    copies.insert((&address.0, sealed.pack), &place.encode(&address)).map_err(words)?;
+                } else {
+                    // What was named when this was found to be another has gone since.
+                    chunks.insert(&address.0, &place.encode(&address)).map_err(words)?;
+                }
+            }
         }
         if notes_gone {
             let mut gone = write.open_table(GONE).map_err(words)?;

@@ -127,7 +127,10 @@ impl Packs {
         // Last, for they may have in memory what others lose: those whose disks are good, and full.
         let is_well = |writer: &Writer| writer.pack.disks().iter().all(|disk| self.pool.disks[disk].is_good());
         stranded.sort_by_key(|writer| !is_well(writer));
-        while let Some(writer) = stranded.last() {
+        while let Some(writer) = stranded.last_mut() {
+            if self.leave_failed(writer) {
+                continue;
+            }
             let disks = writer.pack.disks();
             let give_back = |bytes| disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(bytes));
             if disks.iter().all(|disk| self.pool.disks[disk].is_good()) && !writer.pack.has_failed() {
@@ -143,6 +146,9 @@ impl Packs {
                     continue;
                 };
                 let _ = self.pool.failed(disk, error, &self.counters);
+                if self.leave_failed(writer) {
+                    continue;
+                }
             }
             let durable = writer.pack.synced();
             let (mut copies, mut lost, mut memo) = (Vec::new(), Vec::new(), Memo::default());

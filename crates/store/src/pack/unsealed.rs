@@ -5,7 +5,6 @@
 //!
 //! Not here: what comes before the directory (`seal`).
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::id::ChunkAddress;
@@ -42,11 +41,13 @@ impl Packs {
         if pack.is_found() {
             // What was stored once more meanwhile counts where it was, unless it may be lost there yet (K-12), or the index file would
             // not have it for certain.
-            let is_elsewhere = |entry: &mut Entry| {
-                let named = self.index.lookup(&entry.header.address, &self.counters);
-                named.is_ok_and(|named| {
-                    named.is_some_and(|place| place.pack != pack.number && self.is_sealed(place.pack))
-                })
+            let is_elsewhere = |entry: &mut Entry| match self.index.lookup(&entry.header.address, &self.counters) {
+                Ok(Some(place)) => {
+                    // C-6.
+                    let is_as_good = place.codec != Codec::Bundle || entry.header.codec == Codec::Bundle;
+                    is_as_good && place.pack != pack.number && self.is_sealed(place.pack)
+                }
+                _ => false,
             };
             others.extend(entries.extract_if(.., is_elsewhere));
         }
@@ -105,8 +106,8 @@ impl Packs {
 
     /// Tries again. Whether one was sealed.
     pub(crate) async fn seal_unsealed(&self) -> bool {
-        let (mut is_any, mut waiting, count) = (false, VecDeque::new(), self.unsealed.lock().len());
-        // Each once: those for which there is no room yet go to the end.
+        let (mut is_any, count) = (false, self.unsealed.lock().len());
+        // Each once: those that wait on go to the end.
         for _ in 0..count {
             let Some(mut writer) = self.unsealed.lock().pop_front() else { break };
             let pack = writer.pack.number;
@@ -116,13 +117,12 @@ impl Packs {
             self.leave_failed(&mut writer);
             let is_on_good = writer.pack.disks().iter().any(|disk| self.pool.disks[disk].is_good());
             if !is_on_good || self.may_be_elsewhere(&writer.pack) {
-                waiting.push_back(writer);
+                self.unsealed.lock().push_back(writer);
             } else {
                 self.end_with_directory(writer).await;
                 is_any |= self.is_sealed(pack);
             }
         }
-        self.unsealed.lock().append(&mut waiting);
         is_any
     }
 
