@@ -9,6 +9,8 @@ use platform::sim::{Faults, each_seed};
 
 use super::crash::crash_and_verify;
 use super::{Machine, content, options};
+use crate::disks::DiskSet;
+use crate::index::Change;
 use crate::pack::PackState;
 use crate::{Class, Options, Store, StoreError};
 
@@ -354,4 +356,62 @@ fn a_pack_that_waited_keeps_what_may_be_lost_where_it_is_named() {
             assert_eq!(store.get(Class::Data, address).await.unwrap(), content);
         }
     });
+}
+
+/// where a pack that waited and one that was filled meanwhile have the same chunk, the later place is named; and where that has gone
+/// before the index file heard of the one that waited, the place there is.
+#[test]
+fn of_two_packs_with_a_chunk_the_later_is_named_and_then_the_one_that_is_left() {
+    for goes in [false, true] {
+        let machine = Machine::new(8, 2, 64 << 20);
+        let store = with_long_packs(&machine);
+        let contents: Vec<Bytes> = (0..20).map(|number| content(number * 2, 30_000)).collect();
+        let addresses: Vec<_> = contents.iter().map(|content| store.key().address(content)).collect();
+        let expect_in = |pack: u64, when: &str| {
+            for address in &addresses {
+                let place = store.packs.index.lookup(address, &store.packs.counters).unwrap();
+                assert_eq!(place.map(|place| place.pack), Some(pack), "{when}");
+            }
+        };
+        machine.run(async {
+            // Pack 1 on disk 0; then all in pack 2 on disk 1, with more that is written and not durable when the disk fills.
+            store
+                .put_many(Class::Data, (0..40).map(|number| content(2000 + number * 2, 30_000)).collect())
+                .await
+                .unwrap();
+            store.put_many(Class::Data, contents.clone()).await.unwrap();
+            store.settle(store.moment()).await.unwrap();
+            expect_in(2, "at first");
+            store.put(Class::Data, &content(1001, 100_000)).await.unwrap();
+            let filled = &machine.disks[1];
+            let space = filled.disk().space().unwrap();
+            filled.set_capacity(space.total - space.free);
+            store.settle(store.moment()).await.unwrap();
+            let state = store.packs.known_pack(2).unwrap().state;
+            assert!(matches!(state, PackState::Open(pack) if pack.is_found()), "it waits");
+            // As if each had been found rotten.
+            addresses.iter().for_each(|address| store.packs.doubt(*address));
+            store.put_many(Class::Data, contents.clone()).await.unwrap();
+            store.settle(store.moment()).await.unwrap();
+            expect_in(1, "put again");
+            if goes {
+                // What the cut frees is no room there.
+                filled.set_capacity(1 << 19);
+                store.packs.seal_on(DiskSet::of(0)).await;
+                store.commit(store.moment(), b"one", Position(0)).await.unwrap();
+                assert!(addresses.iter().all(|address| store.packs.index.recent(address).is_none()));
+                expect_in(1, "in the file");
+            }
+            filled.set_capacity(64 << 20);
+            assert!(store.packs.seal_all().await);
+            if goes {
+                let change = Change { removed: vec![(1, addresses.clone())], ..Change::default() };
+                store.packs.index.commit(&store.pool.for_index().disk, &change, &store.counters).unwrap();
+            }
+            store.commit(store.moment(), b"both", Position(0)).await.unwrap();
+            assert!(!store.packs.is_sealed_waiting(), "the index file has them");
+            assert!(addresses.iter().all(|address| store.packs.index.recent(address).is_none()));
+            expect_in(if goes { 2 } else { 1 }, "in the end");
+        });
+    }
 }
