@@ -118,7 +118,7 @@ const SHARDS: usize = 16;
 /// Both parts together.
 pub(crate) struct Index {
     recent: Vec<Mutex<Shard>>,
-    /// Of chunks that `recent` names anew, where it named them before (K-12).
+    /// Of chunks that `recent` names anew, where it named them before, as far as that is still there (K-12).
     older: Mutex<HashMap<ChunkAddress, Vec<Place>, AddressHash>>,
     file: RwLock<Arc<IndexFile>>,
     /// What both parts name, about.

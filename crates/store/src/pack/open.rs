@@ -71,7 +71,7 @@ impl Step<'_> {
     }
 }
 
-/// Until when an open pack that an opening found is not sealed.
+/// Until when an open pack that takes no more is not sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// There is room for its directory.
@@ -87,7 +87,7 @@ pub(crate) struct OpenPack {
     pub(crate) number: u64,
     pub(crate) class: Class,
     run_bytes: usize,
-    /// It was not made by this process.
+    /// It takes no more: an opening found it, or its disk had no room for its rest, which is elsewhere.
     pub(super) found: Option<Waits>,
     /// At least one. Each has the same bytes.
     members: RwLock<Members>,
@@ -203,7 +203,7 @@ impl OpenPack {
         }
     }
 
-    /// One that an opening found: nothing more comes to what lies there, and all of that is durable.
+    /// One that an opening found, or what is durable of one whose disk is full: nothing more comes to what lies there.
     pub(super) fn found(number: u64, members: Vec<Member>, summary: Summary, waits: Waits) -> OpenPack {
         let end = u64::from(summary.data_bytes);
         OpenPack {
@@ -224,7 +224,7 @@ impl OpenPack {
         }
     }
 
-    /// Whether an opening found it.
+    /// Whether it takes no more, as one that an opening found.
     pub(crate) fn is_found(&self) -> bool {
         self.found.is_some()
     }
@@ -386,7 +386,7 @@ impl OpenPack {
         assert!(self.synced() >= end, "a pack is synced before its footer is written (K-2)");
         let members = self.members();
         if self.is_found() {
-            // What a crash left behind its chunks.
+            // What a crash left behind its chunks, or what its disk had no room for.
             let cut = |member: &Arc<Member>| member.file.set_length(end).map_err(|error| (member.disk, error));
             members.iter().try_for_each(cut)?;
         }
@@ -403,7 +403,7 @@ impl OpenPack {
 pub(crate) struct Writer {
     pub(crate) pack: Arc<OpenPack>,
     pub(crate) entries: Vec<Entry>,
-    /// Chunks of which another pack has the copy that counts; only of one that an opening found.
+    /// Chunks of which another pack has the copy that counts; only of one that takes no more.
     pub(super) others: Vec<Entry>,
     end: u64,
     /// A write failed; only `rescue` deals with it now.
@@ -415,7 +415,7 @@ impl Writer {
         Writer { pack, entries: Vec::new(), others: Vec::new(), end: PackHeader::BYTES as u64, is_stuck: false }
     }
 
-    /// Of one that an opening found.
+    /// Of one that takes no more.
     pub(super) fn found(pack: Arc<OpenPack>, entries: Vec<Entry>, others: Vec<Entry>) -> Writer {
         let end = pack.bytes();
         Writer { pack, entries, others, end, is_stuck: false }

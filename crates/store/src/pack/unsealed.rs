@@ -1,7 +1,7 @@
 //! The last step of a pack, and packs that wait for it: all their chunks are durable, and their directory found no room, or there may be more of
-//! them on a disk that does not answer (N-4).
+//! them on a disk that does not answer (N-4). What a full disk could not take of such a pack is in others, and is cut off by the last step.
 //!
-//! They stay open, take no more, and are tried again whenever packs are to be sealed; else the next opening finds them.
+//! They stay open, take no more, and are tried again whenever packs are to be sealed, in turn; else the next opening finds them.
 //!
 //! Not here: what comes before the directory (`seal`).
 
