@@ -13,6 +13,7 @@
 //!
 //! Not here: power loss, which drops what the disk had not synced (`sim` simulates it): the kernel survives the kill of a process.
 
+mod attributes;
 mod cargo;
 mod client;
 mod content;
@@ -21,9 +22,11 @@ mod kind;
 mod load;
 mod names;
 mod postgres;
+mod ranges;
 mod rsync;
 mod sqlite;
 mod streams;
+mod trees;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +37,7 @@ use indicatif::ProgressBar;
 
 pub(crate) use self::kind::Kind;
 use self::load::{Load, Round, Tally, Verified};
+use self::trees::Hydrafs;
 use crate::random::Random;
 use crate::text::{count, span};
 use crate::tools::{self, Profile};
@@ -108,8 +112,10 @@ pub(crate) fn torture(binary: &Path, kind: Kind, rounds: u32, seed: u64) -> Resu
         // Another user runs it, who may not be let into the project's folder.
         volume.mount_short()?;
     }
+    let hydrafs = Hydrafs { binary: binary.to_owned(), node: volume.node.clone(), point: volume.point.clone() };
     let mut torture = Torture {
         volume,
+        hydrafs,
         kind,
         random: Random::new(seed),
         root: root.clone(),
@@ -147,6 +153,7 @@ pub(crate) fn torture(binary: &Path, kind: Kind, rounds: u32, seed: u64) -> Resu
 
 struct Torture {
     volume: Volume,
+    hydrafs: Hydrafs,
     kind: Kind,
     random: Random,
     root: PathBuf,
@@ -168,7 +175,7 @@ impl Torture {
         let outside = self.root.join("outside");
         std::fs::create_dir_all(&outside)?;
         let round = Round::new(u64::from(number), folder.clone(), outside, self.random.next());
-        let mut loads = kind::all(self.kind, &round)?;
+        let mut loads = kind::all(self.kind, &round, &self.hydrafs)?;
         self.volume.sync().context("cannot sync before the load")?;
         let (least, most) = self.kind.milliseconds();
         let lived = Duration::from_millis(self.random.between(least, most));

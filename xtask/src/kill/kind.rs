@@ -5,23 +5,29 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
+use super::attributes::Attributes;
 use super::cargo::Cargo;
 use super::git::Git;
 use super::load::{Load, Round, THREADS};
 use super::names::Names;
 use super::postgres::{self, Postgres};
+use super::ranges::Ranges;
 use super::rsync::Rsync;
 use super::sqlite::{Journal, Sqlite};
 use super::streams::{Append, Overwrite, Replace};
+use super::trees::{Hydrafs, Trees};
 use crate::tools;
 
 /// Threads of operations on names.
-const NAMES_THREADS: u64 = THREADS as u64 - 4;
+const NAMES_THREADS: u64 = THREADS as u64 - 7;
+
+/// Bytes of an extended attribute's value, at most: with all of them a file has many times what fits beside an inode.
+const XATTR_BYTES_MAX: u64 = 6000;
 
 /// What runs in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Names, appends, overwrites, replacements and SQLite, all at once.
+    /// Names, appends, overwrites, replacements, ranges, attributes, whole trees and SQLite, all at once.
     Mixed,
     /// Two databases with a write-ahead log.
     SqliteWal,
@@ -91,7 +97,7 @@ impl Kind {
 }
 
 /// All loads of a round, each with its folder made.
-pub(super) fn all(kind: Kind, round: &Round) -> Result<Vec<Box<dyn Load>>> {
+pub(super) fn all(kind: Kind, round: &Round, hydrafs: &Hydrafs) -> Result<Vec<Box<dyn Load>>> {
     if let Some(program) = kind.lacks() {
         bail!("the program {program} is not here; `scripts/setup soak` installs it");
     }
@@ -105,7 +111,10 @@ pub(super) fn all(kind: Kind, round: &Round) -> Result<Vec<Box<dyn Load>>> {
             loads.push(Box::new(Append::new(round, NAMES_THREADS)?));
             loads.push(Box::new(Overwrite::new(round, NAMES_THREADS + 1)?));
             loads.push(Box::new(Replace::new(round, NAMES_THREADS + 2)?));
-            loads.push(Box::new(Sqlite::new(round, NAMES_THREADS + 3, Journal::Wal)?));
+            loads.push(Box::new(Ranges::new(round, NAMES_THREADS + 3)?));
+            loads.push(Box::new(Attributes::new(round, NAMES_THREADS + 4, XATTR_BYTES_MAX)?));
+            loads.push(Box::new(Trees::new(round, NAMES_THREADS + 5, Box::new(hydrafs.clone()))?));
+            loads.push(Box::new(Sqlite::new(round, NAMES_THREADS + 6, Journal::Wal)?));
         }
         Kind::SqliteWal => {
             for thread in 0..2 {

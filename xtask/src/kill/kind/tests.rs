@@ -8,7 +8,11 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use super::super::load::{Tally, Verified, none_idle, one_order};
-use super::{Append, Git, Journal, Kind, Load, Names, Overwrite, Replace, Round, Rsync, Sqlite, postgres};
+use super::{
+    Append, Attributes, Git, Journal, Kind, Load, Names, Overwrite, Ranges, Replace, Round, Rsync, Sqlite, Trees,
+    postgres,
+};
+use crate::kill::trees::Tool;
 use crate::program::Program;
 
 struct World {
@@ -230,4 +234,121 @@ fn copies_are_judged() {
     file.write_all_at(b"damage", 0).expect("room");
     file.set_modified(modified).expect("ours");
     assert!(verdict(&load).contains("was copied and synced"), "{}", verdict(&load));
+}
+
+#[test]
+fn ranges_are_judged() {
+    let world = World::new("ranges");
+    let mut load = Ranges::new(&world.round, 6).expect("room");
+    let file = load.open().expect("there");
+    (0..200).for_each(|_| load.step(&file).expect("a whole disk"));
+    let load = &load;
+    assert_eq!(verdict(load), "good");
+    world.round.all_synced(&world.round.progress());
+    assert_eq!(verdict(load), "good");
+
+    let path = world.round.folder.join("ranges");
+    let bytes = fs::read(&path).expect("there");
+    let is_written = |block: &&[u8]| block.iter().any(|byte| *byte != 0);
+    let written = bytes.chunks(4096).position(|block| is_written(&block)).expect("something is written") * 4096;
+    let damaged = |at: usize, with: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes.splice(at..(at + with.len()).min(bytes.len()), with.iter().copied());
+        fs::write(&path, bytes).expect("room");
+        verdict(load)
+    };
+    assert!(damaged(written, &[0; 4096]).contains("zeroes (expected"), "{}", verdict(load));
+    assert!(damaged(written + 1000, &[1, 2, 3]).contains("byte 100"), "{}", verdict(load));
+    // A block that is right elsewhere in the file.
+    let other = bytes[written + 4096..].chunks(4096).find(is_written).expect("several are written");
+    assert!(damaged(written, other).contains("is of no version"), "{}", verdict(load));
+    assert!(damaged(bytes.len(), &[0; 4096]).contains("bytes; since the last sync it had"), "{}", verdict(load));
+    assert_eq!(damaged(0, &[]), "good");
+}
+
+#[test]
+fn attributes_are_judged() {
+    let world = World::new("attributes");
+    // ext4 has some 4 KB for all of them.
+    let mut loads: Vec<Box<dyn Load>> = vec![Box::new(Attributes::new(&world.round, 7, 250).expect("room"))];
+    world.live(&mut loads);
+    let load = loads[0].as_ref();
+    assert!(load.done() > 20, "{} operations", load.done());
+    assert_eq!(verdict(load), "good");
+    world.round.all_synced(&world.round.progress());
+    assert_eq!(verdict(load), "good");
+    let path = world.round.folder.join("attributes");
+    rustix::fs::setxattr(&path, "user.more", b"1", rustix::fs::XattrFlags::empty()).expect("room");
+    assert!(verdict(load).contains("never such") && verdict(load).contains("with 1 differences"), "{}", verdict(load));
+    rustix::fs::removexattr(&path, "user.more").expect("there");
+    let before = fs::metadata(&path).expect("there").modified().expect("has one");
+    let file = OpenOptions::new().write(true).open(&path).expect("there");
+    file.set_modified(before + Duration::from_nanos(1)).expect("ours");
+    assert!(verdict(load).contains("with 1 differences"), "{}", verdict(load));
+}
+
+/// Programs that every machine has, in the place of hydrafs. Snapshots are copies.
+#[derive(Debug)]
+struct Plain(PathBuf);
+
+fn plain(program: &str, how: &str, paths: &[&Path]) -> anyhow::Result<()> {
+    Program::new(program).arg(how).args(paths).output().map(drop)
+}
+
+impl Tool for Plain {
+    fn copy(&self, from: &Path, to: &Path, _: bool) -> anyhow::Result<()> {
+        plain("cp", "-a", &[from, to])
+    }
+
+    fn clone_tree(&self, from: &Path, to: &Path) -> anyhow::Result<()> {
+        plain("cp", "-a", &[from, to])
+    }
+
+    fn remove(&self, path: &Path) -> anyhow::Result<()> {
+        plain("rm", "-r", &[path])
+    }
+
+    fn take_snapshot(&self, name: &str, of: &Path) -> anyhow::Result<()> {
+        plain("cp", "-a", &[of, &self.0.join(name)])
+    }
+
+    fn forget_snapshot(&self, _: &str) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn snapshots(&self) -> PathBuf {
+        self.0.clone()
+    }
+}
+
+#[test]
+fn trees_are_judged() {
+    let world = World::new("trees");
+    let snapshots = world.root.join("snapshots");
+    fs::create_dir(&snapshots).expect("room");
+    let mut load = Trees::new(&world.round, 8, Box::new(Plain(snapshots.clone()))).expect("room");
+    (0..12).for_each(|_| load.step().expect("a whole disk"));
+    assert_eq!(verdict(&load), "good");
+    load.cut().expect("a prefix").expect("names are there");
+
+    let folder = world.round.folder.join("trees");
+    let tree = any_file(&folder, Path::is_dir);
+    let (path, bytes) = (tree.join("below/0"), fs::read(tree.join("below/0")).expect("there"));
+    fs::remove_file(&path).expect("there");
+    assert!(verdict(&load).contains("cannot read"), "{}", verdict(&load));
+    fs::write(&path, &bytes[1..]).expect("room");
+    assert!(verdict(&load).contains("from byte 0"), "{}", verdict(&load));
+    fs::write(&path, &bytes).expect("room");
+    assert_eq!(verdict(&load), "good");
+    fs::rename(&tree, folder.join("ghost")).expect("ours");
+    assert!(verdict(&load).contains("are no prefix of 12 steps"), "{}", verdict(&load));
+    fs::rename(folder.join("ghost"), &tree).expect("ours");
+    let snapshot =
+        any_file(&snapshots, |snapshot| fs::read_dir(snapshot).is_ok_and(|mut trees| trees.next().is_some()));
+    let shown = any_file(&snapshot, Path::is_dir);
+    fs::rename(&shown, world.root.join("elsewhere")).expect("ours");
+    assert!(verdict(&load).contains("it was taken of"), "{}", verdict(&load));
+    fs::rename(world.root.join("elsewhere"), &shown).expect("ours");
+    fs::remove_dir_all(&snapshot).expect("ours");
+    assert!(verdict(&load).contains("are no prefix"), "{}", verdict(&load));
 }
