@@ -117,7 +117,7 @@ pub use status::{Description, Space, Status, metrics};
 pub use store::Options as StoreOptions;
 pub use store::{
     COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Domain, DrainPlan,
-    Erasure, Gone, Health, OrderedReport, Problem, RUN_BYTES, ReclaimReport, RecoveryReport, Remedy, Resilience,
+    Erasure, FORMS, Gone, Health, OrderedReport, Problem, RUN_BYTES, ReclaimReport, RecoveryReport, Remedy, Resilience,
     ScrubStatus, Share, StoreError, StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};

@@ -183,6 +183,14 @@ impl FileSystem {
         flushed.and(committed).and(closed)
     }
 
+    /// Whether its disks could be opened again from these directories once it is closed.
+    ///
+    /// # Errors
+    /// Which one could not, and why.
+    pub async fn could_open_again(&self, disks: &[Disk], goes_without: bool) -> Result<(), FileError> {
+        Ok(self.store.could_open_again(disks, goes_without).await?)
+    }
+
     /// Lets go of its disks' locks: the last thing that a process does with it.
     pub fn unlock_disks(&self) {
         self.store.unlock_disks();

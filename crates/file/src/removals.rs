@@ -6,7 +6,8 @@
 //!
 //! Not here: how they are removed (`batch/remove`), who must not come to them any more (`directory`).
 
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::id::FileId;
@@ -16,7 +17,7 @@ use tokio::sync::Notify;
 use crate::failure::FileError;
 
 /// Hears of files that have a link less by what nobody asked for at this moment.
-pub(crate) type HearOfLinks = Box<dyn Fn(FileId) + Send + Sync>;
+pub(crate) type HearOfLinks = Arc<dyn Fn(FileId) + Send + Sync>;
 
 /// Directories without a name that have entries.
 #[derive(Default)]
@@ -35,7 +36,15 @@ pub(crate) struct Removals {
     /// Who waits for the room.
     pub(crate) hurried: AtomicUsize,
     /// Who keeps counts of links.
-    pub(crate) hear: OnceLock<HearOfLinks>,
+    pub(crate) hear: Mutex<Hearing>,
+}
+
+/// Somebody hears, or nobody does yet: an opening goes on with what was removed before it.
+#[derive(Default)]
+pub(crate) struct Hearing {
+    pub(crate) hear: Option<HearOfLinks>,
+    /// Of what is in use, what nobody has heard of.
+    pub(crate) missed: BTreeSet<FileId>,
 }
 
 impl Removals {

@@ -80,3 +80,18 @@ pub(crate) struct Pending {
     /// The request's number if it can be interrupted.
     pub(crate) interruptible: Option<u64>,
 }
+
+/// The work of a thread that takes requests. If it panicked, and nobody took the requests that the kernel keeps for it, their callers would wait
+/// for ever: the process ends instead, and the mount says that it is dead.
+pub(crate) fn vital<R>(work: impl FnOnce() -> R) -> R {
+    struct Vital;
+    impl Drop for Vital {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _vital = Vital;
+    work()
+}

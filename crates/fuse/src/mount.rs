@@ -194,14 +194,18 @@ impl Unmounter {
     /// Ends the connection: all calls fail, whoever is in the mount. Without root this needs fusectl to be mounted where
     /// it always is; else it is the same as `detach`.
     pub fn abort(&self) -> io::Result<()> {
-        if self.place.by_helper
-            && self.is_mounted()?
-            && let Some((_, minor)) = self.place.device.split_once(':')
-        {
+        if self.place.by_helper && self.is_mounted()? {
             // Best effort: the file belongs to whoever mounted.
-            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+            let _ = self.disconnect();
         }
         self.remove(libc::MNT_FORCE | libc::MNT_DETACH, &["-u", "-z"])
+    }
+
+    /// Ends the connection and leaves the mount where it is: all calls fail (ENOTCONN), until somebody takes it away. Needs fusectl to be
+    /// mounted where it always is.
+    pub fn disconnect(&self) -> io::Result<()> {
+        let minor = self.place.device.split_once(':').map_or("", |(_, minor)| minor);
+        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
     }
 
     /// Whether an absolute path leads into the file system that is mounted, or through it.

@@ -11,7 +11,7 @@
 
 use crate::buffer::{Area, PAGE, ROOM_AT};
 use crate::mount::{Place, Unmounter};
-use crate::settings::Negotiated;
+use crate::settings::{MINOR, Negotiated};
 use crate::wire::{self, RING_ENTRY_AT, RING_HEADER_BYTES};
 use base::codec::{DecodeError, Reader, Writer};
 use std::ffi::OsStr;
@@ -119,6 +119,10 @@ fn decode_fixed(reader: &mut Reader<'_>) -> Result<(Negotiated, Place, u32), Dec
     let (minor, bits) = (reader.u32("what was agreed")?, reader.u64("what was agreed")?);
     let mut size = || reader.u32("the sizes of requests");
     let negotiated = Negotiated::agreed(minor, bits, [size()?, size()?, size()?]);
+    if minor > MINOR || negotiated.bits() != bits {
+        // A newer program agreed on it, and the kernel counts on it.
+        return Err(reader.refuse("what this program knows to be agreed on with a kernel"));
+    }
     let place = Place {
         mountpoint: OsStr::from_bytes(reader.long_bytes("the mount point", PATH_BYTES_MAX)?).into(),
         device: String::from_utf8_lossy(reader.long_bytes("the device", PATH_BYTES_MAX)?).into_owned(),
@@ -228,6 +232,13 @@ pub(crate) mod tests {
         newer[0] = 2;
         let refused = Parked::decode(device(), &newer).err().expect("another version");
         assert!(refused.to_string().contains("version 2 was handed over"), "{refused}");
+        // What another program agreed on with the kernel, and this one does not know.
+        for (at, bit) in [(15, 0x40), (5, 1)] {
+            let mut unknown = bytes.clone();
+            unknown[at] |= bit;
+            let refused = Parked::decode(device(), &unknown).err().expect("nobody speaks that here");
+            assert!(refused.to_string().contains("agreed on"), "{refused}");
+        }
         let mut many = bytes;
         let at = many.len() - 4;
         many[at..].copy_from_slice(&u32::MAX.to_le_bytes());

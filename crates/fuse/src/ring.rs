@@ -20,7 +20,7 @@ mod slot;
 mod vigil;
 
 use crate::buffer::Area;
-use crate::crew::Crew;
+use crate::crew::{Crew, vital};
 use crate::mount::{Unmounter, core_program};
 use crate::settings::Settings;
 pub(crate) use mailbox::Mailbox;
@@ -185,7 +185,7 @@ impl Member {
         let (plan, letters) = (plan.clone(), mailbox.clone());
         let thread = Builder::new()
             .name(format!("fuse-ring-{index}"))
-            .spawn(move || live(&plan, index, letters, areas, &orders_in, &reports_out))?;
+            .spawn(move || vital(|| live(&plan, index, letters, areas, &orders_in, &reports_out)))?;
         Ok(Member { orders, reports, mailbox, thread })
     }
 }

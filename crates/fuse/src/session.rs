@@ -15,7 +15,7 @@
 #![expect(unsafe_code, reason = "read(2) from a descriptor that is shared")]
 
 use crate::counters::Meter;
-use crate::crew::Crew;
+use crate::crew::{Crew, vital};
 use crate::device::{self, Line};
 use crate::mount::{Mount, Unmounter, clone_device};
 use crate::notify::{Notifier, write_answer};
@@ -324,7 +324,7 @@ impl Threads {
                     return Ok(());
                 }
                 // Nobody must wait for a request that will not be answered: one reader's failure ends all.
-                let result = device::run(&crew, &line).inspect_err(|_| drop(unmounter.abort()));
+                let result = vital(|| device::run(&crew, &line)).inspect_err(|_| drop(unmounter.abort()));
                 crew.park.leave();
                 result
             })

@@ -172,7 +172,7 @@ impl Negotiated {
 }
 
 /// Our minor version; the kernel and we speak the lower of both.
-const MINOR: u32 = 45;
+pub(crate) const MINOR: u32 = 45;
 /// Below this (Linux 3.15) structures had other sizes.
 pub(crate) const MINOR_MIN: u32 = 23;
 

@@ -20,6 +20,8 @@
 //! H-5  The next process answers nothing before the former has heard that it is ready and said "go", or has died; after that the
 //!      former answers nothing more.
 //! H-6  What is handed over is of the moment at which no request was under way.
+//! H-7  Both write disks in the same forms: the next has opened the node, and written in its own, when it may still fail, and the former that
+//!      takes the node back must be able to read that.
 //!
 //! Not here: when it happens, and what becomes of a failure (`life`).
 
@@ -34,7 +36,7 @@ use std::time::Duration;
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::id::FileId;
-use file::{Node, View};
+use file::{FORMS, Node, View};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -44,13 +46,13 @@ use crate::failure::Failure;
 
 /// First bytes of a hand-over.
 const MARK: [u8; 8] = *b"HydraFSh";
-/// Version of the body and of what is said after it. Whoever changes what a byte of it means raises this. 2: "go".
-const VERSION: u32 = 3;
+/// Version of the body and of what is said after it. Whoever changes what a byte of it means raises this. 2: "go". 4: forms.
+const VERSION: u32 = 4;
 /// Mark, version, descriptors, length.
 const HEAD_BYTES: usize = 8 + 4 + 4 + 8;
 /// Longest body: a hundred million references.
 const BODY_BYTES_MAX: u64 = 4 << 30;
-/// How long the next process may take until it is ready: to open the node, mostly.
+/// How long the former may take to say "go", and either to read what the other writes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What a socket says that nobody wrote a verdict into.
 const ENDED: &str = "the new process ended before it was ready";
@@ -132,11 +134,18 @@ impl Handover {
         if bytes as u64 != length {
             return Err(cannot(&format!("expected {length} bytes, found {bytes}")));
         }
-        Handover::decode(&body, descriptors.into_iter()).map_err(wrong)
+        let is_of_others = !body.starts_with(&forms());
+        let decoded = Handover::decode(&body, descriptors.into_iter());
+        decoded.map_err(|error| match is_of_others {
+            true => cannot(&"it writes disks in other forms than this program")
+                .mend("end the daemon with `hydrafs stop` and mount again with this program"),
+            false => wrong(error),
+        })
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(64 + self.references.len() * 16);
+        writer.put(&forms());
         writer.u64(self.references.len() as u64);
         for (file, count) in &self.references {
             writer.file(*file).u32(*count);
@@ -157,6 +166,12 @@ impl Handover {
         let node = |reader: &mut Reader<'_>| -> Result<Node, DecodeError> {
             Ok(Node { view: View(reader.u32("a view")?), file: reader.file("a file")? })
         };
+        // H-7.
+        for form in FORMS {
+            if reader.u32("a form")? != form {
+                return Err(reader.refuse("the forms of what this program writes on disks"));
+            }
+        }
         let mut references = Vec::new();
         for _ in 0..reader.u64("the number of references")? {
             references.push((reader.file("a file")?, reader.u32("a count")?));
@@ -172,6 +187,11 @@ impl Handover {
         let session = descriptors.next().map(|device| (device, session));
         Ok(Handover { lock, references, numbers: (next, known), session })
     }
+}
+
+/// What a body begins with.
+fn forms() -> Vec<u8> {
+    FORMS.iter().flat_map(|form| form.to_le_bytes()).collect()
 }
 
 /// Says how it went, to the process that handed over.
@@ -213,11 +233,13 @@ pub(crate) fn hear(socket: &UnixStream, patience: Duration) -> Result<String, Fa
     }
 }
 
-/// Starts the next process and hands over to it. Gives its number and words once it is ready; else it has ended.
+/// Starts the next process and hands over to it. Gives its number and words once it is ready, within `patience`: to open the node, mostly;
+/// else it has ended.
 pub(crate) fn pass_on(
     program: &Path,
     (folder, is_degraded): (&Path, bool),
     handover: &Handover,
+    patience: Duration,
 ) -> Result<(u32, String), Failure> {
     let cannot = |error: io::Error| {
         Failure::new("cannot restart", format!("the program {} cannot be started: {error}", program.display()))
@@ -234,7 +256,7 @@ pub(crate) fn pass_on(
     drop(command);
     // One that ends early breaks the sending; what it said first is the better reason.
     let sent = ours.set_write_timeout(Some(PATIENCE)).and_then(|()| handover.send(&ours));
-    let passed = hear(&ours, PATIENCE).and_then(|words| {
+    let passed = hear(&ours, patience).and_then(|words| {
         sent.map_err(|error| Failure::new("cannot restart", format!("the hand-over was cut short: {error}")))?;
         (&ours).write_all(b"g").map_err(|_| Failure::new("cannot restart", ENDED))?;
         Ok((child.id(), words))
@@ -256,7 +278,7 @@ mod tests {
     use base::id::FileId;
     use file::{Node, View};
 
-    use super::{HEAD_BYTES, Handover, MARK, VERSION, pass_on, wait_for_go};
+    use super::{HEAD_BYTES, Handover, MARK, PATIENCE, VERSION, forms, pass_on, wait_for_go};
 
     fn handover() -> Handover {
         let descriptor = || OwnedFd::from(std::io::pipe().expect("a pipe").0);
@@ -299,7 +321,7 @@ mod tests {
         std::fs::write(&program, text).expect("room");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, mode).expect("ours");
-        let (process, words) = pass_on(&program, (&folder, false), &handover()).expect("it says so");
+        let (process, words) = pass_on(&program, (&folder, false), &handover(), PATIENCE).expect("it says so");
         assert_eq!(words, "words");
         let process = rustix::process::Pid::from_raw(i32::try_from(process).expect("small"));
         rustix::process::waitpid(process, rustix::process::WaitOptions::empty()).expect("our child");
@@ -324,6 +346,12 @@ mod tests {
         let without = [&MARK[..], &VERSION.to_le_bytes(), &1_u32.to_le_bytes(), &[0; 8]].concat();
         assert!(refusal(&without).contains("descriptors are missing"));
         let body = handover().encode();
+        // H-7.
+        let mut others = forms();
+        others[4] += 1;
+        let length = (others.len() as u64).to_le_bytes();
+        let words = refusal(&[&MARK[..], &VERSION.to_le_bytes(), &[0; 4], &length, &others].concat());
+        assert!(words.contains("in other forms than this program"), "{words}");
         for length in 0..40 {
             let descriptors = std::iter::once(OwnedFd::from(std::io::pipe().expect("a pipe").0));
             assert!(Handover::decode(&body[..length], descriptors).is_err());

@@ -18,6 +18,7 @@
 //!
 //! Not here: what goes from process to process (`handover`), what is answered (`front`), going to the background (`daemon`).
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -163,8 +164,8 @@ fn kept_elsewhere(source: &Path, unmounter: &Unmounter) -> Result<(), Failure> {
 enum Event {
     Signal(i32),
     Asked(Asked),
-    /// What was accepted before a restart was asked for is local, or cannot be.
-    Flushed(Result<(), FileError>),
+    /// What was accepted before this plan was made is local, or cannot be.
+    Flushed(u64, Result<(), Failure>),
     /// The mount has gone and its last request is answered; or its session is parked.
     Ended(io::Result<Option<Parked>>),
 }
@@ -179,6 +180,8 @@ struct Life<'a> {
     send: Sender<Event>,
     /// The program as it was called when it started: after an upgrade a new one is there.
     program: Option<PathBuf>,
+    /// How many plans there were.
+    plans: Cell<u64>,
 }
 
 /// The open file system, and who serves it.
@@ -208,12 +211,25 @@ impl Ready {
     }
 }
 
+/// What waits for its flush. One that was given up concerns nobody.
+struct Plan {
+    /// Of all plans of this daemon.
+    number: u64,
+    what: Planned,
+}
+
+enum Planned {
+    Restart(PathBuf, Answer),
+    /// Gently: who asks hears of it while the mount is still there, if what was accepted has no room.
+    Stop(Vec<Answer>),
+}
+
 /// Why the daemon stops serving.
 enum End {
     /// For good; these want to hear of it.
     Stop(Vec<Answer>),
     /// To go on in another process. The control that answered stays until then.
-    Restart { program: PathBuf, answer: Answer, parked: Option<Parked>, later: VecDeque<Event> },
+    Restart { program: PathBuf, answer: Answer, parked: Option<Parked>, control: Arc<Control>, later: VecDeque<Event> },
 }
 
 impl Serving {
@@ -239,11 +255,16 @@ impl<'a> Life<'a> {
         let desk = Arc::new(Desk::new(Box::new(move |wish| asked.send(Event::Asked(wish)).is_ok())));
         let program = std::env::current_exe().ok();
         let platform = platform::real::platform();
-        (Life { folder, config, platform, lock, desk, send, program }, inbox)
+        (Life { folder, config, platform, lock, desk, send, program, plans: Cell::new(0) }, inbox)
+    }
+
+    /// With the disks that the node has by now.
+    fn folder_now(&self) -> Result<NodeFolder, Failure> {
+        Ok(NodeFolder::open(&self.folder.path)?.degraded(self.folder.goes_without_disks))
     }
 
     fn open(&self, references: &[(FileId, u32)]) -> Result<Arc<FileSystem>, Failure> {
-        let (system, report) = opening::open(self.folder, &self.config, &self.platform, references)?;
+        let (system, report) = opening::open(&self.folder_now()?, &self.config, &self.platform, references)?;
         opening::log(&report);
         Ok(system)
     }
@@ -334,8 +355,8 @@ impl<'a> Life<'a> {
         loop {
             match self.until_end(&house, inbox, later) {
                 End::Stop(answers) => return self.end(house, server, &answers).and(failed),
-                End::Restart { program, answer, parked, later: waiting } => {
-                    match self.pass_on(house, parked, &program, &answer) {
+                End::Restart { program, answer, parked, control, later: waiting } => {
+                    match self.pass_on(house, (parked, control), &program, &answer) {
                         Ok(Passed::On { process, words }) => {
                             daemon::main_process_is(process, &words);
                             forward(process, waiting, inbox);
@@ -378,8 +399,7 @@ impl<'a> Life<'a> {
         let unmounter = house.unmounter();
         let mut stops = Vec::new();
         let mut unmounting = None;
-        // A restart that waits for its flush.
-        let mut restart: Option<(PathBuf, Answer)> = None;
+        let mut plan: Option<Plan> = None;
         let ending = || Failure::new("cannot restart", "the daemon is ending");
         loop {
             let event = match (later.pop_front(), unmounting) {
@@ -411,48 +431,78 @@ impl<'a> Life<'a> {
                     if let Err(error) = result {
                         tracing::warn!("the mount ended: {error}");
                     }
+                    if let Some(Plan { what: Planned::Stop(answers), .. }) = plan {
+                        stops.extend(answers);
+                    }
                     return End::Stop(stops);
                 }
                 Event::Asked(Asked { wish: Wish::Restart { .. }, answer }) if is_unmounting => {
                     answer.done(Err(ending()));
                 }
-                Event::Asked(Asked { wish: Wish::Restart { .. }, answer }) if restart.is_some() => {
-                    answer.done(Err(Failure::new("cannot restart", "a restart is under way")));
-                }
-                Event::Asked(Asked { wish: Wish::Restart { program }, answer }) => {
-                    match self.prepare_restart(house, program, &answer) {
-                        Ok(program) => restart = Some((program, answer)),
+                Event::Asked(Asked { wish: Wish::Restart { program }, answer }) => match &plan {
+                    None => match self.prepare_restart(house, program, &answer) {
+                        Ok(made) => plan = Some(made),
                         Err(failure) => answer.done(Err(failure)),
+                    },
+                    Some(Plan { what: Planned::Restart(..), .. }) => {
+                        answer.done(Err(Failure::new("cannot restart", "a restart is under way")));
                     }
-                }
-                Event::Flushed(flushed) => {
-                    // One whose restart was given up concerns nobody.
-                    let Some((program, answer)) = restart.take() else { continue };
-                    let explain = |error| as_before(opening::explain("cannot restart", self.folder, &error));
-                    let flushed = flushed.map_err(explain);
-                    let ready = flushed.and_then(|()| self.refuse_silent(house));
-                    match ready.and_then(|()| self.park(house, inbox, &mut later)) {
-                        Ok(parked) => return End::Restart { program, answer, parked, later },
-                        Err(failure) => {
-                            daemon::status(&self.words(house));
-                            answer.done(Err(failure));
+                    Some(Plan { what: Planned::Stop(_), .. }) => answer.done(Err(ending())),
+                },
+                Event::Flushed(number, flushed) => match plan
+                    .take_if(|plan| plan.number == number)
+                    .map(|plan| plan.what)
+                {
+                    Some(Planned::Restart(program, answer)) => {
+                        let ready = flushed.map_err(as_before).and_then(|()| self.refuse_silent(house));
+                        match ready.and_then(|()| self.park(house, inbox, &mut later)) {
+                            Ok((parked, control)) => return End::Restart { program, answer, parked, control, later },
+                            Err(failure) => {
+                                daemon::status(&self.words(house));
+                                answer.done(Err(failure));
+                            }
                         }
                     }
-                }
+                    Some(Planned::Stop(answers)) => {
+                        let take_away = || unmounter.map_or(Ok(()), |unmounter| take_away(unmounter, false));
+                        match flushed.and_then(|()| take_away()) {
+                            Ok(()) => {
+                                stops.extend(answers);
+                                unmounting = Some(Unmounting::Gently);
+                            }
+                            Err(failure) => {
+                                daemon::status(&self.words(house));
+                                answers.iter().for_each(|answer| answer.done(Err(failure.clone())));
+                            }
+                        }
+                    }
+                    None => {}
+                },
                 Event::Asked(Asked { wish: Wish::Stop { detach }, answer })
                     if unmounting.is_some_and(|how| how == Unmounting::ByForce || !detach) =>
                 {
                     stops.push(answer);
                 }
-                Event::Asked(Asked { wish: Wish::Stop { detach }, answer }) => {
-                    match unmounter.map_or(Ok(()), |unmounter| take_away(unmounter, detach)) {
+                Event::Asked(Asked { wish: Wish::Stop { detach: true }, answer }) => {
+                    match unmounter.map_or(Ok(()), |unmounter| take_away(unmounter, true)) {
                         Ok(()) => {
                             stops.push(answer);
-                            unmounting = Some(if detach { Unmounting::ByForce } else { Unmounting::Gently });
+                            unmounting = Some(Unmounting::ByForce);
                         }
                         Err(failure) => answer.done(Err(failure)),
                     }
                 }
+                Event::Asked(Asked { wish: Wish::Stop { detach: false }, answer }) => match &mut plan {
+                    Some(Plan { what: Planned::Stop(answers), .. }) => answers.push(answer),
+                    _ => match self.prepare_stop(house, &answer) {
+                        Ok(made) => {
+                            if let Some(Plan { what: Planned::Restart(_, given_up), .. }) = plan.replace(made) {
+                                given_up.done(Err(ending()));
+                            }
+                        }
+                        Err(failure) => answer.done(Err(failure)),
+                    },
+                },
                 Event::Signal(signal) if is_unmounting => tracing::info!("signal {signal}: ending already"),
                 Event::Signal(signal) => {
                     tracing::info!("signal {signal}: ending");
@@ -469,8 +519,10 @@ impl<'a> Life<'a> {
                 }
             }
             let is_unmounting = unmounting.is_some();
-            if let Some((_, answer)) = restart.take_if(|_| is_unmounting) {
-                answer.done(Err(ending()));
+            match plan.take_if(|_| is_unmounting).map(|plan| plan.what) {
+                Some(Planned::Restart(_, answer)) => answer.done(Err(ending())),
+                Some(Planned::Stop(answers)) => stops.extend(answers),
+                None => {}
             }
             if is_unmounting && unmounter.is_none() {
                 return End::Stop(stops);
@@ -517,8 +569,8 @@ impl<'a> Life<'a> {
     // ---- Restart ----
 
     /// What can be refused at once; then has what was accepted flushed, beside the daemon's life: what is flushed now is not waited for
-    /// later. `Flushed` says that it was. Gives the program.
-    fn prepare_restart(&self, house: &House, program: Option<PathBuf>, answer: &Answer) -> Result<PathBuf, Failure> {
+    /// later. `Flushed` says that it was, and that the node could be opened again.
+    fn prepare_restart(&self, house: &House, program: Option<PathBuf>, answer: &Answer) -> Result<Plan, Failure> {
         let program = program.or_else(|| self.program.clone()).ok_or_else(|| self.cannot("/proc is not mounted"))?;
         let cannot_run =
             |error: io::Error| self.cannot(format!("the program {} cannot be run: {error}", program.display()));
@@ -530,20 +582,61 @@ impl<'a> Life<'a> {
             return Err(as_before(self.refusal(why).mend("copy it elsewhere")));
         }
         may_pass_on(std::process::id()).map_err(|failure| as_before(failure.at(&self.folder.path)))?;
-        answer.progress("flushing");
-        let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());
-        let work = move || {
+        let folder = self.folder.clone();
+        let number = self.flush_beside(house, answer, move |system, answer| {
+            let explain = |error: FileError| opening::explain("cannot restart", &folder, &error);
             // A disk that hangs is to be met here, and not when it is closed: programs would wait for it then.
-            let flushed = flush(&system, &[answer], async {
+            let flushed = flush(system, std::slice::from_ref(answer), async {
                 system.sync_all().await?;
                 system.commit_everywhere().await
             });
+            flushed.map_err(explain)?;
+            refuse_what_cannot_be_opened(&folder, system)
+        });
+        let number = number.map_err(|error| self.cannot(error))?;
+        Ok(Plan { number, what: Planned::Restart(program, answer.clone()) })
+    }
+
+    /// Has what was accepted flushed before the mount is taken away: what has no room is lost with the mount, and who asks can still make room.
+    fn prepare_stop(&self, house: &House, answer: &Answer) -> Result<Plan, Failure> {
+        const WHAT: &str = "cannot end the daemon";
+        let folder = self.folder.clone();
+        let number = self.flush_beside(house, answer, move |system, answer| {
+            match flush(system, std::slice::from_ref(answer), system.sync_all()) {
+                Err(FileError::NoSpace) => {
+                    let why = "the disks have no room for what was accepted and is not local yet";
+                    let mend = format!(
+                        "make room on them, and try again; or end it without that, which is lost then: `hydrafs stop --lazy {}`",
+                        folder.path.display()
+                    );
+                    Err(Failure::new(WHAT, why).at(&folder.path).mend(mend))
+                }
+                // What cannot be had by waiting is told at the end.
+                Ok(()) | Err(_) => Ok(()),
+            }
+        });
+        let number = number.map_err(|error| Failure::new(WHAT, error).at(&self.folder.path))?;
+        Ok(Plan { number, what: Planned::Stop(vec![answer.clone()]) })
+    }
+
+    /// Has this done beside the daemon's life. `Flushed` says how it went, with this number.
+    fn flush_beside(
+        &self,
+        house: &House,
+        answer: &Answer,
+        work: impl FnOnce(&FileSystem, &Answer) -> Result<(), Failure> + Send + 'static,
+    ) -> io::Result<u64> {
+        answer.progress("flushing");
+        let number = self.plans.get() + 1;
+        self.plans.set(number);
+        let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());
+        let work = move || {
+            let flushed = work(&system, &answer);
             // Before the file system is closed.
             drop(system);
-            let _ = send.send(Event::Flushed(flushed));
+            let _ = send.send(Event::Flushed(number, flushed));
         };
-        let started = std::thread::Builder::new().name("flush".to_owned()).spawn(work);
-        started.map(|_| program).map_err(|error| self.cannot(error))
+        std::thread::Builder::new().name("flush".to_owned()).spawn(work).map(|_| number)
     }
 
     /// What is under way on a disk that does not answer keeps it from being opened by another process (B-5), and programs would wait for that.
@@ -554,25 +647,25 @@ impl<'a> Life<'a> {
         Err(as_before(silent.mend("see the system's log, and try again when it answers or the node goes without it")))
     }
 
-    /// Brings the daemon to a stand. `later`: what comes for it meanwhile.
+    /// Brings the daemon to a stand. `later`: what comes for it meanwhile. The control that answered is still told what goes behind.
     fn park(
         &self,
         house: &House,
         inbox: &Receiver<Event>,
         later: &mut VecDeque<Event>,
-    ) -> Result<Option<Parked>, Failure> {
+    ) -> Result<(Option<Parked>, Arc<Control>), Failure> {
         let Some(control) = self.desk.close(PATIENCE) else {
             let busy = self.refusal("somebody else's request (a check, mostly) is under way");
             return Err(as_before(busy.mend("wait for it, or end it")));
         };
-        let Some(serving) = &house.serving else { return Ok(None) };
+        let Some(serving) = &house.serving else { return Ok((None, control)) };
         if let Err(error) = serving.parker.park(PARK_PATIENCE) {
             self.desk.open(control);
             return Err(self.cannot(error));
         }
         loop {
             match inbox.recv() {
-                Ok(Event::Ended(Ok(Some(parked)))) => return Ok(Some(parked)),
+                Ok(Event::Ended(Ok(Some(parked)))) => return Ok((Some(parked), control)),
                 Ok(Event::Ended(result)) => {
                     // It ended after all: the end is for who asks next.
                     let _ = self.send.send(Event::Ended(result));
@@ -598,7 +691,26 @@ impl<'a> Life<'a> {
     fn pass_on(
         &mut self,
         house: House,
-        parked: Option<Parked>,
+        parked: (Option<Parked>, Arc<Control>),
+        program: &Path,
+        answer: &Answer,
+    ) -> Result<Passed, Failure> {
+        let unmounter = house.unmounter().cloned();
+        let passed = self.try_to_pass_on(house, parked, program, answer);
+        if passed.is_err()
+            && let Some(unmounter) = unmounter
+            && let Err(error) = unmounter.disconnect()
+        {
+            // Its calls fail when the last process that has it open ends, which a disk may keep from ending.
+            tracing::warn!("cannot end the dead mount's connection: {error}");
+        }
+        passed
+    }
+
+    fn try_to_pass_on(
+        &mut self,
+        house: House,
+        (parked, control): (Option<Parked>, Arc<Control>),
         program: &Path,
         answer: &Answer,
     ) -> Result<Passed, Failure> {
@@ -606,6 +718,7 @@ impl<'a> Life<'a> {
         // What cannot be made local only an open file system has; once all is, closing can lose no more than a commit.
         if let Err(error) = flush(&house.system, std::slice::from_ref(answer), house.system.sync_all()) {
             let failure = opening::explain("cannot restart", self.folder, &error);
+            drop(control);
             let next = Box::new(self.stay(house, parked)?);
             return Ok(Passed::Back { failure: as_before(failure), next });
         }
@@ -613,7 +726,7 @@ impl<'a> Life<'a> {
         let references = house.system.references();
         let closed = self.close(&house, std::slice::from_ref(answer));
         let system = Arc::downgrade(&house.system);
-        drop(house);
+        drop((house, control));
         let passed = closed.and_then(|_| {
             if !self.wait_released(&system)? {
                 return Err(Failure::new("cannot restart", IN_USE));
@@ -625,7 +738,13 @@ impl<'a> Life<'a> {
             let session = parked.as_ref().map(duplicate).transpose();
             let session = session.map_err(|error| Failure::new("cannot restart", error))?;
             let handover = Handover { lock, references: references.clone(), numbers: numbers.clone(), session };
-            handover::pass_on(program, (&self.folder.path, self.folder.goes_without_disks), &handover)
+            // Also the next may have to go without a disk that does not answer.
+            handover::pass_on(
+                program,
+                (&self.folder.path, self.folder.goes_without_disks),
+                &handover,
+                stalled_at_most(),
+            )
         });
         let failure = match passed {
             Ok((process, words)) => return Ok(Passed::On { process, words }),
@@ -668,7 +787,8 @@ impl<'a> Life<'a> {
     /// Waits until nobody has the file system any more and its disks are free: for tasks that end by themselves. False: they take long.
     fn wait_released(&self, system: &Weak<FileSystem>) -> Result<bool, Failure> {
         let end = self.platform.clock.elapsed() + RELEASE_PATIENCE;
-        let disks = self.folder.disks()?;
+        // Where there is no disk (any more) there is nobody.
+        let disks = self.folder_now()?.disks_there();
         // Whoever had it last may still be at dropping it.
         while system.strong_count() > 0 || !file::are_free(&disks) {
             if self.platform.clock.elapsed() > end {
@@ -678,6 +798,15 @@ impl<'a> Life<'a> {
         }
         Ok(true)
     }
+}
+
+/// Disks that the file system has, and that could not be opened again: neither the next process could go on then, nor this one. Nothing is
+/// changed.
+fn refuse_what_cannot_be_opened(folder: &NodeFolder, system: &FileSystem) -> Result<(), Failure> {
+    let folder = NodeFolder::open(&folder.path)?.degraded(folder.goes_without_disks);
+    let disks = folder.disks()?;
+    block_on(system.could_open_again(&disks, folder.goes_without_disks))
+        .map_err(|error| opening::explain("cannot restart", &folder, &error))
 }
 
 /// What a person must not overlook: which disks are missing.
@@ -773,7 +902,7 @@ fn forward(process: u32, waiting: VecDeque<Event>, inbox: &Receiver<Event>) {
                 let failure = Failure::new("cannot ask the daemon", "it has just restarted").mend("try again");
                 asked.answer.done(Err(failure));
             }
-            Event::Flushed(_) | Event::Ended(_) => {}
+            Event::Flushed(..) | Event::Ended(_) => {}
         }
     }
 }

@@ -181,6 +181,11 @@ impl NodeFolder {
         self.disk_paths().into_iter().map(open).collect()
     }
 
+    /// The directories of those of its disks that can be opened.
+    pub(crate) fn disks_there(&self) -> Vec<Disk> {
+        self.disk_paths().iter().filter_map(|path| Directory::open(path).ok()).collect()
+    }
+
     /// Takes the lock, or says who holds it.
     pub fn lock(&self) -> Result<Lock, Failure> {
         self.try_lock()?.map_err(|holder| self.in_use(&holder))

@@ -35,6 +35,10 @@ pub(crate) use self::root::{Homes, Identity, Superblock};
 /// | 1 | 2025-11 | first |
 pub(crate) const VERSION: u32 = 1;
 
+/// The versions of what this program writes on disks: where those of two programs differ the one may not read what the other wrote.
+pub const FORMS: [u32; 5] =
+    [VERSION, Superblock::VERSION, journal::SegmentHeader::VERSION, PACK_VERSION, fragment::FRAGMENT_VERSION];
+
 /// Most bytes of the opaque payload of a superblock.
 pub const ROOTS_BYTES_MAX: usize = 2048;
 

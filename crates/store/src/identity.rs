@@ -208,8 +208,14 @@ pub(crate) struct Opened {
     let_go: Vec<(String, String)>,
 }
 
-/// Reads who the disks are, checks that they are of one node, and locks them. If it `goes_without` some, what is not there is let go.
-pub(crate) async fn open(disks: &[Disk], goes_without: bool) -> Result<Opened, StoreError> {
+/// Disks that say that they are of one node.
+struct Introduced {
+    known: Vec<(Disk, Identity)>,
+    damages: Vec<Option<Damage>>,
+    let_go: Vec<(String, String)>,
+}
+
+async fn introduce(disks: &[Disk], goes_without: bool) -> Result<Introduced, StoreError> {
     let (mut known, mut damages, mut let_go) = (Vec::new(), Vec::new(), Vec::new());
     for disk in disks {
         match read(disk).await {
@@ -226,6 +232,30 @@ pub(crate) async fn open(disks: &[Disk], goes_without: bool) -> Result<Opened, S
     }
     refuse_foreign(&known, &let_go)?;
     refuse_read_only(&known)?;
+    Ok(Introduced { known, damages, let_go })
+}
+
+/// Whether those of an open store that are `there`, by number and uuid, could be opened from these directories once it has been closed. They are
+/// neither locked nor changed.
+pub(crate) async fn could_open_again(
+    there: &[(usize, [u8; 16])],
+    disks: &[Disk],
+    goes_without: bool,
+) -> Result<(), StoreError> {
+    let Introduced { known, .. } = introduce(disks, goes_without).await?;
+    let is_known = |uuid: &[u8; 16]| known.iter().any(|(_, identity)| identity.disk_uuid == *uuid);
+    match there.iter().find(|(_, uuid)| !is_known(uuid)) {
+        Some((number, _)) if !goes_without => {
+            let why = format!("disk {number} of this node is not there any more.");
+            Err(refused(disks.first().map_or("the node", Disk::path), why, "Mount it again."))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads who the disks are, checks that they are of one node, and locks them. If it `goes_without` some, what is not there is let go.
+pub(crate) async fn open(disks: &[Disk], goes_without: bool) -> Result<Opened, StoreError> {
+    let Introduced { known, damages, mut let_go } = introduce(disks, goes_without).await?;
     let (mut candidates, mut locked) = (Vec::with_capacity(known.len()), Vec::new());
     for ((disk, identity), damage) in known.into_iter().zip(damages) {
         match lock(&disk) {

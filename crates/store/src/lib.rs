@@ -80,7 +80,7 @@ pub use counters::Counters;
 pub use disks::DISKS_MAX;
 pub use domain::Domain;
 pub use failure::StoreError;
-pub use format::{Class, ROOTS_BYTES_MAX};
+pub use format::{Class, FORMS, ROOTS_BYTES_MAX};
 pub use identity::are_free;
 pub use level::{COPIES_MAX, Erasure, Resilience};
 pub use mark::Marks;

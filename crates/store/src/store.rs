@@ -34,7 +34,7 @@ use crate::journal::Journal;
 use crate::level::{COPIES_MAX, Level, Resilience};
 use crate::options::Options;
 use crate::pack::{Moment, Packs};
-use crate::pool::Pool;
+use crate::pool::{Part, Pool};
 use crate::reindex::NewIndex;
 use crate::superblock;
 
@@ -629,6 +629,18 @@ impl Store {
             self.write_root(&mut root, roots, covered, true).await?;
         }
         Ok(())
+    }
+
+    /// Whether the disks that it has could be opened again from these directories, once it is closed: for who is about to close it and go on in
+    /// another process. They are neither locked nor changed.
+    ///
+    /// # Errors
+    /// Which disk could not, and why.
+    pub async fn could_open_again(&self, disks: &[Disk], goes_without: bool) -> Result<(), StoreError> {
+        // One that is joining no superblock names.
+        let there = self.pool.disks.iter().filter(|(_, disk)| !disk.is_missing && disk.part() != Part::Joining);
+        let there: Vec<_> = there.map(|(number, disk)| (number, disk.uuid)).collect();
+        identity::could_open_again(&there, disks, goes_without).await
     }
 
     /// Lets go of its disks' locks (D-3): for a process that ends, and that a call to one disk may keep from ending (B-5).

@@ -23,6 +23,7 @@ use crate::failure::FileError;
 use crate::format::{Change, Entry};
 use crate::inode::Inode;
 use crate::namespace::{Removal, change_directory};
+use crate::removals::HearOfLinks;
 use crate::system::{FileSystem, Transaction};
 
 /// Names that go by one frame, about.
@@ -47,14 +48,27 @@ impl FileSystem {
         self.remove(parent, name, Removal::Tree).await
     }
 
-    /// Has somebody hear of files that are in use and have a name less, because a tree that it was in goes behind. Of several who want to the first does.
+    /// Has somebody hear of files that are in use and have a name less, because a tree that it was in goes behind: also of those since the
+    /// opening that nobody has heard of. Of several who want to the last does.
     pub fn hear_of_links(&self, hear: impl Fn(FileId) + Send + Sync + 'static) {
-        // Whoever came first stays.
-        let _ = self.removals.hear.set(Box::new(hear));
+        let hear: HearOfLinks = Arc::new(hear);
+        let missed = {
+            let mut hearing = self.removals.hear.lock();
+            hearing.hear = Some(Arc::clone(&hear));
+            std::mem::take(&mut hearing.missed)
+        };
+        missed.into_iter().for_each(|file| hear(file));
     }
 
     pub(super) fn tell_of_links(&self, file: FileId) {
-        if let Some(hear) = self.removals.hear.get() {
+        let hear = {
+            let mut hearing = self.removals.hear.lock();
+            if hearing.hear.is_none() && self.is_referenced(file) {
+                hearing.missed.insert(file);
+            }
+            hearing.hear.clone()
+        };
+        if let Some(hear) = hear {
             hear(file);
         }
     }

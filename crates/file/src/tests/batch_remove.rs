@@ -354,3 +354,34 @@ fn who_knows_a_file_by_another_name_hears_that_it_has_a_link_less() {
         assert_eq!(system.attributes(Node::live(known)).await.unwrap().links, 1);
     });
 }
+
+/// An opening goes on with what was removed, before somebody is there to hear; and who comes later takes the place of who was there.
+#[test]
+fn who_comes_later_hears_what_nobody_heard_and_all_that_comes() {
+    let machine = Machine::new(71);
+    let system = machine.open();
+    let heard: [Arc<Mutex<Vec<FileId>>>; 2] = Default::default();
+    let hear = |number: usize| {
+        let heard = Arc::clone(&heard[number]);
+        system.hear_of_links(move |file| heard.lock().push(file));
+    };
+    let remove = |name: &str| {
+        let file = machine.run(async {
+            tree(&system, name, 1, 3).await;
+            let file = find(&system, &format!("{name}/f1")).await.unwrap().file;
+            system.link(file, FileId::ROOT, format!("{name} too").as_bytes()).await.unwrap();
+            system.retain(Node::live(file));
+            system.batch_remove(FileId::ROOT, name.as_bytes()).await.unwrap();
+            file
+        });
+        finish(&machine, &system);
+        file
+    };
+    let first = remove("a");
+    hear(0);
+    assert_eq!(*heard[0].lock(), [first]);
+    let second = remove("b");
+    hear(1);
+    let third = remove("c");
+    assert_eq!((&*heard[0].lock(), &*heard[1].lock()), (&vec![first, second], &vec![third]));
+}

@@ -103,7 +103,7 @@ fn what_cannot_be_flushed_outlives_the_restart_that_fails() {
     for _ in 0..2 {
         let before = next.system.status();
         life.prepare_restart(&next, Some("/bin/true".into()), &Answer::to_nobody()).expect("it can run");
-        assert!(matches!(inbox.recv(), Ok(Event::Flushed(Ok(())))));
+        assert!(matches!(inbox.recv(), Ok(Event::Flushed(_, Ok(())))));
         let after = next.system.status();
         // Also the second time, when there is nothing to commit.
         assert!(after.store.generation > before.store.generation, "a disk that hangs would not be met");

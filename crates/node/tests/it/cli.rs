@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 
-use crate::support::{Folder, Tmpfs, content, hydrafs, succeed};
+use crate::support::{Folder, Mounted, Tmpfs, content, hydrafs, noise, succeed};
 
 /// Runs a command line that must fail with all of these words, and change nothing in the folder.
 #[track_caller]
@@ -164,6 +164,32 @@ fn disks_that_are_full_or_read_only() {
     refuse(&folder, &[&"init", &node, &"--disk", &disk.0], 1, &["cannot make the node", "room"]);
     disk.make_read_only();
     refuse(&folder, &[&"init", &node, &"--disk", &disk.0], 1, &["cannot make the node", "ead-only"]);
+    drop(disk);
+
+    // A node whose disk is full has no room for what was written meanwhile: who ends it hears that while it can be helped.
+    let disk = Tmpfs::mount(&folder.join("disk"), 256 << 20).expect("it worked before");
+    succeed(&[OsStr::new("init"), node.as_os_str(), OsStr::new("--disk"), disk.0.as_os_str()]);
+    let point = folder.make("m");
+    let settings = [("HYDRAFS_DURABILITY_FLUSH_INTERVAL", "1 h"), ("HYDRAFS_MEMORY_BUDGET", "1 GiB")];
+    if let Some(mounted) = Mounted::start(&node, &point, &settings) {
+        let bytes = noise(5, 4_000_000);
+        fs::write(point.join("f"), &bytes).expect("accepted");
+        let filler = disk.0.join("filler");
+        let room = rustix::fs::statvfs(&disk.0).expect("it is mounted");
+        // Less than the eighth that content does not get is left.
+        fs::write(&filler, vec![1; (room.f_bavail * room.f_frsize) as usize - (20 << 20)]).expect("room");
+        let refused = hydrafs(&[OsStr::new("umount"), point.as_os_str()]);
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let is_told = message.contains("no room for what was accepted") && message.contains("--lazy");
+        assert!(refused.status.code() == Some(1) && is_told, "{message}");
+        assert!(fs::read(point.join("f")).expect("it goes on") == bytes);
+        fs::remove_file(&filler).expect("ours");
+        mounted.umount();
+        let mounted = Mounted::start(&node, &point, &[]).expect("as before");
+        assert!(fs::read(point.join("f")).expect("it is there") == bytes);
+        mounted.umount();
+    }
+    fs::remove_dir_all(&node).expect("ours");
     drop(disk);
 
     // A node whose disk turned read-only.

@@ -148,6 +148,52 @@ fn disks_come_and_go_under_programs() {
     mounted.umount();
 }
 
+/// A restart that fails takes the node back with the disks of now, and one that could not is refused before anybody waits.
+#[test]
+fn a_restart_goes_on_with_the_disks_that_the_node_has_by_now() {
+    let folder = Folder::new("disks-restart");
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| folder.join(name));
+    let (node, point) = (init(&folder, &[&a, &b]), folder.make("m"));
+    fs::write(node.join("hydrafs.toml"), "[storage]\ncopies = 2\n").expect("room");
+    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let path = node.as_os_str();
+    let write = |count: u64| {
+        let writer = Writer::start_at(&point, count);
+        writer.go_on(10);
+        writer.end()
+    };
+    let fails = |words: &[&str]| {
+        let output = hydrafs(&[OsStr::new("restart"), OsStr::new("--binary"), OsStr::new("/bin/false"), path]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_told =
+            words.iter().all(|word| message.contains(word)) && message.contains("the daemon goes on as before");
+        assert!(output.status.code() == Some(1) && is_told, "{message}");
+    };
+    let count = write(0);
+    disk(&[OsStr::new("add"), path, c.as_os_str()]);
+    fails(&["/bin/false"]);
+    expect_files(&point, count);
+    disk(&[OsStr::new("replace"), path, b.as_os_str(), d.as_os_str()]);
+    fs::remove_dir_all(&b).expect("ours");
+    fails(&["/bin/false"]);
+    let count = write(count);
+    mounted.restart();
+    expect_files(&point, count);
+    // One is not where it was: nobody could open the node again, as it is open now.
+    let away = folder.join("away");
+    fs::rename(&d, &away).expect("ours");
+    fails(&["cannot open a disk of the node", "No such file"]);
+    fs::create_dir(&d).expect("room");
+    fails(&["it has no file `disk`"]);
+    fs::remove_dir(&d).expect("empty");
+    let count = write(count);
+    fs::rename(&away, &d).expect("ours");
+    mounted.restart();
+    expect_files(&point, count);
+    mounted.umount();
+    assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), path]).contains("all is well"));
+}
+
 /// What a person asks more for survives what costs the rest.
 #[test]
 fn a_directory_with_more_copies_survives_the_loss_of_any_disk() {

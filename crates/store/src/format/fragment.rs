@@ -20,7 +20,7 @@ use crate::level::Erasure;
 /// | version | date | change |
 /// |---|---|---|
 /// | 1 | 2026-11 | first |
-const FRAGMENT_VERSION: u32 = 1;
+pub(super) const FRAGMENT_VERSION: u32 = 1;
 
 const FRAGMENT_SUFFIX: &str = ".fragment";
 /// Added to the name of a fragment that is not whole yet.

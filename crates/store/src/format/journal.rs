@@ -27,7 +27,7 @@ pub(crate) struct SegmentHeader {
 impl SegmentHeader {
     pub(crate) const BYTES: usize = 64;
     /// 2: frames under the life of their segment, groups at pages.
-    const VERSION: u32 = 2;
+    pub(super) const VERSION: u32 = 2;
     /// Where the first frame of a segment begins, in bytes.
     pub(crate) const FRAMES_AT: usize = FrameHeader::GROUP_ALIGN;
     const MAGIC: [u8; 8] = *b"HydrSegm";

@@ -128,7 +128,7 @@ impl Superblock {
     pub(crate) const BYTES: usize = 4096;
     pub(crate) const SLOTS: u64 = 2;
     /// The version that this program writes. It reads those before too: with 2 no disk is drained, with 1 journal and index are on disk 0.
-    const VERSION: u32 = 3;
+    pub(super) const VERSION: u32 = 3;
     const MAGIC: [u8; 8] = *b"HydrSupr";
     /// Flags.
     const CLOSED: u32 = 1;

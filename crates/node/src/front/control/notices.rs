@@ -36,9 +36,16 @@ impl Control {
         let control = Arc::downgrade(self);
         self.system.hear_of_links(move |file| {
             if let Some(control) = control.upgrade() {
-                control.file_changed(file);
+                control.links_changed(file);
             }
         });
+    }
+
+    /// A file has other attributes. Its content is as before: to have the kernel drop that is to wait for requests of it, which wait
+    /// themselves while the mount is parked, for who removes a tree.
+    fn links_changed(&self, file: FileId) {
+        let Some((mount, node)) = self.known(Node::live(file)) else { return };
+        told(mount.notifier.forget_attributes(node));
     }
 
     /// The mount, and the kernel's number of a node, if it may keep something of it.
@@ -50,8 +57,12 @@ impl Control {
 }
 
 fn tell(mount: &Mounted, notice: &Notice) {
+    told(mount.notifier.send(notice));
+}
+
+fn told(result: std::io::Result<bool>) {
     // It fails when the mount goes away at this moment, and then nobody looks.
-    if let Err(error) = mount.notifier.send(notice) {
+    if let Err(error) = result {
         tracing::debug!("the kernel was not told of a change: {error}");
     }
 }
