@@ -432,12 +432,14 @@ impl Packs {
             && !self.lies_better(here, at)
     }
 
-    /// K-9: whether a pack is on more disks than another one, and that on fewer than it should be.
+    /// K-9: whether another pack is on fewer disks than it should be, and this one on more, or on one that the other is not on: both together
+    /// survive what the other would not.
     fn lies_better(&self, pack: u64, other: u64) -> bool {
         let (Some(known), Some(of_other)) = (self.known_pack(pack), self.known_pack(other)) else { return false };
-        let (there, of_other, wanted) =
-            (self.copies_on_good(&known), self.copies_on_good(&of_other), self.wanted(&of_other.summary));
-        there > of_other && of_other < wanted.min(self.pool.takers().count())
+        let (there, at_other) = (self.copies_on_good(&known), self.copies_on_good(&of_other));
+        let good = self.pool.good();
+        let has_another = known.disks().both(good).iter().any(|disk| !of_other.disks().has(disk));
+        (there > at_other || has_another) && at_other < self.wanted(&of_other.summary).min(self.pool.takers().count())
     }
 
     /// Whether there is less than all of it.

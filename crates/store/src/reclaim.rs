@@ -12,7 +12,8 @@
 //! L-3   A crash at any point leaves a pack that is whole. The next open finds it and indexes it again; the next reclaim removes it.
 //! L-4   A copy that is needed goes for the sake of another one only if the index names that other place and the chunk was read there
 //!       and verified: the index may be stale, a pack may be missing, and what lies there may have rotted. Nor does it go for one that
-//!       lies on fewer disks than it should, and on fewer than this.
+//!       lies on fewer disks than it should, where this lies on more, or on one that the other does not lie on: both together survive what the
+//!       other would not.
 //! L-6   A pack that cannot be copied, for a chunk of it is good nowhere, is emptied as far as it can be: what is needed and good goes where
 //!       there are enough copies of it. The pack goes unless somebody needs what is not good.
 //! L-8   A bundle is needed as far as what lies in it is: by itself it counts for nothing, and each chunk in it for its share.

@@ -91,6 +91,9 @@ const FOUND: &[(&str, u64)] = &[
     ("fragments", 92000385),
     // The oracle: what a failed removal left of a pack, where the index was lost too, counted as damage once some of its chunks verified.
     ("liars", 100_939_543_981),
+    // `lies_better`: after a life without a disk, and with the index lost, a chunk lay in a pack on that disk and in one on the other. The one went
+    // for the other, of which nobody had brought it back onto two.
+    ("absences", 181240220657),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.

@@ -467,6 +467,47 @@ fn a_dead_pack_goes_from_all_its_disks() {
     expect_twice(&machine);
 }
 
+/// L-4: two packs with the same chunks, each on a disk that the other is not on, survive together what neither would: what is on one disk alone
+/// lets the other go only when it is on two (seed 181240220657 of plan `absences`).
+#[test]
+fn what_lies_on_one_disk_alone_lets_no_copy_on_another_go() {
+    let machine = Machine::new(27, 2, 64 << 20);
+    let contents = contents(0..20);
+    let store = open(&machine);
+    let needed: std::collections::BTreeSet<_> = contents.iter().map(|content| store.key().address(content)).collect();
+    let places = machine.run(async {
+        let mut places = Vec::new();
+        for _ in 0..2 {
+            store.put_many(Class::Data, contents.clone()).await.unwrap();
+            store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
+            store.packs.seal_all().await;
+            places.push(
+                store.packs.index.lookup(&store.key().address(&contents[0]), &store.counters).unwrap().unwrap().pack,
+            );
+            // All of it is stored anew.
+            needed.iter().for_each(|address| store.packs.doubt(*address));
+        }
+        places
+    });
+    assert_ne!(places[0], places[1]);
+    close(&machine, store);
+    // As after a life without the one disk, in which what was there was copied and went, and the index lost since.
+    assert!(machine.disks[0].remove(&pack_path(places[1])) && machine.disks[1].remove(&pack_path(places[0])));
+    assert!(machine.disks.iter().any(|disk| disk.remove("index")));
+    let store = open(&machine);
+    let copies = || packs(&machine).into_iter().filter(|(pack, _)| places.contains(pack)).collect::<BTreeMap<_, _>>();
+    let reclaim = || machine.run(reclaim(&store, &|address| needed.contains(address))).unwrap();
+    reclaim();
+    assert_eq!(copies().len(), 2, "one on each disk");
+    assert_eq!(restore(&machine, &store).problems, Vec::<String>::new());
+    reclaim();
+    reclaim();
+    let left = copies();
+    assert!(left.len() == 1 && left.values().all(|files| files.len() == 2), "{:?}", left.keys());
+    expect_all(&machine, &store, &contents);
+    expect_sound(&machine, &store);
+}
+
 /// L-6: of a pack that has rotted on all its disks nothing is told any more when nobody needs that; else all of it is on two disks but that.
 #[test]
 fn what_has_rotted_everywhere_is_let_go_unless_somebody_needs_it() {
