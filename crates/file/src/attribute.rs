@@ -219,8 +219,12 @@ impl FileSystem {
         }
     }
 
-    /// Sees to it that `state.xattrs` is there.
+    /// Sees to it that `state.xattrs` is there, for as long as the caller has the inode. It is one of the present.
     pub(crate) async fn load_xattrs(&self, inode: &Arc<Inode>) -> Result<(), FileError> {
+        self.load_xattrs_of(Node::live(inode.file), inode).await
+    }
+
+    pub(crate) async fn load_xattrs_of(&self, node: Node, inode: &Arc<Inode>) -> Result<(), FileError> {
         let _use = self.grace.enter(inode.file.number);
         let place = {
             let state = inode.state.lock();
@@ -238,6 +242,7 @@ impl FileSystem {
         let xattrs = decode_xattrs(&bytes).map_err(wrong)?;
         // Attributes change only once they are loaded: what somebody else loaded meanwhile is newer.
         inode.state.lock().xattrs.get_or_insert(xattrs);
+        self.table.weigh(node, bytes.len());
         Ok(())
     }
 
@@ -251,7 +256,7 @@ impl FileSystem {
             return Err(FileError::NoAttribute);
         }
         let inode = self.inode(node).await?;
-        self.load_xattrs(&inode).await?;
+        self.load_xattrs_of(node, &inode).await?;
         let state = inode.state.lock();
         let value = state.xattrs.as_ref().and_then(|xattrs| xattrs.get(name)).ok_or(FileError::NoAttribute)?;
         Ok(Bytes::copy_from_slice(value))
@@ -266,7 +271,7 @@ impl FileSystem {
             return Ok(Vec::new());
         }
         let inode = self.inode(node).await?;
-        self.load_xattrs(&inode).await?;
+        self.load_xattrs_of(node, &inode).await?;
         let state = inode.state.lock();
         Ok(state.xattrs.iter().flat_map(Xattrs::keys).map(|name| Bytes::copy_from_slice(name)).collect())
     }
@@ -339,6 +344,7 @@ impl FileSystem {
             return Err(FileError::AttributeTooLarge);
         }
         let mut attributes = Attributes { changed: transaction.now, ..state.attributes.clone() };
+        let added = value.map_or(0, <[u8]>::len);
         let mut value = value.map(<[u8]>::to_vec);
         if name == acl::DEFAULT && !is_directory && value.is_some() {
             return Err(FileError::NotPermitted("only a directory has a default access control list"));
@@ -356,6 +362,8 @@ impl FileSystem {
         transaction.record(&inode, &mut state, Change::Xattr { name: name.to_vec(), value });
         transaction.record(&inode, &mut state, Change::Attributes(attributes));
         transaction.log();
+        drop(state);
+        self.table.weigh(Node::live(file), added);
         Ok(())
     }
 }

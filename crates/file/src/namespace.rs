@@ -23,6 +23,9 @@ use crate::format::{Change, Entry};
 use crate::inode::{Inode, State};
 use crate::system::{FileSystem, SNAPSHOTS_NAME, Transaction, untrue};
 
+/// A record that a file is no more, about.
+const END_BYTES: u64 = 100;
+
 /// What a rename does with a target that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
@@ -467,18 +470,35 @@ impl FileSystem {
     /// # Errors
     /// The store's.
     pub async fn forget(&self, node: Node, count: u64) -> Result<(), FileError> {
-        if node.view != View::LIVE {
-            return Ok(());
-        }
-        if !self.references.lock().take_back(node.file, count) {
-            return Ok(());
-        }
+        if self.take_back(node, count) { self.end_unused(node).await } else { Ok(()) }
+    }
+
+    /// Takes `count` back. Whether it was the last: then [`FileSystem::end_unused`] is to follow, some time.
+    #[must_use]
+    pub fn take_back(&self, node: Node, count: u64) -> bool {
+        node.view == View::LIVE && self.references.lock().take_back(node.file, count)
+    }
+
+    /// Ends a file that has neither name nor user, if it is one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn end_unused(&self, node: Node) -> Result<(), FileError> {
         // Only an inode that is in memory can be unlinked and uncommitted; a committed orphan is loaded when touched.
         let inode = match self.table.find(node) {
             Some(inode) => inode,
             None => return self.forget_committed(node).await,
         };
-        self.end_if_unused(&inode);
+        self.end_admitted(&inode).await
+    }
+
+    /// What ends is a change as any other: many of them wait for commits.
+    async fn end_admitted(&self, inode: &Arc<Inode>) -> Result<(), FileError> {
+        if inode.state.lock().attributes.links > 0 {
+            return Ok(());
+        }
+        let _room = self.admit_removals(END_BYTES, 1).await?;
+        self.end_if_unused(inode);
         Ok(())
     }
 
@@ -492,11 +512,10 @@ impl FileSystem {
             return Ok(());
         }
         match self.inode(node).await {
-            Ok(inode) => self.end_if_unused(&inode),
-            Err(FileError::NoEntry) => {}
-            Err(error) => return Err(error),
+            Ok(inode) => self.end_admitted(&inode).await,
+            Err(FileError::NoEntry) => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 
     /// Ends a file that has neither name nor reference.

@@ -346,6 +346,12 @@ impl FileSystem {
             if is_orphan {
                 self.end_if_unused(&inode);
                 report.orphans += 1;
+                let is_much = self.touched.lock().len() > self.options.uncommitted_files_max;
+                // Nobody commits beside us yet, and they are in memory until then.
+                if is_much && let Err(error) = self.commit().await {
+                    report.problems.push(format!("the next opening ends further unlinked files: {error}"));
+                    return Ok(());
+                }
             }
         }
         Ok(())

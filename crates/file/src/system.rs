@@ -177,6 +177,8 @@ pub struct FileSystem {
     pub(crate) receives: tokio::sync::Semaphore,
     /// Memory for batches that are read, in KiB; the end waits for them.
     pub(crate) batches: tokio::sync::Semaphore,
+    /// Those that wait for it.
+    pub(crate) batches_waiting: AtomicUsize,
     /// Inodes with records since the last commit barrier.
     pub(crate) touched: Mutex<InodeSet>,
     /// How many they are, and how many a commit has in hand.
@@ -278,6 +280,7 @@ impl FileSystem {
             readers: Readers::new(options.read_ahead_bytes_max),
             siblings: Siblings::new(options.directory_ahead_bytes_max.min(options.store.cache_bytes / 8)),
             batches: tokio::sync::Semaphore::new(batch_units(options.batch_bytes_max) as usize),
+            batches_waiting: AtomicUsize::new(0),
             me: me.clone(),
             prefetchers: Arc::new(tokio::sync::Semaphore::new(PREFETCHERS)),
             options,

@@ -1,4 +1,4 @@
-//! The inodes in memory, by node; bounded by count, clean ones give way.
+//! The inodes in memory, by node; bounded by count, clean ones give way. Those with large extended attributes are bounded by what these take.
 //!
 //! I-34  An inode that is not clean is in the table. So who finds none may load it from the catalog.
 //! I-35  What was loaded from a catalog enters the table only while that catalog is the current one.
@@ -18,6 +18,12 @@ const SHARDS: usize = 16;
 /// How many candidates an insertion looks at before it lets the shard grow.
 const EVICTION_TRIES: usize = 16;
 
+/// Attributes that are smaller count with their inode.
+const WEIGHED_BYTES_MIN: usize = 1024;
+/// What is allowed for them, for each inode that may be here, and at least in each shard.
+const WEIGHED_BYTES_EACH: usize = 1024;
+const WEIGHED_BYTES: usize = 64 << 10;
+
 /// A map whose hash has no random key: only looked up, never walked, and the same in each run of a simulation.
 type Map<V> = HashMap<Node, V, FixedState>;
 
@@ -25,6 +31,10 @@ type Map<V> = HashMap<Node, V, FixedState>;
 struct Shard {
     inodes: Map<Arc<Inode>>,
     order: VecDeque<Node>,
+    /// What was added to which inode, oldest first. Some may have gone, or have been loaded anew since.
+    weights: VecDeque<(Node, usize)>,
+    /// Sum of that.
+    weighed_bytes: usize,
 }
 
 /// See the module's head.
@@ -108,6 +118,14 @@ impl Table {
         })
     }
 
+    /// An inode has so many more bytes of extended attributes in memory. The caller holds it, but not its state.
+    pub(crate) fn weigh(&self, node: Node, bytes: usize) {
+        if bytes >= WEIGHED_BYTES_MIN {
+            let most = (self.shard_count_max * WEIGHED_BYTES_EACH).max(WEIGHED_BYTES);
+            self.shard(node).lock().weigh(node, bytes, most);
+        }
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
     }
@@ -128,9 +146,7 @@ impl Shard {
             match self.inodes.entry(node) {
                 Entry::Vacant(_) => {}
                 Entry::Occupied(found) => {
-                    let inode = found.get();
-                    // Nobody else holds it, and nobody can get it while the shard is locked.
-                    if Arc::strong_count(inode) == 1 && inode.state.lock().is_clean() {
+                    if may_go(found.get()) {
                         found.remove();
                         return;
                     }
@@ -139,4 +155,31 @@ impl Shard {
             }
         }
     }
+
+    /// Has those go that have had large attributes for longest, until what they have is no more than `most`.
+    fn weigh(&mut self, node: Node, bytes: usize, most: usize) {
+        self.weights.push_back((node, bytes));
+        self.weighed_bytes += bytes;
+        for _ in 0..EVICTION_TRIES {
+            if self.weighed_bytes <= most {
+                break;
+            }
+            let Some((node, bytes)) = self.weights.pop_front() else { break };
+            match self.inodes.entry(node) {
+                Entry::Occupied(found) if !may_go(found.get()) => self.weights.push_back((node, bytes)),
+                found => {
+                    self.weighed_bytes -= bytes;
+                    if let Entry::Occupied(found) = found {
+                        found.remove();
+                    }
+                }
+            }
+        }
+        self.forget_removed();
+    }
+}
+
+/// Whether nobody else holds it, and nobody can get it while the shard is locked.
+fn may_go(inode: &Arc<Inode>) -> bool {
+    Arc::strong_count(inode) == 1 && inode.state.lock().is_clean()
 }

@@ -15,6 +15,7 @@ mod failures;
 mod listers;
 mod nodes;
 mod translate;
+mod unused;
 
 mod control;
 mod desk;

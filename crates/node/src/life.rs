@@ -582,6 +582,7 @@ impl<'a> Life<'a> {
             return Err(as_before(self.refusal(why).mend("copy it elsewhere")));
         }
         may_pass_on(std::process::id()).map_err(|failure| as_before(failure.at(&self.folder.path)))?;
+        answer.progress("flushing");
         let folder = self.folder.clone();
         let number = self.flush_beside(house, answer, move |system, answer| {
             let explain = |error: FileError| opening::explain("cannot restart", &folder, &error);
@@ -626,7 +627,6 @@ impl<'a> Life<'a> {
         answer: &Answer,
         work: impl FnOnce(&FileSystem, &Answer) -> Result<(), Failure> + Send + 'static,
     ) -> io::Result<u64> {
-        answer.progress("flushing");
         let number = self.plans.get() + 1;
         self.plans.set(number);
         let (system, answer, send) = (Arc::clone(&house.system), answer.clone(), self.send.clone());

@@ -410,7 +410,7 @@ impl FileSystem {
 
     async fn xattrs_of(&self, node: Node) -> Result<Xattrs, FileError> {
         let inode = self.inode(node).await?;
-        self.load_xattrs(&inode).await?;
+        self.load_xattrs_of(node, &inode).await?;
         let state = inode.state.lock();
         Ok(state.xattrs.clone().unwrap_or_default())
     }

@@ -7,6 +7,7 @@ use base::id::FileId;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use platform::sim::{Placed, Platter};
+use platform::task::{First, first};
 
 use super::content::pattern;
 use super::{Machine, create, find, new, read_all};
@@ -266,6 +267,23 @@ fn slow_callers_leave_memory_to_others() {
         drop(rooms.pop());
         // One that was there before is not kept waiting by who comes.
         assert_eq!(system.batch_room(MEMORY).await.1, 4 << 20);
+    });
+}
+
+/// Who has memory and is waited for can be told.
+#[test]
+fn who_waits_for_memory_is_counted() {
+    let machine = Machine::with(8, 1 << 30, Options { batch_bytes_max: 4 << 20, ..Options::default() });
+    let system = machine.open();
+    machine.run(async {
+        let (room, _) = system.batch_room(MEMORY).await;
+        assert_eq!(system.batches_waiting(), 0);
+        let mut second = std::pin::pin!(system.batch_room(MEMORY));
+        assert!(matches!(first(second.as_mut(), std::future::ready(())).await, First::Right(())));
+        assert_eq!(system.batches_waiting(), 1);
+        drop(room);
+        drop(second.await);
+        assert_eq!(system.batches_waiting(), 0);
     });
 }
 

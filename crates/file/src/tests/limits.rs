@@ -99,21 +99,77 @@ fn attributes_at_and_over_every_limit() {
     machine.check(&system);
 }
 
+/// Extended attributes that are large are in memory of few files at a time.
+#[test]
+fn large_attributes_of_many_files_cost_little_memory() {
+    const FILES: usize = 300;
+    let machine = Machine::with(5, 1 << 30, Options { inodes_max: 100_000, ..Options::default() });
+    let value = vec![7; XATTR_VALUE_BYTES_MAX];
+    let name = |number: usize| format!("file {number}");
+    let system = machine.open();
+    machine.run(async {
+        for number in 0..FILES {
+            let file = create(&system, FileId::ROOT, &name(number), Kind::Regular).await.file;
+            system.set_xattr(file, b"user.1", &value, XattrMode::Set, false).await.unwrap();
+        }
+        system.commit().await.unwrap();
+    });
+    let read_all = |system: &FileSystem| {
+        machine.run(async {
+            for number in 0..FILES {
+                let (node, _) = system.lookup(Node::live(FileId::ROOT), name(number).as_bytes()).await.unwrap();
+                assert_eq!(system.xattrs(node).await.unwrap(), [&b"user.1"[..]]);
+                assert_eq!(system.xattr(node, b"user.1").await.unwrap(), value);
+            }
+        });
+    };
+    read_all(&system);
+    // There is room for all of them where there is for many inodes.
+    assert!(system.table.count() > FILES, "{} inodes", system.table.count());
+    machine.run(system.close()).unwrap();
+    drop(system);
+    machine.world.crash();
+    let options = Options { inodes_max: 1000, ..Options::default() };
+    let (platform, disks) = (machine.world.platform(), machine.disks());
+    let (system, _) = machine.run(FileSystem::open(&platform, &disks, options)).unwrap();
+    read_all(&system);
+    assert!(system.table.count() < 60, "{} inodes", system.table.count());
+    machine.check(&system);
+}
+
 /// Who opens and never releases holds the files and no more: a commit, a close and others go on, and the next opening ends them.
 #[test]
 fn users_that_never_let_go_cost_what_they_hold() {
     const FILES: u64 = 3000;
+    const UNCOMMITTED_MAX: usize = 100;
     let store = StoreOptions { reserve_bytes: 8 << 20, ..StoreOptions::default() };
-    let machine = Machine::with(3, 1 << 30, Options { inodes_max: 100, store, ..Options::default() });
+    let options = Options { inodes_max: 100, uncommitted_files_max: UNCOMMITTED_MAX, store, ..Options::default() };
+    let machine = Machine::with(3, 1 << 30, options);
     let system = machine.open();
-    machine.run(async {
+    let make = async || {
+        let mut files = Vec::new();
         for number in 0..FILES {
             let name = format!("file {number}");
             let file = create(&system, FileId::ROOT, &name, Kind::Regular).await.file;
             system.retain(Node::live(file));
             system.write(file, 0, name.as_bytes(), false).await.unwrap();
             system.remove_file(FileId::ROOT, name.as_bytes()).await.unwrap();
+            files.push(Node::live(file));
         }
+        files
+    };
+    let uncommitted = |system: &FileSystem| system.status().uncommitted_files;
+    machine.run(async {
+        // All at once, as when a program ends.
+        let files = make().await;
+        system.commit().await.unwrap();
+        let mut most = 0;
+        for file in files {
+            system.forget(file, 1).await.unwrap();
+            most = most.max(uncommitted(&system));
+        }
+        assert!(most <= 4 * UNCOMMITTED_MAX as u64, "{most} wait for a commit");
+        make().await;
         system.commit().await.unwrap();
         let other = create(&system, FileId::ROOT, "other", Kind::Regular).await.file;
         system.write(other, 0, b"content", false).await.unwrap();
@@ -124,6 +180,7 @@ fn users_that_never_let_go_cost_what_they_hold() {
     let (platform, disks, options) = (machine.world.platform(), machine.disks(), machine.options.clone());
     let (system, report) = machine.run(async { FileSystem::open(&platform, &disks, options).await }).unwrap();
     assert_eq!(report.orphans, FILES);
+    assert!(uncommitted(&system) <= 2 * UNCOMMITTED_MAX as u64, "{} wait for a commit", uncommitted(&system));
     machine.check(&system);
     let (_, other) = machine.run(system.lookup(Node::live(FileId::ROOT), b"other")).unwrap();
     assert_eq!((other.size, machine.run(system.attributes(Node::live(FileId::ROOT))).unwrap().size), (7, 1));

@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -22,7 +23,9 @@ use super::{SOCKET_NAME, short_path};
 use crate::failure::Failure;
 
 /// Conversations at a time; each is a thread that mostly waits.
-const CONVERSATIONS_MAX: usize = 64;
+const CONVERSATIONS_MAX: usize = 128;
+/// Of them, those for work in masses, which may take as long as who asked likes: others must come through.
+const LONG_MAX: usize = 64;
 /// How long a peer may take to send its request, and to read its answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -87,8 +90,8 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The next line of the peer, who may take as long as he likes; `None`: he hung up. An error when `is_over` says so meanwhile.
-    pub fn hear(&mut self, is_over: &dyn Fn() -> bool) -> io::Result<Option<Turn>> {
+    /// The next line of the peer, who may take as long as he likes; `None`: he hung up. An error when `is_over` says meanwhile why it is.
+    pub fn hear(&mut self, is_over: &dyn Fn() -> Option<&'static str>) -> io::Result<Option<Turn>> {
         self.stream.set_read_timeout(Some(LOOK_INTERVAL))?;
         let mut line = Vec::new();
         loop {
@@ -99,8 +102,8 @@ impl<'a> Line<'a> {
                 Ok(0) if line.is_empty() => return Ok(None),
                 Ok(_) => return read_line(&mut line.as_slice(), REQUEST_BYTES_MAX),
             }
-            if is_over() {
-                return Err(io::Error::other("the node is being closed"));
+            if let Some(why) = is_over() {
+                return Err(io::Error::other(why));
             }
         }
     }
@@ -119,6 +122,8 @@ pub struct Server {
 struct Conversations {
     count: Mutex<usize>,
     ended: Condvar,
+    /// Of them, those for work in masses.
+    long: AtomicUsize,
 }
 
 impl Server {
@@ -189,10 +194,16 @@ fn accept_all(listener: &UnixListener, handler: &Arc<dyn Handler>, conversations
                 continue;
             }
         };
-        let Some(conversation) = Conversation::begin(conversations) else { continue };
+        let Some(conversation) = Conversation::begin(conversations) else {
+            // Who reads nothing has room for so much all the same.
+            let _ = stream
+                .set_nonblocking(true)
+                .and_then(|()| write_line(&mut &stream, &Answer::Failed(full(CONVERSATIONS_MAX))));
+            continue;
+        };
         let handler = Arc::clone(handler);
         let talk = move || {
-            if let Err(error) = converse(&stream, handler.as_ref()) {
+            if let Err(error) = converse(&stream, handler.as_ref(), &conversation) {
                 tracing::debug!("a conversation on the control socket ended: {error}");
             }
             drop(conversation);
@@ -201,6 +212,12 @@ fn accept_all(listener: &UnixListener, handler: &Arc<dyn Handler>, conversations
             tracing::warn!("cannot start a thread for a conversation: {error}");
         }
     }
+}
+
+/// Why somebody is not answered.
+fn full(most: usize) -> Failure {
+    Failure::new("cannot ask the daemon", format!("{most} others are being answered"))
+        .mend("wait for them, or end some of them; clients that were stopped count too")
 }
 
 /// One of [`Conversations`], until dropped.
@@ -215,6 +232,22 @@ impl Conversation {
         *count += 1;
         Some(Conversation(Arc::clone(all)))
     }
+
+    /// A place for work in masses, if there is one.
+    fn go_on_long(&self) -> Option<Long<'_>> {
+        let more = |count| (count < LONG_MAX).then_some(count + 1);
+        let long = &self.0.long;
+        long.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok().then_some(Long(long))
+    }
+}
+
+/// One for work in masses, until dropped.
+struct Long<'a>(&'a AtomicUsize);
+
+impl Drop for Long<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Drop for Conversation {
@@ -224,7 +257,7 @@ impl Drop for Conversation {
     }
 }
 
-fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
+fn converse(stream: &UnixStream, handler: &dyn Handler, conversation: &Conversation) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
@@ -243,11 +276,15 @@ fn converse(stream: &UnixStream, handler: &dyn Handler) -> io::Result<()> {
             };
             let descriptor = line.hearing.get_mut().descriptor.take();
             let brought = Brought { descriptor, line: Some(&mut line) };
-            if request.is_behind() {
+            let long = request.is_behind().then(|| conversation.go_on_long());
+            if let Some(Some(_)) = long {
                 // This thread is for this one request.
                 real::give_way();
             }
-            handler.handle(request, brought, &mut progress).map_or_else(Answer::Failed, Answer::Done)
+            match long {
+                Some(None) => Answer::Failed(full(LONG_MAX)),
+                _ => handler.handle(request, brought, &mut progress).map_or_else(Answer::Failed, Answer::Done),
+            }
         }
         Err(error) => Answer::Failed(
             Failure::new("cannot understand the request", error)
@@ -264,7 +301,9 @@ mod tests {
 
     use serde_json::{Value, json};
 
-    use super::{Brought, Handler, Request, converse};
+    use std::sync::Arc;
+
+    use super::{Brought, CONVERSATIONS_MAX, Conversation, Conversations, Handler, LONG_MAX, Request, converse};
     use crate::failure::Failure;
 
     struct Echo;
@@ -296,6 +335,10 @@ mod tests {
     }
 
     fn answer_of(handler: &(dyn Handler + Sync), bytes: &[u8]) -> String {
+        answer_among(&Arc::default(), handler, bytes)
+    }
+
+    fn answer_among(all: &Arc<Conversations>, handler: &(dyn Handler + Sync), bytes: &[u8]) -> String {
         let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
         let bytes = bytes.to_owned();
         let writer = std::thread::Builder::new().spawn(move || {
@@ -308,7 +351,10 @@ mod tests {
         });
         let writer = writer.expect("a thread");
         // Each on its own thread, as when a daemon is asked.
-        let _ = std::thread::scope(|scope| scope.spawn(|| converse(&theirs, handler)).join().expect("no panic"));
+        let conversation = Conversation::begin(all).expect("few are under way");
+        let _ = std::thread::scope(|scope| {
+            scope.spawn(|| converse(&theirs, handler, &conversation)).join().expect("no panic")
+        });
         drop(theirs);
         writer.join().expect("no panic")
     }
@@ -333,5 +379,23 @@ mod tests {
         // The most there is need not become more.
         assert!(nice(&masses) > first || first == 19);
         assert_eq!(nice(&Request::Sync {}), first);
+    }
+
+    /// Clients that were stopped in the middle of their work keep nobody from asking how the daemon is.
+    #[test]
+    fn work_in_masses_leaves_places_to_who_asks_for_little() {
+        let all = Arc::<Conversations>::default();
+        let stopped: Vec<Conversation> = (0..LONG_MAX).map(|_| Conversation::begin(&all).expect("room")).collect();
+        let mut places: Vec<_> = stopped.iter().map(|stopped| stopped.go_on_long().expect("room")).collect();
+        let ask = |request: &Request| answer_among(&all, &Echo, format!("{}\n", json!(request)).as_bytes());
+        let masses = Request::Warmup { inodes: Vec::new(), metadata: true };
+        assert!(ask(&masses).contains("64 others are being answered"), "{}", ask(&masses));
+        assert!(ask(&Request::Status {}).contains("\"done\""), "{}", ask(&Request::Status {}));
+        places.pop();
+        assert!(ask(&masses).contains("\"done\""), "{}", ask(&masses));
+        let silent: Vec<_> = (LONG_MAX..CONVERSATIONS_MAX).map(|_| Conversation::begin(&all).expect("room")).collect();
+        assert!(Conversation::begin(&all).is_none());
+        drop(silent);
+        Conversation::begin(&all).expect("room again");
     }
 }

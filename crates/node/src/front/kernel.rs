@@ -32,6 +32,7 @@ use super::errands::Errands;
 use super::listers::Listers;
 use super::nodes::Nodes;
 use super::translate;
+use super::unused::Unused;
 use crate::front::failures::Failures;
 
 /// First protocol version whose kernels open directories without a message (Linux 5.1).
@@ -49,7 +50,8 @@ pub(crate) struct Kernel {
     /// How long the kernel may keep what it is told.
     valid: Duration,
     opens_silently: AtomicBool,
-    failures: Failures,
+    failures: Arc<Failures>,
+    unused: Arc<Unused>,
     errands: Errands,
     listers: Listers,
     around: Around,
@@ -75,22 +77,20 @@ impl Service for Kernel {
         if node.view != View::LIVE {
             return;
         }
-        let system = Arc::clone(&self.system);
-        let mut forget = Box::pin(async move { system.forget(node, count).await });
-        // Mostly it is done at once: only where orphans are read from a disk, or one of them ends, there is something to wait for.
-        let done = match forget.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(done) => done,
-            Poll::Pending => {
-                let finish = async move {
-                    if let Err(error) = forget.await {
-                        tracing::warn!("cannot end {}: {error}", node.file);
-                    }
-                };
-                return self.platform.tasks.aside(Box::pin(finish));
-            }
+        if !self.system.take_back(node, count) {
+            return;
+        }
+        // Mostly it is done at once: only where trees are read from a disk, or a commit is due, there is something to wait for.
+        let done = {
+            let mut end = std::pin::pin!(self.system.end_unused(node));
+            end.as_mut().poll(&mut Context::from_waker(Waker::noop()))
         };
-        if let Err(error) = done {
-            self.failures.note(&self.platform, || format!("cannot end {}: {error}", node.file));
+        match done {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => {
+                self.failures.note(&self.platform, || format!("cannot end {}: {error}", node.file));
+            }
+            Poll::Pending => self.unused.add(node, &self.platform, &self.system, &self.failures),
         }
     }
 
@@ -127,7 +127,8 @@ impl Kernel {
             nodes,
             valid,
             opens_silently: AtomicBool::new(true),
-            failures: Failures::default(),
+            failures: Arc::default(),
+            unused: Arc::default(),
             errands: Errands::new(platform.tasks.clone()),
             listers: Listers::default(),
             around,

@@ -459,6 +459,9 @@ fn sources_that_change_or_vanish_are_whole_or_named() {
         std::thread::yield_now();
     }
     tell(rustix::process::Signal::STOP);
+    // One of its threads hears of it and tells the others, when it has a processor: until then they read.
+    rustix::process::waitid(rustix::process::WaitId::Pid(pid), rustix::process::WaitIdOptions::STOPPED)
+        .expect("our child");
     let middle = FILES / 2;
     for number in middle..FILES {
         let path = from.join(name(number));

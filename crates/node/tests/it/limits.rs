@@ -1,13 +1,14 @@
 //! At and over every limit, through the mount: what the kernel and we say, and that others are not harmed.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
 
 use crate::mount::SMALL;
-use crate::support::{Folder, Mounted};
+use crate::support::{Folder, Mounted, hydrafs, within};
 
 #[test]
 fn names_paths_attributes_and_open_files_at_and_over_their_limits() {
@@ -79,4 +80,40 @@ fn names_paths_attributes_and_open_files_at_and_over_their_limits() {
     assert_eq!(fs::read(deep.join(&longest)).expect("there"), b"deep");
     assert_eq!(rustix::fs::getxattr(&file, "user.large", &mut value[..]), Ok(65_536));
     mounted.umount();
+}
+
+/// Whoever nests directories without end, with the longest names, has paths of half a gigabyte in all; who walks there has one of them.
+#[test]
+fn trees_that_nest_without_end_cost_little_memory() {
+    const DEPTH: usize = 2000;
+    const MEMORY: u64 = 160 << 20;
+    let folder = Folder::new("deep");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    let name = "n".repeat(255);
+    let open = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
+    let top = point.join("top");
+    fs::create_dir(&top).expect("room");
+    let mut at = rustix::fs::open(&top, open, Mode::empty()).expect("there");
+    for _ in 0..DEPTH {
+        rustix::fs::mkdirat(&at, name.as_str(), Mode::RWXU).expect("room");
+        at = rustix::fs::openat(&at, name.as_str(), open, Mode::empty()).expect("there");
+    }
+    drop(at);
+    let run = |words: &[&str]| {
+        let mut arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
+        arguments.push(top.clone().into());
+        let output = within("a command on a deep tree", move || hydrafs(&arguments));
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // What has too long a path is named, and is no more than that.
+    for command in [&["walk", "--json"][..], &["tar", "-c", "-f", "/dev/null", ".", "-C"]] {
+        let (code, errors) = run(command);
+        assert!(code == Some(1) && errors.contains("ame too long"), "{code:?}: {}", &errors[errors.len().min(300)..]);
+    }
+    assert_eq!(run(&["du"]).0, Some(0));
+    assert!(mounted.most_memory() < MEMORY, "{} bytes", mounted.most_memory());
+    assert_eq!(run(&["rm", "-r"]).0, Some(0));
+    mounted.umount();
+    assert!(hydrafs(&[OsStr::new("fsck"), node.as_os_str()]).status.success());
 }

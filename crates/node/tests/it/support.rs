@@ -269,6 +269,13 @@ impl Mounted {
         self.wait();
     }
 
+    /// The most memory that the daemon had at a time, in bytes.
+    pub(crate) fn most_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("our own daemon");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::pidfd_send_signal(&self.daemon, signal).expect("our own daemon");
     }

@@ -48,6 +48,13 @@ impl Control {
     }
 }
 
+impl Control {
+    /// Why nobody is waited for any more, if so.
+    fn is_closed(&self) -> Option<&'static str> {
+        self.system.is_ending().then_some("the node is being closed")
+    }
+}
+
 /// The failure of a batch whose client has gone.
 fn lost(what: &str, error: &io::Error) -> Failure {
     Failure::new(what, format!("lost who asked: {error}"))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use file::{Attributes, BatchRead, BatchSink, FileError, Kind, Node, Taken, Walked};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
@@ -30,6 +30,10 @@ const FOUND_BYTES: u64 = 600;
 /// Files of several names that are remembered, so that their content is told once.
 const LINKED_MAX: usize = 1 << 20;
 const WHAT: &str = "cannot read a batch";
+/// Bytes of a path below a root, which has a number in front of it.
+const WALKED_BYTES_MAX: usize = PATH_BYTES_MAX - 24;
+/// How long a client may take nothing while others wait.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a walk has found.
 struct Found {
@@ -40,6 +44,55 @@ struct Found {
 
 /// A walk's next: an entry, or where it could not go on.
 type Step = Result<Found, (Vec<u8>, FileError)>;
+
+/// What memory has of a step.
+fn bytes_of(step: &Step) -> u64 {
+    let path = match step {
+        Ok(Found { path, .. }) | Err((path, _)) => path,
+    };
+    path.len() as u64 + FOUND_BYTES
+}
+
+/// What a walk has found and nobody has taken, in bytes: paths are long where somebody wants them to be.
+struct Ahead {
+    most: u64,
+    /// `None`: nobody takes any more.
+    bytes: Mutex<Option<u64>>,
+    taken: Condvar,
+}
+
+impl Ahead {
+    fn of(most: u64) -> Ahead {
+        Ahead { most, bytes: Mutex::new(Some(0)), taken: Condvar::new() }
+    }
+
+    /// Waits for room; false: nobody takes any more. What is larger than all has its turn alone.
+    fn take(&self, more: u64) -> bool {
+        let mut bytes = self.bytes.lock();
+        self.taken.wait_while(&mut bytes, |bytes| bytes.is_some_and(|bytes| bytes > 0 && bytes + more > self.most));
+        if let Some(bytes) = &mut *bytes {
+            *bytes += more;
+        }
+        bytes.is_some()
+    }
+
+    fn give(&self, taken: u64) {
+        if let Some(bytes) = &mut *self.bytes.lock() {
+            *bytes -= taken;
+        }
+        self.taken.notify_one();
+    }
+}
+
+/// Who takes what a walk has found. Dropped: nobody does any more.
+struct Taker<'a>(&'a Ahead);
+
+impl Drop for Taker<'_> {
+    fn drop(&mut self) {
+        *self.0.bytes.lock() = None;
+        self.0.taken.notify_one();
+    }
+}
 
 /// A batch that is read.
 struct Reader<'a, 'b> {
@@ -81,10 +134,14 @@ impl Control {
             false => LISTED_MAX,
         };
         let mut reader = Reader { control: self, how, group_max, filler, linked, next: 0, entries: 0, lost: 0 };
+        let ahead = Ahead::of(group_max as u64 * FOUND_BYTES);
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(group_max);
-            let walker = scope.spawn(move || self.walk_into(&roots, &send));
-            let read = reader.all(receive);
+            let walker = scope.spawn(|| {
+                let send = send;
+                self.walk_into(&roots, &ahead, &send)
+            });
+            let read = reader.all(&ahead, receive);
             let walked = walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             // What ended the reading ended the walk.
             read.and(walked)
@@ -97,17 +154,21 @@ impl Control {
     }
 
     /// Walks them one after the other: content is read in one order all the same, group by group.
-    fn walk_into(&self, roots: &[Node], send: &SyncSender<Step>) -> Result<(), Failure> {
+    fn walk_into(&self, roots: &[Node], ahead: &Ahead, send: &SyncSender<Step>) -> Result<(), Failure> {
         for (number, root) in roots.iter().enumerate() {
             let mut goes_on = true;
             let mut tell = |step: Result<Walked<'_>, (&[u8], FileError)>| {
+                let path_of = |path: &[u8]| of_root(number, &path[..path.len().min(WALKED_BYTES_MAX)]);
                 let step = match step {
-                    Ok(Walked { path, node, attributes }) => {
-                        Ok(Found { path: of_root(number, path), node, attributes: attributes.clone() })
+                    Ok(Walked { path, .. }) if path.len() > WALKED_BYTES_MAX => {
+                        Err((path_of(path), FileError::NameTooLong))
                     }
-                    Err((path, error)) => Err((of_root(number, path), error)),
+                    Ok(Walked { path, node, attributes }) => {
+                        Ok(Found { path: path_of(path), node, attributes: attributes.clone() })
+                    }
+                    Err((path, error)) => Err((path_of(path), error)),
                 };
-                goes_on = send.send(step).is_ok() && !self.system.is_ending();
+                goes_on = ahead.take(bytes_of(&step)) && send.send(step).is_ok() && !self.system.is_ending();
                 goes_on
             };
             match block_on(self.system.batch_walk(*root, &mut tell)) {
@@ -123,15 +184,24 @@ impl Control {
 }
 
 impl Reader<'_, '_> {
-    fn all(&mut self, steps: Receiver<Step>) -> Result<(), Failure> {
+    fn all(&mut self, ahead: &Ahead, steps: Receiver<Step>) -> Result<(), Failure> {
+        // Nobody waits for who reads no more.
+        let _taker = Taker(ahead);
         loop {
-            let Ok(first) = steps.recv() else { return Ok(()) };
-            let mut group = vec![first];
-            let more = self.group_max - 1;
-            match self.how.content {
-                true => group.extend(steps.iter().take(more)),
+            let (mut group, mut bytes) = (Vec::new(), 0);
+            while group.len() < self.group_max && bytes < ahead.most {
                 // Who only lists is told at once what is known.
-                false => group.extend(steps.try_iter().take(more)),
+                let next = match self.how.content || group.is_empty() {
+                    true => steps.recv().ok(),
+                    false => steps.try_recv().ok(),
+                };
+                let Some(step) = next else { break };
+                ahead.give(bytes_of(&step));
+                bytes += bytes_of(&step);
+                group.push(step);
+            }
+            if group.is_empty() {
+                return Ok(());
             }
             self.group(group)?;
         }
@@ -172,9 +242,6 @@ impl Reader<'_, '_> {
     /// An entry, and of what its content is to be read.
     fn describe(&mut self, found: Found) -> Result<(Entry, Option<Node>), (Vec<u8>, FileError)> {
         let Found { path, node, attributes } = found;
-        if path.len() > PATH_BYTES_MAX {
-            return Err((path[..PATH_BYTES_MAX].to_vec(), FileError::NameTooLong));
-        }
         let described = block_on(async {
             let leads = match attributes.kind {
                 Kind::Symlink => Leads::Target(self.control.system.read_link(node).await?.to_vec()),
@@ -226,8 +293,11 @@ impl Reader<'_, '_> {
         }
         let sink = Sink { filler: &self.filler, numbers };
         let memory = self.control.batch_bytes();
+        self.filler.lock().has_memory = true;
         block_on(self.control.system.batch_read(nodes, &BatchRead { memory, sink: &sink }));
-        match &self.filler.lock().failure {
+        let mut filler = self.filler.lock();
+        filler.has_memory = false;
+        match &filler.failure {
             Some(failure) => Err(failure.clone()),
             None => Ok(()),
         }
@@ -276,6 +346,8 @@ pub(super) struct Filler<'a, 'b> {
     filling: Option<Filling>,
     /// Which windows the client has.
     away: Vec<bool>,
+    /// Whether the batch has memory that others may wait for.
+    has_memory: bool,
     bytes: u64,
     failed: u64,
     failure: Option<Failure>,
@@ -290,7 +362,8 @@ impl<'a, 'b> Filler<'a, 'b> {
         let window_bytes = memory.window_bytes();
         line.say(&Answer::Ready { window_bytes }).map_err(|error| lost(WHAT, &error))?;
         let (free, away) = ((0..memory.windows()).collect(), vec![false; memory.windows() as usize]);
-        Ok(Filler { control, memory, line, free, filling: None, away, bytes: 0, failed: 0, failure: None })
+        let has_memory = false;
+        Ok(Filler { control, memory, line, free, filling: None, away, has_memory, bytes: 0, failed: 0, failure: None })
     }
 
     /// A piece, cut where a window ends.
@@ -352,9 +425,17 @@ impl<'a, 'b> Filler<'a, 'b> {
         self.noted(said.map_err(|error| lost(WHAT, &error)))
     }
 
-    /// Waits until the client gives a window back.
+    /// Waits until the client gives a window back: as long as he likes, where nobody waits for the memory that he has meanwhile.
     fn wait(&mut self) -> Result<(), Failure> {
-        let heard = match self.line.hear(&|| self.control.system.is_ending()) {
+        let elapsed = || self.control.platform.clock.elapsed();
+        let begin = elapsed();
+        let is_over = || {
+            let is_kept = self.has_memory
+                && self.control.system.batches_waiting() > 0
+                && elapsed().saturating_sub(begin) > PATIENCE;
+            self.control.is_closed().or(is_kept.then_some("he took nothing for long, and others wait for the memory"))
+        };
+        let heard = match self.line.hear(&is_over) {
             Ok(Some(Turn::Given { window })) if self.away.get(window as usize) == Some(&true) => {
                 self.away[window as usize] = false;
                 self.free.push_back(window);

@@ -104,7 +104,7 @@ impl Control {
                     let window = away.pop_front().expect("there is one");
                     line.say(&Answer::Emptied(writer.finish(window, &steps))).map_err(lost)?;
                 }
-                match line.hear(&|| self.system.is_ending()).map_err(lost)? {
+                match line.hear(&|| self.is_closed()).map_err(lost)? {
                     Some(Turn::Filled(Filled { window, bytes })) if bytes <= room => {
                         let entries = writer.window(&memory, window, bytes)?;
                         send.send(entries).expect("the thread lives as long as this end");
