@@ -18,6 +18,13 @@ use crate::extent::Extent;
 
 /// Magic of the roots in the superblock: "HFR1".
 pub(crate) const ROOTS_MAGIC: u32 = u32::from_le_bytes(*b"HFR1");
+/// Raised by whoever changes what a record, a root, a node of a tree or a value in one means.
+const FORM: u32 = 1;
+/// The versions of what this program writes on disks, the store's first: where those of two programs differ the one may not read what the other wrote.
+pub const FORMS: [u32; store::FORMS.len() + 1] = {
+    let [disk, superblock, segment, pack, fragment] = store::FORMS;
+    [disk, superblock, segment, pack, fragment, FORM]
+};
 /// Small trees, attribute sets and link targets up to this many bytes live inside the inode: one look-up, no chunk.
 pub(crate) const INLINE_BYTES_MAX: usize = 512;
 

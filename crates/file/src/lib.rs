@@ -106,6 +106,7 @@ pub use batch::{
 pub use check::FilesReport;
 pub use directory::DirectoryEntry;
 pub use failure::FileError;
+pub use format::FORMS;
 pub use namespace::RenameMode;
 pub use open::{OpenReport, format_node, format_node_in};
 pub use policy::PolicyReport;
@@ -117,7 +118,7 @@ pub use status::{Description, Space, Status, metrics};
 pub use store::Options as StoreOptions;
 pub use store::{
     COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Domain, DrainPlan,
-    Erasure, FORMS, Gone, Health, OrderedReport, Problem, RUN_BYTES, ReclaimReport, RecoveryReport, Remedy, Resilience,
+    Erasure, Gone, Health, OrderedReport, Problem, RUN_BYTES, ReclaimReport, RecoveryReport, Remedy, Resilience,
     ScrubStatus, Share, StoreError, StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};

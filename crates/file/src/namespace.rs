@@ -497,7 +497,7 @@ impl FileSystem {
         if inode.state.lock().attributes.links > 0 {
             return Ok(());
         }
-        let _room = self.admit_removals(END_BYTES, 1).await?;
+        let _room = self.admit_ending(END_BYTES).await?;
         self.end_if_unused(inode);
         Ok(())
     }

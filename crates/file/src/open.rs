@@ -9,7 +9,7 @@
 //! I-83  What the check can judge and the repair can mend does not keep the file system from being opened; only records that cannot be
 //!       applied do, until somebody gives them up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -320,40 +320,56 @@ impl FileSystem {
 
     /// Ends files that had lost their last name but not their last user, and goes on removing trees (I-127).
     async fn end_orphans(&self, report: &mut OpenReport) -> Result<(), FileError> {
-        let mut files: Vec<FileId> = self.touched.lock().keys().copied().collect();
-        files.extend(self.list_orphans(report).await?);
-        files.sort_unstable();
-        files.dedup();
-        for file in files {
-            let inode = match self.inode(Node::live(file)).await {
-                Ok(inode) => inode,
-                // It takes room until the repair; nothing else.
-                Err(error) if error.is_loss() || matches!(error, FileError::NoEntry) => {
-                    report.problems.push(format!("the unlinked file {file} cannot be ended: {error}"));
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let is_orphan = {
+        // What the journal changed is as it says; of what it did not the lists know.
+        let touched: BTreeMap<FileId, bool> = {
+            let touched = self.touched.lock();
+            let is_orphan = |inode: &Arc<Inode>| {
                 let state = inode.state.lock();
-                if !state.is_gone && state.attributes.links == 0 && has_entries(&state) {
-                    self.removals.add(file);
-                    continue;
-                }
-                let is_used = || self.references.lock().has(file);
-                !state.is_gone && state.attributes.links == 0 && !is_used()
+                !state.is_gone && state.attributes.links == 0
             };
-            if is_orphan {
-                self.end_if_unused(&inode);
-                report.orphans += 1;
-                let is_much = self.touched.lock().len() > self.options.uncommitted_files_max;
-                // Nobody commits beside us yet, and they are in memory until then.
-                if is_much && let Err(error) = self.commit().await {
-                    report.problems.push(format!("the next opening ends further unlinked files: {error}"));
-                    return Ok(());
-                }
+            touched.iter().map(|(file, inode)| (*file, is_orphan(inode))).collect()
+        };
+        let mut files: BTreeSet<FileId> =
+            touched.iter().filter(|(_, is_orphan)| **is_orphan).map(|(file, _)| *file).collect();
+        let listed = self.list_orphans(report).await?;
+        files.extend(listed.into_iter().filter(|file| !touched.contains_key(file)));
+        // Trees first: a commit that fails keeps none of them from being removed.
+        let mut unused = Vec::new();
+        for file in files {
+            let Some(inode) = self.orphan(file, report).await? else { continue };
+            let state = inode.state.lock();
+            if state.is_gone || state.attributes.links > 0 {
+                continue;
+            }
+            if has_entries(&state) {
+                self.removals.add(file);
+            } else if !self.references.lock().has(file) {
+                unused.push(file);
+            }
+        }
+        for file in unused {
+            let Some(inode) = self.orphan(file, report).await? else { continue };
+            self.end_if_unused(&inode);
+            report.orphans += 1;
+            let is_much = self.touched.lock().len() > self.options.uncommitted_files_max;
+            // Nobody commits beside us yet, and they are in memory until then.
+            if is_much && let Err(error) = self.commit().await {
+                report.problems.push(format!("the next opening ends further unlinked files: {error}"));
+                break;
             }
         }
         Ok(())
+    }
+
+    async fn orphan(&self, file: FileId, report: &mut OpenReport) -> Result<Option<Arc<Inode>>, FileError> {
+        match self.inode(Node::live(file)).await {
+            Ok(inode) => Ok(Some(inode)),
+            // It takes room until the repair; nothing else.
+            Err(error) if error.is_loss() || matches!(error, FileError::NoEntry) => {
+                report.problems.push(format!("the unlinked file {file} cannot be ended: {error}"));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 }

@@ -7,7 +7,6 @@
 //! Not here: how they are removed (`batch/remove`), who must not come to them any more (`directory`).
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::id::FileId;
@@ -16,8 +15,8 @@ use tokio::sync::Notify;
 
 use crate::failure::FileError;
 
-/// Hears of files that have a link less by what nobody asked for at this moment.
-pub(crate) type HearOfLinks = Arc<dyn Fn(FileId) + Send + Sync>;
+/// Hears of files that have a link less by what nobody asked for at this moment. False: it is not there any more.
+pub(crate) type HearOfLinks = Box<dyn Fn(FileId) -> bool + Send + Sync>;
 
 /// Directories without a name that have entries.
 #[derive(Default)]
@@ -39,7 +38,7 @@ pub(crate) struct Removals {
     pub(crate) hear: Mutex<Hearing>,
 }
 
-/// Somebody hears, or nobody does yet: an opening goes on with what was removed before it.
+/// Somebody hears, or nobody does yet, or any more: an opening goes on with what was removed before it.
 #[derive(Default)]
 pub(crate) struct Hearing {
     pub(crate) hear: Option<HearOfLinks>,

@@ -614,7 +614,9 @@ impl<'a> Transaction<'a> {
             inode.state.lock().generation = *self.generation;
             touched.insert(inode.file, inode.clone());
             let node = Node::live(inode.file);
+            let bytes = inode.state.lock().xattrs.iter().flatten().map(|(name, value)| name.len() + value.len()).sum();
             self.system.table.insert(node, inode, || true).expect("a new id is in no table, and nothing can be newer");
+            self.system.table.weigh(node, bytes);
         }
         self.system.touched_count.store(touched.len(), Ordering::Relaxed);
     }

@@ -7,6 +7,7 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use base::limits::XATTR_TOTAL_BYTES_MAX;
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
@@ -31,9 +32,11 @@ type Map<V> = HashMap<Node, V, FixedState>;
 struct Shard {
     inodes: Map<Arc<Inode>>,
     order: VecDeque<Node>,
-    /// What was added to which inode, oldest first. Some may have gone, or have been loaded anew since.
-    weights: VecDeque<(Node, usize)>,
-    /// Sum of that.
+    /// Of inodes with large attributes, what these take at most. Some may have gone, or have been loaded anew since.
+    weights: Map<usize>,
+    /// Those, the oldest first.
+    weighed: VecDeque<Node>,
+    /// Sum of their weights.
     weighed_bytes: usize,
 }
 
@@ -158,17 +161,24 @@ impl Shard {
 
     /// Has those go that have had large attributes for longest, until what they have is no more than `most`.
     fn weigh(&mut self, node: Node, bytes: usize, most: usize) {
-        self.weights.push_back((node, bytes));
-        self.weighed_bytes += bytes;
+        let (weights, weighed) = (&mut self.weights, &mut self.weighed);
+        let weight = weights.entry(node).or_insert_with(|| {
+            weighed.push_back(node);
+            0
+        });
+        // What is set again and again takes no more for that.
+        let more = bytes.min(XATTR_TOTAL_BYTES_MAX - *weight);
+        *weight += more;
+        self.weighed_bytes += more;
         for _ in 0..EVICTION_TRIES {
             if self.weighed_bytes <= most {
                 break;
             }
-            let Some((node, bytes)) = self.weights.pop_front() else { break };
+            let Some(node) = self.weighed.pop_front() else { break };
             match self.inodes.entry(node) {
-                Entry::Occupied(found) if !may_go(found.get()) => self.weights.push_back((node, bytes)),
+                Entry::Occupied(found) if !may_go(found.get()) => self.weighed.push_back(node),
                 found => {
-                    self.weighed_bytes -= bytes;
+                    self.weighed_bytes -= self.weights.remove(&node).unwrap_or(0);
                     if let Entry::Occupied(found) = found {
                         found.remove();
                     }
@@ -182,4 +192,27 @@ impl Shard {
 /// Whether nobody else holds it, and nobody can get it while the shard is locked.
 fn may_go(inode: &Arc<Inode>) -> bool {
     Arc::strong_count(inode) == 1 && inode.state.lock().is_clean()
+}
+
+#[cfg(test)]
+mod tests {
+    use base::id::FileId;
+
+    use super::{Table, XATTR_TOTAL_BYTES_MAX};
+    use crate::attributes::Node;
+
+    #[test]
+    fn what_is_set_again_and_again_is_weighed_once() {
+        let table = Table::new(100);
+        let nodes = [1, 17, 33].map(|number| Node::live(FileId::main(number << 6)));
+        for _ in 0..1000 {
+            nodes.iter().for_each(|node| table.weigh(*node, 2000));
+        }
+        for shard in &table.shards {
+            let shard = shard.lock();
+            assert!(shard.weighed.len() <= nodes.len() && shard.weights.len() == shard.weighed.len());
+            assert_eq!(shard.weights.values().sum::<usize>(), shard.weighed_bytes);
+            assert!(shard.weighed_bytes <= nodes.len() * XATTR_TOTAL_BYTES_MAX);
+        }
+    }
 }

@@ -497,7 +497,7 @@ impl<'a> Life<'a> {
                     _ => match self.prepare_stop(house, &answer) {
                         Ok(made) => {
                             if let Some(Plan { what: Planned::Restart(_, given_up), .. }) = plan.replace(made) {
-                                given_up.done(Err(ending()));
+                                given_up.done(Err(Failure::new("cannot restart", "somebody asked the daemon to end")));
                             }
                         }
                         Err(failure) => answer.done(Err(failure)),
@@ -699,6 +699,8 @@ impl<'a> Life<'a> {
         let passed = self.try_to_pass_on(house, parked, program, answer);
         if passed.is_err()
             && let Some(unmounter) = unmounter
+            // Else its number may be another's by now.
+            && unmounter.is_mounted().unwrap_or(false)
             && let Err(error) = unmounter.disconnect()
         {
             // Its calls fail when the last process that has it open ends, which a disk may keep from ending.

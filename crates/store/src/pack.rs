@@ -438,7 +438,7 @@ impl Packs {
         let (Some(known), Some(of_other)) = (self.known_pack(pack), self.known_pack(other)) else { return false };
         let (there, at_other) = (self.copies_on_good(&known), self.copies_on_good(&of_other));
         let good = self.pool.good();
-        let has_another = known.disks().both(good).iter().any(|disk| !of_other.disks().has(disk));
+        let has_another = there > 0 && known.places().both(good).iter().any(|disk| !of_other.places().has(disk));
         (there > at_other || has_another) && at_other < self.wanted(&of_other.summary).min(self.pool.takers().count())
     }
 

@@ -88,7 +88,7 @@ fn cut_and_hash(bytes: &[u8]) -> Result<Duration> {
     std::thread::scope(|scope| {
         for part in bytes.chunks(bytes.len().div_ceil(cores)) {
             scope.spawn(|| {
-                for chunk in fastcdc::v2020::FastCDC::new(part, 16 << 10, 64 << 10, 256 << 10) {
+                for chunk in fastcdc::v2020::FastCDC::new(part, 64 << 10, 64 << 10, 256 << 10) {
                     let hash = blake3::keyed_hash(&[7; 32], &part[chunk.offset..chunk.offset + chunk.length]);
                     std::hint::black_box(hash);
                 }

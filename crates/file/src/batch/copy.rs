@@ -347,7 +347,7 @@ impl Copy<'_> {
     async fn entry(&self, node: Node, path: Vec<u8>) -> Result<(BatchEntry, Attributes), FileError> {
         let inode = self.system.inode(node).await?;
         if self.how.anew.is_none() {
-            self.system.load_xattrs(&inode).await?;
+            self.system.load_xattrs_of(node, &inode).await?;
         }
         let state = inode.state.lock();
         if state.is_gone {

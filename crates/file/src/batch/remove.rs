@@ -23,7 +23,6 @@ use crate::failure::FileError;
 use crate::format::{Change, Entry};
 use crate::inode::Inode;
 use crate::namespace::{Removal, change_directory};
-use crate::removals::HearOfLinks;
 use crate::system::{FileSystem, Transaction};
 
 /// Names that go by one frame, about.
@@ -49,27 +48,18 @@ impl FileSystem {
     }
 
     /// Has somebody hear of files that are in use and have a name less, because a tree that it was in goes behind: also of those since the
-    /// opening that nobody has heard of. Of several who want to the last does.
-    pub fn hear_of_links(&self, hear: impl Fn(FileId) + Send + Sync + 'static) {
-        let hear: HearOfLinks = Arc::new(hear);
-        let missed = {
-            let mut hearing = self.removals.hear.lock();
-            hearing.hear = Some(Arc::clone(&hear));
-            std::mem::take(&mut hearing.missed)
-        };
-        missed.into_iter().for_each(|file| hear(file));
+    /// opening that nobody has heard of. Of several who want to the last does; one that is not there any more gives false.
+    pub fn hear_of_links(&self, hear: impl Fn(FileId) -> bool + Send + Sync + 'static) {
+        let mut hearing = self.removals.hear.lock();
+        hearing.missed.retain(|file| !hear(*file));
+        hearing.hear = Some(Box::new(hear));
     }
 
     pub(super) fn tell_of_links(&self, file: FileId) {
-        let hear = {
-            let mut hearing = self.removals.hear.lock();
-            if hearing.hear.is_none() && self.is_referenced(file) {
-                hearing.missed.insert(file);
-            }
-            hearing.hear.clone()
-        };
-        if let Some(hear) = hear {
-            hear(file);
+        let mut hearing = self.removals.hear.lock();
+        let is_heard = hearing.hear.as_ref().is_some_and(|hear| hear(file));
+        if !is_heard && self.is_referenced(file) {
+            hearing.missed.insert(file);
         }
     }
 

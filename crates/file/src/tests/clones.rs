@@ -9,7 +9,7 @@ use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
 use crate::attributes::{AttributeChange, View};
 use crate::format::BranchValue;
-use crate::{Attributes, FileError, FileSystem, Kind, Node, Reclaim, RenameMode};
+use crate::{Attributes, FileError, FileSystem, Kind, Node, Options, Reclaim, RenameMode};
 
 /// Enough files that their catalog has many nodes.
 const FILES: u64 = 300;
@@ -286,6 +286,40 @@ fn orphans_of_clones_end_after_a_crash() {
     let system = machine.power_cycle(system);
     machine.run(system.commit()).unwrap();
     assert_eq!(system.branches.lock().values().next().unwrap().orphans, crate::format::Root::Empty);
+    machine.check(&system);
+}
+
+/// The opening commits in the middle of many unlinked files: what the journal says is gone is asked for by nobody then, and a clone may be
+/// gone with its branch.
+#[test]
+fn an_opening_commits_between_the_files_that_it_ends() {
+    let machine = Machine::new(39);
+    let system = machine.open();
+    machine.run(async {
+        let held = create(&system, FileId::ROOT, "held", Kind::Regular).await.file;
+        system.retain(Node::live(held));
+        source(&system).await;
+        clone(&system, "source", "copy").await.unwrap();
+        let name = |number: usize| format!("file {number}");
+        for number in 0..30 {
+            create(&system, FileId::ROOT, &name(number), Kind::Regular).await;
+        }
+        system.commit().await.unwrap();
+        system.remove_file(FileId::ROOT, b"held").await.unwrap();
+        for number in 0..30 {
+            system.remove_file(FileId::ROOT, name(number).as_bytes()).await.unwrap();
+        }
+        system.batch_remove(FileId::ROOT, b"copy").await.unwrap();
+        system.finish_removals().await.unwrap();
+        system.sync_all().await.unwrap();
+    });
+    drop(system);
+    machine.world.crash();
+    let options = Options { uncommitted_files_max: 10, ..machine.options.clone() };
+    let (platform, disks) = (machine.world.platform(), machine.disks());
+    let (system, report) = machine.run(FileSystem::open(&platform, &disks, options)).unwrap();
+    assert_eq!((report.orphans, report.problems.len()), (1, 0), "{:?}", report.problems);
+    machine.run(expect_source(&system, "source"));
     machine.check(&system);
 }
 

@@ -287,7 +287,7 @@ fn what_is_received_is_what_was_sent() {
         let there = beside(50 + seed, &here);
         let (one, mut two) = (here.open(), there.open());
         let (mut history, mut other_history) = (History::new(seed + 1), History::new(seed + 100));
-        let mut before: Option<String> = None;
+        let (mut before, mut streamed): (Option<String>, u64) = (None, 0);
         for round in 0..4 {
             let name = format!("s{round}");
             here.run(async {
@@ -299,10 +299,12 @@ fn what_is_received_is_what_was_sent() {
             let (stream, sent) = send(&here, &one, &name, before.as_deref());
             let (made, received) = receive(&there, &two, &stream).unwrap();
             assert_eq!((made.name.as_str(), received.chunks, received.bytes), (name.as_str(), sent.chunks, sent.bytes));
+            streamed += received.bytes;
+            assert_eq!(two.counters.received_bytes.value(), streamed);
             expect_same((&here, &one), (&there, &two), &name);
             there.run(two.reclaim(&crate::Reclaim::default())).unwrap();
             there.check(&two);
-            two = there.power_cycle(two);
+            (two, streamed) = (there.power_cycle(two), 0);
             expect_same((&here, &one), (&there, &two), &name);
             before = Some(name);
         }

@@ -121,6 +121,7 @@ impl FileSystem {
             let _ = self.put_arrived(&mut incoming).await;
         }
         let mut received = std::mem::take(&mut incoming.received);
+        self.counters.received_bytes.add(received.bytes);
         let arrived = match arrived {
             Err(Stop::Stream(why)) => return Err(self.cut(&mut incoming, why, &stream).await),
             Err(Stop::Failed(error)) => Err(error.into()),

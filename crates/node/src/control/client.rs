@@ -83,7 +83,7 @@ impl Daemon {
     /// Asks, and goes on to talk.
     pub fn begin(self, request: &Request, descriptor: Option<OwnedFd>) -> Result<Talk, Failure> {
         let Daemon { stream, socket, patience } = self;
-        let talk = Talk { reader: BufReader::new(stream), socket, patience };
+        let mut talk = Talk { reader: BufReader::new(stream), socket, patience };
         let stream = talk.reader.get_ref();
         if request.is_quick() {
             stream.set_read_timeout(Some(patience)).map_err(|error| talk.broken(error))?;
@@ -95,8 +95,10 @@ impl Daemon {
                 write_line(&mut line, request).and_then(|()| send_with(stream, &line, descriptor.as_fd()))
             }
         };
-        asked.map_err(|error| talk.broken(error))?;
-        Ok(talk)
+        match asked {
+            Ok(()) => Ok(talk),
+            Err(error) => Err(talk.refused(&error)),
+        }
     }
 
     /// Asks it to end, and returns when its process has ended, unless a disk keeps that, or its mount is kept elsewhere.
@@ -145,15 +147,18 @@ impl Talk {
 
     /// Says something further.
     pub fn say(&mut self, turn: &Turn) -> Result<(), Failure> {
-        let said = write_line(&mut self.reader.get_ref(), turn);
-        said.map_err(|error| match error.kind() {
-            // It hung up, and mostly has said why.
+        write_line(&mut self.reader.get_ref(), turn).map_err(|error| self.refused(&error))
+    }
+
+    /// Why nothing more can be said. Where it hung up it has mostly said that.
+    fn refused(&mut self, error: &io::Error) -> Failure {
+        match error.kind() {
             io::ErrorKind::BrokenPipe => match self.hear() {
                 Ok(Answer::Failed(failure)) => failure,
                 _ => self.broken(error),
             },
             _ => self.broken(error),
-        })
+        }
     }
 
     /// The failure that a line is which makes no sense here.

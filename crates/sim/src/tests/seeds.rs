@@ -94,6 +94,8 @@ const FOUND: &[(&str, u64)] = &[
     // `lies_better`: after a life without a disk, and with the index lost, a chunk lay in a pack on that disk and in one on the other. The one went
     // for the other, of which nobody had brought it back onto two.
     ("absences", 181240220657),
+    // `end_orphans`: an opening that committed between the unlinked files that it ended asked for one whose clone had gone with that commit.
+    ("batches", 1070000049),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.

@@ -35,9 +35,8 @@ impl Control {
         // The file system must not keep who keeps it.
         let control = Arc::downgrade(self);
         self.system.hear_of_links(move |file| {
-            if let Some(control) = control.upgrade() {
-                control.links_changed(file);
-            }
+            let control = control.upgrade();
+            control.inspect(|control| control.links_changed(file)).is_some()
         });
     }
 

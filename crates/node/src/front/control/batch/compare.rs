@@ -59,7 +59,9 @@ impl Control {
         };
         let memory = self.batch_bytes().min(MEMORY_MAX);
         let how = BatchCompare { content_only: how.content_only, memory, progress: &progress };
+        filler.lock().0.has_memory = true;
         let compared = block_on(self.system.batch_compare(before, after, &how, &mut tell));
+        filler.lock().0.has_memory = false;
         let report = compared.map_err(|error| match error {
             FileError::NotSupported(why) => Failure::new(WHAT, why),
             error => self.explain(WHAT)(error),

@@ -27,8 +27,10 @@ const LISTED_MAX: usize = 4 << 10;
 const READ_MAX: usize = 32 << 10;
 /// What memory has of one of them, about: while one group is read the next is found.
 const FOUND_BYTES: u64 = 600;
-/// Files of several names that are remembered, so that their content is told once.
-const LINKED_MAX: usize = 1 << 20;
+/// Files of several names that are remembered, so that their content is told once: so many bytes of paths, and more where memory is.
+const LINKED_BYTES_MIN: u64 = 16 << 20;
+/// What one takes beside its path.
+const LINKED_BYTES: u64 = 100;
 const WHAT: &str = "cannot read a batch";
 /// Bytes of a path below a root, which has a number in front of it.
 const WALKED_BYTES_MAX: usize = PATH_BYTES_MAX - 24;
@@ -78,7 +80,7 @@ impl Ahead {
 
     fn give(&self, taken: u64) {
         if let Some(bytes) = &mut *self.bytes.lock() {
-            *bytes -= taken;
+            *bytes = bytes.saturating_sub(taken);
         }
         self.taken.notify_one();
     }
@@ -102,6 +104,8 @@ struct Reader<'a, 'b> {
     filler: Mutex<Filler<'a, 'b>>,
     /// First names of files that have several.
     linked: HashMap<Node, Vec<u8>>,
+    linked_bytes: u64,
+    linked_bytes_max: u64,
     /// The next entry's number.
     next: u64,
     entries: u64,
@@ -133,7 +137,19 @@ impl Control {
                 .map_or(READ_MAX, |most| most.clamp(LISTED_MAX, READ_MAX)),
             false => LISTED_MAX,
         };
-        let mut reader = Reader { control: self, how, group_max, filler, linked, next: 0, entries: 0, lost: 0 };
+        let linked_bytes_max = LINKED_BYTES_MIN.max(self.batch_bytes());
+        let mut reader = Reader {
+            control: self,
+            how,
+            group_max,
+            filler,
+            linked,
+            linked_bytes: 0,
+            linked_bytes_max,
+            next: 0,
+            entries: 0,
+            lost: 0,
+        };
         let ahead = Ahead::of(group_max as u64 * FOUND_BYTES);
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(group_max);
@@ -176,7 +192,12 @@ impl Control {
                 Ok(()) => break,
                 Err(error) if roots.len() == 1 => return Err(self.explain(WHAT)(error)),
                 // The others are read.
-                Err(error) => drop(send.send(Err((of_root(number, b""), error)))),
+                Err(error) => {
+                    let step = Err((of_root(number, b""), error));
+                    if !ahead.take(bytes_of(&step)) || send.send(step).is_err() {
+                        break;
+                    }
+                }
             }
         }
         Ok(())
@@ -263,7 +284,10 @@ impl Reader<'_, '_> {
         if attributes.kind != Kind::Directory && attributes.links > 1 {
             match self.linked.get(&node) {
                 Some(first) => leads = Leads::Link(first.clone()),
-                None if self.linked.len() < LINKED_MAX => drop(self.linked.insert(node, path.clone())),
+                None if self.linked_bytes < self.linked_bytes_max => {
+                    self.linked_bytes += path.len() as u64 + LINKED_BYTES;
+                    self.linked.insert(node, path.clone());
+                }
                 None => {}
             }
         }
@@ -347,7 +371,7 @@ pub(super) struct Filler<'a, 'b> {
     /// Which windows the client has.
     away: Vec<bool>,
     /// Whether the batch has memory that others may wait for.
-    has_memory: bool,
+    pub(super) has_memory: bool,
     bytes: u64,
     failed: u64,
     failure: Option<Failure>,
@@ -463,5 +487,33 @@ impl<'a, 'b> Filler<'a, 'b> {
             self.wait()?;
         }
         Ok((self.bytes, self.failed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ahead, Taker};
+
+    #[test]
+    fn a_walk_is_ahead_by_so_much_and_no_longer_than_somebody_takes_it() {
+        let ahead = Ahead::of(1000);
+        assert!(ahead.take(600) && ahead.take(400));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| ahead.take(5000));
+            ahead.give(600);
+            assert!(!waiting.is_finished(), "what is larger than all has its turn alone");
+            ahead.give(400);
+            assert!(waiting.join().expect("no panic"));
+        });
+        // More than there is: the next waits for nobody all the same.
+        ahead.give(6000);
+        assert!(ahead.take(1000));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| ahead.take(1));
+            drop(Taker(&ahead));
+            assert!(!waiting.join().expect("no panic"));
+        });
+        ahead.give(1);
+        assert!(!ahead.take(1));
     }
 }
