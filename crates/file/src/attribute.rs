@@ -344,7 +344,6 @@ impl FileSystem {
             return Err(FileError::AttributeTooLarge);
         }
         let mut attributes = Attributes { changed: transaction.now, ..state.attributes.clone() };
-        let added = value.map_or(0, <[u8]>::len);
         let mut value = value.map(<[u8]>::to_vec);
         if name == acl::DEFAULT && !is_directory && value.is_some() {
             return Err(FileError::NotPermitted("only a directory has a default access control list"));
@@ -362,8 +361,9 @@ impl FileSystem {
         transaction.record(&inode, &mut state, Change::Xattr { name: name.to_vec(), value });
         transaction.record(&inode, &mut state, Change::Attributes(attributes));
         transaction.log();
+        let bytes = state.xattr_bytes();
         drop(state);
-        self.table.weigh(Node::live(file), added);
+        self.table.weigh(Node::live(file), bytes);
         Ok(())
     }
 }

@@ -303,6 +303,11 @@ impl State {
         self.is_access_dirty = false;
     }
 
+    /// What the extended attributes take, where somebody asked for them.
+    pub(crate) fn xattr_bytes(&self) -> usize {
+        self.xattrs.iter().flatten().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
     /// Sets `active` aside for the commit and begins the next generation.
     pub(crate) fn freeze(&mut self, next_generation: u64) {
         assert!(self.frozen.is_none(), "one commit at a time (I-32)");

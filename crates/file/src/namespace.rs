@@ -148,7 +148,7 @@ impl FileSystem {
     fn bear(&self, transaction: &mut Transaction<'_>, birth: Birth) -> (Arc<Inode>, Attributes) {
         let attributes = birth.attributes.clone();
         let inode = Arc::new(Inode::unborn(attributes.file));
-        {
+        let bytes = {
             // Nobody else knows the inode: this lock is never waited for.
             let mut state = inode.state.lock();
             let create = Change::Create { attributes: birth.attributes, target: birth.target };
@@ -157,9 +157,11 @@ impl FileSystem {
                 let change = Change::Xattr { name: name.to_vec(), value: Some(value) };
                 transaction.record(&inode, &mut state, change);
             }
-        }
+            state.xattr_bytes()
+        };
         let node = Node::live(attributes.file);
         self.table.insert(node, inode.clone(), || true).expect("a new id is in no table, and nothing can be newer");
+        self.table.weigh(node, bytes);
         (inode, attributes)
     }
 

@@ -365,7 +365,7 @@ impl FileSystem {
         match self.inode(Node::live(file)).await {
             Ok(inode) => Ok(Some(inode)),
             // It takes room until the repair; nothing else.
-            Err(error) if error.is_loss() || matches!(error, FileError::NoEntry) => {
+            Err(error) if error.is_loss() || matches!(error, FileError::NoEntry | FileError::Stale) => {
                 report.problems.push(format!("the unlinked file {file} cannot be ended: {error}"));
                 Ok(None)
             }

@@ -7,6 +7,7 @@
 //! Not here: how they are removed (`batch/remove`), who must not come to them any more (`directory`).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::id::FileId;
@@ -16,7 +17,7 @@ use tokio::sync::Notify;
 use crate::failure::FileError;
 
 /// Hears of files that have a link less by what nobody asked for at this moment. False: it is not there any more.
-pub(crate) type HearOfLinks = Box<dyn Fn(FileId) -> bool + Send + Sync>;
+pub(crate) type HearOfLinks = Arc<dyn Fn(FileId) -> bool + Send + Sync>;
 
 /// Directories without a name that have entries.
 #[derive(Default)]

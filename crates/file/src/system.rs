@@ -609,15 +609,20 @@ impl<'a> Transaction<'a> {
     pub(crate) fn adopt(&mut self, unborn: Unborn) {
         assert!(self.frame.bytes().is_empty(), "what nobody knew comes first");
         self.frame = unborn.frame;
-        let mut touched = self.system.touched.lock();
-        for inode in unborn.inodes {
-            inode.state.lock().generation = *self.generation;
-            touched.insert(inode.file, inode.clone());
-            let node = Node::live(inode.file);
-            let bytes = inode.state.lock().xattrs.iter().flatten().map(|(name, value)| name.len() + value.len()).sum();
-            self.system.table.insert(node, inode, || true).expect("a new id is in no table, and nothing can be newer");
-            self.system.table.weigh(node, bytes);
+        for inode in &unborn.inodes {
+            let bytes = {
+                let mut state = inode.state.lock();
+                state.generation = *self.generation;
+                state.xattr_bytes()
+            };
+            let (node, table) = (Node::live(inode.file), &self.system.table);
+            let inserted = table.insert(node, Arc::clone(inode), || true);
+            inserted.expect("a new id is in no table, and nothing can be newer");
+            table.weigh(node, bytes);
         }
+        // Not over the locks of shards: who has one of those may wait for a state, and who has that for this set. No commit comes in between.
+        let mut touched = self.system.touched.lock();
+        touched.extend(unborn.inodes.into_iter().map(|inode| (inode.file, inode)));
         self.system.touched_count.store(touched.len(), Ordering::Relaxed);
     }
 

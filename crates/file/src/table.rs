@@ -7,7 +7,6 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use base::limits::XATTR_TOTAL_BYTES_MAX;
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
@@ -115,13 +114,17 @@ impl Table {
     pub(crate) fn has_unclean(&self, branch: u32) -> bool {
         let is_of_branch = |node: &Node| node.view == View::LIVE && node.file.branch == branch;
         self.shards.iter().any(|shard| {
-            let shard = shard.lock();
-            let of_branch = shard.inodes.iter().filter(|(node, _)| is_of_branch(node));
-            of_branch.into_iter().any(|(_, inode)| inode.state.lock().goes_on_after_commit())
+            // Not their states under the lock of the shard: who has one may wait for that.
+            let of_branch: Vec<Arc<Inode>> = {
+                let shard = shard.lock();
+                let of_branch = shard.inodes.iter().filter(|(node, _)| is_of_branch(node));
+                of_branch.map(|(_, inode)| Arc::clone(inode)).collect()
+            };
+            of_branch.iter().any(|inode| inode.state.lock().goes_on_after_commit())
         })
     }
 
-    /// An inode has so many more bytes of extended attributes in memory. The caller holds it, but not its state.
+    /// An inode has so many bytes of extended attributes in memory. The caller holds it, but not its state.
     pub(crate) fn weigh(&self, node: Node, bytes: usize) {
         if bytes >= WEIGHED_BYTES_MIN {
             let most = (self.shard_count_max * WEIGHED_BYTES_EACH).max(WEIGHED_BYTES);
@@ -166,8 +169,8 @@ impl Shard {
             weighed.push_back(node);
             0
         });
-        // What is set again and again takes no more for that.
-        let more = bytes.min(XATTR_TOTAL_BYTES_MAX - *weight);
+        // The most that it has had.
+        let more = bytes.saturating_sub(*weight);
         *weight += more;
         self.weighed_bytes += more;
         for _ in 0..EVICTION_TRIES {
@@ -198,7 +201,7 @@ fn may_go(inode: &Arc<Inode>) -> bool {
 mod tests {
     use base::id::FileId;
 
-    use super::{Table, XATTR_TOTAL_BYTES_MAX};
+    use super::Table;
     use crate::attributes::Node;
 
     #[test]
@@ -212,7 +215,7 @@ mod tests {
             let shard = shard.lock();
             assert!(shard.weighed.len() <= nodes.len() && shard.weights.len() == shard.weighed.len());
             assert_eq!(shard.weights.values().sum::<usize>(), shard.weighed_bytes);
-            assert!(shard.weighed_bytes <= nodes.len() * XATTR_TOTAL_BYTES_MAX);
+            assert!(shard.weighed_bytes <= nodes.len() * 2000);
         }
     }
 }

@@ -46,8 +46,8 @@ use crate::failure::Failure;
 
 /// First bytes of a hand-over.
 const MARK: [u8; 8] = *b"HydraFSh";
-/// Version of the body and of what is said after it. Whoever changes what a byte of it means raises this. 2: "go". 4: forms.
-const VERSION: u32 = 4;
+/// Version of the body and of what is said after it. Whoever changes what a byte of it means raises this. 2: "go". 5: forms.
+const VERSION: u32 = 5;
 /// Mark, version, descriptors, length.
 const HEAD_BYTES: usize = 8 + 4 + 4 + 8;
 /// Longest body: a hundred million references.

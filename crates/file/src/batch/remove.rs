@@ -23,6 +23,7 @@ use crate::failure::FileError;
 use crate::format::{Change, Entry};
 use crate::inode::Inode;
 use crate::namespace::{Removal, change_directory};
+use crate::removals::HearOfLinks;
 use crate::system::{FileSystem, Transaction};
 
 /// Names that go by one frame, about.
@@ -50,16 +51,35 @@ impl FileSystem {
     /// Has somebody hear of files that are in use and have a name less, because a tree that it was in goes behind: also of those since the
     /// opening that nobody has heard of. Of several who want to the last does; one that is not there any more gives false.
     pub fn hear_of_links(&self, hear: impl Fn(FileId) -> bool + Send + Sync + 'static) {
-        let mut hearing = self.removals.hear.lock();
-        hearing.missed.retain(|file| !hear(*file));
-        hearing.hear = Some(Box::new(hear));
+        let missed = {
+            let mut hearing = self.removals.hear.lock();
+            hearing.hear = Some(Arc::new(hear));
+            std::mem::take(&mut hearing.missed)
+        };
+        missed.into_iter().for_each(|file| self.tell_of_links(file));
     }
 
     pub(super) fn tell_of_links(&self, file: FileId) {
-        let mut hearing = self.removals.hear.lock();
-        let is_heard = hearing.hear.as_ref().is_some_and(|hear| hear(file));
-        if !is_heard && self.is_referenced(file) {
-            hearing.missed.insert(file);
+        let mut asked: Option<HearOfLinks> = None;
+        loop {
+            let hear = {
+                let mut hearing = self.removals.hear.lock();
+                match &hearing.hear {
+                    Some(hear) if !asked.as_ref().is_some_and(|asked| Arc::ptr_eq(asked, hear)) => Arc::clone(hear),
+                    // Nobody is there, or any more.
+                    _ => {
+                        if self.is_referenced(file) {
+                            hearing.missed.insert(file);
+                        }
+                        return;
+                    }
+                }
+            };
+            // The kernel may take its time: who comes to hear meanwhile does not wait for that.
+            if hear(file) {
+                return;
+            }
+            asked = Some(hear);
         }
     }
 

@@ -152,13 +152,15 @@ impl Talk {
 
     /// Why nothing more can be said. Where it hung up it has mostly said that.
     fn refused(&mut self, error: &io::Error) -> Failure {
-        match error.kind() {
-            io::ErrorKind::BrokenPipe => match self.hear() {
-                Ok(Answer::Failed(failure)) => failure,
-                _ => self.broken(error),
-            },
-            _ => self.broken(error),
+        if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+            // Behind what else it has said. It says nothing more, so this ends.
+            while let Ok(answer) = self.hear() {
+                if let Answer::Failed(failure) = answer {
+                    return failure;
+                }
+            }
         }
+        self.broken(error)
     }
 
     /// The failure that a line is which makes no sense here.
@@ -201,7 +203,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    use super::{Daemon, Request};
+    use super::{Answer, Daemon, Failure, Request, Turn, write_line};
 
     #[test]
     fn a_daemon_that_hangs_hangs_nobody() {
@@ -211,6 +213,27 @@ mod tests {
             let failure = daemon.ask(&request, |_| {}).expect_err("nobody answers");
             assert!(failure.to_string().contains("has not answered"), "{failure}");
             drop(theirs);
+        }
+    }
+
+    /// A daemon that gave up on us has mostly said why, behind what we have not heard yet.
+    #[test]
+    fn why_a_daemon_hung_up_is_told() {
+        for says_why in [true, false] {
+            let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+            let daemon = Daemon { stream: ours, socket: "/n/control.sock".into(), patience: Duration::from_secs(60) };
+            let mut talk = daemon.begin(&Request::Sync {}, None).expect("there is room in the socket");
+            for text in ["one", "two"] {
+                write_line(&mut &theirs, &Answer::Progress(text.to_owned())).expect("room");
+            }
+            if says_why {
+                write_line(&mut &theirs, &Answer::Failed(Failure::new("cannot read", "others wait"))).expect("room");
+            }
+            // What we asked was heard: else the socket would be reset.
+            std::io::Read::read(&mut &theirs, &mut [0; 4096]).expect("it was asked");
+            drop(theirs);
+            let failure = talk.say(&Turn::Given { window: 0 }).expect_err("nobody is there").to_string();
+            assert_eq!(failure.contains("others wait"), says_why, "{failure}");
         }
     }
 }

@@ -482,6 +482,10 @@ impl<'a, 'b> Filler<'a, 'b> {
 
     /// Waits until the client has read everything; gives the bytes of content, and how many files are not whole.
     pub(super) fn finish(mut self) -> Result<(u64, u64), Failure> {
+        // What ended it is not over because the client goes on.
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
         self.hand_over()?;
         while self.away.contains(&true) {
             self.wait()?;
