@@ -11,7 +11,8 @@ use file::Node;
 use platform::real::{Directory, block_on};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{Event, House, Life, Passed, Serving, as_before, done, may_pass_on};
+use super::restart::{Passed, as_before, may_pass_on};
+use super::{Event, House, Life, Serving, done};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::front::Answer;
