@@ -12,6 +12,8 @@
 //! I-91  Each answer that gives the kernel a node counts one reference, taken before the answer is sent; FORGET takes it back.
 //! I-92  Nothing below `.snapshots` is changed: such calls are refused here, with EROFS.
 
+#[cfg(test)]
+mod fuzz;
 mod listing;
 mod reply;
 
