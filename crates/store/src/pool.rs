@@ -13,6 +13,8 @@
 //!       they take writes; where they do not, others take their place, as long as there are any.
 //! P-6   A disk that is drained, or that no superblock names yet, takes nothing new but superblocks. What lies on one that is drained is
 //!       brought to others before it goes there (`copies`).
+//! P-7   The last part of a reserve is for what no chunk is: the index, which has to take note of packs that go, and the journal. Nothing could be
+//!       given back on a disk without it.
 //!
 //! Not here: what is written (`pack`, `journal`), who the disks are (`identity`).
 
@@ -218,6 +220,8 @@ pub(crate) struct Pool {
 
 /// A reserve never takes more than this part of a disk.
 const RESERVE_PART: u64 = 8;
+/// P-7: this part of the reserve.
+const LAST_PART: u64 = 16;
 
 impl Pool {
     pub(crate) fn new(
@@ -353,7 +357,8 @@ impl Pool {
         let disk = &self.disks[disk];
         match (disk.takes(), class) {
             (false, _) => 0,
-            (true, Class::Metadata) => disk.free(),
+            // P-7.
+            (true, Class::Metadata) => disk.free().saturating_sub(disk.reserve_bytes / LAST_PART),
             (true, Class::Data) => disk.free().saturating_sub(disk.reserve_bytes),
         }
     }
@@ -374,6 +379,11 @@ impl Pool {
             roomy.into_iter().chain(tight).map(|(disk, _)| disk)
         };
         roomiest_first(sound).chain(roomiest_first(failing)).collect()
+    }
+
+    /// Asks all that take something how much room they have.
+    pub(crate) fn look(&self) {
+        self.takers().iter().for_each(|disk| drop(self.disks[disk].look()));
     }
 
     /// Promises room on each of some disks.
@@ -409,20 +419,18 @@ impl Pool {
         }
     }
 
-    /// Sums over all disks that take something, the reserves taken off. Disks on the same device share its room.
-    pub(crate) fn space(&self) -> Space {
-        let mut devices: BTreeMap<u64, Space> = BTreeMap::new();
+    /// Room on each disk that takes something, the reserves taken off. Disks on the same device share its room.
+    pub(crate) fn rooms(&self) -> Rooms {
+        let mut devices: BTreeMap<u64, (Space, u64)> = BTreeMap::new();
         for (_, disk) in self.disks.iter().filter(|(_, disk)| disk.takes()) {
             if let Ok(space) = disk.disk.space() {
-                let device = devices.entry(space.device).or_insert(space);
+                let (device, disks) = devices.entry(space.device).or_insert((space, 0));
                 device.free = device.free.saturating_sub(disk.reserve_bytes);
+                *disks += 1;
             }
         }
-        devices.values().fold(Space::default(), |sum, device| Space {
-            total: sum.total.saturating_add(device.total),
-            free: sum.free.saturating_add(device.free),
-            ..sum
-        })
+        let share = |(space, disks): &(Space, u64)| vec![(space.total / disks, space.free / disks); *disks as usize];
+        Rooms(devices.values().flat_map(share).collect())
     }
 
     /// Writes a small file's block in place and syncs.
@@ -436,5 +444,56 @@ impl Pool {
         let file = self.disks[disk].disk.open(path, Open::Write)?;
         file.write_at(offset, bytes).await?;
         file.sync().await
+    }
+}
+
+/// Disks, each with its bytes and those that are free.
+pub(crate) struct Rooms(Vec<(u64, u64)>);
+
+impl Rooms {
+    /// For what goes to `count` of the disks, each piece to other ones.
+    pub(crate) fn for_copies(&self, count: usize) -> Space {
+        let of = |part: fn(&(u64, u64)) -> u64| room_for(&self.0.iter().map(part).collect::<Vec<_>>(), count as u64);
+        Space { total: of(|(total, _)| *total), free: of(|(_, free)| *free), ..Space::default() }
+    }
+}
+
+/// Most bytes that can lie on `count` of some disks each, any piece of them on other ones: as long as the small disks have room all share the
+/// load, and then as many of the large ones as there are.
+fn room_for(rooms: &[u64], count: u64) -> u64 {
+    let fits = |bytes: u64| {
+        let taken: u128 = rooms.iter().map(|room| u128::from((*room).min(bytes))).sum();
+        taken >= u128::from(bytes) * u128::from(count)
+    };
+    let all: u128 = rooms.iter().copied().map(u128::from).sum();
+    let most = u64::try_from(all / u128::from(count.max(1))).unwrap_or(u64::MAX);
+    let (mut least, mut beyond) = (0, most.saturating_add(1));
+    while beyond - least > 1 {
+        let middle = least + (beyond - least) / 2;
+        *(if fits(middle) { &mut least } else { &mut beyond }) = middle;
+    }
+    least
+}
+
+#[cfg(test)]
+mod tests {
+    use super::room_for;
+
+    #[test]
+    fn content_fits_as_far_as_each_piece_finds_enough_disks() {
+        for (rooms, count, expected) in [
+            (&[100, 100][..], 1, 200),
+            (&[100, 100], 2, 100),
+            (&[100, 1000], 2, 100),
+            (&[100, 1000], 1, 1100),
+            (&[100, 100, 100], 2, 150),
+            (&[10, 100, 100], 2, 105),
+            (&[10, 20, 1000], 2, 30),
+            (&[100], 2, 0),
+            (&[], 1, 0),
+            (&[u64::MAX, u64::MAX], 2, u64::MAX - 1),
+        ] {
+            assert_eq!(room_for(rooms, count), expected, "{rooms:?} for {count}");
+        }
     }
 }

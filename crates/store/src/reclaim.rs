@@ -17,6 +17,8 @@
 //! L-6   A pack that cannot be copied, for a chunk of it is good nowhere, is emptied as far as it can be: what is needed and good goes where
 //!       there are enough copies of it. The pack goes unless somebody needs what is not good.
 //! L-8   A bundle is needed as far as what lies in it is: by itself it counts for nothing, and each chunk in it for its share.
+//! L-9   Copies take room before any is given back, on full disks out of the reserve. They never take all of it: what follows needs some too, and
+//!       so do commits.
 //!
 //! Not here: which chunks are needed, and when to ask.
 
@@ -37,6 +39,10 @@ const SPARSE_PART: u64 = 2;
 
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
+
+/// L-9: this part of the reserve may be filled with copies before the packs that they came from go, and this one they leave.
+const COPIED_PART: u64 = 8;
+const LEFT_PART: u64 = 4;
 
 /// How [`Store::reclaim`] goes about it.
 pub struct Sweep<'a> {
@@ -65,6 +71,8 @@ pub struct ReclaimReport {
     pub bytes_freed: u64,
     /// Bytes copied out of sparse packs, or that would be.
     pub bytes_copied: u64,
+    /// Packs that were left for a later pass: the index did not know them yet, or something went wrong.
+    pub packs_left: u64,
     /// Bytes of chunks that nobody needs in packs that stay because most of them is needed.
     pub bytes_dead_left: u64,
     /// What was left alone because it could not be read or written, in words.
@@ -161,7 +169,7 @@ impl Store {
         let since = self.moment();
         let mut report = ReclaimReport { problems: std::mem::take(&mut marks.problems), ..ReclaimReport::default() };
         let unindexed: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
-        let (mut doomed, mut doomed_chunks) = (Vec::new(), 0);
+        let (mut doomed, mut doomed_chunks, mut copied_bytes) = (Vec::new(), 0, 0);
         let known = self.packs.known();
         let total = known.len() as u64;
         for (number, (pack, known)) in (0..).zip(known) {
@@ -169,7 +177,11 @@ impl Store {
             if matches!(known.state, PackState::Open(_)) {
                 report.packs_open += 1;
             }
-            if !marks.lists(pack) || (unindexed.contains(&pack) && !marks.is_rehearsal) {
+            if !marks.lists(pack) {
+                continue;
+            }
+            if unindexed.contains(&pack) && !marks.is_rehearsal {
+                report.packs_left += 1;
                 continue;
             }
             (sweep.tell)(number, total);
@@ -187,17 +199,18 @@ impl Store {
                         report.count(&examined);
                         self.counters.reclaim_copied_bytes.add(examined.live_bytes());
                         doomed_chunks += examined.entries.len();
+                        copied_bytes += examined.live_bytes();
                         doomed.push(examined);
                     }
                     Ok(None) => {}
-                    Err(error) => report.problems.push(format!("{} stays: {error}", self.packs.path_of(pack))),
+                    Err(error) => report.leave(&self.packs.path_of(pack), &error),
                 },
-                Err(error) => report.problems.push(format!("{} stays: {error}", self.packs.path_of(pack))),
+                Err(error) => report.leave(&self.packs.path_of(pack), &error),
             }
             // What goes is remembered chunk by chunk.
-            if doomed_chunks >= self.options.pack_chunks_max {
+            if doomed_chunks >= self.options.pack_chunks_max || self.is_much_copied(copied_bytes) {
                 self.remove(since, &doomed, sweep.pace, &mut report).await?;
-                doomed_chunks = 0;
+                (doomed_chunks, copied_bytes) = (0, 0);
                 doomed.clear();
             }
         }
@@ -205,6 +218,28 @@ impl Store {
             self.remove(since, &doomed, sweep.pace, &mut report).await?;
         }
         Ok(report)
+    }
+
+    /// L-9: whether copies have taken enough of what some disk keeps back.
+    fn is_much_copied(&self, bytes: u64) -> bool {
+        let takers = self.pool.takers();
+        let mut disks = takers.iter().map(|disk| &self.pool.disks[disk]);
+        disks.any(|disk| bytes >= disk.reserve_bytes / COPIED_PART && disk.free() < disk.reserve_bytes * 2)
+    }
+
+    /// L-9: refuses to copy what would leave too little.
+    fn expect_room(&self, bytes: u64, copies: usize) -> Result<(), StoreError> {
+        let needed = |disk: usize| bytes + self.pool.disks[disk].reserve_bytes / LEFT_PART;
+        let is_there = || {
+            let takers = self.pool.takers();
+            takers.iter().filter(|disk| self.pool.room(*disk, Class::Metadata) >= needed(*disk)).count() >= copies
+        };
+        if is_there() {
+            return Ok(());
+        }
+        // Something may have been deleted since the last look.
+        self.pool.look();
+        if is_there() { Ok(()) } else { Err(self.pool.full("copies of what is needed in a pack", bytes)) }
     }
 
     async fn examine(&self, pack: u64, known: &PackKnown, marks: &Marks<'_>) -> Result<Examined, StoreError> {
@@ -254,6 +289,10 @@ impl Store {
             if !examined.is_worth_it(sweep.is_thorough) {
                 return Ok(None);
             }
+            let level = self.packs.level_now(pack);
+            if !examined.live.is_empty() {
+                self.expect_room(examined.live_bytes(), self.packs.copies_now(level))?;
+            }
             let (mut copies, mut bytes, mut lost, mut memo) = (Vec::<Copied>::new(), 0, None, Memo::default());
             let last = examined.live.len().saturating_sub(1);
             for (number, entry) in examined.live_entries().enumerate() {
@@ -268,7 +307,7 @@ impl Store {
                     Err(error) => return Err(error),
                 }
                 if (bytes >= COPY_BYTES || number == last) && !copies.is_empty() {
-                    let kind = (copies[0].class(), self.packs.level_now(pack));
+                    let kind = (copies[0].class(), level);
                     self.packs.append_copies(kind, Class::Metadata, std::mem::take(&mut copies)).await?;
                     bytes = 0;
                     // To the end, once begun: a pack that is half empty is of no use.
@@ -349,6 +388,11 @@ impl Store {
 }
 
 impl ReclaimReport {
+    fn leave(&mut self, path: &str, error: &StoreError) {
+        self.packs_left += 1;
+        self.problems.push(format!("{path} stays: {error}"));
+    }
+
     fn count(&mut self, examined: &Examined) {
         if examined.live.is_empty() {
             self.packs_dead += 1;

@@ -205,6 +205,19 @@ impl Store {
         self.put_with(room, (Class::Data, resilience), contents).await
     }
 
+    /// The same for content that was accepted long ago, and has to become durable chunks: it may take what data leaves free.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn put_accepted(
+        &self,
+        resilience: Resilience,
+        contents: Vec<Bytes>,
+    ) -> Result<Vec<ChunkAddress>, StoreError> {
+        let room = self.room(bytes_of(&contents)).await;
+        self.put_into(room, (Class::Data, resilience), Class::Metadata, contents).await
+    }
+
     /// Has content that is there lie on as many disks as is asked for, durable after [`Store::settle`]; how many chunks were stored anew for it.
     ///
     /// # Errors
@@ -295,6 +308,17 @@ impl Store {
         (class, resilience): (Class, Resilience),
         contents: Vec<Bytes>,
     ) -> Result<Vec<ChunkAddress>, StoreError> {
+        self.put_into(room, (class, resilience), class, contents).await
+    }
+
+    /// `takes`: as what class it takes room on the disks.
+    async fn put_into(
+        &self,
+        room: Room,
+        (class, resilience): (Class, Resilience),
+        takes: Class,
+        contents: Vec<Bytes>,
+    ) -> Result<Vec<ChunkAddress>, StoreError> {
         if let Some(large) = contents.iter().find(|content| content.len() > CHUNK_BYTES_MAX) {
             let (bytes, limit) = (large.len() as u64, CHUNK_BYTES_MAX as u64);
             return Err(StoreError::TooLarge { what: "a chunk", bytes, limit });
@@ -322,7 +346,7 @@ impl Store {
             drop(time);
             let raw = packed.iter().filter(|packed| packed.header.codec != Codec::Zstd).count();
             self.counters.chunks_incompressible.add(raw as u64);
-            self.append((class, level), class, packed).await?;
+            self.append((class, level), takes, packed).await?;
             drop(room);
             if self.packs.is_much_waiting() {
                 self.keep_index().await;
@@ -786,15 +810,23 @@ impl Store {
     /// Room for chunks, each as often as it is stored, on all good disks together, without the reserves.
     #[must_use]
     pub fn space(&self) -> Space {
-        let level = self.packs.level(Class::Data, Resilience::OfNode);
-        let space = self.pool.space();
+        self.space_for(Resilience::OfNode)
+    }
+
+    /// The same for content that asks for this. There is none where the trees that lead to it would find none.
+    #[must_use]
+    pub fn space_for(&self, resilience: Resilience) -> Space {
+        let level = self.packs.level(Class::Data, resilience);
         let erasure = level.erasure().filter(|erasure| self.pool.takers().count() >= erasure.count());
-        let (of, from) = match erasure {
-            Some(erasure) => (u64::from(erasure.data()), erasure.count() as u64),
-            None => (1, self.packs.copies_now(level) as u64),
+        let (of, copies) = match erasure {
+            Some(erasure) => (u64::from(erasure.data()), erasure.count()),
+            None => (1, self.packs.copies_now(level)),
         };
-        let part = |bytes: u64| bytes / from * of + bytes % from * of / from;
-        Space { total: part(space.total), free: part(space.free), ..space }
+        let rooms = self.pool.rooms();
+        let of_trees = self.packs.copies_now(self.packs.level(Class::Metadata, Resilience::OfNode));
+        let (space, takes_trees) = (rooms.for_copies(copies), rooms.for_copies(of_trees).free > 0);
+        let free = if takes_trees { space.free.saturating_mul(of) } else { 0 };
+        Space { total: space.total.saturating_mul(of), free, ..space }
     }
 
     /// What data leaves free on the disk that has the index, for journal, index and trees.

@@ -183,19 +183,28 @@ fn leads_to(first: &Superblock, newest: &Superblock, by_generation: &[&Superbloc
     !with(newest).is_disjoint(&reached)
 }
 
-/// Writes a generation to every good disk and syncs. Succeeds if at least one disk holds it.
+/// Writes a generation to every good disk and syncs. Succeeds if at least one disk holds it. One that has no room for it then, where writing in
+/// place takes some, has failed like any other that did not take it: nobody may open by what it has.
 pub(crate) async fn write(pool: &Pool, superblock: &Superblock, counters: &Counters) -> Result<(), StoreError> {
     let offset = Superblock::offset(superblock.generation);
     let mut held = false;
-    let mut failure = None;
+    let (mut failure, mut full) = (None, Vec::new());
     for (number, disk) in pool.disks.iter() {
         if !disk.is_good() {
             continue;
         }
         match write_slot(pool, number, offset, &superblock.encode(&disk.uuid)).await {
             Ok(()) => held = true,
-            Err(error) => failure = Some(pool.failed(number, error, counters)),
+            Err(error) => {
+                if error.kind == DiskErrorKind::Full {
+                    full.push((number, error.clone()));
+                }
+                failure = Some(pool.failed(number, error, counters));
+            }
         }
+    }
+    for (number, error) in full.into_iter().filter(|_| held) {
+        let _ = pool.failed(number, DiskError { kind: DiskErrorKind::Failed, ..error }, counters);
     }
     if held { Ok(()) } else { Err(failure.unwrap_or_else(|| pool.full("a superblock", 0))) }
 }

@@ -54,9 +54,11 @@ impl Packs {
     ) -> Result<(), StoreError> {
         let mut queue = chunks.into_iter().peekable();
         match self.append_queue(kind, room, &mut queue, false).await {
-            // A pack that stopped when its disk was full takes nothing until it was settled. There may be room by now.
+            // A pack that stopped when its disk was full takes nothing until it was settled. There may be room by now, on disks too that
+            // nobody has looked at since they said that they are full.
             Err(StoreError::Full { .. }) => {
                 self.settle_appended().await?;
+                self.pool.look();
                 self.append_queue(kind, room, &mut queue, false).await
             }
             appended => appended,
@@ -114,7 +116,15 @@ impl Packs {
             }
         }
         self.pack_run(compression, class, &mut run, &mut packed);
-        self.append_queue((class, level), room, &mut packed.into_iter().peekable(), true).await
+        let mut queue = packed.into_iter().peekable();
+        match self.append_queue((class, level), room, &mut queue, true).await {
+            // As above, but that who calls may be settling.
+            Err(StoreError::Full { .. }) => {
+                self.pool.look();
+                self.append_queue((class, level), room, &mut queue, true).await
+            }
+            appended => appended,
+        }
     }
 
     /// Packs copies that lie near each other: first what goes into bundles.
@@ -143,7 +153,7 @@ impl Packs {
             return candidates;
         }
         // Something may have been deleted since the last look.
-        self.pool.takers().iter().for_each(|disk| drop(self.pool.disks[disk].look()));
+        self.pool.look();
         self.pool.candidates(room, needed, turn)
     }
 

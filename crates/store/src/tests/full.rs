@@ -261,3 +261,46 @@ fn what_is_put_after_others_made_room_is_taken() {
         });
     });
 }
+
+/// Another program fills one of the two disks that each pack needs, and makes room again: nobody has to restart anything.
+#[test]
+fn a_disk_that_said_it_is_full_is_looked_at_again() {
+    let machine = Machine::new(21, 2, 64 << 20);
+    let options = Options { copies: 2, ..super::options() };
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), options)).unwrap();
+    machine.run(async {
+        store.put_many(Class::Data, dense(0..10, 60_000)).await.unwrap();
+        store.settle(store.moment()).await.unwrap();
+        let space = machine.disks[0].disk().space().unwrap();
+        machine.disks[0].set_capacity(space.total - space.free);
+        let mut failed = false;
+        for round in 0..40 {
+            failed |= store.put_many(Class::Data, dense(10 + round..11 + round, 200_000)).await.is_err();
+            failed |= store.put_many(Class::Metadata, dense(200 + round..201 + round, 50_000)).await.is_err();
+            failed |= store.settle(store.moment()).await.is_err();
+        }
+        assert!(failed, "it has no room");
+        assert!(matches!(store.put_many(Class::Data, dense(100..101, 60_000)).await, Err(StoreError::Full { .. })));
+        machine.disks[0].set_capacity(64 << 20);
+        store.put_many(Class::Data, dense(101..110, 60_000)).await.unwrap();
+        store.put_many(Class::Metadata, dense(300..310, 6_000)).await.unwrap();
+        store.settle(store.moment()).await.unwrap();
+    });
+}
+
+/// Where writing in place takes room, the disk that has none did not take the superblock, and must not seem to have it.
+#[test]
+fn a_disk_without_room_for_its_superblock_has_failed() {
+    let machine = Machine::new(22, 2, 64 << 20);
+    let options = Options { copies: 2, ..super::options() };
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), options)).unwrap();
+    machine.disks[1].truncate("superblock", 0);
+    let space = machine.disks[1].disk().space().unwrap();
+    machine.disks[1].set_capacity(space.total - space.free);
+    machine.run(async {
+        store.commit(store.moment(), b"without it", Position(0)).await.unwrap();
+        let status = store.status();
+        assert_eq!(status.disks[0].health, "good");
+        assert!(status.disks[1].health != "good", "it has the old one");
+    });
+}
