@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use platform::pools::Reservation;
 use platform::task::{First, first};
+use store::Resilience;
 
 use crate::failure::FileError;
 use crate::inode::Inode;
@@ -25,8 +26,8 @@ use crate::system::FileSystem;
 pub(crate) const CHANGE_BYTES: u64 = 4 << 10;
 /// A file's last chunk is small: what it takes beyond its bytes, with header and entries.
 const CHUNK_OVERHEAD_BYTES: u64 = 256;
-/// After a pass of reclaim that met something lost nobody who wants room begins another one for so long.
-const PASS_AFTER_LOSS: Duration = Duration::from_secs(10);
+/// After a pass of reclaim that met something lost, or where nothing was dropped since, nobody who wants room begins another one for so long.
+const PASS_AGAIN: Duration = Duration::from_secs(10);
 ///
 const FILLED_AHEAD_BYTES: u64 = 60 << 20;
 /// Space that data may not use up: commits and deletions need it.
@@ -70,6 +71,22 @@ impl FileSystem {
         Ok(admitted)
     }
 
+    /// Checks the same for content that asks for more than most does: there may be room for other files alone.
+    pub(crate) async fn expect_space(&self, resilience: Resilience, bytes: u64) -> Result<(), FileError> {
+        let is_there = || self.store.space_for(resilience).free > self.needed_space(bytes);
+        if resilience == Resilience::OfNode || is_there() {
+            return Ok(());
+        }
+        Box::pin(self.make_room()).await?;
+        if is_there() { Ok(()) } else { Err(FileError::NoSpace) }
+    }
+
+    /// What the disks have to have free for so many bytes, what the buffer holds, and what commits have to store.
+    fn needed_space(&self, bytes: u64) -> u64 {
+        let waiting = self.dirty_bytes() + self.journal_ahead() + bytes;
+        waiting + waiting / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
+    }
+
     /// The same for a unit of so many files, whose content goes to the store at once and waits in no buffer: it is in memory all the same.
     pub(crate) async fn admit_unit(
         &self,
@@ -86,23 +103,32 @@ impl FileSystem {
 
     /// Checks that the disks could take so many bytes beside what the buffer holds.
     async fn ask_for_space(&self, bytes: u64) -> Result<(), FileError> {
-        let needed = || {
-            let dirty = self.dirty_bytes() + bytes;
-            dirty + dirty / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
-        };
-        if self.free_bytes.load(Ordering::Relaxed) > needed() + SPACE_MARGIN_BYTES {
+        if self.free_bytes.load(Ordering::Relaxed) > self.needed_space(bytes) + SPACE_MARGIN_BYTES {
             return Ok(());
         }
-        if self.measure_space() > needed() {
+        let is_there = || self.measure_space() > self.needed_space(bytes);
+        if is_there() {
             return Ok(());
         }
         // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
         Box::pin(self.sync_all()).await?;
-        if self.measure_space() > needed() {
+        if is_there() {
+            return Ok(());
+        }
+        // And what the journal has.
+        if Box::pin(self.commit()).await.is_ok() && is_there() {
             return Ok(());
         }
         Box::pin(self.make_room()).await?;
-        if self.measure_space() > needed() { Ok(()) } else { Err(FileError::NoSpace) }
+        if is_there() {
+            return Ok(());
+        }
+        // What is left lies among what is needed.
+        let lacking = self.needed_space(bytes).saturating_sub(self.measure_space());
+        if self.dead_left_bytes.load(Ordering::Relaxed) > lacking {
+            let _ = Box::pin(self.reclaim_at_once(true)).await;
+        }
+        if is_there() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
     async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2, 2>, FileError> {
@@ -124,7 +150,7 @@ impl FileSystem {
             let failed = self.flush_failed.notified();
             let mut failed = std::pin::pin!(failed);
             failed.as_mut().enable();
-            let failure = self.flush_failure.lock().clone();
+            let failure = self.flush_failure();
             match failure.filter(|_| self.dirty_bytes() > 0) {
                 Some(FileError::NoSpace) if self.make_room().await? => {
                     self.sync_all().await?;
@@ -136,7 +162,7 @@ impl FileSystem {
             self.wants_flush.notify_one();
             if let First::Left(reservation) = first(turn.as_mut(), failed).await {
                 // What a flush put back may have made the room.
-                let failure = self.flush_failure.lock().clone();
+                let failure = self.flush_failure();
                 return failure.filter(|_| self.dirty_bytes() > 0).map_or(Ok(reservation), Err);
             }
         }
@@ -162,8 +188,15 @@ impl FileSystem {
         }
     }
 
-    fn has_flush_failed(&self) -> bool {
-        self.flush_failure.lock().is_some() && self.dirty_bytes() > 0
+    /// Whether what most files ask for cannot be stored. Where more is asked for, others have room until that fills the buffer.
+    pub(crate) fn has_flush_failed(&self) -> bool {
+        let failure = self.flush_failure.lock();
+        failure.as_ref().is_some_and(|(of, _)| *of == Resilience::OfNode) && self.dirty_bytes() > 0
+    }
+
+    /// Why the last flush failed.
+    fn flush_failure(&self) -> Option<FileError> {
+        self.flush_failure.lock().as_ref().map(|(_, failure)| failure.clone())
     }
 
     /// J-5.
@@ -181,10 +214,10 @@ impl FileSystem {
     pub(crate) async fn admit_metadata(&self, bytes: u64) -> Result<Admitted, FileError> {
         let admitted = self.admit_records(bytes).await?;
         if self.free_bytes.load(Ordering::Relaxed) > SPACE_MARGIN_BYTES || self.measure_space() > 0 {
-            Ok(admitted)
-        } else {
-            Err(FileError::NoSpace)
+            return Ok(admitted);
         }
+        Box::pin(self.make_room()).await?;
+        if self.measure_space() > 0 { Ok(admitted) } else { Err(FileError::NoSpace) }
     }
 
     /// Changes that ask for no room wait longer, and go on for a while when commits fail. `gives_room`: they are removals, and want of room
@@ -259,18 +292,38 @@ impl FileSystem {
     pub(crate) async fn make_room(&self) -> Result<bool, FileError> {
         // What fails there is told by who removes; there may be room for all that.
         let _ = self.finish_removals().await;
-        self.commit().await?;
-        if !self.dropped_since_pass.load(Ordering::SeqCst) || self.has_met_loss_lately() {
-            return Ok(false);
+        // A commit may itself lack what a pass would give it.
+        let lacks_room = match self.commit().await {
+            Ok(()) => false,
+            Err(FileError::NoSpace) => true,
+            Err(error) => return Err(error),
+        };
+        let is_new = self.dropped_since_pass.load(Ordering::SeqCst) && !self.has_met_loss_lately();
+        let is_again = (lacks_room || self.is_pass_partial.load(Ordering::SeqCst)) && !self.has_passed_lately();
+        if !is_new && !is_again {
+            return if lacks_room { Err(FileError::NoSpace) } else { Ok(false) };
         }
-        Ok(self.reclaim_at_once().await.is_ok())
+        let mut is_done = self.reclaim_at_once(false).await.is_ok();
+        if lacks_room {
+            // Only now is it known what was dropped.
+            self.commit().await?;
+            is_done |= self.reclaim_at_once(false).await.is_ok();
+        }
+        Ok(is_done)
     }
 
     /// Whether the last pass ended at something that is lost (I-96), and so would another one.
     fn has_met_loss_lately(&self) -> bool {
         let failure = self.reclaim_failure.lock();
-        let is_late = |when: Duration| self.platform.clock.elapsed().saturating_sub(when) < PASS_AFTER_LOSS;
-        failure.as_ref().is_some_and(|(failure, when)| failure.is_loss() && is_late(*when))
+        failure.as_ref().is_some_and(|(failure, when)| failure.is_loss() && self.is_just_now(*when))
+    }
+
+    fn has_passed_lately(&self) -> bool {
+        self.last_pass.lock().is_some_and(|when| self.is_just_now(when))
+    }
+
+    fn is_just_now(&self, when: Duration) -> bool {
+        self.platform.clock.elapsed().saturating_sub(when) < PASS_AGAIN
     }
 
     /// So many bytes in the store have no name any more, or never had one.

@@ -197,6 +197,8 @@ impl FileSystem {
                 self.journal_committed.store(logged + again.bytes, Ordering::SeqCst);
                 self.forget_left_out(inodes, again);
                 self.journal_replayed.store(0, Ordering::Relaxed);
+                // Nodes come in the place of others, most often.
+                self.note_dropped(self.trees.take_written());
                 self.dropped_since_pass.store(true, Ordering::SeqCst);
                 self.counters.commit_inodes.add(inodes.len() as u64);
                 frozen.end();
@@ -233,6 +235,7 @@ impl FileSystem {
                 let state = inode.state.lock();
                 (state.frozen.clone().expect("frozen above, under the commit lock"), state.base.clone())
             };
+            self.dropped_bytes.fetch_add(frozen.layer.content.dropped_bytes, Ordering::Relaxed);
             let BranchEdits { catalog, orphans } = changed.entry(file.branch).or_default();
             let was_orphan = base.is_orphan;
             let is_orphan = !frozen.is_gone && frozen.attributes.links == 0;
@@ -301,7 +304,7 @@ impl FileSystem {
         let (mut runs, mut bytes) = (Inlined::new(), 0);
         for (file, inode) in inodes {
             let frozen = inode.state.lock().frozen.clone().expect("frozen above, under the commit lock");
-            let Overlay { extents, inlined } = &frozen.layer.content;
+            let Overlay { extents, inlined, .. } = &frozen.layer.content;
             if frozen.is_gone || left_out.contains(file) || (extents.is_empty() && inlined.is_empty()) {
                 continue;
             }
@@ -332,7 +335,7 @@ impl FileSystem {
         runs: Inlined,
     ) -> Result<(), FileError> {
         for (resilience, (chunks, places)) in runs {
-            let addresses = self.store.put_as(resilience, chunks).await?;
+            let addresses = self.store.put_accepted(resilience, chunks).await?;
             for (address, (file, offset, chunk_bytes)) in addresses.into_iter().zip(places) {
                 let extents = settled.get_mut(&file).expect("entered before its runs");
                 let extent = Extent::Chunk { address, skip: 0, chunk_bytes };
@@ -603,7 +606,13 @@ impl FileSystem {
             match self.commit().await {
                 Ok(()) if self.is_reclaim_worthwhile() => self.wants_reclaim.notify_one(),
                 Ok(()) => {}
-                Err(_) => self.platform.tasks.sleep(pause).await,
+                Err(error) => {
+                    if matches!(error, FileError::NoSpace) {
+                        // What somebody removed gives room by a commit alone, and that finds none.
+                        let _ = Box::pin(self.make_room()).await;
+                    }
+                    self.platform.tasks.sleep(pause).await;
+                }
             }
         }
         self.stopped.add_permits(1);

@@ -57,13 +57,24 @@ pub(crate) struct Overlay {
     pub(crate) extents: IntervalMap<Extent>,
     /// Bytes that the journal carries itself; they become chunks at the commit.
     pub(crate) inlined: IntervalMap<Vec<u8>>,
+    /// Bytes in chunks that were here and went before any tree named them.
+    pub(crate) dropped_bytes: u64,
 }
 
 impl Overlay {
     pub(crate) fn insert_extent(&mut self, offset: u64, length: u64, extent: Extent) {
         let end = offset.saturating_add(length);
         self.inlined.remove(offset..end);
+        for (below, _) in self.extents.overlapping(offset..end).filter(|(_, old)| old.is_allocated()) {
+            self.dropped_bytes += below.end.min(end) - below.start.max(offset);
+        }
         self.extents.insert(offset..end, extent);
+    }
+
+    /// Drops all of it.
+    pub(crate) fn clear(&mut self) {
+        self.insert_extent(0, u64::MAX, Extent::Hole);
+        *self = Overlay { dropped_bytes: self.dropped_bytes, ..Overlay::default() };
     }
 
     pub(crate) fn insert_inline(&mut self, offset: u64, bytes: Vec<u8>) {
@@ -72,7 +83,8 @@ impl Overlay {
 
     /// Puts a newer overlay on top of this one.
     pub(crate) fn cover_with(&mut self, newer: Overlay) {
-        let Overlay { mut extents, mut inlined } = newer;
+        let Overlay { mut extents, mut inlined, dropped_bytes } = newer;
+        self.dropped_bytes += dropped_bytes;
         for (range, extent) in extents.take() {
             self.insert_extent(range.start, range.end - range.start, extent);
         }

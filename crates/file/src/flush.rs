@@ -243,16 +243,17 @@ impl FileSystem {
             // With as much, whoever syncs it waits for its own data only, and nothing is cut twice.
             let is_alone = inode.state.lock().dirty_bytes >= self.stream_bytes();
             let rolls = (keeps_tail && is_alone).then_some(until);
+            let mut step = Ok(());
             match self.take(inode.clone(), Some(flush).filter(|_| is_alone), (keeps_tail, rolls)) {
                 Some(taken) if is_alone => {
                     if rolls.is_some() {
                         // What is due does not wait for a stream.
                         batch_bytes = 0;
                         let due = std::mem::replace(&mut batch, Batch::new(self));
-                        result = self.flush_shared(due).await;
+                        step = self.flush_shared(due).await;
                     }
                     let alone = Batch { system: self, files: vec![taken] };
-                    result = result.and(self.flush_batch(alone).await.map(drop));
+                    step = step.and(self.flush_batch(alone).await.map(drop));
                 }
                 Some(taken) => {
                     batch_bytes += taken.flushing.bytes;
@@ -262,21 +263,26 @@ impl FileSystem {
             }
             if batch_bytes >= BATCH_BYTES {
                 batch_bytes = 0;
-                result = result.and(self.flush_shared(std::mem::replace(&mut batch, Batch::new(self))).await);
+                step = step.and(self.flush_shared(std::mem::replace(&mut batch, Batch::new(self))).await);
             }
-            if result.is_err() {
+            // Where it is more than most files ask for that cannot be had, the others are flushed.
+            let is_over = step.is_err() && self.has_flush_failed();
+            result = result.and(step);
+            if is_over {
                 break;
             }
         }
         rest.files.extend(not_due);
         drop(rest);
-        let last = self.flush_shared(batch).await;
+        let result = result.and(self.flush_shared(batch).await);
         if self.dirty_bytes() == 0 {
-            // What could not be stored is gone.
-            *self.flush_failure.lock() = None;
             self.buffers.rest();
         }
-        result.and(last)
+        if self.dirty_bytes() == 0 || result.is_ok() {
+            // What could not be stored is gone.
+            *self.flush_failure.lock() = None;
+        }
+        result
     }
 
     /// Whether a round takes a file, and then whether it leaves the uncut end of a stream. Of many files none is left: a round that leaves
@@ -293,20 +299,34 @@ impl FileSystem {
         (is_old || is_stream || pressure).then_some(is_stream && !is_old)
     }
 
-    /// Flushes a batch whose files are not locked, and after it, alone, those that were taken back.
-    async fn flush_shared(&self, batch: Batch<'_>) -> Result<(), FileError> {
+    /// Flushes a batch whose files are not locked, and after it, alone, those that were taken back. What asks for the same is one batch: there may
+    /// be no room for what asks for more.
+    async fn flush_shared(&self, mut batch: Batch<'_>) -> Result<(), FileError> {
+        let mut result = Ok(());
+        batch.files.sort_by_key(|taken| std::cmp::Reverse(taken.resilience));
+        while let Some(resilience) = batch.files.last().map(|taken| taken.resilience) {
+            let first = batch.files.partition_point(|taken| taken.resilience > resilience);
+            let part = Batch { system: self, files: batch.files.split_off(first) };
+            result = result.and(self.flush_alike(part).await);
+        }
+        result
+    }
+
+    async fn flush_alike(&self, batch: Batch<'_>) -> Result<(), FileError> {
         for inode in self.flush_batch(batch).await? {
             self.flush_file(&inode, self.options.inline_bytes_max).await?;
         }
         Ok(())
     }
 
-    /// Puts, settles and logs what was taken; gives the files that were taken back meanwhile. On failure all of it goes back.
+    /// Puts, settles and logs what was taken, all of which asks for the same; gives the files that were taken back meanwhile. On failure all of it goes
+    /// back.
     async fn flush_batch(&self, mut batch: Batch<'_>) -> Result<Vec<Arc<Inode>>, FileError> {
         if batch.files.is_empty() {
             return Ok(Vec::new());
         }
         let _time = self.platform.clock.timer(&self.counters.flush);
+        let resilience = batch.files[0].resilience;
         // Its chunks have no name until they are published.
         let _use = self.grace.enter(batch.files[0].inode.file.number);
         let result = self.put_batch(&mut batch.files).await;
@@ -314,13 +334,13 @@ impl FileSystem {
         self.measure_space();
         match result {
             Ok(()) => {
-                *self.flush_failure.lock() = None;
+                let _ = self.flush_failure.lock().take_if(|(of, _)| *of == resilience);
                 let files = std::mem::take(&mut batch.files).into_iter();
                 Ok(files.filter_map(|taken| self.publish(taken)).collect())
             }
             Err(error) => {
                 self.counters.flush_failures.add(1);
-                *self.flush_failure.lock() = Some(error.clone());
+                *self.flush_failure.lock() = Some((resilience, error.clone()));
                 drop(batch);
                 // Writers that wait for room hear of the failure.
                 self.flush_failed.notify_waiters();
@@ -332,7 +352,6 @@ impl FileSystem {
     /// Cuts everything that was taken into chunks and makes them durable. Once more where a disk took some of them with it: what it was of is
     /// still here.
     async fn put_batch(&self, batch: &mut [Taken]) -> Result<(), FileError> {
-        batch.sort_by_key(|taken| taken.resilience);
         match self.put_once(batch).await {
             Err(error) if error.is_dropped() => {
                 self.counters.flushes_again.add(1);
@@ -348,16 +367,14 @@ impl FileSystem {
 
     async fn put_once(&self, batch: &mut [Taken]) -> Result<(), FileError> {
         let since = self.store.moment();
-        for part in batch.chunk_by_mut(|one, next| one.resilience == next.resilience) {
-            self.put_part(since, part).await?;
-        }
+        self.put_chunks(since, batch).await?;
         Ok(self.store.settle(since).await?)
     }
 
-    /// Cuts what asks for the same into chunks and puts them. As the published writer does (HydraFS, FAST'10), it
+    /// Cuts it into chunks and puts them. As the published writer does (HydraFS, FAST'10), it
     /// submits one group after the other until the store is busy, and goes on when there is room: while one is cut, those
     /// before it are hashed, compressed and written.
-    async fn put_part(&self, since: Moment, batch: &mut [Taken]) -> Result<(), FileError> {
+    async fn put_chunks(&self, since: Moment, batch: &mut [Taken]) -> Result<(), FileError> {
         let resilience = batch[0].resilience;
         let mut cutter = Cutter::new(&self.platform.tasks, batch.iter().map(Taken::to_cut), self.options.group_bytes);
         let mut roll = batch[0].rolls.map(|until| Roll::new(self, since, until));

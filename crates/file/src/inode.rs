@@ -288,7 +288,7 @@ impl State {
                 self.logged.links = 0;
                 self.attributes.links = 0;
                 self.dirty = IntervalMap::default();
-                self.active.content = Overlay::default();
+                self.active.content.clear();
                 self.active.entries.clear();
             }
         }
@@ -326,7 +326,8 @@ impl State {
     /// Content of the frozen layer that was bytes has become chunks: this is all of it.
     pub(crate) fn settle_frozen(&mut self, extents: IntervalMap<Extent>) {
         let Some(frozen) = &self.frozen else { return };
-        let content = Overlay { extents, ..Overlay::default() };
+        let dropped_bytes = frozen.layer.content.dropped_bytes;
+        let content = Overlay { extents, dropped_bytes, ..Overlay::default() };
         let layer = Layer { content, ..frozen.layer.clone() };
         let (attributes, xattrs) = (frozen.attributes.clone(), frozen.xattrs.clone());
         let (version, is_gone) = (frozen.version, frozen.is_gone);

@@ -206,7 +206,7 @@ pub(crate) struct LoggedAnew {
 /// The content of an overlay, no piece over another: a power cut may leave the first of the frames that they go to, behind the records that
 /// they come from, and so each of them must say by itself what is there.
 fn pieces(overlay: Overlay) -> Vec<(u64, Content)> {
-    let Overlay { mut extents, mut inlined } = overlay;
+    let Overlay { mut extents, mut inlined, .. } = overlay;
     for (range, _) in inlined.iter() {
         extents.remove(range);
     }

@@ -250,7 +250,7 @@ impl FileSystem {
         };
 
         let mut transaction = Transaction::begin(self);
-        let _namespace = self.namespace.lock();
+        let namespace = self.namespace.lock();
         let mut state = directory.state.lock();
         let mut target = inode.state.lock();
         if is_directory && target.attributes.size > 0 {
@@ -269,7 +269,12 @@ impl FileSystem {
         change_directory(&mut transaction, &directory, &mut state, -1, -i64::from(is_directory));
         self.drop_link(&mut transaction, &inode, &mut target);
         transaction.log();
+        drop((target, state, namespace));
         self.counters.namespace_changes.add(1);
+        if what == Removal::Tree {
+            // It came by another way than the kernel's.
+            self.tell_of_links(inode.file);
+        }
         Ok(())
     }
 

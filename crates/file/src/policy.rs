@@ -54,6 +54,8 @@ impl FileSystem {
         let attributes = Attributes { resilience, changed: transaction.now, ..state.attributes.clone() };
         transaction.record(&inode, &mut state, Change::Attributes(attributes));
         transaction.log();
+        drop(state);
+        self.tell_of_links(file);
         Ok(())
     }
 

@@ -271,6 +271,8 @@ impl FileSystem {
             self.end(&mut transaction, &inode, &mut state);
         }
         transaction.log();
+        drop(state);
+        self.tell_of_links(file);
         Ok(())
     }
 }

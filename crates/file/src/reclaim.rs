@@ -116,7 +116,7 @@ impl FileSystem {
     }
 
     /// What somebody waits for in want of room: the pass that runs hurries too.
-    pub(crate) async fn reclaim_at_once(&self) -> Result<ReclaimReport, FileError> {
+    pub(crate) async fn reclaim_at_once(&self, is_thorough: bool) -> Result<ReclaimReport, FileError> {
         /// Until dropped, with the request that waits.
         struct Hurry<'a>(&'a AtomicUsize);
         impl Drop for Hurry<'_> {
@@ -126,7 +126,7 @@ impl FileSystem {
         }
         self.reclaim_hurried.fetch_add(1, Ordering::SeqCst);
         let _hurry = Hurry(&self.reclaim_hurried);
-        self.reclaim(&Reclaim::default()).await
+        self.reclaim(&Reclaim { is_thorough, ..Reclaim::default() }).await
     }
 
     async fn pass(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
@@ -134,9 +134,18 @@ impl FileSystem {
         self.dropped_since_pass.store(false, Ordering::SeqCst);
         let result = self.mark_and_reclaim(how).await;
         self.measure_space();
-        if how.is_rehearsal || !matches!(result, Ok(Some(_))) {
-            self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
-            self.dropped_since_pass.store(true, Ordering::SeqCst);
+        match &result {
+            Ok(Some(report)) if !how.is_rehearsal => {
+                self.is_pass_partial.store(report.packs_left > 0, Ordering::SeqCst);
+                self.dead_left_bytes.store(report.bytes_dead_left, Ordering::Relaxed);
+            }
+            _ => {
+                self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
+                self.dropped_since_pass.store(true, Ordering::SeqCst);
+            }
+        }
+        if !how.is_rehearsal {
+            *self.last_pass.lock() = Some(self.platform.clock.elapsed());
         }
         result.map(Option::unwrap_or_default)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use base::id::{FileId, Version};
 use base::metric::{Description as MetricDescription, Metric};
-use store::StoreStatus;
+use store::{Resilience, StoreStatus};
 
 use crate::attributes::{Attributes, Kind, Node};
 use crate::counters::Counters;
@@ -108,7 +108,11 @@ impl FileSystem {
             inodes: self.table.count() as u64,
             snapshots: self.snapshots.lock().len() as u64,
             clones: self.clones(),
-            flush_failure: self.flush_failure.lock().as_ref().map(FileError::to_string),
+            flush_failure: self.flush_failure.lock().as_ref().map(|(of, failure)| match of {
+                Resilience::OfNode => failure.to_string(),
+                Resilience::Copies(copies) => format!("{failure}, for files that ask for {copies} copies"),
+                Resilience::Fragments(erasure) => format!("{failure}, for files that ask for {erasure} fragments"),
+            }),
             commit_failure: self.commit_failure.lock().as_ref().map(FileError::to_string),
             left_out: self.left_out_files(),
             removing: self.removing(),

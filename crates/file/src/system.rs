@@ -17,7 +17,7 @@ use base::limits::FRAME_BYTES_MAX;
 use base::time::Timestamp;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use platform::Platform;
-use store::{Share, Store, StoreError};
+use store::{Resilience, Share, Store, StoreError};
 use tokio::sync::Notify;
 
 use crate::attributes::{Node, View};
@@ -192,8 +192,8 @@ pub struct FileSystem {
     /// Room for what was accepted, and for what no commit covers.
     pub(crate) buffer: Buffer,
     pub(crate) records: Records,
-    /// Why the last flush failed; writers hear of it.
-    pub(crate) flush_failure: Mutex<Option<FileError>>,
+    /// Why the last flush failed, and what the files asked for; writers hear of it.
+    pub(crate) flush_failure: Mutex<Option<(Resilience, FileError)>>,
     /// Why the journal takes nothing more; final until the node is opened again.
     pub(crate) journal_failure: Mutex<Option<FileError>>,
     /// Held by who empties `unlogged` (I-63).
@@ -248,6 +248,11 @@ pub struct FileSystem {
     pub(crate) upkeep: Upkeep,
     /// Held by who warms the cache.
     pub(crate) warming: tokio::sync::Mutex<()>,
+    /// When the last pass ended, and whether it left packs that another one may empty.
+    pub(crate) last_pass: Mutex<Option<Duration>>,
+    pub(crate) is_pass_partial: AtomicBool,
+    /// Bytes that nobody needs, which it left among what is needed.
+    pub(crate) dead_left_bytes: AtomicU64,
     /// Whether a commit ended since the last pass: without one a pass would find nothing.
     pub(crate) dropped_since_pass: AtomicBool,
     /// Bytes that were logged, as the store counts them, when the frames of the last commit ended; and those that replay found.
@@ -332,6 +337,9 @@ impl FileSystem {
             scrubbing: tokio::sync::Mutex::new(()),
             upkeep: Upkeep::default(),
             warming: tokio::sync::Mutex::new(()),
+            last_pass: Mutex::new(None),
+            is_pass_partial: AtomicBool::new(false),
+            dead_left_bytes: AtomicU64::new(0),
             dropped_since_pass: AtomicBool::new(true),
             journal_committed: AtomicU64::new(store.counters().log_bytes.value()),
             journal_replayed: AtomicU64::new(store.journal_bytes()),

@@ -15,6 +15,7 @@ mod clones;
 mod content;
 mod dying;
 mod format;
+mod full;
 mod fuzz;
 mod hostile;
 mod layout;

@@ -23,6 +23,7 @@ mod difference;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::id::ChunkAddress;
 use bytes::Bytes;
@@ -84,11 +85,18 @@ pub(crate) struct Gap {
 pub(crate) struct Trees {
     store: Arc<Store>,
     checked: Checked,
+    /// Bytes of nodes that were put.
+    written_bytes: Arc<AtomicU64>,
 }
 
 impl Trees {
     pub(crate) fn new(store: Arc<Store>) -> Trees {
-        Trees { store, checked: Checked::new() }
+        Trees { store, checked: Checked::new(), written_bytes: Arc::default() }
+    }
+
+    /// Bytes of nodes that were put since it was asked last.
+    pub(crate) fn take_written(&self) -> u64 {
+        self.written_bytes.swap(0, Ordering::Relaxed)
     }
 
     /// The value of `key`.
@@ -263,6 +271,7 @@ impl Trees {
         let mut node = Node::decode(bytes.clone(), level, None)?;
         if level == 0 || node.count() > 1 {
             let address = self.store.put(Class::Metadata, &bytes).await?;
+            self.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             return Ok(Root::Node { address, level });
         }
         let mut level = level;
@@ -321,7 +330,8 @@ impl Trees {
     async fn put_all(&self, built: Vec<(u64, Bytes)>) -> Result<Vec<(u64, ChildValue)>, StoreError> {
         let mut children = Vec::with_capacity(built.len());
         for group in built.chunks(NODES_PER_PUT) {
-            let pieces = group.iter().map(|(_, bytes)| bytes.clone()).collect();
+            let pieces: Vec<Bytes> = group.iter().map(|(_, bytes)| bytes.clone()).collect();
+            self.written_bytes.fetch_add(pieces.iter().map(|bytes| bytes.len() as u64).sum(), Ordering::Relaxed);
             let addresses = self.store.put_many(Class::Metadata, pieces).await?;
             children.extend(group.iter().zip(addresses).map(|((key, _), address)| (*key, ChildValue { address })));
         }

@@ -126,6 +126,8 @@ impl FileSystem {
         let room = self.admit(bytes).await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
+        let resilience = inode.state.lock().attributes.resilience;
+        self.expect_space(resilience, bytes).await?;
         Ok((room, inode))
     }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use base::id::FileId;
 use base::limits::BATCH_BYTES_MAX;
 use foldhash::fast::FixedState;
-use store::Class;
+use store::{Class, Resilience};
 
 use super::put::Stored;
 use super::unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
@@ -173,15 +173,15 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The extents of a file, and what memory has of it as chunks or bytes; `None` if it is too large for a unit. The caller is known to
-    /// run (I-90).
-    async fn content_of(&self, node: Node, to: &Attributes) -> Result<Option<Stored>, FileError> {
+    /// The extents of a file, and what memory has of it as chunks or bytes; `None` if it is too large for a unit. No further than the copy will be long:
+    /// what was appended since would be there when that grows. The caller is known to run (I-90).
+    async fn content_of(&self, node: Node, (as_of, size): (Resilience, u64)) -> Result<Option<Stored>, FileError> {
         let inode = self.inode(node).await?;
-        let size = inode.state.lock().attributes.size;
+        let size = inode.state.lock().attributes.size.min(size);
         let layers = self.layers_within(&inode, 0..size, (EXTENTS_MAX, BATCH_BYTES_MAX)).await?;
         expect_there(&inode)?;
         let Some((settled, memory)) = layers else { return Ok(None) };
-        let mut content = self.settle_memory(to.resilience, memory).await?;
+        let mut content = self.settle_memory(as_of, memory).await?;
         content.extend(
             settled.into_iter().map(|(range, extent)| (range.start, Content::Extent(range.end - range.start, extent))),
         );
@@ -191,7 +191,12 @@ impl FileSystem {
 
     /// The same of a file whose content may have gone: what is not to be found is read, and so is all of it if it `is_suspect`. An error
     /// tells of what is lost.
-    async fn content_again(&self, node: Node, to: &Attributes, is_suspect: bool) -> Result<Option<Stored>, FileError> {
+    async fn content_again(
+        &self,
+        node: Node,
+        to: (Resilience, u64),
+        is_suspect: bool,
+    ) -> Result<Option<Stored>, FileError> {
         let stored = self.content_of(node, to).await?;
         let content = stored.iter().flat_map(|stored| &stored.content);
         for address in content.filter_map(|(_, content)| address(content)) {
@@ -284,7 +289,7 @@ impl Copy<'_> {
         if has_content {
             let found = {
                 let _use = self.system.grace.enter(node.file.number);
-                self.system.content_of(node, &attributes).await?
+                self.system.content_of(node, (attributes.resilience, attributes.size)).await?
             };
             match found {
                 Some(found) => stored = found,
@@ -421,16 +426,17 @@ impl Copy<'_> {
 
     /// Gives the unit the content that its files have now, where some of one has gone; takes out what is no more, and what is lost.
     async fn look_again(&mut self, unit: &mut Unit, gone: usize) -> Result<(), FileError> {
-        let to = self.to.state.lock().attributes.clone();
+        let resilience = self.to.state.lock().attributes.resilience;
         let system = self.system;
-        let _use = system.grace.enter(to.file.number);
+        let _use = system.grace.enter(self.to.file.number);
         let entries = std::mem::take(&mut unit.entries).into_iter().zip(std::mem::take(&mut unit.sources));
         for (number, (entry, source)) in entries.enumerate() {
             let Some(node) = source else {
                 unit.push(entry, None, Stored::default());
                 continue;
             };
-            let found = system.content_again(node, &to, number == gone).await;
+            let size = if let BatchContent::Data(_, size) = entry.content { size } else { 0 };
+            let found = system.content_again(node, (resilience, size), number == gone).await;
             if let Ok(Some(stored)) = found {
                 unit.push(entry, source, stored);
                 continue;

@@ -59,7 +59,8 @@ impl FileSystem {
         missed.into_iter().for_each(|file| self.tell_of_links(file));
     }
 
-    pub(super) fn tell_of_links(&self, file: FileId) {
+    /// Has those hear who want to that a file's count of names, or what else of its attributes, has changed by another way than theirs.
+    pub(crate) fn tell_of_links(&self, file: FileId) {
         let mut asked: Option<HearOfLinks> = None;
         loop {
             let hear = {
