@@ -60,6 +60,16 @@ impl Brought<'_, '_> {
     }
 }
 
+/// The end of a connection that speaks.
+pub struct Mouth<'a>(&'a UnixStream);
+
+impl Mouth<'_> {
+    /// Says a line.
+    pub fn say(&self, answer: &Answer) -> io::Result<()> {
+        write_line(&mut &*self.0, answer)
+    }
+}
+
 /// A connection, after its request.
 pub struct Line<'a> {
     stream: &'a UnixStream,
@@ -73,7 +83,13 @@ impl<'a> Line<'a> {
 
     /// Says a line.
     pub fn say(&mut self, answer: &Answer) -> io::Result<()> {
-        write_line(&mut self.stream, answer)
+        self.mouth().say(answer)
+    }
+
+    /// What another thread says lines by, while nobody else does.
+    #[must_use]
+    pub fn mouth(&self) -> Mouth<'a> {
+        Mouth(self.stream)
     }
 
     /// Whether the peer has said more, or has gone: who hears then does not wait.

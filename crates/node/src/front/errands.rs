@@ -29,10 +29,19 @@ impl Errands {
     /// If the future did.
     pub(crate) async fn run<T: Send + 'static>(&self, errand: impl Future<Output = T> + Send + 'static) -> T {
         let place = Arc::clone(&self.places).acquire_owned().await.expect("never closed");
+        let errand = async move {
+            let result = errand.await;
+            drop(place);
+            result
+        };
+        self.run_at_once(errand).await
+    }
+
+    /// The same without a place: for what errands wait for. Were it one of them, all of them might wait for a place for it.
+    pub(crate) async fn run_at_once<T: Send + 'static>(&self, errand: impl Future<Output = T> + Send + 'static) -> T {
         let (send, receive) = oneshot::channel();
         self.tasks.aside(Box::pin(async move {
             let result = errand.await;
-            drop(place);
             // Who waited for the result may be gone.
             let _ = send.send(result);
         }));

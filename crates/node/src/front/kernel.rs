@@ -214,7 +214,11 @@ impl Kernel {
             }
             Request::MkNod { name, mode, device, umask } => {
                 let new = NewFile { device, ..new_file(header, translate::kind(mode)?, mode, umask) };
-                self.create(node, name, &new).await.map(Reply::Entry)
+                match self.create(node, name, &new).await {
+                    // Made by another way, and the kernel was not told yet: it looks again, and opens what is there.
+                    Err(Refusal::File(FileError::Exists)) if new.kind == Kind::Regular => Err(Errno::ESTALE.into()),
+                    made => made.map(Reply::Entry),
+                }
             }
             Request::MkDir { name, mode, umask } => {
                 self.create(node, name, &new_file(header, Kind::Directory, mode, umask)).await.map(Reply::Entry)
@@ -247,7 +251,7 @@ impl Kernel {
                 Ok(Reply::Data(self.system.read_noting(node, offset, exchange.reply_room(), notes_access).await?))
             }
             Request::Write { offset, data, write_flags, flags, .. } => {
-                let file = writable(node)?;
+                let file = writable(node).inspect_err(|_| self.undo_pages(header.node, offset, data.len()))?;
                 let clears_set_id = write_flags & write::KILL_SUIDGID != 0;
                 let has_set_id = clears_set_id && self.has_set_id(node).await?;
                 self.system.write(file, offset, data, clears_set_id).await?;
@@ -407,9 +411,17 @@ impl Kernel {
     async fn drop_pages(&self, number: u64, offset: u64, bytes: usize) {
         let Some(notifier) = self.notifier.get().cloned() else { return };
         let notice = Notice::InvalidateInode { node: number, offset: offset.cast_signed(), bytes: bytes as i64 };
-        let told = Box::pin(self.errands.run(async move { notifier.send(&notice) })).await;
+        let told = Box::pin(self.errands.run_at_once(async move { notifier.send(&notice) })).await;
         if let Err(error) = told {
             self.failures.note(&self.platform, || format!("the kernel keeps old pages of {number:#x}: {error}"));
+        }
+    }
+
+    /// Has the kernel drop what a program stored in its pages of what nobody may change: it opens silently, and a mapping asks for no right either. Not
+    /// waited for: the pages are held until this request is answered.
+    fn undo_pages(&self, number: u64, offset: u64, bytes: usize) {
+        if let Some(notifier) = self.notifier.get() {
+            notifier.post(Notice::InvalidateInode { node: number, offset: offset.cast_signed(), bytes: bytes as i64 });
         }
     }
 

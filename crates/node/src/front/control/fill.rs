@@ -8,6 +8,7 @@
 
 use std::os::fd::OwnedFd;
 
+use base::id::FileId;
 use file::View;
 use platform::real::block_on;
 use rustix::fs::{FileType, fstat, fstatfs};
@@ -16,6 +17,8 @@ use serde_json::{Value, json};
 
 use super::Control;
 use crate::failure::Failure;
+
+const WHAT: &str = "cannot read the content of a file";
 
 /// File systems of disks of this machine, and of its memory, by their magic numbers (statfs(2)).
 const LOCAL: [u64; 8] = [
@@ -37,39 +40,45 @@ impl Control {
         (offset, length): (u64, u64),
         source: Option<OwnedFd>,
     ) -> Result<Value, Failure> {
-        let what = "cannot read the content of a file";
-        let refuse = |why: &str| Failure::new(what, why).mend("write it through the mount; nothing was changed");
+        let refuse = |why: &str| Failure::new(WHAT, why).mend("write it through the mount; nothing was changed");
         let source = source.ok_or_else(|| refuse("no descriptor came with the request"))?;
         let target = self.find(inode).filter(|node| node.view == View::LIVE);
         let target = target.ok_or_else(|| refuse("the daemon knows no file of the present with this inode number"))?;
-        let cannot = |error: Errno| Failure::new(what, error);
+        let cannot = |error: Errno| Failure::new(WHAT, error);
         if FileType::from_raw_mode(fstat(&source).map_err(cannot)?.st_mode) != FileType::RegularFile {
             return Err(refuse("what came with the request is no regular file"));
         }
         if !is_local(fstatfs(&source).map_err(cannot)?.f_type) {
             return Err(refuse("it lies on no disk of this machine, as far as can be told"));
         }
+        let filled = self.fill_from(target.file, (offset, length), &source);
+        // Also where it ended early: what was written by then is there.
+        self.file_changed(target.file);
+        Ok(json!({ "bytes": filled? }))
+    }
+
+    /// Gives how much there was.
+    fn fill_from(&self, target: FileId, (offset, length): (u64, u64), source: &OwnedFd) -> Result<u64, Failure> {
         let mut done = 0;
         while done < length {
             let wanted = self.system.write_by_bytes(length - done);
             let mut failed = None;
             let read = |buffer: &mut [u8]| {
-                let (count, error) = read_to(&source, offset + done, buffer);
+                let (count, error) = read_to(source, offset + done, buffer);
                 failed = error;
                 count
             };
-            let written = block_on(self.system.write_by(target.file, offset + done, wanted, read));
-            let count = written.map_err(self.explain(what))?;
+            let written = block_on(self.system.write_by(target, offset + done, wanted, read));
+            let count = written.map_err(self.explain(WHAT))?;
             done += count as u64;
             if let Some(error) = failed {
-                return Err(cannot(error));
+                return Err(Failure::new(WHAT, error));
             }
             if count < wanted || self.system.is_ending() {
                 break;
             }
         }
-        self.file_changed(target.file);
-        Ok(json!({ "bytes": done }))
+        Ok(done)
     }
 }
 

@@ -95,7 +95,7 @@ impl Machine {
     }
 
     /// Nothing is wrong with what was committed, nor after a crash.
-    fn is_sound(self) {
+    fn expect_sound(self) {
         let check = async |system: &FileSystem| {
             // A full disk keeps what it has.
             let _ = system.commit().await;
@@ -274,7 +274,7 @@ fn check(bytes: &[u8]) -> Result<(), String> {
             Err(errno) => refused = refused.and(Err(format!("{opcode} {errno:?}"))),
         }
     }
-    machine.is_sound();
+    machine.expect_sound();
     refused
 }
 
@@ -305,6 +305,6 @@ fn the_least_and_the_most_numbers_are_answered() {
             }
             let _ = machine.call(opcode, node, body);
         }
-        machine.is_sound();
+        machine.expect_sound();
     }
 }

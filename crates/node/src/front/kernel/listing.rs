@@ -73,7 +73,7 @@ impl Kernel {
         let entry = match self.system.attributes(listed.node).await {
             Ok(attributes) => self.entry(listed.node, &attributes, self.valid_in(directory)),
             // Removed meanwhile, or damaged: the name stands, and whoever uses it hears what is wrong.
-            Err(FileError::NoEntry | FileError::Store(_)) => {
+            Err(FileError::NoEntry | FileError::Stale | FileError::Store(_)) => {
                 return Ok(add_name(writer, listed));
             }
             Err(error) => return Err(error),
@@ -81,9 +81,9 @@ impl Kernel {
         let is_added = writer.add_plus(&entry, inode, listed.cookie, kind, &listed.name);
         if !is_added {
             // The kernel does not get it after all.
-            match listed.node.view {
-                View::LIVE => self.system.forget(listed.node, 1).await?,
-                _ => self.nodes.take_back(entry.node, 1),
+            self.nodes.take_back(entry.node, 1);
+            if listed.node.view == View::LIVE {
+                self.system.forget(listed.node, 1).await?;
             }
         }
         Ok(is_added)

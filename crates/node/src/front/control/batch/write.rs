@@ -1,14 +1,17 @@
 //! Units that other processes fill windows with.
 //!
-//! Two threads: one has the content of units stored, the other makes their names and answers, so that the disks are not waited for between
-//! units (`FileSystem::batch_begin`).
+//! Three threads: one has the content of units stored, one makes their names, so that the disks are not waited for between units
+//! (`FileSystem::batch_begin`), and one tells the kernel and answers.
 //!
+//! I-164 Who finishes units waits for nothing of the kernel's. It would for a lock of a directory, or for a page, whose holder has made a request; and that
+//!       may wait for the room that units have which were begun.
 //! I-132 A window that was not whole, because who filled it left or lied, changes nothing: a unit is written when all of its entries and
 //!       their content were decoded.
 //!
 //! Not here: what the memory and the lines are (`control::batch`), how units are written and read (`file`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -21,7 +24,7 @@ use serde_json::{Value, json};
 use super::lost;
 use crate::control::batch::memory::Memory;
 use crate::control::batch::wire::{Entry, Leads, Record, Records};
-use crate::control::server::Brought;
+use crate::control::server::{Brought, Mouth};
 use crate::control::wire::{Answer, BatchWriting, Emptied, Filled, Turn};
 use crate::failure::Failure;
 use crate::front::control::Control;
@@ -44,11 +47,24 @@ struct Totals {
 /// A batch that is being written.
 struct Writer<'a> {
     control: &'a Control,
-    parent: FileId,
     /// The next entry's number.
     next: u64,
-    directories: HashMap<Vec<u8>, FileId>,
     totals: Totals,
+}
+
+/// Who tells of what was written.
+struct Teller<'a> {
+    control: &'a Control,
+    parent: FileId,
+    directories: HashMap<Vec<u8>, FileId>,
+}
+
+/// What there is to tell, in order.
+enum Told {
+    /// The path of each entry of a unit, whether it is a directory, and what came of it.
+    Unit(Vec<(Vec<u8>, bool)>, Vec<Result<FileId, FileError>>),
+    /// All of a window.
+    Window(Emptied),
 }
 
 /// Entries of a window, with the number of the first.
@@ -91,18 +107,21 @@ impl Control {
         let lost = |error| lost(what, &error);
         line.say(&Answer::Ready { window_bytes: room }).map_err(lost)?;
         let started = self.platform.clock.elapsed();
-        let (directories, totals) = (HashMap::new(), Totals::default());
-        let mut writer = Writer { control: self, parent: parent.file, next: 0, directories, totals };
-        std::thread::scope(|scope| {
+        let mut writer = Writer { control: self, next: 0, totals: Totals::default() };
+        let teller = Teller { control: self, parent: parent.file, directories: HashMap::new() };
+        let mouth = line.mouth();
+        let telling = std::thread::scope(|scope| {
             let (send, windows) = channel();
             let (begun, steps) = channel();
+            let (tell, told) = channel();
             scope.spawn(move || self.begin_units(parent.file, &how, &windows, &begun));
+            let telling = scope.spawn(move || teller.tell(&told, &mouth));
             let mut away = VecDeque::new();
             loop {
                 // Who waits for us is not waited for.
                 while away.len() == WINDOWS_AHEAD || !away.is_empty() && !line.has_more().map_err(lost)? {
                     let window = away.pop_front().expect("there is one");
-                    line.say(&Answer::Emptied(writer.finish(window, &steps))).map_err(lost)?;
+                    writer.finish(window, &steps, &tell);
                 }
                 match line.hear(&|| self.is_closed()).map_err(lost)? {
                     Some(Turn::Filled(Filled { window, bytes })) if bytes <= room => {
@@ -112,14 +131,16 @@ impl Control {
                     }
                     Some(Turn::End {}) => break,
                     Some(turn) => return Err(Failure::new(what, format!("it makes no sense here: {turn:?}"))),
-                    None => return Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+                    None => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
                 }
             }
             for window in away {
-                line.say(&Answer::Emptied(writer.finish(window, &steps))).map_err(lost)?;
+                writer.finish(window, &steps, &tell);
             }
-            Ok(())
+            drop(tell);
+            Ok(telling.join().expect("it does not panic"))
         })?;
+        telling.map_err(lost)?;
         self.platform.tasks.aside(Box::pin(async move { drop(memory) }));
         block_on(self.system.sync(parent.file)).map_err(self.explain(what))?;
         Ok(writer.totals.to_json(self.platform.clock.elapsed().saturating_sub(started)))
@@ -171,13 +192,13 @@ impl Writer<'_> {
         Ok((first, entries))
     }
 
-    /// Writes what came of a window.
-    fn finish(&mut self, window: u32, steps: &Receiver<Step>) -> Emptied {
+    /// Writes what came of a window. Who tells may have nobody to tell any more: that is heard of at the end.
+    fn finish(&mut self, window: u32, steps: &Receiver<Step>, tell: &Sender<Told>) {
         let (mut failed, mut units) = (Vec::new(), 0);
         loop {
             match steps.recv().expect("each window has an end") {
                 Step::Unit(begun) => {
-                    failed.extend(self.unit(begun));
+                    failed.extend(self.unit(begun, tell));
                     units += 1;
                 }
                 Step::TooLarge(number) => {
@@ -188,19 +209,17 @@ impl Writer<'_> {
         }
         self.totals.units += units;
         self.totals.failed += failed.len() as u64;
-        Emptied { window, failed, units }
+        let _ = tell.send(Told::Window(Emptied { window, failed, units }));
     }
 
     /// Writes a unit; gives what failed, by number.
-    fn unit(&mut self, begun: Begun) -> Vec<(u64, String)> {
+    fn unit(&mut self, begun: Begun, tell: &Sender<Told>) -> Vec<(u64, String)> {
         let Begun { first, names, bytes, unit } = begun;
         let system = &self.control.system;
         let fates = match unit.and_then(|unit| block_on(system.batch_finish(unit))) {
             Ok(report) => report.fates,
             Err(error) => vec![Err(error); names.len()],
         };
-        self.note_directories(&names, &fates);
-        self.tell_kernel(&names, &fates);
         let mut failed = Vec::new();
         for (number, fate) in (first..).zip(&fates) {
             match fate {
@@ -209,7 +228,44 @@ impl Writer<'_> {
             }
         }
         self.totals.bytes += bytes;
+        let _ = tell.send(Told::Unit(names, fates));
         failed
+    }
+
+    /// The entries of a window, with their content; or what is wrong with it.
+    fn decode(&self, bytes: Bytes) -> Result<Vec<BatchEntry>, String> {
+        let mut entries: Vec<BatchEntry> = Vec::new();
+        for record in Records::new(bytes) {
+            match record.map_err(|error| error.to_string())? {
+                Record::Entry(entry) => entries.push(to_write(*entry)),
+                Record::Piece { number, offset, content } => {
+                    let last = self.next + entries.len() as u64;
+                    match entries.last_mut().map(|entry| &mut entry.content) {
+                        Some(BatchContent::Data(runs, _)) if number + 1 == last => runs.push((offset, content)),
+                        _ => return Err(format!("content of entry {number} at a place where there is none")),
+                    }
+                }
+                Record::Begin { .. } | Record::End { .. } | Record::Lost { .. } | Record::Change(_) => {
+                    return Err("what only the daemon says of files that are read".to_owned());
+                }
+            }
+        }
+        Ok(entries)
+    }
+}
+
+impl Teller<'_> {
+    fn tell(mut self, told: &Receiver<Told>, mouth: &Mouth<'_>) -> io::Result<()> {
+        for told in told {
+            match told {
+                Told::Unit(names, fates) => {
+                    self.note_directories(&names, &fates);
+                    self.tell_kernel(&names, &fates);
+                }
+                Told::Window(emptied) => mouth.say(&Answer::Emptied(emptied))?,
+            }
+        }
+        Ok(())
     }
 
     /// I-133.
@@ -252,27 +308,6 @@ impl Writer<'_> {
                 self.directories.insert(path.clone(), *file);
             }
         }
-    }
-
-    /// The entries of a window, with their content; or what is wrong with it.
-    fn decode(&self, bytes: Bytes) -> Result<Vec<BatchEntry>, String> {
-        let mut entries: Vec<BatchEntry> = Vec::new();
-        for record in Records::new(bytes) {
-            match record.map_err(|error| error.to_string())? {
-                Record::Entry(entry) => entries.push(to_write(*entry)),
-                Record::Piece { number, offset, content } => {
-                    let last = self.next + entries.len() as u64;
-                    match entries.last_mut().map(|entry| &mut entry.content) {
-                        Some(BatchContent::Data(runs, _)) if number + 1 == last => runs.push((offset, content)),
-                        _ => return Err(format!("content of entry {number} at a place where there is none")),
-                    }
-                }
-                Record::Begin { .. } | Record::End { .. } | Record::Lost { .. } | Record::Change(_) => {
-                    return Err("what only the daemon says of files that are read".to_owned());
-                }
-            }
-        }
-        Ok(entries)
     }
 }
 
