@@ -139,8 +139,8 @@ pub(super) fn xattrs(from: &Path, open: Option<&File>) -> io::Result<Vec<(Vec<u8
         Some(file) => rustix::fs::flistxattr(file, buffer),
         None => rustix::fs::llistxattr(from, buffer),
     };
-    // Most have none, and an empty buffer is enough to learn that.
-    let names = match list(&mut []) {
+    // Most have none, and to learn that takes no buffer; one without room is told that there are none.
+    let names = match open.map_or_else(|| rustix::fs::llistxattr_query(from), rustix::fs::flistxattr_query) {
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         Ok(_) => sized(list)?,
         Err(error) => return Err(error.into()),
