@@ -224,8 +224,11 @@ fn plan(source: &Path, target: &Path, into: bool) -> Result<Job, Failure> {
     let name = source.canonicalize().ok().and_then(|path| path.file_name().map(ToOwned::to_owned));
     let name = source.file_name().map(ToOwned::to_owned).or(name);
     let to = match name {
-        // What it holds, as cp(1) does.
-        _ if into && is_dot(source) => target.to_owned(),
+        // What it holds, as cp(1) does. Who names a link to a directory means that, and nobody puts another in its place meanwhile.
+        _ if into && is_dot(source) => match target.is_symlink() {
+            true => target.canonicalize().map_err(|error| cannot(error.to_string()))?,
+            false => target.to_owned(),
+        },
         Some(name) if into => target.join(name),
         None if into => return Err(cannot("it has no name to copy it under".to_owned())),
         _ => target.to_owned(),

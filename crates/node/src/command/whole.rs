@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD};
@@ -62,18 +62,15 @@ impl Whole {
         &self.file
     }
 
-    /// All of it is there: it takes its name, and `describe` gets a path to it, for its attributes. What had the name goes, as if it had been removed:
-    /// a rename over it would have the content on the disks first, file by file.
-    pub(super) fn finish(mut self, describe: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        let (to, file) = (self.place.path(), &self.file);
+    /// All of it is there: `describe` gives it its attributes, and then it takes its name, also where that failed: what is whole stays. From then on
+    /// the name may lead elsewhere, as whoever may write to the directory likes it. What had the name goes, as if it had been removed: a rename over
+    /// it would have the content on the disks first, file by file.
+    pub(super) fn finish(mut self, describe: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        let described = describe(&self.file);
         if !std::mem::take(&mut self.has_name) {
-            name(file, &to)?;
+            name(&self.file, &self.place.path())?;
         }
-        match describe(&to) {
-            // A list names it twice, and the thread that copies it once more has taken the name from ours: its file has it, or will.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && file.metadata()?.nlink() == 0 => Ok(()),
-            described => described,
-        }
+        described
     }
 }
 
@@ -89,26 +86,35 @@ fn name(file: &File, to: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files are what is tested")]
 mod tests {
     use std::fs;
-    use std::io::{Error, ErrorKind};
+    use std::io::Error;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::Whole;
 
     #[test]
-    fn who_loses_the_name_to_another_copy_has_copied() {
+    fn what_is_whole_is_described_before_it_has_its_name_and_stays_where_that_fails() {
         let top = std::env::temp_dir().join(format!("hydrafs-whole-{}", std::process::id()));
         fs::create_dir(&top).expect("room");
-        let missing = || Err(Error::from(ErrorKind::NotFound));
-        for (is_taken, is_ok) in [(true, true), (false, false)] {
+        fs::write(top.join("other"), "").expect("room");
+        fs::set_permissions(top.join("other"), fs::Permissions::from_mode(0o600)).expect("ours");
+        for is_ok in [true, false] {
+            // A name that leads elsewhere at any moment.
+            symlink("other", top.join("file")).expect("room");
             let whole = Whole::begin(&top, b"file", 0o600).expect("room");
-            let finished = whole.finish(|path| {
-                if is_taken {
-                    fs::remove_file(path).expect("it has its name");
-                }
-                missing()
+            whole.file().set_len(5).expect("room");
+            let finished = whole.finish(|file| {
+                assert!(file.metadata()?.nlink() == 0 || !top.join("file").is_symlink(), "it has no name");
+                file.set_permissions(fs::Permissions::from_mode(0o604))?;
+                if is_ok { Ok(()) } else { Err(Error::other("no owners are on a FAT")) }
             });
             assert_eq!(finished.is_ok(), is_ok, "{finished:?}");
+            let mode = |name: &str| fs::symlink_metadata(top.join(name)).expect("there").mode() & 0o777;
+            assert_eq!((mode("file"), mode("other")), (0o604, 0o600));
+            assert_eq!(fs::read(top.join("file")).expect("there"), [0; 5]);
+            fs::remove_file(top.join("file")).expect("ours");
         }
         fs::remove_dir_all(&top).expect("ours");
     }

@@ -5,40 +5,26 @@
 
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use base::time::Timestamp;
 use file::Kind;
-use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, openat};
 use rustix::io::Errno;
 
 use crate::control::batch::wire::Entry;
 
 /// What a copy is to be like.
 pub(in crate::command) struct Likeness {
-    pub(in crate::command) mode: u32,
-    pub(in crate::command) uid: u32,
-    pub(in crate::command) gid: u32,
-    pub(in crate::command) is_symlink: bool,
-    pub(in crate::command) accessed: Timespec,
-    pub(in crate::command) modified: Timespec,
-    pub(in crate::command) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-/// Makes `to` like `from` was when `source` was read.
-pub(super) fn take_over(from: &Path, to: &Path, source: &Metadata) -> io::Result<()> {
-    let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
-    let likeness = Likeness {
-        mode: source.mode() & 0o7777,
-        uid: source.uid(),
-        gid: source.gid(),
-        is_symlink: source.file_type().is_symlink(),
-        accessed: time(source.atime(), source.atime_nsec()),
-        modified: time(source.mtime(), source.mtime_nsec()),
-        xattrs: xattrs(from, None)?,
-    };
-    likeness.put_on(to)
+    kind: Kind,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    accessed: Timespec,
+    modified: Timespec,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Likeness {
@@ -46,60 +32,92 @@ impl Likeness {
     pub(in crate::command) fn of(entry: &Entry) -> Likeness {
         let time = |of: Timestamp| Timespec { tv_sec: of.seconds, tv_nsec: of.nanos.into() };
         Likeness {
+            kind: entry.kind,
             mode: entry.mode,
             uid: entry.uid,
             gid: entry.gid,
-            is_symlink: entry.kind == Kind::Symlink,
             accessed: time(entry.accessed),
             modified: time(entry.modified),
             xattrs: entry.xattrs.clone(),
         }
     }
 
+    /// Of what is at `from`, as it was when `source` was read; `open`: the same, where it is open.
+    pub(super) fn of_source(from: &Path, open: Option<&File>, source: &Metadata) -> io::Result<Likeness> {
+        let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+        Ok(Likeness {
+            kind: kind_of(source),
+            mode: source.mode() & 0o7777,
+            uid: source.uid(),
+            gid: source.gid(),
+            accessed: time(source.atime(), source.atime_nsec()),
+            modified: time(source.mtime(), source.mtime_nsec()),
+            xattrs: xattrs(from, open)?,
+        })
+    }
+
     /// Makes a file so.
-    pub(in crate::command) fn put_on(&self, to: &Path) -> io::Result<()> {
-        let is_root = rustix::process::geteuid().is_root();
+    pub(in crate::command) fn put_on(&self, to: &File) -> io::Result<()> {
+        let (at, is_root) = (path_of(to), rustix::process::geteuid().is_root());
         let mut mode = self.mode;
-        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-        match rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+        match rustix::fs::chown(&at, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid))) {
             Ok(()) => {}
             // Set-id bits belong to an owner: without him they would give away the copier's rights.
             Err(Errno::PERM) if !is_root => mode &= !0o6000,
             Err(error) => return Err(error.into()),
         }
-        if !self.is_symlink {
-            std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode))?;
+        if self.kind != Kind::Symlink {
+            std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode))?;
         }
-        put_xattrs(&self.xattrs, to, is_root)?;
+        put_xattrs(&self.xattrs, &at, is_root)?;
         let times = Timestamps { last_access: self.accessed, last_modification: self.modified };
-        rustix::fs::utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::utimensat(CWD, &at, &times, AtFlags::empty())?;
         Ok(())
     }
 }
 
+/// What is at a path, of this kind, open for its attributes. Who may write to the directory may put a link to another file there at any moment:
+/// nothing that he could want for that file is done by a path.
+pub(super) fn attributes_of(path: &Path, kind: Kind) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    match kind_of(&file.metadata()?) == kind {
+        true => Ok(file),
+        false => Err(io::Error::other("it was another kind of file a moment ago")),
+    }
+}
+
+/// Takes these bits away from a directory's mode.
+pub(super) fn take_bits(directory: &Path, bits: u32) -> io::Result<()> {
+    let directory = attributes_of(directory, Kind::Directory)?;
+    let mode = directory.metadata()?.mode() & 0o7777 & !bits;
+    std::fs::set_permissions(path_of(&directory), std::fs::Permissions::from_mode(mode))
+}
+
 /// Gives a file what the one that it is to replace has, as if that had been written into. Who may not give it away keeps it, without bits that would
 /// give away his own rights.
-pub(super) fn hand_on(former: &Path, to: &Path) -> io::Result<()> {
-    let found = std::fs::symlink_metadata(former)?;
-    if !found.is_file() {
-        return Ok(());
-    }
-    let (uid, gid) = (Uid::from_raw(found.uid()), Gid::from_raw(found.gid()));
-    let mode = match rustix::fs::chownat(CWD, to, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+pub(super) fn hand_on(former: &File, to: &File) -> io::Result<()> {
+    let (found, from, at) = (former.metadata()?, path_of(former), path_of(to));
+    let mode = match rustix::fs::chown(&at, Some(Uid::from_raw(found.uid())), Some(Gid::from_raw(found.gid()))) {
         Ok(()) => found.mode() & 0o7777,
         Err(Errno::PERM) => found.mode() & 0o1777,
         Err(error) => return Err(error.into()),
     };
-    std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode))?;
-    let mut xattrs = xattrs(former, None)?;
+    std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode))?;
+    let mut xattrs = At::Linked(&from).xattrs()?;
     // Capabilities and the like were of the former content.
     xattrs.retain(|(name, _)| !name.starts_with(b"security."));
-    put_xattrs(&xattrs, to, rustix::process::geteuid().is_root())
+    put_xattrs(&xattrs, &at, rustix::process::geteuid().is_root())
+}
+
+/// A path to what is open, also where that is a symbolic link, or open for its attributes alone.
+fn path_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// Makes a FIFO, socket or device.
 pub(in crate::command) fn make_special(to: &Path, kind: Kind, mode: u32, device: u64) -> io::Result<()> {
-    use rustix::fs::{FileType, Mode};
+    use rustix::fs::FileType;
     let (kind, device) = match kind {
         Kind::Fifo => (FileType::Fifo, 0),
         Kind::Socket => (FileType::Socket, 0),
@@ -135,36 +153,66 @@ pub(super) fn kind_of(source: &Metadata) -> Kind {
 
 /// All extended attributes that can be read of what is at `from`; `open`: the same, where it is open, which spares the way along the path.
 pub(super) fn xattrs(from: &Path, open: Option<&File>) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let list = |buffer: &mut [u8]| match open {
-        Some(file) => rustix::fs::flistxattr(file, buffer),
-        None => rustix::fs::llistxattr(from, buffer),
-    };
-    // Most have none, and to learn that takes no buffer; one without room is told that there are none.
-    let names = match open.map_or_else(|| rustix::fs::llistxattr_query(from), rustix::fs::flistxattr_query) {
-        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Ok(_) => sized(list)?,
-        Err(error) => return Err(error.into()),
-    };
-    let mut found = Vec::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let value = sized(|buffer| match open {
-            Some(file) => rustix::fs::fgetxattr(file, name, buffer),
-            None => rustix::fs::lgetxattr(from, name, buffer),
-        });
-        match value {
-            Ok(value) => found.push((name.to_vec(), value)),
-            // It went meanwhile, or is not for us.
-            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
+    open.map_or(At::Path(from), At::Open).xattrs()
+}
+
+/// What has extended attributes.
+enum At<'a> {
+    Path(&'a Path),
+    Open(&'a File),
+    /// What this path of an open file leads to.
+    Linked(&'a str),
+}
+
+impl At<'_> {
+    fn xattrs(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        // Most have none, and to learn that takes no buffer.
+        let names = match self.list_bytes() {
+            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            Ok(_) => sized(|buffer| self.list(buffer))?,
             Err(error) => return Err(error.into()),
+        };
+        let mut found = Vec::new();
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            match sized(|buffer| self.get(name, buffer)) {
+                Ok(value) => found.push((name.to_vec(), value)),
+                // It went meanwhile, or is not for us.
+                Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(found)
+    }
+
+    fn list_bytes(&self) -> rustix::io::Result<usize> {
+        match self {
+            At::Path(path) => rustix::fs::llistxattr_query(*path),
+            At::Open(file) => rustix::fs::flistxattr_query(file),
+            At::Linked(path) => rustix::fs::listxattr_query(*path),
         }
     }
-    Ok(found)
+
+    fn list(&self, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            At::Path(path) => rustix::fs::llistxattr(*path, buffer),
+            At::Open(file) => rustix::fs::flistxattr(file, buffer),
+            At::Linked(path) => rustix::fs::listxattr(*path, buffer),
+        }
+    }
+
+    fn get(&self, name: &[u8], buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            At::Path(path) => rustix::fs::lgetxattr(*path, name, buffer),
+            At::Open(file) => rustix::fs::fgetxattr(file, name, buffer),
+            At::Linked(path) => rustix::fs::getxattr(*path, name, buffer),
+        }
+    }
 }
 
 /// What only root may set others leave out.
-fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], to: &Path, is_root: bool) -> io::Result<()> {
+fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], to: &str, is_root: bool) -> io::Result<()> {
     for (name, value) in xattrs {
-        match rustix::fs::lsetxattr(to, name.as_slice(), value, XattrFlags::empty()) {
+        match rustix::fs::setxattr(to, name.as_slice(), value, XattrFlags::empty()) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::ACCESS) if !is_root && !name.starts_with(b"user.") => {}
             Err(error) => {

@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use file::Kind;
 use parking_lot::Mutex;
 
-use super::likeness::{Likeness, make_special};
+use super::likeness::{Likeness, attributes_of, make_special, take_bits};
 use super::plain::{How, Job, make_directory, remove_other, without_first};
 use super::progress::Progress;
 use super::target::{self, Target};
@@ -193,19 +193,15 @@ impl<'a> Out<'a> {
             Leads::Target(target) => std::os::unix::fs::symlink(OsStr::from_bytes(target), to)?,
             _ => make_special(to, entry.kind, entry.mode, entry.device.into())?,
         }
-        if self.how.archive { Likeness::of(entry).put_on(to) } else { Ok(()) }
+        if self.how.archive { Likeness::of(entry).put_on(&attributes_of(to, entry.kind)?) } else { Ok(()) }
     }
 
     fn finish_directory(&self, to: &Path, entry: &Entry) -> io::Result<()> {
         if self.how.archive {
-            return Likeness::of(entry).put_on(to);
+            return Likeness::of(entry).put_on(&attributes_of(to, Kind::Directory)?);
         }
         let missing = 0o700 & !entry.mode;
-        if missing != 0 {
-            let mode = fs::metadata(to)?.permissions().mode() & 0o7777 & !missing;
-            fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
-        }
-        Ok(())
+        if missing == 0 { Ok(()) } else { take_bits(to, missing) }
     }
 }
 
@@ -279,11 +275,11 @@ impl Files<'_> {
             None => making.finish(&to, size, self.how),
         };
         if ended.is_err() {
-            self.lost.lock().insert(to.clone());
+            self.lost.lock().insert(to);
         }
         // What is whole stays, also where it cannot be made like its source.
-        let put_on = || if self.how.archive { Likeness::of(&making.entry).put_on(&to) } else { Ok(()) };
-        self.progress.note(&from, ended.and_then(|()| put_on()));
+        let put_on = |there| if self.how.archive { Likeness::of(&making.entry).put_on(&there) } else { Ok(()) };
+        self.progress.note(&from, ended.and_then(put_on));
     }
 }
 
@@ -301,7 +297,7 @@ impl Making {
         Ok(self.target.insert(target).file())
     }
 
-    fn finish(&mut self, to: &Path, size: u64, how: How) -> io::Result<()> {
+    fn finish(&mut self, to: &Path, size: u64, how: How) -> io::Result<File> {
         let written = self.written;
         let file = self.open(to, how)?;
         // A hole at the end has no piece that would set the length.
@@ -314,9 +310,9 @@ impl Making {
 
 /// Copies a file of several names once more, or nothing of it.
 fn again(existing: &Path, new: &Path) -> io::Result<()> {
-    let mut from = File::options().read(true).open(existing)?;
+    let mut from = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(existing)?;
     let found = from.metadata()?;
     let target = Target::begin(new, found.mode() & 0o777, found.len())?;
     io::copy(&mut from, &mut target.file())?;
-    target.take_place(false)
+    target.take_place(false).map(drop)
 }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::content::Copier;
 use super::filler::Filler;
-use super::likeness;
+use super::likeness::{Likeness, attributes_of, kind_of, make_special, take_bits};
 use super::progress::Progress;
 use super::target::{self, Target};
 use crate::command::whole::Whole;
@@ -174,36 +174,43 @@ impl<'a> Plain<'a> {
 
     /// What is whole stays, also where it cannot be made like its source: no owners are on a FAT.
     fn copy_file(&self, copier: &mut Copier<'_>, job: &Job) -> io::Result<()> {
-        if let Err(error) = self.copy_content(copier, job) {
-            self.lost.lock().insert(job.to.clone());
-            return Err(error);
+        let copied = Source::open(job).and_then(|source| Ok((self.copy_content(copier, job, &source)?, source)));
+        match copied {
+            Ok((there, source)) if self.how.archive => source.likeness()?.put_on(&there),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.lost.lock().insert(job.to.clone());
+                Err(error)
+            }
         }
-        if self.how.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) }
     }
 
-    fn copy_content(&self, copier: &mut Copier<'_>, job: &Job) -> io::Result<()> {
-        let from = File::options().read(true).open(&job.from)?;
-        // With --archive nobody reads it before its mode is known to be right.
-        let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
-        let is_source = |found: Metadata| (found.dev(), found.ino()) == (job.source.dev(), job.source.ino());
+    fn copy_content(&self, copier: &mut Copier<'_>, job: &Job, source: &Source<'_>) -> io::Result<File> {
+        let is_source = |found: Metadata| (found.dev(), found.ino()) == (source.found.dev(), source.found.ino());
         if fs::symlink_metadata(&job.to).is_ok_and(is_source) {
             return Err(io::Error::other("source and target are the same file"));
         }
-        let target = Target::begin(&job.to, mode, job.source.len())?;
-        let can_share = target.file().metadata()?.dev() == job.source.dev();
-        copier.copy(&from, target.file(), can_share, &|bytes| self.progress.advance(bytes))?;
+        let target = Target::begin(&job.to, self.mode(source), source.found.len())?;
+        self.copy_into(copier, source, target.file())?;
         target.take_place(self.how.archive)
     }
 
     /// The same, to a path below a directory of a mount.
     fn copy_whole(&self, copier: &mut Copier<'_>, job: &Job, top: &Path, path: &[u8]) -> io::Result<()> {
-        let from = File::options().read(true).open(&job.from)?;
-        let mode = if self.how.archive { 0o600 } else { job.source.mode() & 0o777 };
-        let whole = Whole::begin(top, path, mode)?;
-        let can_share = whole.file().metadata()?.dev() == job.source.dev();
-        copier.copy(&from, whole.file(), can_share, &|bytes| self.progress.advance(bytes))?;
-        let take_over = |path: &Path| likeness::take_over(&job.from, path, &job.source);
-        whole.finish(|path| if self.how.archive { take_over(path) } else { Ok(()) })
+        let source = Source::open(job)?;
+        let whole = Whole::begin(top, path, self.mode(&source))?;
+        self.copy_into(copier, &source, whole.file())?;
+        whole.finish(|file| if self.how.archive { source.likeness()?.put_on(file) } else { Ok(()) })
+    }
+
+    /// With --archive nobody reads it before its mode is known to be right.
+    fn mode(&self, source: &Source<'_>) -> u32 {
+        if self.how.archive { 0o600 } else { source.found.mode() & 0o777 }
+    }
+
+    fn copy_into(&self, copier: &mut Copier<'_>, source: &Source<'_>, to: &File) -> io::Result<()> {
+        let can_share = to.metadata()?.dev() == source.found.dev();
+        copier.copy(&source.file, to, can_share, &|bytes| self.progress.advance(bytes)).map(drop)
     }
 
     /// A symbolic link, FIFO, socket or device. The device that is there already is the one.
@@ -211,28 +218,54 @@ impl<'a> Plain<'a> {
         let kind = job.source.file_type();
         let is_same = |found: Metadata| found.file_type() == kind && found.rdev() == job.source.rdev();
         if (kind.is_char_device() || kind.is_block_device()) && fs::symlink_metadata(&job.to).is_ok_and(is_same) {
-            return if self.how.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) };
+            return if self.how.archive { take_over(job) } else { Ok(()) };
         }
         remove_other(&job.to)?;
         if job.source.file_type().is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&job.from)?, &job.to)?;
         } else {
-            likeness::make_special(&job.to, likeness::kind_of(&job.source), job.source.mode(), job.source.rdev())?;
+            make_special(&job.to, kind_of(&job.source), job.source.mode(), job.source.rdev())?;
         }
-        if self.how.archive { likeness::take_over(&job.from, &job.to, &job.source) } else { Ok(()) }
+        if self.how.archive { take_over(job) } else { Ok(()) }
     }
 
     fn finish_directory(&self, job: &Job) -> io::Result<()> {
         if self.how.archive {
-            return likeness::take_over(&job.from, &job.to, &job.source);
+            return take_over(job);
         }
         let missing = 0o700 & !job.source.mode();
-        if missing != 0 {
-            let mode = fs::metadata(&job.to)?.mode() & !missing;
-            fs::set_permissions(&job.to, fs::Permissions::from_mode(mode))?;
-        }
-        Ok(())
+        if missing == 0 { Ok(()) } else { take_bits(&job.to, missing) }
     }
+}
+
+/// A regular file that is read.
+struct Source<'a> {
+    from: &'a Path,
+    file: File,
+    /// Before its content was read: what is written meanwhile makes it newer than its copy.
+    found: Metadata,
+}
+
+impl<'a> Source<'a> {
+    /// No symbolic link that came in its place meanwhile leads to another: its owner would get the content of that.
+    fn open(job: &'a Job) -> io::Result<Source<'a>> {
+        let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&job.from)?;
+        let found = file.metadata()?;
+        match found.is_file() {
+            true => Ok(Source { from: &job.from, file, found }),
+            false => Err(io::Error::other("it was another kind of file a moment ago")),
+        }
+    }
+
+    fn likeness(&self) -> io::Result<Likeness> {
+        Likeness::of_source(self.from, Some(&self.file), &self.found)
+    }
+}
+
+/// Makes what is no regular file like its source.
+fn take_over(job: &Job) -> io::Result<()> {
+    let there = attributes_of(&job.to, kind_of(&job.source))?;
+    Likeness::of_source(&job.from, None, &job.source)?.put_on(&there)
 }
 
 /// Whether a file is there already, as an earlier run left it: a copy gets its time when all of it is there.
@@ -241,10 +274,14 @@ pub(super) fn is_there(to: &Path, source: &Metadata) -> bool {
     fs::symlink_metadata(to).is_ok_and(|found| found.is_file() && like(&found) == like(source))
 }
 
-/// Makes the directory unless it is there. Its owner may always write while it is filled.
-pub(in crate::command) fn make_directory(to: &Path, mode: u32) -> io::Result<()> {
+/// Makes the directory unless it is there; a symbolic link to one is none, as in a batch: whose it is would have all of this elsewhere. Its owner may
+/// always write while it is filled.
+pub(super) fn make_directory(to: &Path, mode: u32) -> io::Result<()> {
     match fs::DirBuilder::new().mode(mode & 0o777 | 0o700).create(to) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && fs::metadata(to)?.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::symlink_metadata(to)?.is_dir() {
+            true => Ok(()),
+            false => Err(io::Error::from(io::ErrorKind::NotADirectory)),
+        },
         result => result,
     }
 }

@@ -27,7 +27,8 @@ const AT_ONCE_BYTES_MAX: u64 = 1 << 20;
 /// A file on its way.
 pub(super) struct Target {
     to: PathBuf,
-    file: File,
+    /// Until it has its name.
+    file: Option<File>,
     place: Place,
     /// The file that is there.
     former: Option<File>,
@@ -51,7 +52,8 @@ enum Place {
 impl Target {
     /// Begins a file that is to lie at `to`, of about so many bytes.
     pub(super) fn begin(to: &Path, mode: u32, bytes: u64) -> io::Result<Target> {
-        let target = |file, place, former, is_kept| Target { to: to.to_owned(), file, place, former, is_kept };
+        let target =
+            |file, place, former, is_kept| Target { to: to.to_owned(), file: Some(file), place, former, is_kept };
         if bytes <= AT_ONCE_BYTES_MAX {
             match options(mode, 0).create_new(true).open(to) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -74,38 +76,41 @@ impl Target {
 
     /// What its content goes to.
     pub(super) fn file(&self) -> &File {
-        &self.file
+        self.file.as_ref().expect("it is given away with its place")
     }
 
-    /// All of it is there: it takes its name. `is_like_source`: its attributes will be the source's, and not those of what it replaces.
-    pub(super) fn take_place(mut self, is_like_source: bool) -> io::Result<()> {
-        if let Some(former) = self.former.as_ref().filter(|_| self.is_kept) {
-            return overwrite(former, &self.file);
+    /// All of it is there: it takes its name. `is_like_source`: its attributes will be the source's, and not those of what it replaces. Gives the
+    /// file that has its content now, for these: its name may lead elsewhere already, as whoever may write to the directory likes it.
+    pub(super) fn take_place(mut self, is_like_source: bool) -> io::Result<File> {
+        if let Some(former) = self.former.take_if(|_| self.is_kept) {
+            overwrite(&former, self.file())?;
+            return Ok(former);
         }
         if matches!(self.place, Place::Unnamed) {
-            match name(&self.file, &self.to) {
+            match name(self.file(), &self.to) {
                 Err(Errno::EXIST) => {
                     let aside = aside(&self.to);
-                    name(&self.file, &aside)?;
+                    name(self.file(), &aside)?;
                     self.place = Place::Aside(aside);
                 }
                 named => named?,
             }
         }
         if let Place::Aside(aside) = &self.place {
-            if !is_like_source {
-                hand_on(&self.to, aside)?;
+            if let Some(former) = self.former.as_ref().filter(|_| !is_like_source) {
+                hand_on(former, self.file())?;
             }
-            match (fs::rename(aside, &self.to), &self.former) {
+            match (fs::rename(aside, &self.to), self.former.take()) {
                 // Something is mounted on it, a file most likely.
                 (Err(error), Some(former)) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    return overwrite(former, &self.file);
+                    overwrite(&former, self.file())?;
+                    return Ok(former);
                 }
                 (renamed, _) => renamed?,
             }
         }
         self.place = Place::Taken;
-        Ok(())
+        Ok(self.file.take().expect("it is given away with its place"))
     }
 }
 
@@ -119,7 +124,7 @@ impl Drop for Target {
         };
         let place = |found: fs::Metadata| (found.dev(), found.ino());
         // Another of the same name may have taken its place.
-        if fs::symlink_metadata(left).ok().map(place) == self.file.metadata().ok().map(place) {
+        if fs::symlink_metadata(left).ok().map(place) == self.file().metadata().ok().map(place) {
             let _ = fs::remove_file(left);
         }
     }
@@ -147,10 +152,14 @@ fn options(mode: u32, flags: i32) -> OpenOptions {
 }
 
 /// The regular file that is to be replaced, if there is one: it must be one that may be written. What is of another kind may go, but for directories
-/// and devices.
+/// and devices. No symbolic link that comes in its place meanwhile leads to another.
 fn former(to: &Path) -> io::Result<Option<File>> {
     match fs::symlink_metadata(to) {
-        Ok(found) if found.is_file() => OpenOptions::new().write(true).open(to).map(Some),
+        Ok(found) if found.is_file() => {
+            let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(to)?;
+            let is_file = file.metadata()?.is_file();
+            is_file.then_some(Some(file)).ok_or_else(|| io::Error::other("it was another kind of file a moment ago"))
+        }
         Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
         Ok(found) if found.file_type().is_block_device() || found.file_type().is_char_device() => {
             Err(io::Error::other("a device is in the way"))
@@ -229,7 +238,7 @@ mod tests {
             let to = folder.join("there");
             let beside = aside(&to);
             let file = options(0o600, 0).create_new(true).open(&beside).expect("room");
-            drop(Target { to, file, place: Place::Aside(beside), former: None, is_kept: false });
+            drop(Target { to, file: Some(file), place: Place::Aside(beside), former: None, is_kept: false });
             assert_eq!(fs::read_dir(&folder).expect("ours").count(), 1);
             assert_eq!(fs::read(folder.join("there")).expect("ours"), b"of before");
         }
@@ -249,7 +258,10 @@ mod tests {
             for name in ["new", "there", "link"] {
                 let target = Target::begin(&folder.join(name), 0o600, bytes).expect("room");
                 target.file().write_all_at(b"all", 0).expect("room");
-                target.take_place(false).expect("room");
+                let taken = target.take_place(false).expect("room");
+                let place = |found: fs::Metadata| (found.dev(), found.ino());
+                let there = fs::symlink_metadata(folder.join(name)).expect("there");
+                assert_eq!(place(taken.metadata().expect("open")), place(there), "{name}");
                 assert_eq!(fs::read(folder.join(name)).expect("there"), b"all");
             }
             assert!(Target::begin(&folder.join("directory"), 0o600, bytes).is_err());

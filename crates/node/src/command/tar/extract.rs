@@ -276,7 +276,7 @@ impl Extraction<'_> {
                 return Err(cut_short());
             }
             self.outcome.bytes += bytes;
-            whole.finish(|path| Likeness::of(entry).put_on(path))
+            whole.finish(|file| Likeness::of(entry).put_on(file))
         });
         match made {
             Ok(()) => self.outcome.entries += 1,
