@@ -1,6 +1,7 @@
 //! What a copy takes over from its source besides content, with `--archive`: owner, mode, extended attributes, times.
 //!
-//! The order matters: a change of owner clears set-id bits, so the mode follows it; everything changes times, so they come last.
+//! The order matters: a change of owner clears set-id bits, and an access list has the mode in it, so the mode follows both; everything changes
+//! times, so they come last.
 //! What only root may do, others leave out silently, as cp(1) does.
 
 use std::fs::{File, Metadata};
@@ -67,6 +68,7 @@ impl Likeness {
             Err(error) => return Err(error.into()),
         }
         if self.kind != Kind::Symlink {
+            forget_lists(&at, self.kind)?;
             std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode))?;
         }
         put_xattrs(&self.xattrs, &at, is_root)?;
@@ -103,11 +105,26 @@ pub(super) fn hand_on(former: &File, to: &File) -> io::Result<()> {
         Err(Errno::PERM) => found.mode() & 0o1777,
         Err(error) => return Err(error.into()),
     };
+    forget_lists(&at, Kind::Regular)?;
     std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode))?;
     let mut xattrs = At::Linked(&from).xattrs()?;
     // Capabilities and the like were of the former content.
     xattrs.retain(|(name, _)| !name.starts_with(b"security."));
     put_xattrs(&xattrs, &at, rustix::process::geteuid().is_root())
+}
+
+/// Takes away the access lists that a file has of its directory, or of before: they grant what its source does not.
+fn forget_lists(at: &str, kind: Kind) -> io::Result<()> {
+    let lists = ["system.posix_acl_access", "system.posix_acl_default"];
+    for name in &lists[..if kind == Kind::Directory { 2 } else { 1 }] {
+        // Most have none, which takes less to learn than to bring about.
+        let absent = rustix::fs::getxattr_query(at, *name).and_then(|_| rustix::fs::removexattr(at, *name));
+        match absent {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(error) => return Err(io::Error::other(format!("access list {name}: {}", io::Error::from(error)))),
+        }
+    }
+    Ok(())
 }
 
 /// A path to what is open, also where that is a symbolic link, or open for its attributes alone.
@@ -237,5 +254,114 @@ fn sized(ask: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Re
             Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files are what is tested")]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::path::{Path, PathBuf};
+
+    use file::Kind;
+    use rustix::fs::XattrFlags;
+    use rustix::io::Errno;
+
+    use super::{Likeness, attributes_of, hand_on, kind_of, take_bits};
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("hydrafs-likeness-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a temporary folder");
+        folder
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).expect("there").mode() & 0o7777
+    }
+
+    fn of(path: &Path) -> Likeness {
+        Likeness::of_source(path, None, &fs::symlink_metadata(path).expect("there")).expect("readable")
+    }
+
+    /// Each kind becomes like its source, and what its name leads to meanwhile stays as it is.
+    #[test]
+    fn what_is_open_is_changed_and_not_what_its_name_leads_to() {
+        let folder = folder("open");
+        let at = |name: &str| folder.join(name);
+        for name in ["from", "to", "other"] {
+            fs::write(at(name), name).expect("room");
+            fs::create_dir(at(&format!("{name} directory"))).expect("room");
+            symlink("nowhere", at(&format!("{name} link"))).expect("room");
+        }
+        for (name, bits) in [("from", 0o4710), ("to", 0o600), ("other", 0o600)] {
+            fs::set_permissions(at(name), fs::Permissions::from_mode(bits)).expect("ours");
+            let directory = at(&format!("{name} directory"));
+            fs::set_permissions(directory, fs::Permissions::from_mode(bits & 0o777 | 0o100)).expect("ours");
+        }
+        for suffix in ["", " directory", " link"] {
+            let named = |name: &str| at(&format!("{name}{suffix}"));
+            let kind = kind_of(&fs::symlink_metadata(named("to")).expect("there"));
+            let there = attributes_of(&named("to"), kind).expect("there");
+            fs::rename(named("to"), named("moved")).expect("ours");
+            symlink(named("other"), named("to")).expect("room");
+            let before = mode(&named("other"));
+            of(&named("from")).put_on(&there).expect("ours");
+            assert_eq!((mode(&named("moved")), mode(&named("other"))), (mode(&named("from")), before), "{kind:?}");
+            let time = |name: &str| fs::symlink_metadata(named(name)).expect("there").modified().expect("a time");
+            assert_eq!(time("moved"), time("from"), "{kind:?}");
+            assert_eq!(attributes_of(&named("to"), kind).is_ok(), kind == Kind::Symlink, "no link is followed");
+        }
+        assert!(take_bits(&at("to directory"), 0o700).is_err());
+        assert_eq!(mode(&at("other directory")), 0o700);
+        fs::remove_dir_all(&folder).expect("our own folder");
+    }
+
+    /// What a directory hands down to files that are made in it is nothing that their source, or what they replace, has granted.
+    #[test]
+    fn an_access_list_that_the_source_has_not_is_taken_away() {
+        let folder = folder("lists");
+        let at = |name: &str| folder.join(name);
+        fs::write(at("from"), "").expect("room");
+        fs::create_dir(at("from directory")).expect("room");
+        for name in ["from", "from directory"] {
+            fs::set_permissions(at(name), fs::Permissions::from_mode(0o750)).expect("ours");
+        }
+        fs::create_dir(at("shared")).expect("room");
+        // Version 2; owner, user 1234, group, mask and others.
+        let entries = [(1u16, 7u16, u32::MAX), (2, 7, 1234), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
+        let of_entry = |(tag, bits, id): (u16, u16, u32)| {
+            [&tag.to_le_bytes()[..], &bits.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+        };
+        let list = [&2u32.to_le_bytes()[..], &entries.map(of_entry).concat()].concat();
+        let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
+        match rustix::fs::setxattr(at("shared"), default, &list, XattrFlags::empty()) {
+            Err(Errno::OPNOTSUPP) => return eprintln!("skipped: no access lists are there"),
+            set => set.expect("ours"),
+        }
+        let has = |name: &str, list: &str| rustix::fs::getxattr_query(at(name), list) != Err(Errno::NODATA);
+        for way in ["like", "handed"] {
+            let name = format!("shared/{way}");
+            fs::write(at(&name), "").expect("room");
+            assert!(has(&name, access), "inherited");
+            let file = File::options().write(true).open(at(&name)).expect("ours");
+            match way {
+                "like" => of(&at("from")).put_on(&file).expect("ours"),
+                _ => hand_on(&attributes_of(&at("from"), Kind::Regular).expect("there"), &file).expect("ours"),
+            }
+            assert_eq!((mode(&at(&name)), has(&name, access)), (0o750, false), "{way}");
+        }
+        fs::create_dir(at("shared/directory")).expect("room");
+        assert!(has("shared/directory", default), "inherited");
+        let directory = attributes_of(&at("shared/directory"), Kind::Directory).expect("there");
+        of(&at("from directory")).put_on(&directory).expect("ours");
+        assert_eq!(mode(&at("shared/directory")), 0o750);
+        assert!(!has("shared/directory", access) && !has("shared/directory", default));
+        // What the source has comes.
+        rustix::fs::setxattr(at("from"), access, &list, XattrFlags::empty()).expect("ours");
+        fs::write(at("has"), "").expect("room");
+        of(&at("from")).put_on(&File::options().write(true).open(at("has")).expect("ours")).expect("ours");
+        assert!(has("has", access));
+        fs::remove_dir_all(&folder).expect("our own folder");
     }
 }
