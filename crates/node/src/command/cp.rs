@@ -29,7 +29,7 @@ use clap::Args;
 use platform::real;
 
 pub(super) use self::content::stream;
-pub(super) use self::likeness::Likeness;
+pub(super) use self::likeness::{Likeness, regular};
 pub(super) use self::plain::remove_other;
 
 use self::filler::Filler;
@@ -124,7 +124,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         if progress.has_failures() || progress.is_interrupted() {
             return Ok(());
         }
-        stage.take_place()?;
+        stage.take_place(arguments.archive)?;
         place.map_or(Ok(()), |place| sync(&place))
     });
     let undone = stage.undo();

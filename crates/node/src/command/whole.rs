@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
 use super::beneath::{Beneath, beneath};
-use super::cp::remove_other;
+use super::cp::{regular, remove_other};
 
 /// Its pages are not the kernel's: from our buffer to the daemon, which a mount takes at any offset and in any length. The kernel's
 /// pages of large files, made, filled and given back, took an eighth of the processors' time of a whole copy (measured).
@@ -23,6 +23,8 @@ const AROUND_PAGES: i32 = libc::O_DIRECT;
 pub(super) struct Whole {
     place: Beneath,
     file: File,
+    /// The regular file that had its name.
+    former: Option<File>,
     /// Before all of it is there.
     has_name: bool,
 }
@@ -40,18 +42,19 @@ impl Whole {
     /// Begins a file that is to lie at `path` below `top`, where no symbolic link leads it elsewhere.
     pub(super) fn begin(top: &Path, path: &[u8], mode: u32) -> io::Result<Whole> {
         let place = beneath(top, path)?;
+        let former = regular(&place.path())?;
         let options = |flags| {
             let mut options = File::options();
             options.write(true).mode(mode).custom_flags(AROUND_PAGES | flags);
             options
         };
         match options(libc::O_TMPFILE).open(place.directory()) {
-            Ok(file) => Ok(Whole { place, file, has_name: false }),
+            Ok(file) => Ok(Whole { place, file, former, has_name: false }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) => {
                 let to = place.path();
                 remove_other(&to)?;
                 let file = options(0).create_new(true).open(&to)?;
-                Ok(Whole { place, file, has_name: true })
+                Ok(Whole { place, file, former, has_name: true })
             }
             Err(error) => Err(error),
         }
@@ -62,11 +65,11 @@ impl Whole {
         &self.file
     }
 
-    /// All of it is there: `describe` gives it its attributes, and then it takes its name, also where that failed: what is whole stays. From then on
-    /// the name may lead elsewhere, as whoever may write to the directory likes it. What had the name goes, as if it had been removed: a rename over
-    /// it would have the content on the disks first, file by file.
-    pub(super) fn finish(mut self, describe: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-        let described = describe(&self.file);
+    /// All of it is there: `describe` gives it its attributes, also those of the regular file whose place it takes, and then it takes its name, also
+    /// where that failed: what is whole stays. From then on the name may lead elsewhere, as whoever may write to the directory likes it. What had the
+    /// name goes, as if it had been removed: a rename over it would have the content on the disks first, file by file.
+    pub(super) fn finish(mut self, describe: impl FnOnce(&File, Option<&File>) -> io::Result<()>) -> io::Result<()> {
+        let described = describe(&self.file, self.former.as_ref());
         if !std::mem::take(&mut self.has_name) {
             name(&self.file, &self.place.path())?;
         }
@@ -105,7 +108,8 @@ mod tests {
             symlink("other", top.join("file")).expect("room");
             let whole = Whole::begin(&top, b"file", 0o600).expect("room");
             whole.file().set_len(5).expect("room");
-            let finished = whole.finish(|file| {
+            let finished = whole.finish(|file, former| {
+                assert!(former.is_none(), "a link is no file");
                 assert!(file.metadata()?.nlink() == 0 || !top.join("file").is_symlink(), "it has no name");
                 file.set_permissions(fs::Permissions::from_mode(0o604))?;
                 if is_ok { Ok(()) } else { Err(Error::other("no owners are on a FAT")) }
@@ -114,6 +118,11 @@ mod tests {
             let mode = |name: &str| fs::symlink_metadata(top.join(name)).expect("there").mode() & 0o777;
             assert_eq!((mode("file"), mode("other")), (0o604, 0o600));
             assert_eq!(fs::read(top.join("file")).expect("there"), [0; 5]);
+            // It is the former of the next.
+            let next = Whole::begin(&top, b"file", 0o600).expect("room");
+            next.finish(|file, former| file.set_permissions(former.expect("it is there").metadata()?.permissions()))
+                .expect("ours");
+            assert_eq!((mode("file"), fs::read(top.join("file")).expect("there")), (0o604, Vec::new()));
             fs::remove_file(top.join("file")).expect("ours");
         }
         fs::remove_dir_all(&top).expect("ours");

@@ -81,12 +81,27 @@ impl Likeness {
 /// What is at a path, of this kind, open for its attributes. Who may write to the directory may put a link to another file there at any moment:
 /// nothing that he could want for that file is done by a path.
 pub(super) fn attributes_of(path: &Path, kind: Kind) -> io::Result<File> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
-    match kind_of(&file.metadata()?) == kind {
+    let (file, found) = open(path)?;
+    match found == kind {
         true => Ok(file),
         false => Err(io::Error::other("it was another kind of file a moment ago")),
     }
+}
+
+/// The regular file that is at a path, if one is, open for its attributes.
+pub(in crate::command) fn regular(path: &Path) -> io::Result<Option<File>> {
+    match open(path) {
+        Ok((file, found)) => Ok((found == Kind::Regular).then_some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn open(path: &Path) -> io::Result<(File, Kind)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    let kind = kind_of(&file.metadata()?);
+    Ok((file, kind))
 }
 
 /// Takes these bits away from a directory's mode.

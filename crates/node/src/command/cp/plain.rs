@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::content::Copier;
 use super::filler::Filler;
-use super::likeness::{Likeness, attributes_of, kind_of, make_special, take_bits};
+use super::likeness::{Likeness, attributes_of, hand_on, kind_of, make_special, take_bits};
 use super::progress::Progress;
 use super::target::{self, Target};
 use crate::command::whole::Whole;
@@ -200,7 +200,11 @@ impl<'a> Plain<'a> {
         let source = Source::open(job)?;
         let whole = Whole::begin(top, path, self.mode(&source))?;
         self.copy_into(copier, &source, whole.file())?;
-        whole.finish(|file| if self.how.archive { source.likeness()?.put_on(file) } else { Ok(()) })
+        whole.finish(|file, former| match former {
+            _ if self.how.archive => source.likeness()?.put_on(file),
+            Some(former) => hand_on(former, file),
+            None => Ok(()),
+        })
     }
 
     /// With --archive nobody reads it before its mode is known to be right.

@@ -13,6 +13,7 @@ use rustix::fs::{CWD, RenameFlags};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use super::likeness::{hand_on, regular};
 use super::plain::Job;
 use crate::failure::Failure;
 
@@ -43,12 +44,11 @@ impl Stage {
         Ok(Stage(staged))
     }
 
-    /// All of it is there: each takes its place. What cannot is told.
-    pub(super) fn take_place(&self) -> Result<(), Failure> {
+    /// All of it is there: each takes its place. What cannot is told. `is_like_source`: its attributes are the source's, and not those of what it
+    /// replaces.
+    pub(super) fn take_place(&self, is_like_source: bool) -> Result<(), Failure> {
         for staged in &self.0 {
-            let flags = if staged.is_directory { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-            let renamed = rustix::fs::renameat_with(CWD, &staged.aside, CWD, &staged.to, flags);
-            renamed.map_err(|error| {
+            staged.take_place(is_like_source).map_err(|error| {
                 let failure = Failure::new("cannot bring what was copied to its place", error).at(&staged.to);
                 failure.mend("it was undone; what came before it stays")
             })?;
@@ -59,6 +59,16 @@ impl Stage {
     /// Takes away what has not taken its place.
     pub(super) fn undo(&self) -> io::Result<()> {
         self.0.iter().try_for_each(|staged| remove(&staged.aside))
+    }
+}
+
+impl Staged {
+    fn take_place(&self, is_like_source: bool) -> io::Result<()> {
+        if !is_like_source && let (Some(former), Some(ours)) = (regular(&self.to)?, regular(&self.aside)?) {
+            hand_on(&former, &ours)?;
+        }
+        let flags = if self.is_directory { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        Ok(rustix::fs::renameat_with(CWD, &self.aside, CWD, &self.to, flags)?)
     }
 }
 

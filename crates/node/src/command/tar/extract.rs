@@ -276,7 +276,7 @@ impl Extraction<'_> {
                 return Err(cut_short());
             }
             self.outcome.bytes += bytes;
-            whole.finish(|file| Likeness::of(entry).put_on(file))
+            whole.finish(|file, _| Likeness::of(entry).put_on(file))
         });
         match made {
             Ok(()) => self.outcome.entries += 1,
