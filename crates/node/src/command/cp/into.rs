@@ -19,7 +19,7 @@ use super::filler::Filler;
 use super::is_merged;
 use super::plain::{How, Job, Plain, is_there};
 use super::progress::Progress;
-use super::source::{Content, Opener, Runs, Taker};
+use super::source::{Content, Opener, Taken, Taker};
 use crate::control::batch::client::{BatchWriter, Put};
 use crate::control::batch::wire::{Entry, Leads};
 use crate::failure::Failure;
@@ -85,6 +85,8 @@ struct Shared {
 enum Away {
     /// From here, with so many bytes.
     File(PathBuf, u64),
+    /// The same, and it was written to while it was read.
+    Torn(PathBuf, u64),
     /// One more name.
     Link(Box<Found>),
 }
@@ -210,6 +212,7 @@ impl<'a> Into<'a> {
         let settled = shared.writer.settled();
         while let Some(entry) = shared.away.first_entry().filter(|entry| *entry.key() < settled) {
             let (number, away) = entry.remove_entry();
+            let is_torn = matches!(away, Away::Torn(..));
             let (path, bytes) = match (away, failed.contains_key(&number)) {
                 (Away::Link(found), true) => {
                     self.progress.expect(found.source.len());
@@ -217,11 +220,16 @@ impl<'a> Into<'a> {
                     continue;
                 }
                 (Away::Link(found), false) => (found.from, 0),
-                (Away::File(path, bytes), _) => (path, bytes),
+                (Away::File(path, bytes) | Away::Torn(path, bytes), _) => (path, bytes),
             };
             match failed.get(&number) {
                 Some(why) => self.progress.note(&path, Err(why)),
                 None if number >= shared.finishing => {}
+                None if is_torn => {
+                    self.progress.copied(bytes);
+                    let why = "it was written to each time it was read, and parts of its copy may be older than others";
+                    self.progress.note(&path, Err(why));
+                }
                 None => {
                     self.progress.copied(bytes);
                     self.progress.note(&path, Ok::<(), String>(()));
@@ -256,8 +264,8 @@ impl<'a> Into<'a> {
         let next = || files.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !self.progress.is_interrupted());
         while let Some(found) = next() {
             match self.taker.file(&mut opener, (&found.from, found.path.clone()), bytes_max, &mut content) {
-                Ok(Some((entry, runs))) => {
-                    read.push((found, entry, runs));
+                Ok(Some(taken)) => {
+                    read.push((found, taken));
                     if content.bytes() >= GATHERED_BYTES || read.len() == GATHERED_FILES {
                         self.put_read(&mut read, &mut content)?;
                     }
@@ -274,10 +282,14 @@ impl<'a> Into<'a> {
     }
 
     /// Puts what one thread has read.
-    fn put_read(&self, read: &mut Vec<(&Found, Entry, Runs)>, content: &mut Content) -> Result<(), Failure> {
-        let puts: Vec<Put<'_>> = read.iter().map(|(_, entry, runs)| Put { entry, content: content.of(runs) }).collect();
-        let away = read.iter().map(|(found, entry, _)| Away::File(found.from.clone(), entry.size));
-        let put = self.put_all(&puts, away);
+    fn put_read(&self, read: &mut Vec<(&Found, Taken)>, content: &mut Content) -> Result<(), Failure> {
+        let put = read.iter().map(|(_, taken)| Put { entry: &taken.entry, content: content.of(&taken.runs) });
+        let puts: Vec<Put<'_>> = put.collect();
+        let away = |(found, taken): &(&Found, Taken)| {
+            let away = if taken.is_torn { Away::Torn } else { Away::File };
+            away(found.from.clone(), taken.entry.size)
+        };
+        let put = self.put_all(&puts, read.iter().map(away));
         read.clear();
         content.clear();
         put

@@ -39,6 +39,15 @@ pub(super) struct Content {
 /// A file's content: runs of bytes by offset, and where they lie.
 pub(super) type Runs = Vec<(u64, Range<usize>)>;
 
+/// A regular file that was read.
+pub(super) struct Taken {
+    pub(super) entry: Entry,
+    pub(super) runs: Runs,
+    /// It was written to each time that it was read: nobody knows whether it ever had this content. Its time is of before, so that who resumes the
+    /// copy does not take it for the file.
+    pub(super) is_torn: bool,
+}
+
 impl Content {
     pub(super) fn of(&self, runs: &Runs) -> Vec<(u64, &[u8])> {
         runs.iter().map(|(offset, range)| (*offset, &self.buffer[range.clone()])).collect()
@@ -143,7 +152,7 @@ impl Taker {
         (from, path): (&Path, Vec<u8>),
         bytes_max: u64,
         content: &mut Content,
-    ) -> io::Result<Option<(Entry, Runs)>> {
+    ) -> io::Result<Option<Taken>> {
         let (file, begin) = (opener.open(from)?, content.used);
         let taken = self.open_file(&file, (from, path), bytes_max, content);
         if !matches!(taken, Ok(Some(_))) {
@@ -158,27 +167,39 @@ impl Taker {
         (from, path): (&Path, Vec<u8>),
         bytes_max: u64,
         content: &mut Content,
-    ) -> io::Result<Option<(Entry, Runs)>> {
+    ) -> io::Result<Option<Taken>> {
         let (begin, mut runs) = (content.used, Runs::new());
-        let mut source = file.metadata()?;
-        if !source.is_file() {
-            return Err(io::Error::other("it was another kind of file a moment ago"));
-        }
-        for _ in 0..TRIES {
+        let found = steadily(file, |source| {
             content.used = begin;
             runs.clear();
-            if !read(file, &source, bytes_max, (content, &mut runs))? {
-                return Ok(None);
-            }
-            let then = std::mem::replace(&mut source, file.metadata()?);
-            let state = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
-            if state(&then) == state(&source) {
-                break;
-            }
-        }
+            read(file, source, bytes_max, (content, &mut runs))
+        })?;
+        let Some((source, is_torn)) = found else { return Ok(None) };
         let mut entry = self.entry(from, Some(file), path, &source)?;
         entry.size = runs.last().map_or(0, |(offset, range)| offset + range.len() as u64).max(entry.size);
-        Ok(Some((entry, runs)))
+        Ok(Some(Taken { entry, runs, is_torn }))
+    }
+}
+
+/// Reads until nothing was written to the file meanwhile, or so often. Gives what it was before the last time, and whether it was written to then;
+/// `None`: nothing was read.
+fn steadily(file: &File, mut read: impl FnMut(&Metadata) -> io::Result<bool>) -> io::Result<Option<(Metadata, bool)>> {
+    let state = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
+    let (mut source, mut tries) = (file.metadata()?, TRIES);
+    if !source.is_file() {
+        return Err(io::Error::other("it was another kind of file a moment ago"));
+    }
+    loop {
+        if !read(&source)? {
+            return Ok(None);
+        }
+        tries -= 1;
+        let now = file.metadata()?;
+        let is_torn = state(&source) != state(&now);
+        if !is_torn || tries == 0 {
+            return Ok(Some((source, is_torn)));
+        }
+        source = now;
     }
 }
 
@@ -247,11 +268,12 @@ fn read_run(file: &File, range: Range<u64>, (content, runs): (&mut Content, &mut
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "files are what is tested")]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::io::Read;
+    use std::os::unix::fs::FileExt;
     use std::path::Path;
 
-    use super::Opener;
+    use super::{Opener, TRIES, steadily};
 
     #[test]
     fn files_of_several_directories_are_opened_one_after_the_other() {
@@ -278,5 +300,26 @@ mod tests {
         assert!(elsewhere.open(Path::new("/")).is_ok(), "what has no name");
         assert!(elsewhere.open(Path::new("no-such-file")).is_err(), "below the present directory");
         fs::remove_dir_all(&folder).expect("our own folder");
+    }
+
+    /// Who resumes a copy compares sizes and times: what was torn must not look like its source.
+    #[test]
+    fn what_is_written_to_while_it_is_read_is_as_it_was_before() {
+        let path = std::env::temp_dir().join(format!("hydrafs-torn-{}", std::process::id()));
+        let file = File::create(&path).expect("room");
+        for (writes, is_torn) in [(0, false), (TRIES - 1, false), (TRIES, true)] {
+            let (mut reads, before) = (0, file.metadata().expect("open").len());
+            let found = steadily(&file, |source| {
+                reads += 1;
+                if reads <= writes {
+                    file.write_all_at(b"x", source.len())?;
+                }
+                Ok(true)
+            });
+            let (source, found) = found.expect("open").expect("it was read");
+            assert_eq!((reads, found), ((writes + 1).min(TRIES), is_torn));
+            assert_eq!(source.len(), before + reads as u64 - 1, "as it was before it was read the last time");
+        }
+        fs::remove_file(&path).expect("ours");
     }
 }
