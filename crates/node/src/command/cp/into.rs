@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 
 use super::filler::Filler;
 use super::is_merged;
+use super::likeness::take_bits;
 use super::plain::{How, Job, Plain, is_there};
 use super::progress::Progress;
 use super::source::{Content, Opener, Taken, Taker};
@@ -50,7 +52,7 @@ struct Walker<'a> {
     /// Where the first name of a file with several went, by device and inode.
     linked: HashMap<(u64, u64), (PathBuf, Vec<u8>)>,
     /// Directories whose attributes come last.
-    directories: Vec<Found>,
+    directories: Vec<Directory>,
     sweep: Sweep,
     /// So many files make a sweep now.
     files_max: usize,
@@ -89,6 +91,14 @@ enum Away {
     Torn(PathBuf, u64),
     /// One more name.
     Link(Box<Found>),
+}
+
+/// A directory whose attributes come last.
+enum Directory {
+    /// It becomes like its source.
+    Like(Box<Found>),
+    /// It was made here, and its owner loses these bits.
+    Closed(PathBuf, u32),
 }
 
 /// A source.
@@ -177,9 +187,28 @@ impl<'a> Into<'a> {
         named.into_iter().filter_map(below).collect()
     }
 
+    /// Puts a directory that is to be filled: its owner, who makes large files there by system calls, may always write until then.
+    fn put_open(&self, found: &Found) -> Result<(), Failure> {
+        let open = |mut entry: Entry| {
+            if entry.mode & 0o700 != 0o700 {
+                // An access list says the same of its owner, and comes with the rest; until then nobody whom it keeps away has what its mask has.
+                let is_list = |name: &[u8]| name == b"system.posix_acl_access";
+                let before = entry.xattrs.len();
+                entry.xattrs.retain(|(name, _)| !is_list(name));
+                entry.mode &= if entry.xattrs.len() < before { !0o070 } else { !0 };
+            }
+            Entry { mode: entry.mode | 0o700, ..entry }
+        };
+        self.put_with(found, open)
+    }
+
     /// Puts what has no content.
     fn put_described(&self, found: &Found) -> Result<(), Failure> {
-        match self.taker.entry(&found.from, None, found.path.clone(), &found.source) {
+        self.put_with(found, |entry| entry)
+    }
+
+    fn put_with(&self, found: &Found, change: impl FnOnce(Entry) -> Entry) -> Result<(), Failure> {
+        match self.taker.entry(&found.from, None, found.path.clone(), &found.source).map(change) {
             Ok(entry) => self.put_as(Away::File(found.from.clone(), entry.size), &entry),
             Err(error) => {
                 self.progress.note(&found.from, Err(error));
@@ -316,11 +345,21 @@ impl<'a> Into<'a> {
         settled
     }
 
-    /// What was put into directories has changed their times, and a mode may have been in the way.
-    fn finish_directories(&self, directories: Vec<Found>) -> Result<(), Failure> {
+    /// What was put into directories has changed their times, and a mode would have been in the way.
+    fn finish_directories(&self, directories: Vec<Directory>) -> Result<(), Failure> {
         self.settle()?;
         self.shared.lock().finishing = 0;
-        directories.iter().try_for_each(|directory| self.put_described(directory))?;
+        for directory in directories {
+            match directory {
+                Directory::Like(found) => self.put_described(&found)?,
+                Directory::Closed(to, bits) => match take_bits(&to, bits) {
+                    // Why it could not be made was told.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => self.progress.note(&to, Err(error)),
+                    Ok(()) => {}
+                },
+            }
+        }
         self.settle()
     }
 }
@@ -340,7 +379,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Has the rest read; gives the directories whose attributes come last.
-    fn end(mut self) -> Vec<Found> {
+    fn end(mut self) -> Vec<Directory> {
         self.send();
         self.directories
     }
@@ -351,9 +390,16 @@ impl<'a> Walker<'a> {
         while let Some(found) = todo.pop().filter(|_| !self.into.progress.is_interrupted()) {
             if found.source.is_dir() {
                 let below = self.into.list(&found);
-                self.into.put_described(&found)?;
+                let missing = 0o700 & !found.source.mode();
                 if self.into.how.archive {
-                    self.directories.push(found);
+                    self.into.put_open(&found)?;
+                    self.directories.push(Directory::Like(Box::new(found)));
+                } else {
+                    // One that is there stays as it is.
+                    if missing != 0 && fs::symlink_metadata(&found.to).is_err() {
+                        self.directories.push(Directory::Closed(found.to.clone(), missing));
+                    }
+                    self.into.put_open(&found)?;
                 }
                 todo.extend(below.into_iter().rev());
             } else {

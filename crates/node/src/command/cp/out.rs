@@ -62,8 +62,8 @@ pub(super) struct Out<'a> {
     places: Arc<Places>,
     /// Names to make when all files are there: existing, new.
     links: Vec<(PathBuf, PathBuf)>,
-    /// Directories whose attributes come last, parents first.
-    directories: Vec<(PathBuf, Entry)>,
+    /// Directories whose attributes come last, parents first; whether each was made here.
+    directories: Vec<(PathBuf, Entry, bool)>,
     /// Of the entry that comes next.
     next: u64,
 }
@@ -110,8 +110,8 @@ impl<'a> Out<'a> {
             progress.note(&new, made);
         }
         // The deepest first: setting a directory's times comes after everything in it.
-        for (to, entry) in std::mem::take(&mut self.directories).into_iter().rev() {
-            let done = self.finish_directory(&to, &entry);
+        for (to, entry, is_new) in std::mem::take(&mut self.directories).into_iter().rev() {
+            let done = self.finish_directory(&to, &entry, is_new);
             progress.note(&to, done);
         }
         read
@@ -169,25 +169,22 @@ impl<'a> Out<'a> {
             self.progress.expect(entry.size);
             return Ok(Some(entry));
         }
-        let made = self.make(&entry, &to);
         if entry.kind == Kind::Directory {
-            match made {
-                Ok(()) => self.directories.push((to, entry)),
+            match make_directory(&to, entry.mode) {
+                Ok(is_new) => self.directories.push((to, entry, is_new)),
                 Err(error) => self.progress.note(&to, Err(error)),
             }
-        } else {
-            if made.is_err() {
-                lost.lock().insert(to);
-            }
-            self.progress.note(&self.places.from(&entry.path), made);
+            return Ok(None);
         }
+        let made = self.make(&entry, &to);
+        if made.is_err() {
+            lost.lock().insert(to);
+        }
+        self.progress.note(&self.places.from(&entry.path), made);
         Ok(None)
     }
 
     fn make(&self, entry: &Entry, to: &Path) -> io::Result<()> {
-        if entry.kind == Kind::Directory {
-            return make_directory(to, entry.mode);
-        }
         remove_other(to)?;
         match &entry.leads {
             Leads::Target(target) => std::os::unix::fs::symlink(OsStr::from_bytes(target), to)?,
@@ -196,12 +193,13 @@ impl<'a> Out<'a> {
         if self.how.archive { Likeness::of(entry).put_on(&attributes_of(to, entry.kind)?) } else { Ok(()) }
     }
 
-    fn finish_directory(&self, to: &Path, entry: &Entry) -> io::Result<()> {
-        if self.how.archive {
-            return Likeness::of(entry).put_on(&attributes_of(to, Kind::Directory)?);
-        }
+    fn finish_directory(&self, to: &Path, entry: &Entry, is_new: bool) -> io::Result<()> {
         let missing = 0o700 & !entry.mode;
-        if missing == 0 { Ok(()) } else { take_bits(to, missing) }
+        match self.how.archive {
+            true => Likeness::of(entry).put_on(&attributes_of(to, Kind::Directory)?),
+            false if is_new && missing != 0 => take_bits(to, missing),
+            false => Ok(()),
+        }
     }
 }
 

@@ -50,8 +50,8 @@ pub(super) struct Plain<'a> {
     links: Mutex<Vec<(PathBuf, PathBuf)>>,
     /// Places of files that could not be copied: what is there has no further names to get.
     lost: Mutex<HashSet<PathBuf>>,
-    /// Directories whose attributes come last, parents first.
-    directories: Mutex<Vec<Job>>,
+    /// Directories whose attributes come last, parents first; whether each was made here.
+    directories: Mutex<Vec<(Job, bool)>>,
 }
 
 impl<'a> Plain<'a> {
@@ -85,8 +85,8 @@ impl<'a> Plain<'a> {
             self.progress.note(&new, made);
         }
         // The deepest first: setting a directory's times comes after everything in it.
-        for directory in self.directories.lock().drain(..).rev() {
-            let done = self.finish_directory(&directory);
+        for (directory, is_new) in self.directories.lock().drain(..).rev() {
+            let done = self.finish_directory(&directory, is_new);
             self.progress.note(&directory.to, done);
         }
     }
@@ -154,15 +154,16 @@ impl<'a> Plain<'a> {
     }
 
     fn walk_directory(&self, job: Job, workers: &SyncSender<Job>) {
-        if let Err(error) = make_directory(&job.to, job.source.mode()) {
-            return self.progress.note(&job.to, Err(error));
-        }
+        let is_new = match make_directory(&job.to, job.source.mode()) {
+            Ok(is_new) => is_new,
+            Err(error) => return self.progress.note(&job.to, Err(error)),
+        };
         let entries = match fs::read_dir(&job.from) {
             Ok(entries) => entries,
             Err(error) => return self.progress.note(&job.from, Err(error)),
         };
         let (from, to) = (job.from.clone(), job.to.clone());
-        self.directories.lock().push(job);
+        self.directories.lock().push((job, is_new));
         for entry in entries.take_while(|_| !self.progress.is_interrupted()) {
             let found = entry.and_then(|entry| Ok((entry.file_name(), fs::symlink_metadata(entry.path())?)));
             match found {
@@ -233,12 +234,13 @@ impl<'a> Plain<'a> {
         if self.how.archive { take_over(job) } else { Ok(()) }
     }
 
-    fn finish_directory(&self, job: &Job) -> io::Result<()> {
-        if self.how.archive {
-            return take_over(job);
-        }
+    fn finish_directory(&self, job: &Job, is_new: bool) -> io::Result<()> {
         let missing = 0o700 & !job.source.mode();
-        if missing == 0 { Ok(()) } else { take_bits(&job.to, missing) }
+        match self.how.archive {
+            true => take_over(job),
+            false if is_new && missing != 0 => take_bits(&job.to, missing),
+            false => Ok(()),
+        }
     }
 }
 
@@ -279,14 +281,14 @@ pub(super) fn is_there(to: &Path, source: &Metadata) -> bool {
 }
 
 /// Makes the directory unless it is there; a symbolic link to one is none, as in a batch: whose it is would have all of this elsewhere. Its owner may
-/// always write while it is filled.
-pub(super) fn make_directory(to: &Path, mode: u32) -> io::Result<()> {
+/// always write while it is filled. Gives whether it was made here.
+pub(super) fn make_directory(to: &Path, mode: u32) -> io::Result<bool> {
     match fs::DirBuilder::new().mode(mode & 0o777 | 0o700).create(to) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match fs::symlink_metadata(to)?.is_dir() {
-            true => Ok(()),
+            true => Ok(false),
             false => Err(io::Error::from(io::ErrorKind::NotADirectory)),
         },
-        result => result,
+        made => made.map(|()| true),
     }
 }
 

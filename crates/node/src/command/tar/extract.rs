@@ -114,7 +114,7 @@ impl Extraction<'_> {
         for found in archive.entries().map_err(unreadable)? {
             let mut found = found.map_err(unreadable)?;
             let shown = PathBuf::from(std::ffi::OsString::from_vec(found.path_bytes().into_owned()));
-            let entry = match self.describe(&mut found, &shown).map_err(unreadable)? {
+            let mut entry = match self.describe(&mut found, &shown).map_err(unreadable)? {
                 Ok(Some(entry)) => entry,
                 Ok(None) => continue,
                 Err(why) => {
@@ -130,6 +130,8 @@ impl Extraction<'_> {
             if entry.kind == Kind::Directory {
                 self.known.insert(entry.path.clone());
                 self.directories.push(entry.clone());
+                // Its owner may always write while it is filled.
+                entry.mode |= 0o700;
             }
             if entry.kind == Kind::Regular && entry.size > self.writer.content_bytes_max() {
                 self.large(&entry, &mut found)?;
