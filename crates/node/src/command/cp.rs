@@ -116,7 +116,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let progress = Progress::new(arguments.quiet || arguments.json, stage::watch()?);
     refused.into_iter().for_each(|(source, why)| progress.note(source, Err(why)));
     let copied = copy(arguments, plan, &progress);
-    let Some(stage) = stage else {
+    let Some(mut stage) = stage else {
         copied?;
         return progress.finish(arguments.quiet, arguments.json);
     };
@@ -127,12 +127,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         stage.take_place(arguments.archive)?;
         place.map_or(Ok(()), |place| sync(&place))
     });
-    let undone = stage.undo();
+    let left = stage.undo();
+    if let Some((_, error)) = left.first() {
+        // Maybe the daemon has ended: then that is why, and this is there nevertheless.
+        let failure = placed.err().unwrap_or_else(|| Failure::new("cannot undo what was copied", error).at(target));
+        let left: Vec<String> = left.iter().map(|(aside, _)| aside.display().to_string()).collect();
+        return Err(failure.mend(format!("what was copied until then could not be undone; remove {}", left.join(", "))));
+    }
     placed?;
-    undone.map_err(|error| {
-        let failure = Failure::new("cannot undo what was copied", error).at(target);
-        failure.mend("remove what begins with .hydrafs-cp there")
-    })?;
     if progress.is_interrupted() {
         return Err(Failure::new("the copy was interrupted", "what it had copied by then was undone"));
     }

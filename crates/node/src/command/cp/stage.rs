@@ -15,6 +15,7 @@ use signal_hook::flag;
 
 use super::likeness::{hand_on, regular};
 use super::plain::Job;
+use super::target::aside;
 use crate::failure::Failure;
 
 /// What is on its way to its place.
@@ -24,30 +25,31 @@ struct Staged {
     aside: PathBuf,
     to: PathBuf,
     is_directory: bool,
+    is_placed: bool,
 }
 
 impl Stage {
     /// Has all of a plan go aside.
     pub(super) fn divert(plan: &mut [Job]) -> Result<Stage, Failure> {
         let mut staged = Vec::new();
-        for (index, job) in plan.iter_mut().enumerate() {
+        for job in plan {
             let is_directory = job.source.is_dir();
             let there = fs::symlink_metadata(&job.to).ok();
             if there.is_some_and(|there| is_directory || there.is_dir()) {
                 let why = "something is there, and with --atomic a directory is made anew";
                 return Err(Failure::new("cannot copy", why).at(&job.to).mend("remove it, or copy to another name"));
             }
-            let aside = job.to.with_file_name(format!(".hydrafs-cp-{}-{index}", std::process::id()));
-            remove(&aside).map_err(|error| Failure::new("cannot copy", error).at(&aside))?;
-            staged.push(Staged { to: std::mem::replace(&mut job.to, aside.clone()), aside, is_directory });
+            let aside = aside(&job.to);
+            let to = std::mem::replace(&mut job.to, aside.clone());
+            staged.push(Staged { aside, to, is_directory, is_placed: false });
         }
         Ok(Stage(staged))
     }
 
     /// All of it is there: each takes its place. What cannot is told. `is_like_source`: its attributes are the source's, and not those of what it
     /// replaces.
-    pub(super) fn take_place(&self, is_like_source: bool) -> Result<(), Failure> {
-        for staged in &self.0 {
+    pub(super) fn take_place(&mut self, is_like_source: bool) -> Result<(), Failure> {
+        for staged in &mut self.0 {
             staged.take_place(is_like_source).map_err(|error| {
                 let failure = Failure::new("cannot bring what was copied to its place", error).at(&staged.to);
                 failure.mend("it was undone; what came before it stays")
@@ -56,19 +58,22 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes away what has not taken its place.
-    pub(super) fn undo(&self) -> io::Result<()> {
-        self.0.iter().try_for_each(|staged| remove(&staged.aside))
+    /// Takes away what has not taken its place; gives what it could not, and why.
+    pub(super) fn undo(&self) -> Vec<(&Path, io::Error)> {
+        let aside = self.0.iter().filter(|staged| !staged.is_placed).map(|staged| &*staged.aside);
+        aside.filter_map(|aside| Some((aside, remove(aside).err()?))).collect()
     }
 }
 
 impl Staged {
-    fn take_place(&self, is_like_source: bool) -> io::Result<()> {
+    fn take_place(&mut self, is_like_source: bool) -> io::Result<()> {
         if !is_like_source && let (Some(former), Some(ours)) = (regular(&self.to)?, regular(&self.aside)?) {
             hand_on(&former, &ours)?;
         }
         let flags = if self.is_directory { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
-        Ok(rustix::fs::renameat_with(CWD, &self.aside, CWD, &self.to, flags)?)
+        rustix::fs::renameat_with(CWD, &self.aside, CWD, &self.to, flags)?;
+        self.is_placed = true;
+        Ok(())
     }
 }
 
@@ -102,5 +107,39 @@ fn remove(path: &Path) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files are what is tested")]
+mod tests {
+    use std::fs;
+
+    use super::super::plain::Job;
+    use super::Stage;
+
+    /// Programs of two containers may have one process id, and copy to one place.
+    #[test]
+    fn what_another_copy_has_aside_is_left_alone() {
+        let folder = std::env::temp_dir().join(format!("hydrafs-stage-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a temporary folder");
+        let from = folder.join("from");
+        fs::write(&from, "content").expect("room");
+        let others = folder.join(format!(".hydrafs-cp-{}-0", std::process::id()));
+        fs::write(&others, "of another").expect("room");
+        let job = Job { from: from.clone(), to: folder.join("to"), source: fs::metadata(&from).expect("there") };
+        let mut plans = [vec![job.clone()], vec![job]];
+        let [mut first, second] = plans.each_mut().map(|plan| Stage::divert(plan).expect("nothing is there"));
+        let [a, b] = plans.map(|plan| plan[0].to.clone());
+        assert!(a != b && a != others && b != others);
+        for aside in [&a, &b] {
+            fs::copy(&from, aside).expect("room");
+        }
+        first.take_place(true).expect("nothing is there");
+        assert!(first.undo().is_empty() && b.exists(), "what has its place stays, and so does the other");
+        assert!(second.undo().is_empty() && !b.exists());
+        assert_eq!(fs::read(folder.join("to")).expect("it has its place"), b"content");
+        assert!(others.exists());
+        fs::remove_dir_all(&folder).expect("our own folder");
     }
 }

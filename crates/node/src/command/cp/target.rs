@@ -9,11 +9,11 @@
 //! Not so in a directory where nothing may be made: there it is written to in place. Not here: files of a mount that come by system calls (`whole`).
 
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Seek};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags};
 use rustix::io::Errno;
@@ -199,11 +199,9 @@ fn within(former: Option<File>, error: io::Error) -> io::Result<File> {
     }
 }
 
-/// A name beside another that nobody has.
-fn aside(to: &Path) -> PathBuf {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    to.with_file_name(format!(".hydrafs-cp-{}.{number}", std::process::id()))
+/// A name beside another that nobody has: who else copies there, maybe under the same process id in another container, draws another.
+pub(super) fn aside(to: &Path) -> PathBuf {
+    to.with_file_name(format!(".hydrafs-cp-{:016x}", RandomState::new().hash_one(())))
 }
 
 fn name(file: &File, to: &Path) -> rustix::io::Result<()> {
