@@ -19,7 +19,7 @@ mod into;
 mod out;
 mod within;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -103,10 +103,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .at(target)
             .mend("make the directory, or copy one thing"));
     }
-    let (mut plan, mut refused) = (Vec::new(), Vec::new());
+    let (mut plan, mut refused, mut taken) = (Vec::new(), Vec::new(), HashMap::new());
     for source in sources {
-        match self::plan(source, target, into) {
-            Ok(job) => plan.push(job),
+        let planned = self::plan(source, target, into);
+        match planned.and_then(|job| beside(job, &mut taken, arguments.atomic)) {
+            Ok(job) => plan.extend(job),
             Err(failure) if arguments.atomic || sources.len() == 1 => return Err(failure),
             // The others are copied.
             Err(failure) => refused.push((source, failure.why)),
@@ -249,6 +250,25 @@ fn plan(source: &Path, target: &Path, into: bool) -> Result<Job, Failure> {
         }
     }
     Ok(Job { from: source.to_owned(), to, source: source_metadata })
+}
+
+/// Refuses what would go where another goes, whose copy it would replace; directories are merged, but `anew`. `None`: it was named before. `taken`:
+/// whose each place is.
+fn beside(job: Job, taken: &mut HashMap<PathBuf, Job>, anew: bool) -> Result<Option<Job>, Failure> {
+    let Some(other) = taken.get(&job.to) else {
+        taken.insert(job.to.clone(), job.clone());
+        return Ok(Some(job));
+    };
+    // Not by inodes: a file now and in a snapshot has one number.
+    let place = |job: &Job| Some(parent_of(&job.from).canonicalize().ok()?.join(job.from.file_name()?));
+    if place(other).is_some_and(|other| Some(other) == place(&job)) {
+        return Ok(None);
+    }
+    if !anew && other.source.is_dir() && job.source.is_dir() {
+        return Ok(Some(job));
+    }
+    let why = format!("{} goes to the same place, {}", other.from.display(), job.to.display());
+    Err(Failure::new("cannot copy", why).at(&job.from).mend("copy them into different directories"))
 }
 
 /// Whether what a directory holds goes into one that is there: it was named by a dot.

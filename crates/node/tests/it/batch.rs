@@ -711,13 +711,14 @@ fn several_sources_are_read_together() {
     assert!(output.status.code() == Some(1) && said.contains("from/gone; No such file"), "{said}");
     assert_eq!(likeness(&out), likeness(&from), "{said}");
     assert_eq!(read() - before, 301, "all by batches, and what has two names once");
-    // What comes last of one name counts, however the two lie.
+    // What comes second of one name is refused, however the two lie.
     fs::create_dir(point.join("later")).expect("mounted");
     fs::write(point.join("later/f007"), "later").expect("mounted");
     let twice = folder.make("twice");
     let output = with_paths(&["cp"], &[from.join("f007"), point.join("later/f007"), twice.clone()]);
-    assert!(output.status.success());
-    assert_eq!(fs::read(twice.join("f007")).expect("there"), b"later");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("goes to the same place"), "{said}");
+    assert_eq!(fs::read(twice.join("f007")).expect("there"), noise(7, 3000));
     // Names of one file, now and in a snapshot: two contents.
     fs::hard_link(from.join("f000"), from.join("f000 too")).expect("mounted");
     let [snapshot, create, node] = [OsStr::new("snapshot"), OsStr::new("create"), node.as_os_str()];
@@ -728,6 +729,8 @@ fn several_sources_are_read_together() {
     assert!(with_paths(&["cp", "-a"], &[from.join("f000"), then, views.clone()]).status.success());
     assert_eq!(fs::read(views.join("f000")).expect("there"), b"now");
     assert_eq!(fs::read(views.join("f000 too")).expect("there"), noise(0, 3000));
+    let then = point.join(".snapshots/then/from/f000");
+    assert_eq!(with_paths(&["cp", "-a"], &[from.join("f000"), then, views.clone()]).status.code(), Some(1));
     fs::remove_file(from.join("f000 too")).expect("mounted");
     // Within the mount.
     let copies = point.join("copies");
