@@ -9,6 +9,7 @@
 //! - `handover`: restarts in the middle of which somebody dies, or is told to end.
 //! - `hung`: a disk that does not answer, and who need not wait for it.
 //! - `layout`: small files that come together, and what is read beforehand.
+//! - `likeness`: what copies take over, hand on and grant, and where they do not go.
 //! - `limits`: names, attributes and open files at and over their limits.
 //! - `lists`: lists of system calls beside a local folder.
 //! - `maintain`: room that comes back, and what is stored read again, when somebody says so.
@@ -30,6 +31,7 @@ mod disks;
 mod handover;
 mod hung;
 mod layout;
+mod likeness;
 mod limits;
 mod lists;
 mod maintain;
