@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,10 +35,15 @@ impl Stage {
         let mut staged = Vec::new();
         for job in plan {
             let is_directory = job.source.is_dir();
-            let there = fs::symlink_metadata(&job.to).ok();
+            let there = fs::symlink_metadata(&job.to).ok().map(|there| there.file_type());
             if there.is_some_and(|there| is_directory || there.is_dir()) {
                 let why = "something is there, and with --atomic a directory is made anew";
                 return Err(Failure::new("cannot copy", why).at(&job.to).mend("remove it, or copy to another name"));
+            }
+            if there.is_some_and(|there| there.is_block_device() || there.is_char_device()) {
+                // It is hardly meant to become a file: /dev/null for one.
+                let failure = Failure::new("cannot copy", "a device is in the way").at(&job.to);
+                return Err(failure.mend("name another target"));
             }
             let aside = aside(&job.to);
             let to = std::mem::replace(&mut job.to, aside.clone());
@@ -115,6 +121,8 @@ fn remove(path: &Path) -> io::Result<()> {
 mod tests {
     use std::fs;
 
+    use rustix::fs::{CWD, FileType, Mode};
+
     use super::super::plain::Job;
     use super::Stage;
 
@@ -140,6 +148,13 @@ mod tests {
         assert!(second.undo().is_empty() && !b.exists());
         assert_eq!(fs::read(folder.join("to")).expect("it has its place"), b"content");
         assert!(others.exists());
+        // A device is in the way, which is hardly meant to become a file.
+        let device = folder.join("device");
+        let made = rustix::fs::mknodat(CWD, &device, FileType::CharacterDevice, Mode::RUSR, rustix::fs::makedev(1, 3));
+        if made.is_ok() {
+            let source = fs::metadata(&from).expect("there");
+            assert!(Stage::divert(&mut [Job { from, to: device, source }]).is_err());
+        }
         fs::remove_dir_all(&folder).expect("our own folder");
     }
 }
