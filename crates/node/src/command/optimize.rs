@@ -24,7 +24,7 @@ use crate::failure::Failure;
     What waits for a commit is committed first. A run is what is read by one request. Files of more than 1 MiB are read fast\n\
     wherever they lie, and are left alone.\n\
     By itself a node does this once in `storage.layout_interval`, if that is set. It needs the daemon's socket: root, or who runs it.\n\
-    Exit code: 0, or 1 if something could not be read, or nothing could be done.")]
+    Exit code: 0, or 1 if something could not be read, it ended early, or nothing could be done.")]
 pub(super) struct Arguments {
     /// Directories of a mount.
     #[arg(required = true)]
@@ -41,14 +41,16 @@ pub(super) struct Arguments {
 }
 
 const WHAT: &str = "cannot bring files together";
+const ENDED_EARLY: &str = "ended early: the node was closed";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     check_share(Some(arguments.share), WHAT)?;
-    let (mut answers, mut failures) = (Vec::new(), 0);
+    let (mut answers, mut failures, mut is_cut) = (Vec::new(), 0, false);
     for path in &arguments.paths {
         match optimize(arguments, path) {
             Ok(mut answer) => {
                 failures += number(&answer, "/failed");
+                is_cut |= answer["complete"] != json!(true);
                 if !arguments.json {
                     lines(path, &answer).iter().for_each(super::say);
                 }
@@ -64,11 +66,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.json {
         super::say_json(&json!(answers));
     }
-    if failures == 0 {
-        return Ok(ExitCode::SUCCESS);
+    let what = "not everything was looked at";
+    match failures {
+        0 if is_cut => Err(Failure::new(what, ENDED_EARLY)),
+        0 => Ok(ExitCode::SUCCESS),
+        _ => {
+            let why = format!("{failures} paths could not be looked at");
+            Err(Failure::new(what, why).mend("see above, and `hydrafs fsck`"))
+        }
     }
-    let why = format!("{failures} paths could not be looked at");
-    Err(Failure::new("not everything was looked at", why).mend("see above, and `hydrafs fsck`"))
 }
 
 fn optimize(arguments: &Arguments, path: &Path) -> Result<Value, Failure> {
@@ -104,9 +110,7 @@ fn lines(path: &Path, answer: &Value) -> Vec<String> {
         lines.push(format!("  {} files or directories cannot be read, and stay as they lie", count("/failed")));
     }
     if answer["complete"] != json!(true) {
-        lines.push(
-            "  ended early: the node was closed; another run looks at all of it again, and writes the rest".to_owned(),
-        );
+        lines.push(format!("  {ENDED_EARLY}; another run looks at all of it again, and writes the rest"));
     }
     lines
 }

@@ -24,7 +24,8 @@ use crate::failure::Failure;
     hydrafs warmup /mnt/.snapshots/monday/db   of a snapshot\n\n\
     It ends when the memory is full instead of pushing out what it has just read, and says how much there was room for: see `memory.budget`.\n\
     What it reads stays until others need the room. It needs the daemon's socket: root, or who runs it.\n\
-    Exit code: 0, also if memory is full; 1 if something could not be read: each path is named on standard error, and in the JSON.")]
+    Exit code: 0, also if memory is full; 1 if it ended early, or something could not be read: each path is named on standard error, and in\n\
+    the JSON.")]
 pub(super) struct Arguments {
     /// Files and directories of one mount.
     #[arg(required = true)]
@@ -38,6 +39,7 @@ pub(super) struct Arguments {
 }
 
 const WHAT: &str = "cannot warm up";
+const ENDED_EARLY: &str = "ended early: the node was closed";
 /// Their numbers fit a request.
 const PATHS_MAX: usize = 500;
 
@@ -62,6 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         lines(&answer).iter().for_each(super::say);
     }
     match failed.len() {
+        0 if is_cut(&answer) => Err(Failure::new("not everything was read", ENDED_EARLY)),
         0 => Ok(ExitCode::SUCCESS),
         count => Err(Failure::new("not everything was read", format!("{count} could not be read"))
             .mend("they are named above; see `hydrafs fsck`")),
@@ -116,6 +119,11 @@ fn failures(paths: &[PathBuf], answer: &Value) -> Vec<(PathBuf, String)> {
     each.collect()
 }
 
+/// Whether it ended before its end, for another reason than that memory is full.
+fn is_cut(answer: &Value) -> bool {
+    answer["complete"] != json!(true) && answer["full"] != json!(true)
+}
+
 fn lines(answer: &Value) -> Vec<String> {
     let count = |pointer: &str| number(answer, pointer);
     let (files, directories) = (count("/files") + count("/others"), count("/directories"));
@@ -135,8 +143,8 @@ fn lines(answer: &Value) -> Vec<String> {
         lines.push(format!(
             "memory is full ({held}): the rest is not read; `memory.budget` in the settings says how large it is"
         ));
-    } else if answer["complete"] != json!(true) {
-        lines.push("ended early: the node was closed".to_owned());
+    } else if is_cut(answer) {
+        lines.push(ENDED_EARLY.to_owned());
     } else {
         lines.push(format!("memory holds {held}"));
     }
@@ -149,7 +157,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{failures, lines};
+    use super::{failures, is_cut, lines};
 
     #[test]
     fn it_says_how_much_there_was_room_for() {
@@ -168,6 +176,9 @@ mod tests {
         assert!(
             lines(&answer)[1].starts_with("memory is full (11.00 MiB of the 20.00 MiB that it may hold): the rest")
         );
+        assert!(!is_cut(&answer), "a full memory is no failure");
+        answer["full"] = json!(false);
+        assert!(is_cut(&answer) && lines(&answer)[1].starts_with("ended early"));
         answer["metadata"] = json!(true);
         assert!(lines(&answer)[0].starts_with("attributes of 101 files and 3 directories are in memory: 2.0 s"));
     }

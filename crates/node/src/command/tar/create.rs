@@ -115,6 +115,9 @@ impl<W: Write> Creation<W> {
                 Record::Lost { path, why } => self.outcome.fail(stream.tree.path_of(&path)?, why),
             }
         }
+        for entry in files.into_values() {
+            self.outcome.fail(stream.tree.path_of(&entry.path)?, "its content did not come");
+        }
         // What they lead to has come.
         for entry in links {
             self.described(names, &entry)?;

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use base::id::FileId;
 use base::units::Bytes;
 use file::{FileError, Kind, Walked};
-use platform::real::block_on;
 use serde_json::{Value, json};
 
 use super::Control;
@@ -41,9 +40,9 @@ impl Control {
                     let (files, bytes) = (usage.files, usage.bytes);
                     teller.tell(files, None, &|rate| format!("{files} files, {}, {rate}/s", Bytes(bytes)));
                 }
-                !self.system.is_ending()
+                true
             };
-            block_on(self.system.batch_walk(root, &mut tell))
+            self.walk(root, &mut tell)
         });
         walked.map_err(self.explain(what))?;
         Ok(json!({

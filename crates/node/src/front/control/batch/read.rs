@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
-use super::lost;
+use super::{CLOSED, lost};
 use crate::control::batch::memory::{Filling, Memory};
 use crate::control::batch::wire::{Entry, Leads, PATH_BYTES_MAX, PIECE_HEAD_BYTES, Record, of_root, piece_head};
 use crate::control::server::{Brought, Line};
@@ -172,7 +172,6 @@ impl Control {
     /// Walks them one after the other: content is read in one order all the same, group by group.
     fn walk_into(&self, roots: &[Node], ahead: &Ahead, send: &SyncSender<Step>) -> Result<(), Failure> {
         for (number, root) in roots.iter().enumerate() {
-            let mut goes_on = true;
             let mut tell = |step: Result<Walked<'_>, (&[u8], FileError)>| {
                 let path_of = |path: &[u8]| of_root(number, &path[..path.len().min(WALKED_BYTES_MAX)]);
                 let step = match step {
@@ -184,13 +183,12 @@ impl Control {
                     }
                     Err((path, error)) => Err((path_of(path), error)),
                 };
-                goes_on = ahead.take(bytes_of(&step)) && send.send(step).is_ok() && !self.system.is_ending();
-                goes_on
+                ahead.take(bytes_of(&step)) && send.send(step).is_ok()
             };
-            match block_on(self.system.batch_walk(*root, &mut tell)) {
-                Ok(()) if goes_on => {}
-                Ok(()) => break,
-                Err(error) if roots.len() == 1 => return Err(self.explain(WHAT)(error)),
+            match self.walk(*root, &mut tell) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if roots.len() == 1 || self.is_closed().is_some() => return Err(self.explain(WHAT)(error)),
                 // The others are read.
                 Err(error) => {
                     let step = Err((of_root(number, b""), error));
@@ -318,11 +316,13 @@ impl Reader<'_, '_> {
         let sink = Sink { filler: &self.filler, numbers };
         let memory = self.control.batch_bytes();
         self.filler.lock().has_memory = true;
-        block_on(self.control.system.batch_read(nodes, &BatchRead { memory, sink: &sink }));
+        let report = block_on(self.control.system.batch_read(nodes, &BatchRead { memory, sink: &sink }));
         let mut filler = self.filler.lock();
         filler.has_memory = false;
         match &filler.failure {
             Some(failure) => Err(failure.clone()),
+            // Files of this group have met no fate, and of the next nobody hears.
+            None if !report.is_done => Err(Failure::new(WHAT, CLOSED)),
             None => Ok(()),
         }
     }
