@@ -37,7 +37,7 @@ mod status;
 mod stop;
 mod sync;
 mod take_over;
-mod tar;
+pub(crate) mod tar;
 mod tree;
 mod umount;
 mod walk;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::command::mount::parse_options;
+use crate::command::tar;
 use crate::config::tests::bare_starter;
 use crate::config::{Config, starter};
 use crate::control::batch::wire::tests::samples;
@@ -36,6 +37,7 @@ const TARGETS: &[Target] = &[
     Target { name: "mount-table", cases: CASES, samples: mount_tables, repair: no_repair, check: mount_table },
     Target { name: "mount-options", cases: CASES, samples: mount_options, repair: no_repair, check: options },
     Target { name: "handover", cases: CASES, samples: handovers, repair: no_repair, check: handover },
+    tar::ARCHIVE,
 ];
 
 fn configs() -> Vec<Vec<u8>> {

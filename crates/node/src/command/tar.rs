@@ -2,8 +2,12 @@
 //!
 //! The format is tar's: what this writes tar(1) reads, and the other way round.
 
+mod archive;
 mod create;
 mod extract;
+
+#[cfg(test)]
+pub(crate) use self::archive::tests::TARGET as ARCHIVE;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

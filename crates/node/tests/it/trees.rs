@@ -374,6 +374,105 @@ fn what_is_beyond_a_limit_keeps_no_other_from_being_extracted() {
     mounted.umount();
 }
 
+/// Attributes of any bytes, and holes: what tar(1) has of them in each of its formats, and what it reads of ours.
+#[test]
+fn attributes_and_holes_of_files_are_in_archives() {
+    let folder = Folder::new("tar-odd");
+    let (node, point, from, out) = (folder.node("n"), folder.make("m"), folder.make("from"), folder.make("out"));
+    let (small, large) = (from.join("small"), from.join("large"));
+    for (path, at, bytes) in [(&small, 100 << 10, 3), (&large, 40 << 20, 2 << 20), (&large, 90 << 20, 5000)] {
+        let file = File::options().create(true).truncate(false).write(true).open(path).expect("room");
+        file.write_all_at(&noise(1, bytes), at).expect("room");
+        file.set_len(at + (1 << 20)).expect("room");
+    }
+    fs::write(from.join("behind"), "behind").expect("room");
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let extract = |archive: &Path, into: &Path| {
+        fs::create_dir(into).expect("mounted");
+        hydrafs(&[os("tar"), os("-x"), os("--xattrs"), os("-f"), archive.as_os_str(), os("-C"), into.as_os_str()])
+    };
+    for format in ["gnu", "posix"] {
+        let (archive, into) = (folder.join(format!("{format}.tar")), point.join(format));
+        let mut tar = Command::new("tar");
+        tar.args(["--sparse", &format!("--format={format}"), "-cf"]).arg(&archive).arg("-C").arg(&from).arg(".");
+        assert!(run(&mut tar).status.success());
+        let output = extract(&archive, &into);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for name in ["small", "large", "behind"] {
+            let (made, source) = (into.join(name), from.join(name));
+            assert!(fs::read(&made).expect("there") == fs::read(&source).expect("there"), "{format}: {name}");
+            assert!(fs::metadata(&made).expect("there").blocks() * 512 <= 4 << 20, "{format}: {name}");
+        }
+    }
+
+    // Of attributes all bytes come back, and who does not want them has the files all the same.
+    let odd = [("user.lines", &b"a\nb\n12 path=x\n"[..]), ("user.a=b%3D", b"=\0\n"), ("user.none", b"")];
+    for (name, value) in odd {
+        rustix::fs::setxattr(point.join("gnu/small"), name, value, rustix::fs::XattrFlags::empty()).expect("room");
+    }
+    let ours = folder.join("ours.tar");
+    let make = [os("tar"), os("-c"), os("--xattrs"), os("-f"), ours.as_os_str(), os("-C")];
+    succeed(&[&make[..], &[point.join("gnu").as_os_str(), os(".")]].concat());
+    let output = extract(&ours, &point.join("again"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut tar = Command::new("tar");
+    tar.args(["--xattrs", "--xattrs-include=*", "-xf"]).arg(&ours).arg("-C").arg(&out);
+    assert!(run(&mut tar).status.success());
+    let attribute = |path: PathBuf, name: &str| {
+        let mut value = [0; 100];
+        rustix::fs::getxattr(path, name, &mut value[..]).map(|bytes| value[..bytes].to_vec())
+    };
+    // What the temporary folder lies on may have none.
+    let is_told = attribute(out.join("small"), "user.lines") != Err(rustix::io::Errno::OPNOTSUPP);
+    for (name, value) in odd {
+        assert_eq!(attribute(point.join("again/small"), name).as_deref(), Ok(value), "{name}");
+        assert!(!is_told || attribute(out.join("small"), name).as_deref() == Ok(value), "{name}");
+    }
+    let into = point.join("without");
+    fs::create_dir(&into).expect("mounted");
+    succeed(&[os("tar"), os("-x"), os("-f"), ours.as_os_str(), os("-C"), into.as_os_str()]);
+    assert_eq!(fs::read(into.join("behind")).expect("there"), b"behind");
+
+    // A hole costs nothing, and a file that cannot be is the failure of that alone.
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, size) in [("hole", 1_u64 << 42), ("more", 1 << 60), ("most", 1 << 63)] {
+        let mut header = tar::Header::new_gnu();
+        header.set_path(name).expect("short");
+        header.set_entry_type(tar::EntryType::GNUSparse);
+        header.as_gnu_mut().expect("of GNU tar").set_real_size(size);
+        header.set_size(0);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_cksum();
+        builder.append(&header, std::io::empty()).expect("memory");
+    }
+    builder.append_pax_extensions([("GNU.sparse.map", &b"0,1"[..])]).expect("memory");
+    let mut header = tar::Header::new_gnu();
+    header.set_size(6);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    builder.append_data(&mut header, "older", &b"sparse"[..]).expect("memory");
+    builder.append_data(&mut header, "behind", &b"behind"[..]).expect("memory");
+    let (archive, into) = (folder.join("holes.tar"), point.join("holes"));
+    fs::write(&archive, builder.into_inner().expect("memory")).expect("room");
+    let output = extract(&archive, &into);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        ["most; no file can have", "older; it is sparse in a way"].iter().all(|words| said.contains(words)),
+        "{said}"
+    );
+    assert_eq!(fs::metadata(into.join("hole")).map(|hole| (hole.len(), hole.blocks())).expect("there"), (1 << 42, 0));
+    assert_eq!(fs::read(into.join("behind")).expect("there"), b"behind");
+    assert!(["most", "older"].iter().all(|name| !into.join(name).exists()));
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
 /// Appends to an archive, with tar(1).
 fn append(archive: &Path, folder: &Path, arguments: &[&str]) {
     let output = run(Command::new("tar").arg("-rf").arg(archive).arg("-C").arg(folder).args(arguments));

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use file::Kind;
 use tar::{Builder, EntryType, Header};
 
+use super::archive::{Record as Extension, encode_records, xattr_key};
 use super::{Arguments, Outcome};
 use crate::command::tree::{Paths, Tree, Wanted, garbled};
 use crate::control::batch::wire::{Entry, Leads, Record, Records};
@@ -196,17 +197,21 @@ impl<W: Write> Creation<W> {
 
     /// What a header has no room for.
     fn extensions(&mut self, entry: &Entry) -> Result<(), Failure> {
-        let names = entry.xattrs.iter().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)));
-        let xattrs: Vec<(String, &[u8])> =
-            names.map(|(name, value)| (format!("SCHILY.xattr.{name}"), value.as_slice())).collect();
+        let xattrs = entry.xattrs.iter().map(|(name, value)| (xattr_key(name), value.clone()));
+        let mut records: Vec<Extension> = xattrs.collect();
         let Timestamp { seconds, .. } = entry.modified;
-        let time = (seconds < 0).then(|| seconds.to_string());
-        let mut extensions: Vec<(&str, &[u8])> = xattrs.iter().map(|(key, value)| (key.as_str(), *value)).collect();
-        extensions.extend(time.iter().map(|time| ("mtime", time.as_bytes())));
-        if extensions.is_empty() {
+        if seconds < 0 {
+            records.push((b"mtime".to_vec(), seconds.to_string().into_bytes()));
+        }
+        if records.is_empty() {
             return Ok(());
         }
-        self.builder.append_pax_extensions(extensions).map_err(unwritten)
+        let records = encode_records(&records);
+        let mut header = Header::new_ustar();
+        header.set_size(records.len() as u64);
+        header.set_entry_type(EntryType::XHeader);
+        header.set_cksum();
+        self.builder.append(&header, records.as_slice()).map_err(unwritten)
     }
 }
 

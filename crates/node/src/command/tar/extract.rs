@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 
 use base::time::Timestamp;
 use file::Kind;
-use tar::{Archive, EntryType};
+use tar::EntryType;
 
+use super::archive::{Archive, Member, cut_short, xattr_name};
 use super::{Arguments, Outcome};
 use crate::command::cp::{Likeness, stream};
 use crate::command::info::Held;
@@ -22,6 +25,8 @@ use crate::control::client::Daemon;
 use crate::failure::Failure;
 
 const WHAT: &str = "cannot extract the archive";
+/// A request to write what lies between holes.
+const REQUEST_BYTES: u64 = 1 << 20;
 
 /// An extraction under way.
 struct Extraction<'a> {
@@ -99,10 +104,6 @@ fn input(path: &Path) -> Result<Box<dyn Read>, Failure> {
     file.map(|file| Box::new(file) as Box<dyn Read>).map_err(|error| Failure::new(WHAT, error).at(path))
 }
 
-fn cut_short() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends in the middle of it")
-}
-
 fn unreadable(error: io::Error) -> Failure {
     let mend = "what came before is there; of a compressed one see `zstd -dc` and the like";
     Failure::new("cannot read the archive", error).mend(mend)
@@ -111,12 +112,10 @@ fn unreadable(error: io::Error) -> Failure {
 impl Extraction<'_> {
     fn all(&mut self, archive: &mut Archive<impl Read>) -> Result<(), Failure> {
         let mut content = Vec::new();
-        for found in archive.entries().map_err(unreadable)? {
-            let mut found = found.map_err(unreadable)?;
-            let shown = PathBuf::from(std::ffi::OsString::from_vec(found.path_bytes().into_owned()));
-            let mut entry = match self.describe(&mut found, &shown).map_err(unreadable)? {
-                Ok(Some(entry)) => entry,
-                Ok(None) => continue,
+        while let Some(member) = archive.next().map_err(unreadable)? {
+            let shown = PathBuf::from(std::ffi::OsString::from_vec(member.path.clone()));
+            let mut entry = match self.describe(&member, &shown).map_err(unreadable)? {
+                Ok(entry) => entry,
                 Err(why) => {
                     self.outcome.fail(shown, why);
                     continue;
@@ -134,30 +133,30 @@ impl Extraction<'_> {
                 entry.mode |= 0o700;
             }
             if entry.kind == Kind::Regular && entry.size > self.writer.content_bytes_max() {
-                self.large(&entry, &mut found)?;
+                self.large(&entry, &member.runs, archive)?;
                 continue;
             }
             content.clear();
-            if entry.kind == Kind::Regular && entry.leads == Leads::Nothing {
-                found.read_to_end(&mut content).map_err(unreadable)?;
-                if content.len() as u64 != entry.size {
+            let runs = if entry.size > 0 { &member.runs[..] } else { &[] };
+            if !runs.is_empty() {
+                archive.read_to_end(&mut content).map_err(unreadable)?;
+                if content.len() as u64 != stored(runs) {
                     self.outcome.fail(shown, cut_short());
                     return Err(unreadable(cut_short()));
                 }
             }
-            self.put(&entry, &content)?;
+            self.put(&entry, runs, &content)?;
         }
         Ok(())
     }
 
-    /// What an archive says; `None`: nothing to make; or why it cannot be made.
-    fn describe(
-        &self,
-        found: &mut tar::Entry<'_, impl Read>,
-        shown: &Path,
-    ) -> io::Result<Result<Option<Entry>, String>> {
+    /// What an archive says; or why it cannot be made.
+    fn describe(&self, found: &Member, shown: &Path) -> io::Result<Result<Entry, String>> {
+        if let Some(why) = &found.bad {
+            return Ok(Err(why.clone()));
+        }
         let Some(path) = cleaned(shown) else { return Ok(Err("it would lie outside of the directory".to_owned())) };
-        let header = found.header().clone();
+        let header = &found.header;
         let kind = match header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse | EntryType::Link => Kind::Regular,
             EntryType::Directory => Kind::Directory,
@@ -165,7 +164,6 @@ impl Extraction<'_> {
             EntryType::Fifo => Kind::Fifo,
             EntryType::Char => Kind::CharacterDevice,
             EntryType::Block => Kind::BlockDevice,
-            EntryType::XGlobalHeader => return Ok(Ok(None)),
             other => {
                 return Ok(Err(format!("archives have entries of kind {:?}, which are no files", other.as_byte())));
             }
@@ -174,8 +172,7 @@ impl Extraction<'_> {
             return Ok(Err("it has no name".to_owned()));
         }
         let mut entry = Entry::new(path, kind);
-        let link = found.link_name_bytes().map(std::borrow::Cow::into_owned);
-        entry.leads = match (header.entry_type(), link) {
+        entry.leads = match (header.entry_type(), found.link.clone()) {
             (EntryType::Symlink, Some(target)) => Leads::Target(target),
             (EntryType::Link, Some(first)) => match cleaned(Path::new(std::ffi::OsStr::from_bytes(&first))) {
                 Some(first) => Leads::Link(first),
@@ -185,7 +182,7 @@ impl Extraction<'_> {
             _ => Leads::Nothing,
         };
         entry.mode = header.mode()? & file::MODE_MASK;
-        entry.size = if kind == Kind::Regular && entry.leads == Leads::Nothing { found.size() } else { 0 };
+        entry.size = if kind == Kind::Regular && entry.leads == Leads::Nothing { found.size } else { 0 };
         // Before 1970 GNU tar writes the number with its sign.
         let seconds = header.mtime()?.cast_signed();
         entry.modified = Timestamp { seconds, nanos: 0 };
@@ -195,14 +192,14 @@ impl Extraction<'_> {
         {
             entry.device = u32::try_from(rustix::fs::makedev(major, minor)).map_err(io::Error::other)?;
         }
-        self.own(&mut entry, header.uid()?, header.gid()?);
-        self.extend(&mut entry, found)?;
+        self.own(&mut entry, found.owner);
+        self.extend(&mut entry, found);
         entry.accessed = entry.modified;
-        Ok(Ok(Some(entry)))
+        Ok(Ok(entry))
     }
 
     /// Files are of who extracts them, but for root, who gives them away.
-    fn own(&self, entry: &mut Entry, uid: u64, gid: u64) {
+    fn own(&self, entry: &mut Entry, (uid, gid): (u64, u64)) {
         if self.is_root {
             (entry.uid, entry.gid) = (u32::try_from(uid).unwrap_or(0), u32::try_from(gid).unwrap_or(0));
         } else {
@@ -211,21 +208,18 @@ impl Extraction<'_> {
         }
     }
 
-    fn extend(&self, entry: &mut Entry, found: &mut tar::Entry<'_, impl Read>) -> io::Result<()> {
-        for extension in found.pax_extensions()?.into_iter().flatten() {
-            let extension = extension?;
-            let Ok(key) = extension.key() else { continue };
-            if key == "mtime" {
-                if let Some(time) = extension.value().ok().and_then(parse_time) {
+    fn extend(&self, entry: &mut Entry, found: &Member) {
+        for (key, value) in &found.records {
+            if key == b"mtime" {
+                if let Some(time) = str::from_utf8(value).ok().and_then(parse_time) {
                     entry.modified = time;
                 }
-            } else if let Some(name) = key.strip_prefix("SCHILY.xattr.").filter(|_| self.xattrs)
-                && (self.is_root || name.starts_with("user."))
+            } else if let Some(name) = xattr_name(key).filter(|_| self.xattrs)
+                && (self.is_root || name.starts_with(b"user."))
             {
-                entry.xattrs.push((name.as_bytes().to_vec(), extension.value_bytes().to_vec()));
+                entry.xattrs.push((name, value.clone()));
             }
         }
-        Ok(())
     }
 
     /// Directories that the archive does not name.
@@ -238,16 +232,21 @@ impl Extraction<'_> {
             self.known.insert(above.to_vec());
             if !fs::symlink_metadata(below(self.directory, above)).is_ok_and(|found| found.is_dir()) {
                 let mut entry = Entry { mode: 0o755, ..Entry::new(above.to_vec(), Kind::Directory) };
-                self.own(&mut entry, 0, 0);
-                self.put(&entry, &[])?;
+                self.own(&mut entry, (0, 0));
+                self.put(&entry, &[], &[])?;
             }
         }
         Ok(())
     }
 
-    fn put(&mut self, entry: &Entry, content: &[u8]) -> Result<(), Failure> {
-        let runs: &[(u64, &[u8])] = if content.is_empty() { &[] } else { &[(0, content)] };
-        let number = self.writer.put(entry, runs)?;
+    fn put(&mut self, entry: &Entry, runs: &[Range<u64>], content: &[u8]) -> Result<(), Failure> {
+        let (mut rest, mut pieces) = (content, Vec::with_capacity(runs.len()));
+        for run in runs {
+            let (piece, behind) = rest.split_at(usize::try_from(run.end - run.start).expect("it is in memory"));
+            pieces.push((run.start, piece));
+            rest = behind;
+        }
+        let number = self.writer.put(entry, &pieces)?;
         let link_of = if let Leads::Link(first) = &entry.leads { Some(first.clone()) } else { None };
         self.away.insert(number, Away { path: entry.path.clone(), link_of });
         self.outcome.bytes += content.len() as u64;
@@ -268,13 +267,16 @@ impl Extraction<'_> {
     }
 
     /// A file that is no part of a unit. Units are waited for only where they concern it: a tree may have a large file here and there.
-    fn large(&mut self, entry: &Entry, found: &mut impl Read) -> Result<(), Failure> {
+    fn large(&mut self, entry: &Entry, runs: &[Range<u64>], found: &mut impl Read) -> Result<(), Failure> {
         if self.away.values().any(|away| away.comes_before(&entry.path)) {
             self.settle()?;
         }
         let made = Whole::begin(self.directory, &entry.path, 0o600).and_then(|whole| {
-            let bytes = stream(found, whole.file(), &mut self.buffer)?;
-            if bytes != entry.size {
+            let bytes = match runs {
+                [all] if *all == (0..entry.size) => stream(found, whole.file(), &mut self.buffer)?,
+                _ => spread(found, whole.file(), (runs, entry.size), &mut self.buffer)?,
+            };
+            if bytes != stored(runs) {
                 return Err(cut_short());
             }
             self.outcome.bytes += bytes;
@@ -304,6 +306,35 @@ impl Extraction<'_> {
         self.writer.finish()?;
         Ok(self.outcome)
     }
+}
+
+/// Bytes that an archive has of a file with these runs.
+fn stored(runs: &[Range<u64>]) -> u64 {
+    runs.iter().map(|run| run.end - run.start).sum()
+}
+
+/// Writes what comes to an empty file, to where it lies; gives how much came. The rest are holes, which cost nothing.
+fn spread(
+    from: &mut impl Read,
+    to: &File,
+    (runs, size): (&[Range<u64>], u64),
+    buffer: &mut Vec<u8>,
+) -> io::Result<u64> {
+    let mut bytes = 0;
+    to.set_len(size)?;
+    for run in runs {
+        let mut at = run.start;
+        while at < run.end {
+            buffer.clear();
+            let count = from.by_ref().take((run.end - at).min(REQUEST_BYTES)).read_to_end(buffer)? as u64;
+            if count == 0 {
+                return Ok(bytes);
+            }
+            to.write_all_at(buffer, at)?;
+            (at, bytes) = (at + count, bytes + count);
+        }
+    }
+    Ok(bytes)
 }
 
 /// A path from the directory on; `None`: it leaves it.
