@@ -36,10 +36,14 @@ impl Paths {
         Paths(paths)
     }
 
-    /// The path of an entry, as one that began at what was named would be written; `None`: it is of nothing that was named.
+    /// The path of an entry, as one that began at what was named would be written; `None`: it is of nothing that was named, or leads away from it.
+    /// Files are made at what comes of it, and what a daemon says is not to choose where (I-159).
     pub(super) fn of(&self, path: &[u8]) -> Option<PathBuf> {
-        let (root, path) = split_root(path)?;
-        Some(below(self.0.get(root)?, path))
+        let (root, rest) = split_root(path)?;
+        let leads_on = |name: &[u8]| !matches!(name, b"" | b"." | b"..");
+        // Of what was named itself there is nothing behind its number.
+        let is_below = !path.contains(&b'/') || rest.split(|byte| *byte == b'/').all(leads_on);
+        is_below.then(|| Some(below(self.0.get(root)?, rest)))?
     }
 }
 
@@ -118,5 +122,37 @@ pub(super) fn write_pages_back(point: &Path) {
     // Where it cannot be, the daemon tells what it has.
     if let Ok(point) = std::fs::File::open(point) {
         let _ = rustix::fs::syncfs(point);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::Paths;
+
+    #[test]
+    fn no_path_of_a_daemon_leads_away_from_what_was_named() {
+        let paths = Paths::new(vec!["/a".into(), "b".into()]);
+        let of = |path: &str| paths.of(path.as_bytes());
+        assert_eq!((of("0").as_deref(), of("1/c/..d").as_deref()), (Some(Path::new("/a")), Some(Path::new("b/c/..d"))));
+        for path in [
+            "0/",
+            "0//etc/x",
+            "0/..",
+            "0/../../x",
+            "0/c/../d",
+            "0/./c",
+            "0/c/",
+            "0/c//d",
+            "1/.",
+            "2/c",
+            "",
+            "/etc/x",
+            "x/c",
+            "-1/c",
+        ] {
+            assert_eq!(of(path), None, "{path:?}");
+        }
     }
 }

@@ -32,7 +32,13 @@ impl Daemon {
         let socket = folder.join(SOCKET_NAME);
         let connected = short_path(folder).and_then(|(_folder, short)| UnixStream::connect(short));
         match connected {
-            Ok(stream) => Ok(Some(Daemon { stream, socket, patience: PATIENCE })),
+            Ok(stream) => {
+                let peer = rustix::net::sockopt::socket_peercred(&stream);
+                let peer = peer.map_err(|error| Failure::new("cannot reach the daemon", error).at(&socket))?;
+                refuse_other(peer.uid.as_raw(), rustix::process::geteuid().as_raw())
+                    .map_err(|failure| failure.at(&socket))?;
+                Ok(Some(Daemon { stream, socket, patience: PATIENCE }))
+            }
             // Refused: the socket of a daemon that died.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
@@ -122,6 +128,17 @@ impl Daemon {
     }
 }
 
+/// Refuses a daemon of another user: a folder is found by the source of a mount, which is what who mounted it says, and by what the daemon says
+/// files of ours are made (I-158).
+fn refuse_other(user: u32, ours: u32) -> Result<(), Failure> {
+    if user == 0 || user == ours {
+        return Ok(());
+    }
+    let why = format!("user {user} runs it, who may not choose what commands of user {ours} do");
+    Err(Failure::new("cannot ask the daemon", why)
+        .mend(format!("run the command as that user: `sudo -u '#{user}' hydrafs ...`")))
+}
+
 /// A request that was made, and what is said about it.
 pub struct Talk {
     reader: BufReader<UnixStream>,
@@ -203,7 +220,18 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    use super::{Answer, Daemon, Failure, Request, Turn, write_line};
+    use super::{Answer, Daemon, Failure, Request, Turn, refuse_other, write_line};
+
+    #[test]
+    fn only_our_own_daemon_and_that_of_root_are_asked() {
+        for (user, ours) in [(0, 0), (0, 1000), (1000, 1000)] {
+            refuse_other(user, ours).expect("it may");
+        }
+        for (user, ours) in [(1000, 0), (1000, 1001)] {
+            let said = refuse_other(user, ours).expect_err("it may not").to_string();
+            assert!(said.contains("user 1000 runs it") && said.contains("sudo -u '#1000'"), "{said}");
+        }
+    }
 
     #[test]
     fn a_daemon_that_hangs_hangs_nobody() {

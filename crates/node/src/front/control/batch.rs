@@ -60,7 +60,7 @@ impl Control {
     }
 
     /// Walks a tree; gives whether to its end, or else until `tell` wanted no more. That the node is closed meanwhile is an error: a part
-    /// of a tree must not pass for all of it.
+    /// of a tree must not pass for all of it (I-157).
     pub(super) fn walk(&self, root: Node, tell: &mut WalkTell<'_>) -> Result<bool, FileError> {
         let (mut goes_on, mut is_cut) = (true, false);
         let mut tell_or_end = |step: Result<Walked<'_>, (&[u8], FileError)>| {

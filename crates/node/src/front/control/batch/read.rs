@@ -47,6 +47,14 @@ struct Found {
 /// A walk's next: an entry, or where it could not go on.
 type Step = Result<Found, (Vec<u8>, FileError)>;
 
+/// A path of so many bytes at most; of a longer one as many of the directories that it leads through.
+fn within(path: &[u8], bytes_max: usize) -> &[u8] {
+    match path.get(..=bytes_max) {
+        Some(longer) => &path[..longer.iter().rposition(|byte| *byte == b'/').unwrap_or(0)],
+        None => path,
+    }
+}
+
 /// What memory has of a step.
 fn bytes_of(step: &Step) -> u64 {
     let path = match step {
@@ -173,7 +181,7 @@ impl Control {
     fn walk_into(&self, roots: &[Node], ahead: &Ahead, send: &SyncSender<Step>) -> Result<(), Failure> {
         for (number, root) in roots.iter().enumerate() {
             let mut tell = |step: Result<Walked<'_>, (&[u8], FileError)>| {
-                let path_of = |path: &[u8]| of_root(number, &path[..path.len().min(WALKED_BYTES_MAX)]);
+                let path_of = |path: &[u8]| of_root(number, within(path, WALKED_BYTES_MAX));
                 let step = match step {
                     Ok(Walked { path, .. }) if path.len() > WALKED_BYTES_MAX => {
                         Err((path_of(path), FileError::NameTooLong))
@@ -496,7 +504,17 @@ impl<'a, 'b> Filler<'a, 'b> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ahead, Taker};
+    use super::{Ahead, Taker, within};
+
+    #[test]
+    fn a_long_path_is_cut_between_names() {
+        let cut = |path: &str, bytes_max| String::from_utf8_lossy(within(path.as_bytes(), bytes_max)).into_owned();
+        assert_eq!(
+            ["a/..b/c"; 8].iter().enumerate().map(|(bytes, path)| cut(path, bytes)).collect::<Vec<_>>(),
+            ["", "a", "a", "a", "a", "a/..b", "a/..b", "a/..b/c"]
+        );
+        assert_eq!((cut("abc", 2), cut("abc", 3)), (String::new(), "abc".to_owned()));
+    }
 
     #[test]
     fn a_walk_is_ahead_by_so_much_and_no_longer_than_somebody_takes_it() {
