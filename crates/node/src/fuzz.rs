@@ -80,6 +80,7 @@ fn requests() -> Vec<Vec<u8>> {
         Request::Info { inode: u64::MAX },
         Request::Sync {},
         Request::Cached {},
+        Request::Device {},
         Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned(), of: Some(9) },
         Request::SnapshotList {},
         Request::SnapshotDelete { name: "monday".to_owned() },

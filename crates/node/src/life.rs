@@ -302,6 +302,7 @@ impl<'a> Life<'a> {
             let session = serving.session.as_ref()?;
             Some(Mounted {
                 point: serving.unmounter.mountpoint().to_owned(),
+                device: serving.unmounter.device().to_owned(),
                 transport: serving.transport,
                 kernel: Arc::clone(&serving.kernel),
                 notifier: session.notifier(),

@@ -44,7 +44,13 @@ impl Mount {
     /// Whether it is a mount of the node in this folder, with this device number (`major:minor`).
     #[must_use]
     pub fn is_of(&self, source: &Path, device: &str) -> bool {
-        self.is_hydrafs() && self.source == source && format!("{}:{}", self.device.0, self.device.1) == device
+        self.is_hydrafs() && self.source == source && self.has_device(device)
+    }
+
+    /// Whether its files have this device number (`major:minor`).
+    #[must_use]
+    pub fn has_device(&self, device: &str) -> bool {
+        format!("{}:{}", self.device.0, self.device.1) == device
     }
 
     /// Whether it was mounted with this option.

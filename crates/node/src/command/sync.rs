@@ -52,8 +52,18 @@ pub(super) fn sync(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The mount of ours that a path lies in.
+/// The mount of ours that a path lies in. The daemon that its source leads to is that of this mount: in a folder that has taken the place of the
+/// node's, inode numbers mean other files (I-158).
 pub(super) fn mount_of(path: &Path) -> Result<mounts::Mount, Failure> {
+    let mount = mount_above(path)?;
+    if has_other_daemon(&mount)? {
+        return Err(other_daemon("cannot use the file system", &mount));
+    }
+    Ok(mount)
+}
+
+/// The same, whose daemon is not asked, or was.
+pub(super) fn mount_above(path: &Path) -> Result<mounts::Mount, Failure> {
     let cannot = |why: String| Failure::new("cannot find the file system", why).at(path);
     let absolute = mounts::absolute(path).map_err(|error| cannot(error.to_string()))?;
     match mounts::covering(&mounts::read()?, &absolute) {
@@ -63,4 +73,22 @@ pub(super) fn mount_of(path: &Path) -> Result<mounts::Mount, Failure> {
             .mend("name a path below a mount of HydraFS; `findmnt -t fuse.hydrafs` lists them")),
         None => Err(cannot("it lies on no mount".to_owned())),
     }
+}
+
+/// Whether the source of a mount leads to a daemon that is not this mount's.
+pub(super) fn has_other_daemon(mount: &mounts::Mount) -> Result<bool, Failure> {
+    let Some(daemon) = Daemon::reach(&mount.source)? else { return Ok(false) };
+    let answer = daemon.ask(&Request::Device {}, |_| {})?;
+    Ok(!answer["device"].as_str().is_some_and(|device| mount.has_device(device)))
+}
+
+/// The failure that this is.
+pub(super) fn other_daemon(what: &str, mount: &mounts::Mount) -> Failure {
+    let why = format!(
+        "the daemon of {} serves another mount: its node has taken the place of this one",
+        mount.source.display()
+    );
+    let mend =
+        "its folder was moved: end its daemon with `hydrafs stop FOLDER`, and mount it from there; nothing was changed";
+    Failure::new(what, why).at(&mount.point).mend(mend)
 }

@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::mount::abandoned;
 use super::stop::say_stopped;
+use super::sync::{has_other_daemon, other_daemon};
 use crate::control::client::{Daemon, Stopped};
 use crate::failure::Failure;
 use crate::mounts;
@@ -56,6 +57,10 @@ pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> 
     // A bind mount, or one that was bound elsewhere: the others stay, and the daemon for them.
     if table.iter().filter(|other| other.device == mount.device).count() > 1 {
         return dead_or_wished().map(|()| None);
+    }
+    // One of before knows no such question, and the mount can be ended all the same.
+    if has_other_daemon(mount).unwrap_or(false) {
+        return Err(other_daemon("cannot unmount", mount));
     }
     let Some(daemon) = Daemon::reach(&mount.source)? else {
         // Who still uses a dead mount gets errors either way.

@@ -86,7 +86,7 @@ fn hold(all: &[PathBuf]) -> Result<Roots, Failure> {
     let (mut files, mut inodes, mut first) = (Vec::new(), Vec::new(), None);
     let (mut paths, mut lost, mut failure) = (Vec::new(), Vec::new(), None);
     for path in all {
-        let found = mount_of(path).and_then(|mount| Ok((mount, Held::open(path, WHAT)?)));
+        let found = mount_of(path).and_then(|mount| Held::of(path, WHAT, &mount).map(|held| (mount, held)));
         let (mount, held) = match found {
             Ok(found) => found,
             Err(why) => {

@@ -145,7 +145,10 @@ struct Conversations {
 impl Server {
     /// Takes the socket away and waits, not for ever, until those who asked have their answers.
     pub fn close(self, patience: Duration) {
-        remove(&self.folder);
+        // In a folder that has taken the place of ours it is not ours.
+        if self.is_in_place() {
+            remove(&self.folder);
+        }
         self.leave(patience);
     }
 

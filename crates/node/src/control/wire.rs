@@ -49,6 +49,8 @@ pub enum Request {
     Sync {},
     /// The numbers of the files of which the kernel may have pages that were changed through mappings.
     Cached {},
+    /// The device number of the mount's files, as in the mount table; none: it has no mount.
+    Device {},
     /// Takes a snapshot.
     SnapshotCreate {
         /// Its name.
@@ -235,7 +237,7 @@ impl Request {
     pub fn is_quick(&self) -> bool {
         match self {
             Request::Status {} | Request::Counters {} | Request::Metrics {} => true,
-            Request::Info { .. } | Request::SnapshotList {} => true,
+            Request::Info { .. } | Request::SnapshotList {} | Request::Device {} => true,
             Request::Sync {} | Request::Cached {} | Request::Fsck { .. } | Request::Repair { .. } => false,
             Request::Gc { .. } | Request::Scrub { .. } => false,
             Request::PolicySet { .. } | Request::Optimize { .. } | Request::Warmup { .. } => false,
@@ -259,7 +261,7 @@ impl Request {
             Request::Scrub { .. } | Request::Optimize { .. } | Request::Fsck { .. } => true,
             Request::Send { .. } | Request::Receive { .. } | Request::DiskDrain { .. } => true,
             Request::Status {} | Request::Counters {} | Request::Metrics {} | Request::Info { .. } => false,
-            Request::Cached {} => false,
+            Request::Cached {} | Request::Device {} => false,
             // A name; what it had goes later. Who waits for room waits for a pass.
             Request::BatchRemove { .. } | Request::Gc { .. } => false,
             Request::Usage { .. } | Request::Sync {} | Request::PolicySet { .. } | Request::Clone { .. } => false,

@@ -81,6 +81,8 @@ struct Plan {
 pub(crate) struct Mounted {
     /// Where.
     pub(crate) point: PathBuf,
+    /// Of its files, `major:minor`.
+    pub(crate) device: String,
     /// How requests travel.
     pub(crate) transport: &'static str,
     pub(crate) kernel: Arc<Kernel>,
@@ -323,6 +325,7 @@ impl Handler for Control {
                 Ok(json!({}))
             }
             Request::Cached {} => Ok(json!({ "steps": wire::steps(self.cached()) })),
+            Request::Device {} => Ok(json!({ "device": self.mount.as_ref().map(|mount| &mount.device) })),
             Request::SnapshotCreate { name, of } => self.create_snapshot(&name, of),
             Request::SnapshotList {} => {
                 let list: Vec<Value> =

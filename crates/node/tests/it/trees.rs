@@ -473,6 +473,46 @@ fn attributes_and_holes_of_files_are_in_archives() {
     mounted.umount();
 }
 
+/// A node in the place of another one's folder, of which inode numbers mean other files.
+#[test]
+fn what_is_asked_of_a_mount_goes_to_no_other() {
+    let folder = Folder::new("moved");
+    let node = |disk: &str| {
+        let node = folder.join("a");
+        succeed(&[os("init"), node.as_os_str(), os("--disk"), folder.join(disk).as_os_str()]);
+        node
+    };
+    let (point, other) = (folder.make("m"), folder.make("n"));
+    let Some(moved) = Mounted::start(&node("disk1"), &point, &[]) else { return };
+    fs::rename(folder.join("a"), folder.join("b")).expect("ours");
+    let mounted = Mounted::start(&node("disk2"), &other, &[]).expect("the first could be");
+    for point in [&point, &other] {
+        fs::create_dir(point.join("data")).expect("mounted");
+        fs::write(point.join("data/file"), "content").expect("mounted");
+    }
+    let (data, copy) = (point.join("data"), point.join("copy"));
+    let archive = folder.join("data.tar");
+    for arguments in [
+        &[os("rm"), os("-r"), data.as_os_str()][..],
+        &[os("clone"), data.as_os_str(), copy.as_os_str()],
+        &[os("policy"), os("set"), data.as_os_str(), os("--copies"), os("1")],
+        &[os("sync"), point.as_os_str()],
+        &[os("umount"), point.as_os_str()],
+        &[os("tar"), os("-c"), os("-f"), archive.as_os_str(), os("-C"), point.as_os_str(), os("data")],
+    ] {
+        let said = refusal(arguments);
+        assert!(said.contains("serves another mount"), "{said}");
+    }
+    // By system calls.
+    succeed(&[os("cp"), os("-a"), data.as_os_str(), copy.as_os_str()]);
+    assert_eq!(fs::read(copy.join("file")).expect("copied"), b"content");
+    assert_eq!(fs::read(other.join("data/file")).expect("nobody meant it"), b"content");
+    assert!(!other.join("copy").exists());
+    succeed(&[os("stop"), folder.join("b").as_os_str()]);
+    moved.wait();
+    mounted.umount();
+}
+
 /// Appends to an archive, with tar(1).
 fn append(archive: &Path, folder: &Path, arguments: &[&str]) {
     let output = run(Command::new("tar").arg("-rf").arg(archive).arg("-C").arg(folder).args(arguments));
