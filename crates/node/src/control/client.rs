@@ -32,13 +32,7 @@ impl Daemon {
         let socket = folder.join(SOCKET_NAME);
         let connected = short_path(folder).and_then(|(_folder, short)| UnixStream::connect(short));
         match connected {
-            Ok(stream) => {
-                let peer = rustix::net::sockopt::socket_peercred(&stream);
-                let peer = peer.map_err(|error| Failure::new("cannot reach the daemon", error).at(&socket))?;
-                refuse_other(peer.uid.as_raw(), rustix::process::geteuid().as_raw())
-                    .map_err(|failure| failure.at(&socket))?;
-                Ok(Some(Daemon { stream, socket, patience: PATIENCE }))
-            }
+            Ok(stream) => Ok(Some(Daemon { stream, socket, patience: PATIENCE })),
             // Refused: the socket of a daemon that died.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
@@ -61,6 +55,14 @@ impl Daemon {
                 .at(folder)
                 .mend(format!("start one with `hydrafs mount {0} MOUNTPOINT` or `hydrafs serve {0}`", folder.display()))
         })
+    }
+
+    /// Refuses one of another user: files are to be made by what it says.
+    pub fn expect_trusted(&self) -> Result<(), Failure> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.stream);
+        let peer = peer.map_err(|error| Failure::new("cannot reach the daemon", error).at(&self.socket))?;
+        let refused = refuse_other(peer.uid.as_raw(), rustix::process::geteuid().as_raw());
+        refused.map_err(|failure| failure.at(&self.socket))
     }
 
     /// Asks, and waits for the answer.

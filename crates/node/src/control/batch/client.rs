@@ -296,6 +296,7 @@ impl BatchReader {
     }
 
     fn ask(daemon: Daemon, request: &dyn Fn((u32, u32)) -> Request) -> Result<BatchReader, Failure> {
+        daemon.expect_trusted()?;
         let cannot = |error: std::io::Error| Failure::new("cannot share memory with the daemon", error);
         let memory = Memory::make(READ_WINDOWS, READ_WINDOW_BYTES).map_err(cannot)?;
         let request = request((memory.windows(), memory.window_bytes()));

@@ -3,7 +3,7 @@
 //! Three threads: one has the content of units stored, one makes their names, so that the disks are not waited for between units
 //! (`FileSystem::batch_begin`), and one tells the kernel and answers.
 //!
-//! I-164 Who finishes units waits for nothing of the kernel's. It would for a lock of a directory, or for a page, whose holder has made a request; and that
+//! I-160 Who finishes units waits for nothing of the kernel's. It would for a lock of a directory, or for a page, whose holder has made a request; and that
 //!       may wait for the room that units have which were begun.
 //! I-132 A window that was not whole, because who filled it left or lied, changes nothing: a unit is written when all of its entries and
 //!       their content were decoded.
