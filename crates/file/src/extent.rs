@@ -65,9 +65,9 @@ impl Overlay {
     pub(crate) fn insert_extent(&mut self, offset: u64, length: u64, extent: Extent) {
         let end = offset.saturating_add(length);
         self.inlined.remove(offset..end);
-        for (below, _) in self.extents.overlapping(offset..end).filter(|(_, old)| old.is_allocated()) {
-            self.dropped_bytes += below.end.min(end) - below.start.max(offset);
-        }
+        // Zeroes lie in no chunk, and may be of any length.
+        let chunks = self.extents.overlapping(offset..end).filter(|(_, old)| matches!(old, Extent::Chunk { .. }));
+        self.dropped_bytes += chunks.map(|(below, _)| below.end.min(end) - below.start.max(offset)).sum::<u64>();
         self.extents.insert(offset..end, extent);
     }
 
