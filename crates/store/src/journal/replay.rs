@@ -7,7 +7,7 @@
 //!       A superblock that says that the store was closed (S-5) saves looking for frames, unless a segment begins behind it.
 //! R-3   Reading changes nothing. [`make_durable`] comes later, when nothing can be refused any more.
 //! R-5   The journal is the same on each of its homes. A frame that is whole on one of them is there; what any of them lacks of it is written
-//!       there again.
+//!       there again. Where a home cannot be read, what other disks have stands for it only if one of them is a home too (J-11).
 //! R-4   Frames are given up only where somebody said so. What is left of them is erased, and then the superblock's claim: until both
 //!       are done, the next open refuses again. So what remains is a prefix of the history, and stays one. A segment in which nobody can
 //!       tell frames from what looks like them counts as frames that are lost, and is erased whole.
@@ -22,7 +22,7 @@ use super::{Live, Resume, SPARES_MAX};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::StoreError;
-use crate::format::{FrameHeader, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
+use crate::format::{FrameHeader, Homes, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
 use crate::identity::unfit_error;
 use crate::pack::scan::read_whole;
 use crate::pool::Pool;
@@ -156,14 +156,21 @@ async fn read_segments(pool: &Pool, superblock: &Superblock) -> Result<Vec<Segme
     for (number, Files { files, first }) in found {
         let is_needless = is_closed || number < oldest;
         let life = FrameHeader::life(number, &superblock.node_identity);
-        let (mut read, mut failure) = (Vec::new(), None);
-        for (_, file) in files.iter().filter(|_| !is_needless) {
+        let disks: DiskSet = files.iter().map(|(disk, _)| *disk).collect();
+        let (mut read, mut are_read, mut failure) = (Vec::new(), DiskSet::NONE, None);
+        for (disk, file) in files.iter().filter(|_| !is_needless) {
             match read_whole(file, SEGMENT_BYTES_MAX).await {
-                Ok(bytes) => read.push(bytes),
+                Ok(bytes) => {
+                    are_read = are_read.with(*disk);
+                    read.push(bytes);
+                }
                 Err(error) => failure = Some(error),
             }
         }
-        if let (true, Some(error)) = (read.is_empty(), failure) {
+        // J-11: of a disk that was left the file may end before what was acknowledged.
+        let homes = Homes { disks: superblock.homes.disks.both(disks), ..superblock.homes };
+        let is_enough = !read.is_empty() && (homes.disks.is_empty() || homes.are_among(are_read));
+        if let (false, Some(error)) = (is_enough, failure) {
             return Err(error);
         }
         // A header that has rotted: the first frame says the same.
@@ -174,7 +181,6 @@ async fn read_segments(pool: &Pool, superblock: &Superblock) -> Result<Vec<Segme
         let (is_muddled, frames) = (frames.is_none(), frames.unwrap_or_default());
         // Of one that was not read nobody knows, but that after a clean end no frame is needed.
         let is_void = first.is_none() && (is_closed || (!is_needless && !is_muddled && frames.is_empty()));
-        let disks = files.iter().map(|(disk, _)| *disk).collect();
         let mut length = 0;
         for (_, file) in &files {
             length = length.max(file.length()?);

@@ -686,6 +686,42 @@ fn a_home_that_could_not_be_given_what_it_lacks_is_not_named() {
     }
 }
 
+/// J-11: what a disk has that was left stands for no home, neither when it ends early nor when it was never begun.
+#[test]
+fn a_home_that_cannot_be_read_is_not_made_up_for_by_a_disk_that_was_left() {
+    for (left, is_void) in [(0, false), (1, false), (0, true), (1, true)] {
+        let machine = Machine::new(36, 2, 64 << 20);
+        let store = open(&machine);
+        let fault = Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() };
+        machine.run(async {
+            for round in 0..2 {
+                if round == usize::from(!is_void) {
+                    machine.disks[left].set_faults(fault.clone());
+                }
+                store.sync_log(store.log(&[7; 5000])).await.unwrap();
+            }
+        });
+        let logged = store.last_logged().0;
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        machine.disks[left].set_faults(Faults::default());
+        let home = &machine.disks[1 - left];
+        let segments: Vec<String> =
+            home.durable_files().into_keys().filter(|path| path.starts_with("journal/")).collect();
+        for path in &segments {
+            home.set_unreadable(path, 4096..8192);
+        }
+        let told = try_open(&machine).err().expect("nobody knows what was acknowledged");
+        assert!(matches!(told, StoreError::Disk(_)), "{told}");
+        for path in &segments {
+            home.set_unreadable(path, 0..0);
+        }
+        let (_, recovered) = try_open(&machine).unwrap();
+        assert_eq!(recovered.frames.len() as u64, logged, "disk {left} was left, void: {is_void}");
+    }
+}
+
 /// The numbers of all frames, the committed ones first.
 fn history_of(recovered: &Recovered) -> Vec<Vec<u8>> {
     let committed = if recovered.roots == b"first" { &[][..] } else { &recovered.roots[..] };
