@@ -344,8 +344,13 @@ impl Opened {
                 return Err(refused(disk.path(), why, "Name the original disk."));
             }
         }
-        let strangers = strangers.into_iter().map(|stranger| stranger.disk.path().to_owned()).collect();
-        let first = known.first().expect("the newest superblock is on one of them").identity.clone();
+        let strangers: Vec<String> = strangers.into_iter().map(|stranger| stranger.disk.path().to_owned()).collect();
+        let Some(first) = known.first().map(|known| known.identity.clone()) else {
+            let path = strangers.first().map_or("the node", String::as_str);
+            let why =
+                "its superblock names other disks of the node, and not this one, which was never taken in or has gone.";
+            return Err(refused(path, why, "Name the disks that the node has."));
+        };
         let missing = name_missing(missing_numbers(&known, table, goes_without)?, let_go);
         let damaged = known.iter().filter_map(|known| Some((usize::from(known.identity.disk), known.damage.clone()?)));
         let damaged = damaged.collect();

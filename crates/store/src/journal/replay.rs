@@ -360,9 +360,10 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
 
 fn find_lost(pool: &Pool, segments: &[Segment], missing: Position, superblock: &Superblock) -> Option<StoreError> {
     let place = owner(segments, missing);
-    let home = place.and_then(|at| at.disks.first()).or(superblock.homes.disks.first()).unwrap_or(0);
-    let disk = &pool.disks[home].disk;
-    let path = format!("{}/{}", disk.path(), place.map_or_else(|| JOURNAL.to_owned(), |at| segment_path(at.number)));
+    let there: DiskSet = pool.there().map(|(disk, _)| disk).collect();
+    let home = place.and_then(|at| at.disks.first()).or(superblock.homes.disks.both(there).first()).or(there.first());
+    let disk = home.map_or("the node", |home| pool.disks[home].disk.path());
+    let path = format!("{disk}/{}", place.map_or_else(|| JOURNAL.to_owned(), |at| segment_path(at.number)));
     // The missing frame should begin where the one before it ends, or at the next page.
     let before = place.and_then(|at| at.frames.range(..missing).next_back());
     let offset = before.map_or(SegmentHeader::FRAMES_AT, |(_, found)| found.end()) as u64;
