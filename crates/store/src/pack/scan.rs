@@ -33,6 +33,9 @@ use crate::pool::{Pool, PoolDisk};
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Readings of a file before the last one is taken as it is.
 const READINGS_MAX: usize = 8;
+/// How often the length of a file, or of a pack, may be hashed in vain for what looks like chunks: what a crash or rot leaves costs far less.
+const WASTED_MAX: usize = 64;
+const WASTED_LENGTH_MIN: usize = 64 << 20;
 /// What is read again at a time.
 const PIECE_BYTES: usize = 1 << 20;
 /// What a disk gives or does not give as a whole.
@@ -76,11 +79,13 @@ pub(crate) struct Scanned {
     pub(crate) bad_bytes: u64,
     /// Chunks whose header is sound and whose content is not: only of use to who looks for what is left.
     pub(crate) damaged: Vec<Entry>,
+    /// So much in it looks like chunks and is none that it was not read to its end.
+    is_muddled: bool,
 }
 
 /// Finds every verifiable chunk in the bytes of a pack file.
 pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
-    let (mut scanned, mut opened) = (Scanned::default(), None);
+    let (mut scanned, mut opened, mut wasted) = (Scanned::default(), None, 0);
     let mut offset = PackHeader::BYTES;
     while offset + ChunkHeader::BYTES <= bytes.len() {
         let place = u32::try_from(offset).expect("packs end below 4 GiB");
@@ -107,6 +112,11 @@ pub(crate) fn scan(key: &DomainKey, pack: u64, bytes: &Bytes) -> Scanned {
         } else {
             // The stored length came from a sound header, but what follows may have been lost with it.
             scanned.damaged.push(Entry { offset: place, header });
+            wasted += header.raw as usize;
+            if wasted / WASTED_MAX > bytes.len().max(WASTED_LENGTH_MIN) {
+                scanned.is_muddled = true;
+                break;
+            }
             let next = next_magic(bytes, offset + 1);
             scanned.bad_bytes += (next - offset) as u64;
             offset = next;
@@ -287,7 +297,9 @@ pub(crate) async fn agree(
         for (_, found) in &mut found {
             if let Found::Open { bytes, scanned } = found {
                 let entries = &scanned.entries;
-                let is_here = |entry: &Entry| entries.binary_search_by_key(&entry.offset, |one| one.offset).is_ok();
+                // At one place may lie two chunks, if somebody made the files.
+                let at = |entry: &Entry| entries.binary_search_by_key(&entry.offset, |one| one.offset);
+                let is_here = |entry: &Entry| at(entry).is_ok_and(|at| entries[at] == *entry);
                 let lacking: Vec<Entry> = truth.entries.iter().filter(|entry| !is_here(entry)).copied().collect();
                 *bytes = with_chunks(pack, bytes, &sound, &lacking);
                 *scanned = Scanned {
@@ -314,7 +326,7 @@ pub(crate) async fn agree(
     }
     if let Some((all, _)) = merged.filter(|_| !is_one) {
         for (_, found) in &mut found {
-            *found = open_pack(key, pack, all.clone());
+            *found = open_pack(key, pack, all.clone())?;
         }
     }
     Ok(found)
@@ -360,7 +372,7 @@ pub(crate) async fn read_file(file: &File, key: &DomainKey, pack: u64) -> Result
         }
     }
     let bytes = read_whole(file, FILE_BYTES_MAX).await?;
-    Ok(open_pack(key, pack, bytes))
+    open_pack(key, pack, bytes)
 }
 
 /// N-5: whether a directory has the first chunk that can be told to be one. Where none can, damage is told by who reads.
@@ -382,8 +394,15 @@ async fn is_ours(file: &File, pack: u64, entries: &[Entry]) -> Result<bool, Stor
 
 /// What counts of the bytes of a pack that is to be sealed. The content of a chunk decides whether it does, so a table of groups that a
 /// power cut tore off it, or that rotted, is made again: the seal vouches for all of it.
-fn open_pack(key: &DomainKey, pack: u64, bytes: Bytes) -> Found {
+///
+/// # Errors
+/// `Corrupt` where chunks may be behind what was looked at: nothing may be cut off.
+fn open_pack(key: &DomainKey, pack: u64, bytes: Bytes) -> Result<Found, StoreError> {
     let scanned = scan(key, pack, &bytes);
+    if scanned.is_muddled {
+        let found = "more that looks like chunks, and is none, than anybody here wrote";
+        return Err(corrupt("a pack", &pack_path(pack), 0, "chunks", found));
+    }
     let mut all = bytes.clone();
     for Entry { offset, header } in &scanned.entries {
         let start = *offset as usize + ChunkHeader::BYTES;
@@ -396,7 +415,7 @@ fn open_pack(key: &DomainKey, pack: u64, bytes: Bytes) -> Found {
             all = patched.freeze();
         }
     }
-    Found::Open { bytes: all, scanned }
+    Ok(Found::Open { bytes: all, scanned })
 }
 
 /// Whether every chunk that the directory of a pack names is what it should be.
