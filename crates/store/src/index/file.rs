@@ -310,9 +310,11 @@ impl IndexFile {
     pub(crate) fn copies_of(&self, address: &ChunkAddress) -> Result<Vec<Place>, StoreError> {
         let tables = self.tables()?;
         self.guarded("copies", || {
-            let mut copies = Vec::new();
+            let (mut copies, mut rising) = (Vec::new(), Rising(None));
             for entry in tables.copies.range((&address.0, 0)..=(&address.0, u64::MAX)).map_err(words)? {
-                copies.extend(Place::decode(address, entry.map_err(words)?.1.value()));
+                let (key, value) = entry.map_err(words)?;
+                rising.pass(key.value().1)?;
+                copies.extend(Place::decode(address, value.value()));
             }
             Ok(copies)
         })
@@ -326,9 +328,11 @@ impl IndexFile {
             let mut copies = Vec::new();
             let table = database.begin_read().map_err(words)?.open_table(COPIES).map_err(words)?;
             let mut take = |entries: CopyRange<'_>| {
+                let mut rising = Rising(None);
                 for entry in entries {
                     let (key, value) = entry.map_err(words)?;
-                    let address = ChunkAddress(*key.value().0);
+                    let (address, pack) = (ChunkAddress(*key.value().0), key.value().1);
+                    rising.pass((address, pack))?;
                     let place = Place::decode(&address, value.value()).filter(|_| of.contains(&address));
                     copies.extend(place.map(|place| (address, place)));
                 }
@@ -358,9 +362,11 @@ impl IndexFile {
     pub(crate) fn walk(&self, visit: &mut dyn FnMut(ChunkAddress, Option<Place>)) -> Result<(), StoreError> {
         let tables = self.tables()?;
         self.guarded("an entry", || {
+            let mut rising = Rising(None);
             for entry in tables.chunks.iter().map_err(words)? {
                 let (key, value) = entry.map_err(words)?;
                 let address = ChunkAddress(*key.value());
+                rising.pass(address)?;
                 visit(address, Place::decode(&address, value.value()));
             }
             Ok(())
@@ -376,8 +382,11 @@ impl IndexFile {
     pub(super) fn walk_while(&self, visit: &mut dyn FnMut(ChunkAddress) -> bool) -> Result<bool, StoreError> {
         let tables = self.tables()?;
         self.guarded("an entry", || {
+            let mut rising = Rising(None);
             for entry in tables.chunks.iter().map_err(words)? {
-                if !visit(ChunkAddress(*entry.map_err(words)?.0.value())) {
+                let address = ChunkAddress(*entry.map_err(words)?.0.value());
+                rising.pass(address)?;
+                if !visit(address) {
                     return Ok(false);
                 }
             }
@@ -468,11 +477,26 @@ impl IndexFile {
     }
 }
 
+/// Keys in the order in which a table has them. Pages that lie may lead to the same page again and again: a walk over 40 of them, each of which
+/// leads twice to the next, would not end.
+struct Rising<K>(Option<K>);
+
+impl<K: Ord> Rising<K> {
+    fn pass(&mut self, key: K) -> Result<(), String> {
+        if self.0.as_ref().is_some_and(|last| *last >= key) {
+            return Err("keys that do not rise".to_owned());
+        }
+        self.0 = Some(key);
+        Ok(())
+    }
+}
+
 fn read_packs(database: &Database) -> Result<BTreeMap<u64, Summary>, String> {
-    let mut packs = BTreeMap::new();
+    let (mut packs, mut rising) = (BTreeMap::new(), Rising(None));
     let table = database.begin_read().map_err(words)?.open_table(PACKS).map_err(words)?;
     for entry in table.iter().map_err(words)? {
         let (pack, summary) = entry.map_err(words)?;
+        rising.pass(pack.value())?;
         packs.insert(pack.value(), Summary::decode(summary.value()));
     }
     Ok(packs)
@@ -483,20 +507,27 @@ fn read_checked(database: &Database) -> Result<Checked, String> {
         Err(TableError::TableDoesNotExist(_)) => return Ok(Checked::new()),
         table => table.map_err(words)?,
     };
-    let minutes = |entry: Result<(AccessGuard<'_, u64>, AccessGuard<'_, u32>), _>| {
-        entry.map(|(pack, at)| (pack.value(), at.value())).map_err(words::<StorageError>)
+    let mut rising = Rising(None);
+    let minutes = |entry: Result<(AccessGuard<'_, u64>, AccessGuard<'_, u32>), StorageError>| {
+        let (pack, at) = entry.map_err(words)?;
+        rising.pass(pack.value())?;
+        Ok((pack.value(), at.value()))
     };
     table.iter().map_err(words)?.map(minutes).collect()
 }
 
 fn read_gone(database: &Database) -> Result<BTreeSet<u64>, String> {
-    match database.begin_read().map_err(words)?.open_table(GONE) {
-        Err(TableError::TableDoesNotExist(_)) => Ok(BTreeSet::new()),
-        table => {
-            let table = table.map_err(words)?;
-            table.iter().map_err(words)?.map(|entry| Ok(entry.map_err(words)?.0.value())).collect()
-        }
-    }
+    let table = match database.begin_read().map_err(words)?.open_table(GONE) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeSet::new()),
+        table => table.map_err(words)?,
+    };
+    let mut rising = Rising(None);
+    let pack = |entry: Result<(AccessGuard<'_, u64>, AccessGuard<'_, ()>), StorageError>| {
+        let pack = entry.map_err(words)?.0.value();
+        rising.pass(pack)?;
+        Ok(pack)
+    };
+    table.iter().map_err(words)?.map(pack).collect()
 }
 
 fn words<E: std::fmt::Display>(error: E) -> String {
@@ -625,4 +656,16 @@ fn write_batch(
         }
     }
     write.commit().map_err(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_that_comes_back_ends() {
+        let mut rising = Rising(None);
+        assert!([1, 2, 5].into_iter().all(|key| rising.pass(key).is_ok()));
+        assert!(rising.pass(5).is_err() && rising.pass(1).is_err() && rising.pass(6).is_ok());
+    }
 }
