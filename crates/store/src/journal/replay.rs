@@ -162,7 +162,10 @@ async fn read_segments(pool: &Pool, superblock: &Superblock) -> Result<Vec<Segme
             match read_whole(file, SEGMENT_BYTES_MAX).await {
                 Ok(bytes) => {
                     are_read = are_read.with(*disk);
-                    read.push(bytes);
+                    // Mostly they are the same.
+                    if !read.contains(&bytes) {
+                        read.push(bytes);
+                    }
                 }
                 Err(error) => failure = Some(error),
             }
@@ -181,6 +184,7 @@ async fn read_segments(pool: &Pool, superblock: &Superblock) -> Result<Vec<Segme
         let (is_muddled, frames) = (frames.is_none(), frames.unwrap_or_default());
         // Of one that was not read nobody knows, but that after a clean end no frame is needed.
         let is_void = first.is_none() && (is_closed || (!is_needless && !is_muddled && frames.is_empty()));
+        let bytes = if is_void { Bytes::new() } else { bytes };
         let mut length = 0;
         for (_, file) in &files {
             length = length.max(file.length()?);
