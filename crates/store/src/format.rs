@@ -46,6 +46,13 @@ pub const ROOTS_BYTES_MAX: usize = 2048;
 /// hostile, and adding to it must not overflow.
 const NUMBER_MAX: u64 = 1 << 62;
 
+/// An opening goes on from no greater one: what it would write could soon be read by none.
+pub(crate) const NUMBER_OPENED_MAX: u64 = NUMBER_MAX / 2;
+
+/// A file, or a row of the index, whose number is further than this beyond those that there are is nobody's. More than a thousand openings
+/// without a disk leave out.
+pub(crate) const NUMBERS_AHEAD_MAX: u64 = 1 << 48;
+
 /// Why bytes are not the structure they should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit {

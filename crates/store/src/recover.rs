@@ -28,12 +28,12 @@ use platform::disk::{Disk, DiskErrorKind, Open};
 
 use crate::counters::Counters;
 use crate::disks::DiskSet;
-use crate::failure::{StoreError, refused};
+use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    COPY_SUFFIX, Codec, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, Homes, INDEX_NEW, Identity, PACK_SUFFIX,
-    PACKS, Place, Summary, Superblock, number_of, pack_path,
+    COPY_SUFFIX, Codec, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, Homes, INDEX_FILE, INDEX_NEW, Identity,
+    NUMBER_OPENED_MAX, NUMBERS_AHEAD_MAX, PACK_SUFFIX, PACKS, Place, Summary, Superblock, number_of, pack_path,
 };
-use crate::identity::{self, Member};
+use crate::identity::{self, Candidate, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, make_homes, replay, segment_size};
 use crate::level::Level;
@@ -101,6 +101,7 @@ impl Store {
         let opened = superblock::open(&found.candidates).await?;
         let superblock::Opened { newest: found_superblock, is_closed, is_damaged, covered_by_all, other, all_named } =
             opened;
+        refuse_endless(&found.candidates, &found_superblock)?;
         match other {
             Some(error) if !options.gives_up_frames => return Err(error),
             other => report.problems.extend(other.map(|other| format!("given up: {other}"))),
@@ -141,8 +142,9 @@ impl Store {
             unfinished: Vec::new(),
             unread: BTreeMap::new(),
         };
-        let (found, number_max) = recovery.list_packs()?;
-        let opened = recovery.open_index(&options, &found, is_index_there).await?;
+        let pack_max = superblock.pack_next + NUMBERS_AHEAD_MAX;
+        let (found, number_max) = recovery.list_packs(pack_max)?;
+        let opened = recovery.open_index(&options, &found, (is_index_there, pack_max)).await?;
         let indexed_max = opened.packs.keys().next_back().copied().unwrap_or(0);
         let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
@@ -201,6 +203,9 @@ impl Store {
         report.frames = replayed.frames.len() as u64;
         report.frames_cut = replayed.cut_frames;
         let other_slot_lies = replayed.lost.is_some();
+        report.problems.extend(replayed.strangers.iter().map(|path| {
+            format!("{path} was left alone: no segment comes near such a number, nobody here wrote it; remove it when you have looked at it")
+        }));
         report.problems.extend(replayed.lost.map(|lost| format!("given up: {lost}")));
         let tasks = platform.tasks.clone();
         let journal =
@@ -310,11 +315,17 @@ impl Recovery<'_> {
         }
     }
 
-    /// Pack numbers with the disks that have a file of that name, and the highest number in use.
-    fn list_packs(&mut self) -> Result<(BTreeMap<u64, Listed>, u64), StoreError> {
+    /// Pack numbers with the disks that have a file of that name, and the highest number in use. None is above `pack_max`.
+    fn list_packs(&mut self, pack_max: u64) -> Result<(BTreeMap<u64, Listed>, u64), StoreError> {
         let (mut found, mut max) = (BTreeMap::<u64, Listed>::new(), 0);
         for (disk, on) in self.pool.there() {
+            let (mut strangers, mut first) = (0, None);
             for name in on.disk.list(PACKS)? {
+                if pack_in(&name).is_some_and(|pack| pack > pack_max) {
+                    strangers += 1;
+                    first.get_or_insert(name);
+                    continue;
+                }
                 max = max.max(number_of(&name, DAMAGED_SUFFIX).unwrap_or(0));
                 max = max.max(FragmentName::of_damaged(&name).map_or(0, |name| name.pack));
                 if number_of(&name, COPY_SUFFIX).is_some() || FragmentName::of_unfinished(&name).is_some() {
@@ -328,6 +339,14 @@ impl Recovery<'_> {
                     found.entry(name.pack).or_default().fragments.push((name, disk));
                 }
             }
+            self.report.problems.extend(first.map(|first| {
+                format!(
+                    "{}/{PACKS}/{first} was left alone, and {} more: no pack comes near such a number, nobody here wrote it; remove it when \
+                     you have looked at it",
+                    on.disk.path(),
+                    strangers - 1
+                )
+            }));
         }
         Ok((found, max))
     }
@@ -337,11 +356,19 @@ impl Recovery<'_> {
         &mut self,
         options: &Options,
         found: &BTreeMap<u64, Listed>,
-        is_there: bool,
+        (is_there, pack_max): (bool, u64),
     ) -> Result<Opened, StoreError> {
         let disk = &self.pool.for_index().disk;
         let opened = match is_there {
-            true => IndexFile::open(disk, options.index_pages_bytes(), self.pool.node_identity),
+            true => IndexFile::open(disk, options.index_pages_bytes(), self.pool.node_identity).and_then(|opened| {
+                match opened.packs.keys().next_back() {
+                    Some(last) if *last > pack_max => {
+                        let path = format!("{}/{INDEX_FILE}", disk.path());
+                        Err(corrupt("the chunk index", &path, 0, format!("packs up to {pack_max}"), last))
+                    }
+                    _ => Ok(opened),
+                }
+            }),
             false => {
                 let cause = "the disk that has the index is missing";
                 Err(StoreError::ReadOnly { cause: cause.into() })
@@ -670,6 +697,27 @@ impl Recovery<'_> {
             }
         }
     }
+}
+
+/// The number of a pack that a name has, whatever the file is.
+fn pack_in(name: &str) -> Option<u64> {
+    let whole = [PACK_SUFFIX, DAMAGED_SUFFIX].into_iter().find_map(|suffix| number_of(name, suffix));
+    whole.or_else(|| Some(FragmentName::of(name).or_else(|| FragmentName::of_damaged(name))?.pack))
+}
+
+/// Numbers that nothing real comes near: this life would write some that the next ones do not read.
+fn refuse_endless(candidates: &[Candidate], superblock: &Superblock) -> Result<(), StoreError> {
+    let Superblock { generation, covered, durable, pack_next, .. } = superblock;
+    let numbers =
+        [("generation", generation), ("covered", &covered.0), ("durable", &durable.0), ("next pack", pack_next)];
+    let Some((what, number)) = numbers.into_iter().find(|(_, number)| **number > NUMBER_OPENED_MAX) else {
+        return Ok(());
+    };
+    let path = candidates.first().map_or("the node", |candidate| candidate.disk.path());
+    let why = format!(
+        "no node comes near what its superblock says: expected {what} at most {NUMBER_OPENED_MAX}, found {number}."
+    );
+    Err(refused(path, why, "HydraFS did not write this: restore the disks from a copy."))
 }
 
 /// D-4.

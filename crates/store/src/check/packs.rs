@@ -14,8 +14,8 @@ use super::{Check, Depth};
 use crate::chunk::{Bundle, verify};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
-    ChunkHeader, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place,
-    Unfit, lots_of, number_of, pack_path,
+    ChunkHeader, Cut, DAMAGED_SUFFIX, Entry, FragmentHeader, FragmentName, NUMBERS_AHEAD_MAX, PACK_SUFFIX, PACKS,
+    PackHeader, Place, Unfit, lots_of, number_of, pack_path,
 };
 use crate::pack::fragments::{Fragments, Joined, read_blocks, read_header};
 use crate::pack::scan::{read_directory, read_footer};
@@ -487,7 +487,9 @@ impl Check<'_> {
                     let words = ("a pack that the store knows", "one that was left alone when the store was opened");
                     // Two of one number: only a person knows which is the copy. P-1 for the disk.
                     // E-6, for fragments.
+                    // One that the opening did not believe to be a pack of the node would not be found by the next one either.
                     let is_to_adopt = !store.packs.has(pack)
+                        && pack <= store.packs.next() + NUMBERS_AHEAD_MAX
                         && store.pool.disks[number].is_good()
                         && listed.as_ref().is_ok_and(|listed| !listed.in_fragments.contains(&pack));
                     let remedy = is_to_adopt.then_some(Remedy::Adopt { disk: number, pack });

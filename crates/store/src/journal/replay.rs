@@ -21,11 +21,14 @@ use platform::disk::{DiskErrorKind, File, Open};
 use super::{Live, Resume, SPARES_MAX};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
-use crate::failure::StoreError;
-use crate::format::{FrameHeader, Homes, JOURNAL, SegmentHeader, Superblock, number_of, segment_path};
+use crate::failure::{StoreError, refused};
+use crate::format::{
+    FrameHeader, Homes, JOURNAL, NUMBER_OPENED_MAX, NUMBERS_AHEAD_MAX, SegmentHeader, Superblock, number_of,
+    segment_path,
+};
 use crate::identity::unfit_error;
 use crate::pack::scan::read_whole;
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolDisk};
 
 /// Longest segment that is read: many times what is sensible, and it fits into memory.
 pub(super) const SEGMENT_BYTES_MAX: u64 = 1 << 30;
@@ -40,6 +43,8 @@ pub(crate) struct Replayed {
     pub(crate) cut_frames: u64,
     /// Durable frames that are lost; set only if they may be.
     pub(crate) lost: Option<StoreError>,
+    /// Files that are no segments, whatever they are called: of each disk the first.
+    pub(crate) strangers: Vec<String>,
     /// Frames behind those, by segment: its disks, offset and length.
     behind: Vec<(u64, DiskSet, usize, usize)>,
     /// What was taken, as stretches of segments.
@@ -98,7 +103,17 @@ pub(crate) async fn replay(
 ) -> Result<Replayed, StoreError> {
     let Suffix { superblock, covered_by_all, gives_up_frames } = suffix;
     let covered = superblock.covered;
-    let segments = read_segments(pool, superblock).await?;
+    let mut segments = read_segments(pool, superblock).await?;
+    // What would follow an empty file with an endless number could not be read.
+    let last = segments.iter().filter(|segment| !segment.is_void).map(|segment| segment.number).max().unwrap_or(0);
+    let is_far = |segment: &mut Segment| segment.is_void && segment.number > last.saturating_add(NUMBERS_AHEAD_MAX);
+    let strangers: Vec<Segment> = segments.extract_if(.., is_far).collect();
+    if let Some(segment) = segments.iter().find(|segment| segment.number > NUMBER_OPENED_MAX) {
+        let disk = segment.disks.first().map_or("the node", |disk| pool.disks[disk].disk.path());
+        let path = format!("{disk}/{}", segment_path(segment.number));
+        let why = format!("no segment of a journal comes near its number: expected at most {NUMBER_OPENED_MAX:016x}.");
+        return Err(refused(&path, why, "HydraFS did not write this: restore the disks from a copy."));
+    }
     let mut replayed = take_frames(&segments, superblock);
     let missing = Position(replayed.resume.last.0 + 1);
     if let Some(lost) = find_lost(pool, &segments, missing, superblock) {
@@ -117,6 +132,7 @@ pub(crate) async fn replay(
     }
     let valid_after = |segment: &Segment| segment.frames.range(missing..).count() as u64;
     replayed.cut_frames = segments.iter().map(valid_after).sum();
+    replayed.strangers = name_strangers(pool, &strangers);
     replayed.resume.next_segment = segments.iter().map(|segment| segment.number).max().unwrap_or(0) + 1;
     let needed = owner(&segments, Position(covered_by_all.0 + 1)).map_or(0, |segment| segment.number);
     for segment in &segments {
@@ -136,6 +152,15 @@ pub(crate) async fn replay(
         }
     }
     Ok(replayed)
+}
+
+/// On each disk the first of them.
+fn name_strangers(pool: &Pool, strangers: &[Segment]) -> Vec<String> {
+    let first = |(disk, on): (usize, &PoolDisk)| {
+        let first = strangers.iter().find(|segment| segment.disks.has(disk))?;
+        Some(format!("{}/{}", on.disk.path(), segment_path(first.number)))
+    };
+    pool.there().filter_map(first).collect()
 }
 
 /// The files of one segment, each with its disk, and what their headers say.
@@ -333,6 +358,7 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
         },
         cut_frames: 0,
         lost: None,
+        strangers: Vec::new(),
         behind: Vec::new(),
         used: Vec::new(),
     };

@@ -13,9 +13,11 @@ use platform::sim::{SimDisk, World};
 use super::{Machine, content, options, reclaim};
 use crate::format::fuzz::repair_frame;
 use crate::format::{
-    ChunkHeader, Entry, FrameHeader, IDENTITY_FILE, INDEX_FILE, Identity, PackFooter, PackHeader, SUPERBLOCK_FILE,
-    SegmentHeader, Superblock, encode_directory, pack_path, segment_path,
+    ChunkHeader, Codec, Entry, FrameHeader, Homes, IDENTITY_FILE, INDEX_FILE, Identity, PackFooter, PackHeader,
+    SUPERBLOCK_FILE, SegmentHeader, Summary, Superblock, encode_directory, pack_path, segment_path,
 };
+use crate::index::{Change, SealedPack};
+use crate::level::Level;
 use crate::{Class, Compression, Depth, Options, Store, StoreError};
 
 const CAPACITY: u64 = 64 << 20;
@@ -275,4 +277,171 @@ fn content_that_ends_like_a_sealed_pack_is_content() {
             assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
         }
     });
+}
+
+/// What an opening takes over from names of files must be read by all that follow: files with endless numbers are nobody's.
+#[test]
+fn endless_numbers_in_names_cost_nothing() {
+    for number in [1_u64 << 62, (1 << 62) - 1, 1 << 61, 1 << 60] {
+        let names = [
+            pack_path(number),
+            format!("packs/{number:016x}.pack.damaged"),
+            format!("packs/{number:016x}.4+2.1.fragment"),
+            segment_path(number),
+        ];
+        for name in names {
+            let machine = Machine::new(81, 1, CAPACITY);
+            machine.disks[0].install(&name, b"");
+            for life in 0..3 {
+                let (store, recovered) = machine.open();
+                assert_eq!(recovered.frames.len(), life, "{name}, life {life}");
+                let told = |problem: &String| problem.contains(&name) && problem.contains("left alone");
+                assert!(recovered.report.problems.iter().any(told), "{name}: {:?}", recovered.report.problems);
+                machine.run(async {
+                    let content = content(life as u64, 300);
+                    let address = store.put(Class::Data, &content).await.unwrap();
+                    store.settle(store.moment()).await.unwrap();
+                    store.sync_log(store.log(&address.0)).await.unwrap();
+                    store.renew_root().await.unwrap();
+                });
+                drop(store);
+                machine.world.crash();
+                machine.world.restart();
+                let (store, recovered) = machine.open();
+                for (_, address) in &recovered.frames {
+                    let address = ChunkAddress(address[..].try_into().unwrap());
+                    machine.run(store.get(Class::Data, &address)).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// The same of rows of the index, which is made again.
+#[test]
+fn endless_numbers_in_the_index_cost_nothing() {
+    let machine = Machine::new(82, 1, CAPACITY);
+    let (store, _) = machine.open();
+    let content = content(0, 300);
+    machine.run(async {
+        store.put(Class::Data, &content).await.unwrap();
+        store.close().await.unwrap();
+    });
+    let summary = Summary::of(72, &[], Level::default());
+    let change = Change { added: vec![SealedPack::new(1 << 62, summary, Vec::new())], ..Change::default() };
+    store.packs.index.file().commit(&machine.disks[0].disk(), &change).unwrap();
+    drop(store);
+    for life in 0..2 {
+        machine.world.crash();
+        machine.world.restart();
+        let (store, recovered) = machine.open();
+        assert_eq!(recovered.report.index_made_again.is_some(), life == 0, "{:?}", recovered.report);
+        assert_eq!(machine.run(store.get(Class::Data, &store.key().address(&content))).unwrap(), content);
+        machine.run(store.close()).unwrap();
+    }
+}
+
+/// One disk of a node, whose superblocks say what they should not; `Err`: why it was refused.
+fn open_with(disks: usize, on: usize, lie: impl Fn(&mut Superblock)) -> StoreError {
+    let machine = Machine::new(83, disks, CAPACITY);
+    let disk = &machine.disks[on];
+    let files = disk.snapshot_files();
+    let uuid = Identity::decode(&files[IDENTITY_FILE]).unwrap().disk_uuid;
+    let at = usize::try_from(Superblock::offset(1)).unwrap();
+    let found = &files[SUPERBLOCK_FILE][at..at + Superblock::BYTES];
+    let mut superblock = Superblock::decode(found, &uuid, at as u64).unwrap();
+    lie(&mut superblock);
+    disk.corrupt(SUPERBLOCK_FILE, Superblock::offset(superblock.generation), &superblock.encode(&uuid));
+    let options = Options { goes_without_disks: true, ..options() };
+    let opened = machine.run(Store::open(&machine.world.platform(), &[disk.disk()], options));
+    let told = opened.err().expect("it lies");
+    let after = disk.snapshot_files();
+    assert_eq!(after[SUPERBLOCK_FILE][at..at + Superblock::BYTES], superblock.encode(&uuid)[..], "nothing was changed");
+    told
+}
+
+#[test]
+fn superblocks_that_name_other_disks_are_refused() {
+    let told = open_with(1, 0, |superblock| superblock.disks = vec![[7; 16]]);
+    assert!(matches!(told, StoreError::Refused { .. }) && told.to_string().contains("names other disks"), "{told}");
+    // A home of the journal where there is no disk, and frames that are lost.
+    let told = open_with(2, 1, |superblock| {
+        superblock.disks[0] = [0; 16];
+        superblock.homes = Homes::each_of([0, 1].into_iter().collect());
+        superblock.index = 1;
+        superblock.durable = Position(3);
+    });
+    assert!(matches!(told, StoreError::FramesLost { .. }), "{told}");
+}
+
+#[test]
+fn superblocks_with_endless_numbers_are_refused() {
+    let refuses = |lie: fn(&mut Superblock)| {
+        let told = open_with(1, 0, lie);
+        assert!(
+            matches!(told, StoreError::Refused { .. }) && told.to_string().contains("no node comes near"),
+            "{told}"
+        );
+    };
+    refuses(|superblock| superblock.generation = (1 << 62) - 1);
+    refuses(|superblock| superblock.covered = Position(1 << 62));
+    refuses(|superblock| superblock.durable = Position(1 << 62));
+    refuses(|superblock| superblock.pack_next = 1 << 62);
+}
+
+/// The files of a pack that was never in the index, one for each disk.
+fn open_with_pack(files: &[Vec<u8>]) -> (Machine, Arc<Store>, Vec<String>) {
+    let machine = Machine::new(84, files.len(), CAPACITY);
+    for (disk, bytes) in machine.disks.iter().zip(files) {
+        disk.install(&pack_path(PACK), bytes);
+    }
+    let (store, recovered) = machine.open();
+    (machine, store, recovered.report.problems)
+}
+
+fn pack_header() -> Vec<u8> {
+    let (node_identity, disk_uuid) = ([1; 16], [2; 16]);
+    PackHeader { version: 6, pack: PACK, node_identity, disk_uuid, class: Class::Data, level: Level::default() }
+        .encode()
+}
+
+fn chunk(offset: u32, (raw, stored): (u32, u32), codec: Codec, address: ChunkAddress) -> Entry {
+    Entry { offset, header: ChunkHeader { class: Class::Data, codec, raw, stored, address } }
+}
+
+/// N-3: of two files of a pack the one ends within what the directory of the other has at the same place.
+#[test]
+fn two_files_that_name_different_chunks_at_a_place_agree() {
+    let entry = chunk(72, (1000, 1000), Codec::Raw, ChunkAddress([9; 32]));
+    let mut sealed = pack_header();
+    sealed.extend(entry.header.encode(PACK, 72));
+    sealed.extend([9; 1000]);
+    sealed.extend(encode_directory(PACK, 72 + 56 + 1000, &[entry]));
+    // The key is random: what the other file has is made when it is known.
+    let machine = Machine::new(84, 2, CAPACITY);
+    let (store, _) = machine.open();
+    let content = [5; 10];
+    let mut open = pack_header();
+    open.extend(chunk(72, (10, 10), Codec::Raw, store.key().address(&content)).header.encode(PACK, 72));
+    open.extend(content);
+    drop(store);
+    let (machine, store, problems) = open_with_pack(&[sealed, open]);
+    assert_eq!(problems, Vec::<String>::new());
+    let files: Vec<_> = machine.disks.iter().map(|disk| disk.snapshot_files()[&pack_path(PACK)].clone()).collect();
+    assert!(files[0] == files[1]);
+    assert!(machine.run(store.get(Class::Data, &ChunkAddress([9; 32]))).is_err());
+}
+
+/// What looks like chunks throughout, each of which is hashed in vain, is not read to its end, and not cut off either.
+#[test]
+fn headers_that_cost_more_than_they_are_long_are_not_believed_without_end() {
+    let mut pack = pack_header();
+    while pack.len() < 2 << 20 {
+        let offset = u32::try_from(pack.len()).unwrap();
+        pack.extend(chunk(offset, (1 << 20, 1 << 20), Codec::Raw, ChunkAddress([9; 32])).header.encode(PACK, offset));
+    }
+    pack.resize(3 << 20, 1);
+    let (machine, _, problems) = open_with_pack(std::slice::from_ref(&pack));
+    assert!(problems.iter().any(|problem| problem.contains("looks like chunks")), "{problems:?}");
+    assert!(machine.disks[0].snapshot_files()[&pack_path(PACK)] == pack);
 }
