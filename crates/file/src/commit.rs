@@ -556,7 +556,7 @@ impl FileSystem {
         };
         let edit = match added {
             Ok(value) => {
-                let view = self.next_view.fetch_add(1, Ordering::SeqCst);
+                let view = self.new_view()?;
                 roots.next_view = roots.next_view.max(view + 1);
                 let bytes = value.encode();
                 snapshots.insert(view, value);

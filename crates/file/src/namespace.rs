@@ -125,7 +125,7 @@ impl FileSystem {
         let Inherited { mode, gid, xattrs } = inherited(&directory.attributes, new, default_acl)?;
         let is_directory = new.kind == Kind::Directory;
         let attributes = Attributes {
-            file: self.new_file(directory),
+            file: self.new_file(directory)?,
             kind: new.kind,
             mode,
             uid: new.uid,

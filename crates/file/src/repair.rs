@@ -32,7 +32,9 @@ use crate::check::{LOST_BYTES_MAX, lost_xattrs};
 use crate::directory::encode_entry;
 use crate::extent::Extent;
 use crate::failure::{FileError, lost};
-use crate::format::{Base, Entry, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent};
+use crate::format::{
+    Base, Entry, FILES_MAX, INLINE_BYTES_MAX, InodeValue, Root, Roots, SnapshotValue, XattrPlace, encode_extent,
+};
 use crate::system::{FileSystem, untrue};
 use crate::tree::Edits;
 
@@ -359,9 +361,7 @@ impl FileSystem {
         let (home, home_name) = match survey.lost_found() {
             Some(home) => (home, LOST_FOUND.into()),
             None => {
-                let counter = self.next_counter.fetch_add(1, Ordering::SeqCst);
-                let home = FileId::new(self.store.node(), counter).expect("2^48 files need centuries");
-                let home = root.beside(home.number);
+                let home = root.beside(self.new_files(1)?.number);
                 survey.known.insert(home, Known::directory(root));
                 // Nobody but them gets at what may have been private; and they must, also where they are not user 0.
                 let owner = match inodes.get(&root) {
@@ -538,7 +538,9 @@ impl FileSystem {
         // Later: the root may be one of those, and is made anew.
         edits.extend(inodes.iter().map(|(file, value)| (file.number, value.as_ref().map(InodeValue::encode))));
         let catalog = self.trees.update(&catalog, edits, INLINE_BYTES_MAX).await?;
-        let own = survey.known.keys().filter(|file| file.node() == self.store.node());
+        // Those that no node made come in nobody's way.
+        let is_own = |file: &&FileId| file.node() == self.store.node() && file.counter() < FILES_MAX;
+        let own = survey.known.keys().filter(is_own);
         let counter = own.map(|file| file.counter() + 1).max().unwrap_or(0);
         self.next_counter.fetch_max(counter, Ordering::SeqCst);
         Ok(catalog)

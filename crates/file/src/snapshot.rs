@@ -25,7 +25,7 @@ use crate::attributes::{Node, View};
 use crate::commit::RootsChange;
 use crate::directory::expect_directory;
 use crate::failure::{FileError, is_loss};
-use crate::format::{Root, SnapshotValue};
+use crate::format::{Root, SnapshotValue, VIEWS_MAX};
 use crate::left_out::Whole;
 use crate::system::{FileSystem, Listed, SNAPSHOTS, undecodable, untrue};
 
@@ -212,7 +212,7 @@ pub(crate) fn decode_listed(view: u64, bytes: &[u8]) -> Listed<SnapshotValue> {
     let place = || format!("view {view}");
     let value = SnapshotValue::decode(bytes).map_err(|error| undecodable("snapshot", place(), error))?;
     match u32::try_from(view) {
-        Ok(number) if View(number) != View::LIVE => Ok((number, value)),
+        Ok(number) if View(number) != View::LIVE && number < VIEWS_MAX => Ok((number, value)),
         _ => Err(untrue("snapshot", place(), "the number of a view that a snapshot has", &view)),
     }
 }

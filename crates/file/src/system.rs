@@ -24,7 +24,9 @@ use crate::attributes::{Node, View};
 use crate::buffers::Buffers;
 use crate::counters::Counters;
 use crate::failure::FileError;
-use crate::format::{BranchValue, Change, InodeValue, Record, Root, Roots, SnapshotValue, encode_record};
+use crate::format::{
+    BranchValue, Change, FILES_MAX, InodeValue, Record, Root, Roots, SnapshotValue, VIEWS_MAX, encode_record,
+};
 use crate::grace::Grace;
 use crate::inode::{Inode, InodeSet, LeftOut, State};
 use crate::readers::Readers;
@@ -495,21 +497,36 @@ impl FileSystem {
     }
 
     /// An id for a new file of the directory whose state this is.
-    pub(crate) fn new_file(&self, directory: &mut State) -> FileId {
+    pub(crate) fn new_file(&self, directory: &mut State) -> Result<FileId, FileError> {
         if directory.ids.is_empty() {
-            let start = self.next_counter.fetch_add(ID_RUN, Ordering::Relaxed);
+            let start = self.new_files(ID_RUN)?.counter();
             directory.ids = start..start + ID_RUN;
         }
         let counter = directory.ids.start;
         directory.ids.start += 1;
-        let number = FileId::new(self.node(), counter).expect("2^48 files need centuries").number;
-        directory.attributes.file.beside(number)
+        let number = FileId::new(self.node(), counter).expect("below FILES_MAX").number;
+        Ok(directory.attributes.file.beside(number))
     }
 
     /// The first of so many ids for new files, of the main branch, that follow each other.
-    pub(crate) fn new_files(&self, count: u64) -> FileId {
-        let start = self.next_counter.fetch_add(count, Ordering::Relaxed);
-        FileId::new(self.node(), start).expect("2^48 files need centuries")
+    ///
+    /// # Errors
+    /// `NoSpace` where the roots would say more than an opening believes: centuries of files, or somebody else's lie.
+    pub(crate) fn new_files(&self, count: u64) -> Result<FileId, FileError> {
+        let more = |next: u64| next.checked_add(count).filter(|next| *next <= FILES_MAX);
+        let start = self.next_counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+        let start = start.map_err(|_| FileError::NoSpace)?;
+        Ok(FileId::new(self.node(), start).expect("below FILES_MAX"))
+    }
+
+    /// A number for a new snapshot or clone.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn new_view(&self) -> Result<u32, FileError> {
+        let more = |next: u32| next.checked_add(1).filter(|next| *next <= VIEWS_MAX);
+        let view = self.next_view.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+        view.map_err(|_| FileError::NoSpace)
     }
 
     fn node(&self) -> NodeNumber {
@@ -571,7 +588,7 @@ pub(crate) fn decode_branch(branch: u64, bytes: &[u8]) -> Listed<BranchValue> {
     let place = || format!("branch {branch}");
     let value = BranchValue::decode(bytes).map_err(|error| undecodable("branch", place(), error))?;
     match u32::try_from(branch) {
-        Ok(number) if number > 0 => Ok((number, value)),
+        Ok(number) if (1..VIEWS_MAX).contains(&number) => Ok((number, value)),
         _ => Err(untrue("branch", place(), "the number of a branch that a clone has", &branch)),
     }
 }

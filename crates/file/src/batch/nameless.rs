@@ -44,7 +44,7 @@ impl FileSystem {
         let _room = self.admit_unit((0, 0), (budget.taken_of_frame(), 1)).await?;
         let mut plan = Plan::begin(self, self.live(parent).await?, how).await?;
         let Conceived { directory, attributes, xattrs } = plan.conceive(entry).await?;
-        let file = FileId { branch: directory.file.branch, ..self.new_files(1) };
+        let file = FileId { branch: directory.file.branch, ..self.new_files(1)? };
         let attributes = Attributes { file, parent: directory.file, size: 0, ..attributes };
         let mut unborn = Unborn::new(self.now(), 0);
         let create = Change::Create { attributes, target: Bytes::new() };

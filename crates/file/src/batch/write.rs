@@ -268,7 +268,7 @@ impl FileSystem {
         targets: Vec<Result<Target, FileError>>,
         mut stored: Vec<Stored>,
     ) -> Result<BatchWriteReport, FileError> {
-        let files = self.number(plan);
+        let files = self.number(plan)?;
         let unborn = self.bear_unit(plan, &files, &mut stored);
         // Of entries that failed, or made room for others of the unit.
         self.note_dropped(stored.iter().map(Stored::bytes).sum());
@@ -306,17 +306,17 @@ impl FileSystem {
     }
 
     /// The ids of what is made: those of one directory together.
-    fn number(&self, plan: &Plan<'_>) -> Vec<FileId> {
+    fn number(&self, plan: &Plan<'_>) -> Result<Vec<FileId>, FileError> {
         let mut by_home: Vec<usize> = (0..plan.born.len()).collect();
         by_home.sort_by_key(|born| plan.born[*born].home);
-        let mut next = self.new_files(by_home.len() as u64);
+        let mut next = self.new_files(by_home.len() as u64)?;
         let mut files = vec![FileId::NONE; by_home.len()];
         for born in by_home {
             let branch = plan.branch(&plan.born[born]);
             files[born] = FileId { branch, ..next };
             next.number += 1;
         }
-        files
+        Ok(files)
     }
 
     /// Everything that is made, with all that is in it.
