@@ -24,10 +24,10 @@ use crate::admission::CHANGE_BYTES;
 use crate::attributes::{Attributes, Kind, Node, View};
 use crate::directory::expect_directory;
 use crate::failure::{FileError, is_loss};
-use crate::format::{BranchValue, Change, Entry, FILES_MAX, InodeValue, Root, Roots, VIEWS_MAX};
+use crate::format::{BranchValue, Change, Entry, FILES_MAX, InodeValue, Root, Roots};
 use crate::inode::Inode;
 use crate::namespace::change_directory;
-use crate::system::{FileSystem, SNAPSHOTS, Transaction, decode_branch, untrue};
+use crate::system::{FileSystem, SNAPSHOTS, Transaction, decode_branch};
 
 impl FileSystem {
     /// Clones a directory of the present or of a snapshot, as it is when this is called: `name` in `parent` is a directory with
@@ -60,7 +60,7 @@ impl FileSystem {
         }
         let (catalog, root, inode) = self.branch_off(source).await?;
         // Of a snapshot that came from another node.
-        self.count_beyond(&catalog).await?;
+        let _ = self.count_beyond(&catalog).await;
 
         let attributes = {
             let mut transaction = Transaction::begin(self);
@@ -110,10 +110,7 @@ impl FileSystem {
             return Err(FileError::NoEntry);
         }
         self.refuse_clones_below(&roots, source).await?;
-        if self.next_view.load(Ordering::SeqCst) >= VIEWS_MAX - 1 {
-            return Err(FileError::NoSpace);
-        }
-        let branch = self.next_view.fetch_add(1, Ordering::SeqCst);
+        let branch = self.new_view()?;
         let file = FileId { branch, number: source.file.number };
         let mut attributes = Attributes { file, ..value.attributes };
         if attributes.parent.branch == source.file.branch {
@@ -195,22 +192,19 @@ impl FileSystem {
     }
 
     /// Sees to it that no file gets the id of one that is there, whatever the roots say. A catalog that cannot be read is left to who
-    /// needs it.
-    pub(crate) async fn count_beyond(&self, catalog: &Root) -> Result<(), FileError> {
+    /// needs it. Tells of a file that no node can have made; nor does this one come to its id.
+    pub(crate) async fn count_beyond(&self, catalog: &Root) -> Option<String> {
         let node = self.store.node();
-        let last = FileId::new(node, (1 << FileId::COUNTER_BITS) - 1).expect("the last of them");
-        let Ok(Some((greatest, _))) = self.trees.floor(catalog, last.number).await else { return Ok(()) };
-        let greatest = FileId::main(greatest);
-        if greatest.node() != node {
-            return Ok(());
+        let floor = async |counter| {
+            let last = FileId::new(node, counter).expect("a counter that fits");
+            let found = self.trees.floor(catalog, last.number).await.ok()??;
+            Some(FileId::main(found.0)).filter(|file| file.node() == node)
+        };
+        if let Some(greatest) = floor(FILES_MAX - 1).await {
+            self.next_counter.fetch_max(greatest.counter() + 1, Ordering::SeqCst);
         }
-        if greatest.counter() >= FILES_MAX {
-            let counter = format!("counter {}", greatest.counter());
-            let place = format!("entry of {greatest}");
-            return Err(untrue("catalog", place, "a file that a node can have made", &counter).into());
-        }
-        self.next_counter.fetch_max(greatest.counter() + 1, Ordering::SeqCst);
-        Ok(())
+        let beyond = floor((1 << FileId::COUNTER_BITS) - 1).await.filter(|file| file.counter() >= FILES_MAX)?;
+        Some(format!("the catalog has a file {beyond}, which no node can have made: it was left alone"))
     }
 
     /// Clones that are there.

@@ -155,6 +155,7 @@ impl FileSystem {
                     return Err(error);
                 }
                 Ok(()) => {
+                    self.gave_up.store(false, Ordering::SeqCst);
                     *self.commit_failure.lock() = None;
                     self.commit_ended.notify_waiters();
                     return Ok(());

@@ -106,6 +106,9 @@ impl FileSystem {
 
     /// Whether nothing was recorded since the last commit but what that one logged anew. The caller holds the gate.
     pub(crate) fn has_nothing_new(&self, whole: Whole) -> bool {
+        if self.gave_up.load(Ordering::SeqCst) {
+            return false;
+        }
         if whole == Whole::OrNot || self.left_out_count.load(Ordering::Relaxed) == 0 {
             return self.touched.lock().is_empty();
         }

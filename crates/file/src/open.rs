@@ -3,11 +3,13 @@
 //! Opening reads the superblock's roots and replays the journal behind them, through the same [`State::apply`] that live
 //! operations use. So its time is that of the journal suffix, whatever the size of the file system.
 //!
-//! I-80  Each replayed record continues its file's version: sequence and chain. What does not is damage, and nothing is opened.
+//! I-80  Each replayed record continues its file's version: sequence and chain. What does not is damage, and nothing is opened until somebody
+//!       gives it up.
 //! I-81  After a crash nobody has a file open: unlinked files end here.
 //! I-82  Who goes on where another process stopped brings its references: what they count does not end.
 //! I-83  What the check can judge and the repair can mend does not keep the file system from being opened; only records that cannot be
-//!       applied do, until somebody gives them up.
+//!       applied do, until somebody gives them up: those of their file from there on, or, where one cannot be read, all that follow it. The next commit
+//!       covers what was given up, also if there is nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -44,6 +46,8 @@ pub struct OpenReport {
     pub problems: Vec<String>,
     /// Files whose records were given up ([`Options::gives_up_records`]).
     pub given_up: BTreeSet<FileId>,
+    /// From where on the rest of the journal was, if it was.
+    pub rest_given_up: Option<String>,
     /// What the store did.
     pub store: RecoveryReport,
 }
@@ -130,15 +134,21 @@ impl FileSystem {
             orphans: 0,
             problems: Vec::new(),
             given_up: BTreeSet::new(),
+            rest_given_up: None,
             store: recovered.report,
         };
         report.problems = system.load_snapshots().await?;
         report.problems.extend(system.load_branches().await?);
         let catalog = system.roots.lock().catalog.clone();
-        system.count_beyond(&catalog).await?;
+        report.problems.extend(system.count_beyond(&catalog).await);
         for (position, frame) in recovered.frames {
             system.replay(position, &frame, &mut report).await?;
+            if report.rest_given_up.is_some() {
+                break;
+            }
         }
+        let gave_up = report.rest_given_up.is_some() || !report.given_up.is_empty();
+        system.gave_up.store(gave_up, Ordering::SeqCst);
         references.iter().for_each(|(file, count)| system.references.lock().add(*file, *count));
         system.end_orphans(&mut report).await?;
         system.measure_records();
@@ -236,8 +246,23 @@ impl FileSystem {
             count += 1;
             report.records += 1;
             let place = || format!("frame {}, record {count}", position.0);
-            let (record, covered) =
-                decode_record(&mut reader).map_err(|error| corrupt("journal record", place(), error))?;
+            let (record, covered) = match decode_record(&mut reader) {
+                Ok(decoded) => decoded,
+                Err(error) => {
+                    let error = corrupt("journal record", place(), error);
+                    if !self.options.gives_up_records {
+                        return Err(error.into());
+                    }
+                    // Nobody knows where the next one begins, or of which files they are.
+                    report.problems.push(format!("all changes from {} on are given up: {error}", place()));
+                    report.rest_given_up = Some(place());
+                    return Ok(());
+                }
+            };
+            // Also of what is given up: others may name it.
+            if record.file.node() == self.store.node() {
+                self.next_counter.fetch_max(record.file.counter() + 1, Ordering::SeqCst);
+            }
             if report.given_up.contains(&record.file) {
                 continue;
             }
@@ -255,18 +280,29 @@ impl FileSystem {
             if record.version.sequence != state.version.sequence + 1 || record.version.chain != expected {
                 let place = format!("{}, {}", place(), record.file);
                 let found = format!("version {} after {}", record.version.sequence, state.version.sequence);
-                return Err(untrue("journal record", place, "the next version of its file", &found).into());
+                let error = untrue("journal record", place, "the next version of its file", &found);
+                if !self.options.gives_up_records {
+                    return Err(error.into());
+                }
+                report.problems.push(format!("changes of file {} are given up: {error}", record.file));
+                report.given_up.insert(record.file);
+                let is_branch = matches!(record.change, Change::Branch { .. });
+                let is_begun = is_branch || state.version.sequence == 0;
+                drop(state);
+                // Of what begins with it nothing may stay.
+                if is_branch {
+                    self.branches.lock().remove(&record.file.branch);
+                }
+                if is_begun {
+                    self.table.remove(Node::live(record.file));
+                }
+                continue;
             }
             self.touch(&inode, &mut state, 0);
             if matches!(record.change, Change::Write { .. }) {
                 state.allocated = None;
             }
-            let file = record.file;
             state.apply(record);
-            drop(state);
-            if file.node() == self.store.node() {
-                self.next_counter.fetch_max(file.counter() + 1, Ordering::SeqCst);
-            }
         }
         Ok(())
     }
@@ -280,7 +316,7 @@ impl FileSystem {
                 return Err(untrue("journal record", place, "a branch that is new", &"one that exists").into());
             }
             // Of a snapshot that came from another node.
-            self.count_beyond(catalog).await?;
+            report.problems.extend(self.count_beyond(catalog).await);
             self.begin_branch(record.file, catalog.clone(), *root, attributes.parent);
             let loaded = self.inode(node).await;
             if loaded.is_err() {

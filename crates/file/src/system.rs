@@ -206,6 +206,8 @@ pub struct FileSystem {
     /// The kernel's look-up counts: an unlinked file lives while it has one.
     pub(crate) references: Mutex<References>,
     pub(crate) next_counter: AtomicU64,
+    /// Whether records were given up that no commit covers yet: the next opening would meet them again.
+    pub(crate) gave_up: AtomicBool,
     /// The next number of a view or branch.
     pub(crate) next_view: AtomicU32,
     /// Of the branch that is being pruned, if one is.
@@ -313,6 +315,7 @@ impl FileSystem {
             released: Notify::new(),
             references: Mutex::default(),
             removals: Removals::default(),
+            gave_up: AtomicBool::new(false),
             next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.number + 1)),
             next_view: AtomicU32::new(roots.next_view.max(1)),
             roots: Mutex::new(Arc::new(roots)),

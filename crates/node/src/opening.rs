@@ -70,9 +70,11 @@ pub(crate) fn open_with_loss(
         Err(error @ FileError::Store(StoreError::Corrupt { .. } | StoreError::Absent { .. })) => {
             options.gives_up_records = true;
             let (system, report) = carry_open(platform, &disks, options, &[]).map_err(cannot)?;
-            let given_up = report.given_up.iter().map(|file| format!(" {file}")).collect::<String>();
-            let given_up =
-                (!given_up.is_empty()).then(|| format!("{error}. Changes of these files are lost:{given_up}"));
+            let files = report.given_up.iter().map(|file| format!(" {file}")).collect::<String>();
+            let of_files = (!files.is_empty()).then(|| format!(". Changes of these files are lost:{files}"));
+            let rest = report.rest_given_up.as_ref().map(|place| format!(". All changes from {place} on are lost"));
+            let given_up = (of_files.is_some() || rest.is_some())
+                .then(|| format!("{error}{}{}", of_files.unwrap_or_default(), rest.unwrap_or_default()));
             Ok((system, report, given_up))
         }
         opened => opened.map(|(system, report)| (system, report, None)).map_err(cannot),
