@@ -20,7 +20,7 @@ use base::id::{FileId, NodeNumber, Position};
 use bytes::Bytes;
 use platform::Platform;
 use platform::disk::Disk;
-use store::{Domain, RecoveryReport, Store};
+use store::{Domain, RecoveryReport, Store, StoreError};
 
 use crate::attributes::{Attributes, Node};
 use crate::failure::{FileError, is_loss};
@@ -206,38 +206,6 @@ impl FileSystem {
         self.store.unlock_disks();
     }
 
-    /// What can be read of the lists of unlinked files.
-    async fn list_orphans(&self, report: &mut OpenReport) -> Result<Vec<FileId>, FileError> {
-        let mut lists = vec![(FileId::NONE, self.roots.lock().orphans.clone())];
-        let of_branch =
-            |(branch, value): (&u32, &BranchValue)| (FileId { branch: *branch, number: 0 }, value.orphans.clone());
-        lists.extend(self.branches.lock().iter().map(of_branch));
-        let mut found = Vec::new();
-        for (none, list) in lists {
-            found.extend(self.list_orphans_of(&list, report).await?.into_iter().map(|number| none.beside(number)));
-        }
-        Ok(found)
-    }
-
-    /// What can be read of one list: numbers.
-    async fn list_orphans_of(&self, list: &Root, report: &mut OpenReport) -> Result<Vec<u64>, FileError> {
-        let (mut found, mut from) = (Vec::new(), Some(0));
-        while let Some(at) = from {
-            from = match self.trees.scan_past(list, at, 1000).await {
-                Ok((entries, next)) => {
-                    found.extend(entries.into_iter().map(|(number, _)| number));
-                    next
-                }
-                Err(Gap { error, next }) if is_loss(&error) => {
-                    report.problems.push(format!("the list of unlinked files: {error}"));
-                    next
-                }
-                Err(Gap { error, .. }) => return Err(error.into()),
-            };
-        }
-        Ok(found)
-    }
-
     /// Takes the records of a frame into memory.
     async fn replay(&self, position: Position, frame: &[u8], report: &mut OpenReport) -> Result<(), FileError> {
         let mut reader = Reader::new(frame);
@@ -365,47 +333,126 @@ impl FileSystem {
             };
             touched.iter().map(|(file, inode)| (*file, is_orphan(inode))).collect()
         };
-        let mut files: BTreeSet<FileId> =
-            touched.iter().filter(|(_, is_orphan)| **is_orphan).map(|(file, _)| *file).collect();
-        let listed = self.list_orphans(report).await?;
-        files.extend(listed.into_iter().filter(|file| !touched.contains_key(file)));
+        let is_known = |file: &FileId| touched.contains_key(file);
+        let of_journal = || touched.iter().filter(|(_, is_orphan)| **is_orphan).map(|(file, _)| *file);
+        let lists = self.lists_of_orphans();
+        let mut lost = Lost::default();
         // Trees first: a commit that fails keeps none of them from being removed.
-        let mut unused = Vec::new();
-        for file in files {
-            let Some(inode) = self.orphan(file, report).await? else { continue };
-            let state = inode.state.lock();
-            if state.is_gone || state.attributes.links > 0 {
-                continue;
+        for what in [Ends::Trees, Ends::Others] {
+            let mut goes_on = self.end_some(of_journal(), what, &mut lost, report).await?;
+            for (none, list) in &lists {
+                let mut from = Some(0).filter(|_| goes_on);
+                while let Some(at) = from {
+                    let (numbers, next) = self.some_orphans(list, at, &mut lost).await?;
+                    let files = numbers.into_iter().map(|number| none.beside(number)).filter(|file| !is_known(file));
+                    goes_on = self.end_some(files, what, &mut lost, report).await?;
+                    from = next.filter(|_| goes_on);
+                }
             }
-            if has_entries(&state) {
-                self.removals.add(file);
-            } else if !self.references.lock().has(file) {
-                unused.push(file);
-            }
+            // The second time the same is met.
+            lost.is_told = true;
         }
-        for file in unused {
-            let Some(inode) = self.orphan(file, report).await? else { continue };
-            self.end_if_unused(&inode);
-            report.orphans += 1;
-            let is_much = self.touched.lock().len() > self.options.uncommitted_files_max;
-            // Nobody commits beside us yet, and they are in memory until then.
-            if is_much && let Err(error) = self.commit().await {
-                report.problems.push(format!("the next opening ends further unlinked files: {error}"));
-                break;
-            }
+        report.problems.append(&mut lost.words);
+        if let further @ 1.. = lost.count.saturating_sub(1) {
+            report.problems.push(format!("{further} further unlinked files cannot be ended"));
         }
         Ok(())
     }
 
-    async fn orphan(&self, file: FileId, report: &mut OpenReport) -> Result<Option<Arc<Inode>>, FileError> {
-        match self.inode(Node::live(file)).await {
-            Ok(inode) => Ok(Some(inode)),
-            // It takes room until the repair; nothing else.
-            Err(error) if error.is_loss() || matches!(error, FileError::NoEntry | FileError::Stale) => {
-                report.problems.push(format!("the unlinked file {file} cannot be ended: {error}"));
-                Ok(None)
+    /// The lists of unlinked files, each with an id of its branch. They may be long.
+    fn lists_of_orphans(&self) -> Vec<(FileId, Root)> {
+        let mut lists = vec![(FileId::NONE, self.roots.lock().orphans.clone())];
+        let of_branch =
+            |(branch, value): (&u32, &BranchValue)| (FileId { branch: *branch, number: 0 }, value.orphans.clone());
+        lists.extend(self.branches.lock().iter().map(of_branch));
+        lists
+    }
+
+    /// What can be read of a part of a list, and where the next one begins.
+    async fn some_orphans(&self, list: &Root, at: u64, lost: &mut Lost) -> Result<(Vec<u64>, Option<u64>), FileError> {
+        match self.trees.scan_past(list, at, 1000).await {
+            Ok((entries, next)) => Ok((entries.into_iter().map(|(number, _)| number).collect(), next)),
+            Err(Gap { error, next }) if is_loss(&error) => {
+                lost.note_gap(&error);
+                Ok((Vec::new(), next))
             }
-            Err(error) => Err(error),
+            Err(Gap { error, .. }) => Err(error.into()),
+        }
+    }
+
+    /// Ends those of these files that have lost their last name and nobody uses. `false`: that has to wait for the next opening.
+    async fn end_some(
+        &self,
+        files: impl Iterator<Item = FileId>,
+        what: Ends,
+        lost: &mut Lost,
+        report: &mut OpenReport,
+    ) -> Result<bool, FileError> {
+        for file in files {
+            let inode = match self.inode(Node::live(file)).await {
+                Ok(inode) => inode,
+                // It takes room until the repair; nothing else.
+                Err(error) if error.is_loss() || matches!(error, FileError::NoEntry | FileError::Stale) => {
+                    lost.note(file, &error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let is_tree = {
+                let state = inode.state.lock();
+                if state.is_gone || state.attributes.links > 0 {
+                    continue;
+                }
+                has_entries(&state)
+            };
+            match what {
+                Ends::Trees if is_tree => self.removals.add(file),
+                Ends::Others if !is_tree && !self.references.lock().has(file) => {
+                    self.end_if_unused(&inode);
+                    report.orphans += 1;
+                    let is_much = self.touched.lock().len() > self.options.uncommitted_files_max;
+                    // Nobody commits beside us yet, and they are in memory until then.
+                    if is_much && let Err(error) = self.commit().await {
+                        report.problems.push(format!("the next opening ends further unlinked files: {error}"));
+                        return Ok(false);
+                    }
+                }
+                Ends::Trees | Ends::Others => {}
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Which unlinked files are ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// Removed trees wait to be emptied.
+    Trees,
+    /// Everything else is no more.
+    Others,
+}
+
+/// Unlinked files that cannot be ended. There may be as many as a list that lies has room for.
+#[derive(Default)]
+struct Lost {
+    is_told: bool,
+    count: u64,
+    /// Of the first one, and of what cannot be read of the lists.
+    words: Vec<String>,
+}
+
+impl Lost {
+    fn note(&mut self, file: FileId, error: &FileError) {
+        self.count += u64::from(!self.is_told);
+        if !self.is_told && self.count == 1 {
+            self.words.push(format!("the unlinked file {file} cannot be ended: {error}"));
+        }
+    }
+
+    fn note_gap(&mut self, error: &StoreError) {
+        if !self.is_told {
+            self.words.push(format!("the list of unlinked files: {error}"));
         }
     }
 }

@@ -6,8 +6,11 @@ use base::id::FileId;
 use base::time::Timestamp;
 use platform::sim::Faults;
 
-use super::{Machine, chunk_place, create, read_all, tree_chunks};
-use crate::format::XattrPlace;
+use store::Store;
+
+use super::{Machine, chunk_place, create, new, read_all, tree_chunks};
+use crate::format::{FILES_MAX, Roots, VIEWS_MAX, XattrPlace};
+use crate::tree::Trees;
 use crate::{AttributeChange, FileError, FileSystem, Kind, Node, OpenReport, TimeChange, XattrMode};
 
 /// Whose journal has changes: one file in so many.
@@ -129,4 +132,132 @@ fn lost_attributes_cost_no_content() {
     assert_eq!(machine.run(read_all(&system, Node::live(file))), b"before and after");
     assert_eq!(&machine.run(system.xattr(Node::live(file), b"user.small")).unwrap()[..], b"since");
     machine.check(&system);
+}
+
+/// A node with changes of two files behind its last commit; their frames.
+fn with_frames() -> (Machine, [FileId; 2]) {
+    let machine = Machine::new(10);
+    let system = machine.open();
+    let files = machine.run(async {
+        let files = [
+            create(&system, FileId::ROOT, "one", Kind::Regular).await,
+            create(&system, FileId::ROOT, "two", Kind::Regular).await,
+        ];
+        let files = files.map(|attributes| attributes.file);
+        system.commit().await.unwrap();
+        for file in files {
+            for round in 0..3 {
+                system.write(file, round * 4, b"data", false).await.unwrap();
+                system.sync(file).await.unwrap();
+            }
+        }
+        files
+    });
+    drop(system);
+    machine.world.restart();
+    (machine, files)
+}
+
+/// Has something else stand in the place of the journal's frames.
+fn relog(machine: &Machine, change: impl FnOnce(&mut Vec<Vec<u8>>)) {
+    let (platform, disks) = (machine.world.platform(), machine.disks());
+    machine.run(async {
+        let (store, found) = Store::open(&platform, &disks, machine.options.store.clone()).await.unwrap();
+        let mut frames: Vec<Vec<u8>> = found.frames.into_iter().map(|(_, frame)| frame.to_vec()).collect();
+        change(&mut frames);
+        store.commit(store.moment(), &found.roots, store.last_logged()).await.unwrap();
+        for frame in &frames {
+            store.log(frame);
+        }
+        store.sync_log(store.last_logged()).await.unwrap();
+    });
+    machine.world.restart();
+}
+
+/// I-83: records that cannot be applied keep it shut until they are given up, and never again.
+#[test]
+fn records_that_cannot_be_applied_are_given_up_once() {
+    // The second change of the first file lacks; then all that is read from there on.
+    for is_lacking in [true, false] {
+        let (machine, [one, two]) = with_frames();
+        relog(&machine, |frames| {
+            assert_eq!(frames.len(), 6);
+            if is_lacking {
+                frames.remove(1);
+            } else {
+                frames[1][4] = 99;
+            }
+        });
+        assert!(open(&machine, false).expect_err("a record cannot be applied").is_loss());
+        machine.world.restart();
+        let (platform, disks) = (machine.world.platform(), machine.disks());
+        let options = crate::Options { gives_up_records: true, ..machine.options.clone() };
+        let (system, report) = machine.run(async { FileSystem::open(&platform, &disks, options).await }).unwrap();
+        assert_eq!(report.given_up, is_lacking.then_some(one).into_iter().collect());
+        assert_eq!(report.rest_given_up.is_some(), !is_lacking);
+        assert!(report.problems.iter().any(|problem| problem.contains("given up")), "{:?}", report.problems);
+        // Nothing else was changed: the clean end covers it all the same.
+        machine.run(system.close()).unwrap();
+        drop(system);
+        machine.world.restart();
+        let system = machine.open();
+        assert_eq!(machine.run(read_all(&system, Node::live(one))), b"data");
+        let left: &[u8] = if is_lacking { b"datadatadata" } else { b"" };
+        assert_eq!(machine.run(read_all(&system, Node::live(two))), left);
+        machine.check(&system);
+    }
+}
+
+/// Roots, and lists, that are about to say more than an opening reads: what is made last is read, and then nothing is made.
+#[test]
+fn numbers_end_before_what_can_be_read() {
+    let machine = Machine::new(11);
+    let change = |change: &dyn Fn(&mut Roots)| {
+        let (platform, disks) = (machine.world.platform(), machine.disks());
+        machine.run(async {
+            let (store, found) = Store::open(&platform, &disks, machine.options.store.clone()).await.unwrap();
+            let mut roots = Roots::decode(&found.roots).unwrap();
+            change(&mut roots);
+            store.commit(store.moment(), &roots.encode(), store.last_logged()).await.unwrap();
+        });
+        machine.world.restart();
+    };
+    change(&|roots| (roots.next_view, roots.next_counter) = (VIEWS_MAX - 1, FILES_MAX - 100));
+    let system = machine.open();
+    machine.run(async {
+        system.snapshot("last").await.unwrap();
+        assert!(matches!(system.snapshot("beyond").await, Err(FileError::NoSpace)));
+        let mut made = 0;
+        while system.create_file(FileId::ROOT, format!("file {made}").as_bytes(), &new(Kind::Regular)).await.is_ok() {
+            made += 1;
+        }
+        assert_eq!(made, 64);
+        system.close().await.unwrap();
+    });
+    drop(system);
+    machine.world.restart();
+    let system = machine.open();
+    machine.run(async {
+        assert!(system.find_snapshot(b"last").is_some());
+        system.lookup(Node::live(FileId::ROOT), b"file 63").await.unwrap();
+        assert!(matches!(system.snapshot("beyond").await, Err(FileError::NoSpace)));
+    });
+}
+
+/// A list of unlinked files that names what is not there is told of once.
+#[test]
+fn unlinked_files_that_are_not_there_are_counted() {
+    let machine = Machine::new(12);
+    let (platform, disks) = (machine.world.platform(), machine.disks());
+    machine.run(async {
+        let (store, found) = Store::open(&platform, &disks, machine.options.store.clone()).await.unwrap();
+        let mut roots = Roots::decode(&found.roots).unwrap();
+        let none: crate::tree::Edits = (1000..4000).map(|number| (number, Some(Vec::new()))).collect();
+        roots.orphans = Trees::new(store.clone()).update(&roots.orphans, none, 512).await.unwrap();
+        store.commit(store.moment(), &roots.encode(), store.last_logged()).await.unwrap();
+    });
+    machine.world.restart();
+    let report = open(&machine, false).unwrap();
+    assert_eq!((report.orphans, report.problems.len()), (0, 2), "{:?}", report.problems);
+    assert!(report.problems[1].starts_with("2999 further"), "{:?}", report.problems);
 }
