@@ -624,7 +624,16 @@ impl Recovery<'_> {
         let (mut found, mut failure) = (Vec::new(), None);
         for disk in disks.iter() {
             match scan::read(&self.pool.disks[disk], &self.identity.key, pack).await {
-                Ok(read) => found.push((disk, read)),
+                Ok(mut read) => {
+                    // Mostly they are the same, and then one of them is enough.
+                    if let (Some((_, scan::Found::Open { bytes: known, .. })), scan::Found::Open { bytes, .. }) =
+                        (found.last(), &mut read)
+                        && bytes == known
+                    {
+                        *bytes = known.clone();
+                    }
+                    found.push((disk, read));
+                }
                 Err(error) => failure = Some(error),
             }
         }
