@@ -219,7 +219,7 @@ impl FileSystem {
                 Err(error) => {
                     let error = corrupt("journal record", place(), error);
                     if !self.options.gives_up_records {
-                        return Err(error.into());
+                        return Err(error);
                     }
                     // Nobody knows where the next one begins, or of which files they are.
                     report.problems.push(format!("all changes from {} on are given up: {error}", place()));
