@@ -12,9 +12,9 @@ const REPAIR_ROUNDS_MAX: usize = 4;
 
 /// What a check proposes, or why there is none.
 pub(crate) async fn open_remedies(system: &Arc<FileSystem>) -> Result<BTreeSet<Remedy>, String> {
-    let store = system.check_store(Depth::Deep, &|_, _| {}).await.problems;
+    let store = system.check_store(Depth::Deep, &|_, _| {}).await;
     let files = system.check_files(&|_| {}).await.map_err(|error| format!("cannot check: {error}"))?;
-    Ok(store.iter().filter_map(|problem| problem.remedy).chain(files.remedies).collect())
+    Ok(store.remedies.into_iter().chain(files.remedies).collect())
 }
 
 /// Repairs until there is nothing left to do. Gives what was done, and what did not work.

@@ -33,7 +33,7 @@
 mod index;
 mod packs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::id::{ChunkAddress, Position};
 use platform::disk::DiskErrorKind;
@@ -50,6 +50,9 @@ use crate::superblock::{self, Slot};
 
 /// Tries before what looks wrong in a journal that is being written is believed to be wrong.
 const JOURNAL_TRIES: usize = 3;
+
+/// Problems that are kept with their words: no more help somebody.
+pub(crate) const PROBLEMS_MAX: usize = 10_000;
 
 /// How thorough a check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +92,12 @@ impl std::fmt::Display for Problem {
 /// What a check came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Everything that is wrong.
+    /// What is wrong: of very much that the first, and of each kind for which there is no remedy at least one.
     pub problems: Vec<Problem>,
+    /// How much more there is.
+    pub further: u64,
+    /// What can be done about all of it.
+    pub remedies: BTreeSet<Remedy>,
     /// Superblock slots read.
     pub superblocks: u64,
     /// Packs read.
@@ -147,6 +154,9 @@ impl Store {
         check.tell_strangers(strangers);
         check.index().await;
         check.journal().await;
+        check.keep(PROBLEMS_MAX);
+        let remedies = check.report.problems.iter().filter_map(|problem| problem.remedy);
+        check.report.remedies.extend(remedies);
         check.report
     }
 }
@@ -176,8 +186,40 @@ impl<'a> Check<'a> {
         remedy: Option<Remedy>,
     ) {
         let (path, offset) = at;
+        // Of one file that is wrong throughout.
+        let is_told = |last: &Problem| (last.code, &last.path, last.remedy) == (code, &path, remedy);
+        if self.report.problems.len() >= PROBLEMS_MAX && self.report.problems.last().is_some_and(is_told) {
+            self.report.further += 1;
+            return;
+        }
         let (expected, found) = (expected.to_string(), found.to_string());
         self.report.problems.push(Problem { code, what, path, offset, expected, found, remedy });
+    }
+
+    /// What was found so far, for [`Check::forget_since`].
+    fn found(&self) -> (usize, u64) {
+        (self.report.problems.len(), self.report.further)
+    }
+
+    /// What was found since then is wrong no more, or is told anew.
+    fn forget_since(&mut self, (problems, further): (usize, u64)) {
+        self.report.problems.truncate(problems);
+        self.report.further = further;
+    }
+
+    /// Keeps so many of the problems, with the remedies of all.
+    fn keep(&mut self, count: usize) {
+        let CheckReport { problems, further, remedies, .. } = &mut self.report;
+        let beyond = problems.split_off(count.min(problems.len()));
+        for problem in beyond {
+            let is_new = |kept: &Problem| kept.code != problem.code || kept.remedy.is_some();
+            if problem.remedy.is_none() && problems.iter().all(is_new) {
+                problems.push(problem);
+            } else {
+                *further += 1;
+                remedies.extend(problem.remedy);
+            }
+        }
     }
 
     /// An error as a problem of its own: damage keeps `code`, a disk that does not answer is HF0016.

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::check::{Check, Depth, Problem};
+use crate::check::{Check, Depth, PROBLEMS_MAX, Problem};
 use crate::identity;
 use crate::index::Change;
 use crate::pace::Pace;
@@ -53,8 +53,10 @@ pub struct ScrubReport {
     pub chunks: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Everything that is wrong with them.
+    /// What is wrong with them: of very much that the first.
     pub problems: Vec<Problem>,
+    /// How much more there is.
+    pub further: u64,
     /// Whether it came to its end.
     pub is_complete: bool,
 }
@@ -189,8 +191,10 @@ impl Store {
             }
             Some(first) => {
                 damaged.insert(pack, first.to_string());
-                self.counters.scrub_problems.add(found.problems.len() as u64);
-                report.problems.extend(found.problems);
+                self.counters.scrub_problems.add(found.problems.len() as u64 + found.further);
+                let kept = found.problems.len().min(PROBLEMS_MAX.saturating_sub(report.problems.len()));
+                report.further += found.further + (found.problems.len() - kept) as u64;
+                report.problems.extend(found.problems.into_iter().take(kept));
             }
         }
     }

@@ -153,6 +153,9 @@ fn lines(report: &Value) -> Vec<String> {
             None => format!("    no repair: {}", text(problem, "/advice")),
         });
     }
+    if let further @ 1.. = number(report, "/further") {
+        lines.push(format!("and {further} more of that kind"));
+    }
     lines.push(match problems.len() {
         0 => "all is well".to_owned(),
         1 => "1 problem; docs/format.md says what its number means".to_owned(),

@@ -71,6 +71,9 @@ fn lines(answer: &Value) -> Vec<String> {
         }
         let problems = answer["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
         lines.extend(problems.map(|problem| format!("DAMAGED: {problem}")));
+        if let further @ 1.. = number(answer, "/further") {
+            lines.push(format!("DAMAGED: {further} more"));
+        }
     }
     lines.push(age(&answer["status"]));
     match number(answer, "/status/damaged_packs") {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::id::ChunkAddress;
 
-use super::{Check, Fingerprint};
+use super::{Check, Fingerprint, PROBLEMS_MAX};
 use crate::format::{INDEX_FILE, Place};
 use crate::pack::{PackNames, PackState};
 use crate::remedy::Remedy;
@@ -67,6 +67,7 @@ impl Check<'_> {
             };
             let words = (format!("a pack with {} chunks", summary.count), found);
             self.problem("HF0009", "a pack", (crate::format::pack_path(*pack), 0), words, remedy);
+            self.keep(PROBLEMS_MAX);
         }
         packs.into_keys().collect()
     }

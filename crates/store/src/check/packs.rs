@@ -10,7 +10,7 @@ use bytes::Bytes;
 use platform::disk::{DiskErrorKind, File, Open};
 use platform::task::parallel;
 
-use super::{Check, Depth};
+use super::{Check, Depth, PROBLEMS_MAX};
 use crate::chunk::{Bundle, verify};
 use crate::failure::{StoreError, corrupt};
 use crate::format::{
@@ -36,7 +36,7 @@ impl Check<'_> {
         (self.progress)(0, self.total_bytes);
         let mut done = 0;
         for (pack, known) in &known {
-            let before = self.report.problems.len();
+            let before = self.found();
             match &known.state {
                 PackState::Sealed => self.sealed(*pack, known).await,
                 PackState::Open(open) if self.depth == Depth::Deep => self.open(open).await,
@@ -44,9 +44,10 @@ impl Check<'_> {
             }
             if !self.store.packs.has(*pack) {
                 // Reclaim removed it meanwhile: whatever was wrong with it is no more.
-                self.report.problems.truncate(before);
+                self.forget_since(before);
                 self.named.remove(pack);
             }
+            self.keep(PROBLEMS_MAX);
             self.report.packs += 1;
             done += self.cost(known);
             (self.progress)(done, self.total_bytes);
@@ -73,17 +74,17 @@ impl Check<'_> {
     }
 
     pub(crate) async fn sealed(&mut self, pack: u64, known: &PackKnown) {
-        let (mut known, before) = (known.clone(), self.report.problems.len());
+        let (mut known, before) = (known.clone(), self.found());
         loop {
             self.bad.clear();
             self.sealed_at(pack, &known).await;
             let now = self.store.packs.known_pack(pack);
-            match now.filter(|now| self.report.problems.len() > before && !now.is_where(&known)) {
+            match now.filter(|now| self.found() != before && !now.is_where(&known)) {
                 // It was cut into fragments meanwhile, or left a disk.
                 Some(now) => known = now,
                 None => break,
             }
-            self.report.problems.truncate(before);
+            self.forget_since(before);
         }
         self.doubt(pack).await;
     }
@@ -387,15 +388,15 @@ impl Check<'_> {
     /// What of an open pack is in its file.
     pub(crate) async fn open(&mut self, open: &Arc<OpenPack>) {
         let Some(written) = open.written() else { return };
-        let before = self.report.problems.len();
+        let before = self.found();
         for member in &*open.members() {
             self.open_on(open, member, written).await;
         }
-        if self.report.problems.len() == before || self.store.packs.is_open(open) {
+        if self.found() == before || self.store.packs.is_open(open) {
             return;
         }
         // It has a directory by now, or is cut off where its disk had no room: what counts is what it is now.
-        self.report.problems.truncate(before);
+        self.forget_since(before);
         let Some(now) = self.store.packs.known_pack(open.number) else { return };
         match &now.state {
             PackState::Sealed => self.sealed(open.number, &now).await,
@@ -464,6 +465,7 @@ impl Check<'_> {
         // Where there are many of them the directories are listed once.
         let listed = LazyCell::new(|| store.packs.listed());
         for (number, name, pack) in strangers {
+            self.keep(PROBLEMS_MAX);
             let disk = &store.pool.disks[number].disk;
             let path = format!("{}/{PACKS}/{name}", disk.path());
             match pack {

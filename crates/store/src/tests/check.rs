@@ -6,8 +6,9 @@ use base::id::Position;
 use bytes::Bytes;
 use platform::sim::SimDisk;
 
-use super::{Machine, content};
-use crate::format::{ChunkHeader, Codec, Entry, Identity, Place};
+use super::{Machine, content, hurried};
+use crate::check::PROBLEMS_MAX;
+use crate::format::{ChunkHeader, Codec, Entry, Identity, PackFooter, Place, decode_directory, number_of};
 use crate::index::{Change, SealedPack};
 use crate::{Class, Depth, Store};
 
@@ -238,4 +239,42 @@ fn frames_that_vanish_are_found() {
         .unwrap();
     machine.disks[0].flip_bit(path, at as u64, 0);
     assert_eq!(codes(&machine, &store, Depth::Shallow), ["HF0015"]);
+}
+
+/// Very much that is wrong is told by its beginning, and mended as a whole.
+#[test]
+fn what_is_wrong_throughout_is_counted() {
+    let machine = Machine::new(40, 1, 64 << 20);
+    let (store, _) = machine.open();
+    let contents: Vec<Bytes> = (0..PROBLEMS_MAX as u64 + 500).map(|number| content(2 * number, 100)).collect();
+    machine.run(async {
+        store.put_many(Class::Data, contents).await.unwrap();
+        store.close().await.unwrap();
+    });
+    drop(store);
+    machine.world.crash();
+    machine.world.restart();
+    let paths: Vec<String> =
+        machine.disks[0].durable_files().into_keys().filter(|path| path.ends_with(".pack")).collect();
+    let (store, _) = machine.open();
+    let mut chunks = 0;
+    for path in &paths {
+        let bytes = machine.disks[0].snapshot_files().remove(path).unwrap();
+        let number = number_of(path.strip_prefix("packs/").unwrap(), ".pack").unwrap();
+        let footer = PackFooter::decode(bytes.last_chunk::<{ PackFooter::BYTES }>().unwrap(), number).unwrap();
+        let directory = &bytes[footer.data_bytes as usize..bytes.len() - PackFooter::BYTES];
+        for entry in decode_directory(&footer, directory).unwrap() {
+            machine.disks[0].flip_bit(path, u64::from(entry.offset) + 20, 1);
+            chunks += 1;
+        }
+    }
+    assert!(chunks > PROBLEMS_MAX + 100);
+    let report = machine.run(store.check(Depth::Deep, &|_, _| {}));
+    assert_eq!(report.problems.len(), PROBLEMS_MAX);
+    assert_eq!(report.problems.len() as u64 + report.further, chunks as u64);
+    assert_eq!(report.remedies.len(), paths.len(), "{:?}", report.remedies);
+    let pace = hurried(&store);
+    let report = machine.run(store.scrub(std::time::Duration::ZERO, &pace, &|_, _| {}));
+    assert_eq!(report.problems.len(), PROBLEMS_MAX);
+    assert_eq!(report.problems.len() as u64 + report.further, chunks as u64);
 }

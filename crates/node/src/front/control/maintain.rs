@@ -92,6 +92,7 @@ impl Control {
             answer["chunks"] = json!(report.chunks);
             answer["bytes"] = json!(report.bytes);
             answer["problems"] = json!(report.problems.iter().map(Problem::to_string).collect::<Vec<_>>());
+            answer["further"] = json!(report.further);
         }
         answer["status"] = status(&self.system.status().store.scrub);
         Ok(answer)

@@ -313,8 +313,7 @@ impl Checked {
         if self.is_degraded {
             return BTreeSet::new();
         }
-        let store = self.store.problems.iter().filter_map(|problem| problem.remedy);
-        store.chain(self.files.remedies.iter().copied()).collect()
+        self.store.remedies.union(&self.files.remedies).copied().collect()
     }
 
     /// Packs and files of the store that cannot be read, and for which there is no remedy: the first of them, in words.
@@ -341,6 +340,7 @@ impl Checked {
             "bytes_read": self.store.bytes,
             "frames": self.store.frames,
             "problems": problems,
+            "further": self.store.further,
             "plan": plan,
         })
     }
