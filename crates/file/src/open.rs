@@ -8,8 +8,8 @@
 //! I-81  After a crash nobody has a file open: unlinked files end here.
 //! I-82  Who goes on where another process stopped brings its references: what they count does not end.
 //! I-83  What the check can judge and the repair can mend does not keep the file system from being opened; only records that cannot be
-//!       applied do, until somebody gives them up: those of their file from there on, or, where one cannot be read, all that follow it. The next commit
-//!       covers what was given up, also if there is nothing else.
+//!       applied do, until somebody gives them up: those of their file from there on, or, where one cannot be read, all that follow it. The
+//!       next commit covers what was given up, also if there is nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
