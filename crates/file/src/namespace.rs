@@ -273,7 +273,7 @@ impl FileSystem {
         self.counters.namespace_changes.add(1);
         if what == Removal::Tree {
             // It came by another way than the kernel's.
-            self.tell_of_links(inode.file);
+            self.tell_if_known(inode.file);
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ impl FileSystem {
         transaction.record(&inode, &mut state, Change::Attributes(attributes));
         transaction.log();
         drop(state);
-        self.tell_of_links(file);
+        self.tell_if_known(file);
         Ok(())
     }
 

@@ -272,7 +272,7 @@ impl FileSystem {
         }
         transaction.log();
         drop(state);
-        self.tell_of_links(file);
+        self.tell_if_known(file);
         Ok(())
     }
 }

@@ -59,6 +59,13 @@ impl FileSystem {
         missed.into_iter().for_each(|file| self.tell_of_links(file));
     }
 
+    /// [`FileSystem::tell_of_links`] for one that somebody may know.
+    pub(crate) fn tell_if_known(&self, file: FileId) {
+        if self.is_referenced(file) {
+            self.tell_of_links(file);
+        }
+    }
+
     /// Has those hear who want to that a file's count of names, or what else of its attributes, has changed by another way than theirs.
     pub(crate) fn tell_of_links(&self, file: FileId) {
         let mut asked: Option<HearOfLinks> = None;
