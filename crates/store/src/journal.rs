@@ -34,6 +34,8 @@
 //! J-11  Whoever may open the node by what some superblock says of homes has every frame that was acknowledged. So a group that is not on all
 //!       disks that it says each have every frame (one failed, or the journal moved) is acknowledged when both slots say something else: those
 //!       disks of which each has every frame that it does not cover, or, where there is none, some that have them together.
+//! J-12  All blocks of a segment exist before a frame goes there, so that no frame meets a full disk. After a crash a file of full length that was
+//!       never used may have holes: it goes.
 //!
 //! Not here: what a crash left (`replay`), what frames mean.
 

@@ -96,6 +96,8 @@ const FOUND: &[(&str, u64)] = &[
     ("absences", 181240220657),
     // `end_orphans`: an opening that committed between the unlinked files that it ended asked for one whose clone had gone with that commit.
     ("batches", 1070000049),
+    // `replay`: a spare segment that a power cut had left with holes in it was taken, and the first write into one ended the journal of a full disk.
+    ("full", 3_000_108),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one.

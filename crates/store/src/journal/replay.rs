@@ -145,7 +145,11 @@ pub(crate) async fn replay(
             let last = last.min(replayed.resume.last);
             let (disks, whole) = (segment.disks, segment.disks);
             replayed.resume.live.push_back(Live { segment: segment.number, disks, whole, last });
-        } else if is_spare(segment.length) && replayed.resume.spare.len() < SPARES_MAX {
+        } else if is_spare(segment.length)
+            // J-12: of one that was not used yet only a clean end says that all of it was written.
+            && (superblock.is_closed || segment.first.is_some())
+            && replayed.resume.spare.len() < SPARES_MAX
+        {
             replayed.resume.spare.push((segment.number, segment.disks));
         } else {
             replayed.resume.needless.push((segment.number, segment.disks));
