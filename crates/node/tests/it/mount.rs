@@ -13,9 +13,10 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
 };
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mapping, Mounted, content, hydrafs, keeper, run, spawn, succeed};
+use crate::support::{Folder, Mapping, Mounted, content, hydrafs, keeper, noise, run, spawn, succeed, within_or};
 
 pub(crate) const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
 
@@ -393,6 +394,30 @@ fn reading_moves_the_access_time_unless_it_is_told_not_to() {
         assert!(!read(OFlags::NOATIME));
         assert!(read(OFlags::empty()));
         assert!(!read(OFlags::empty()), "relatime");
+    });
+}
+
+/// One call that the kernel sends as many requests at a time, each of which has pages of a file that was read taken away, and makes much durable: more
+/// than may wait for disks at a time.
+#[test]
+fn a_large_direct_and_synchronous_write_over_pages_ends() {
+    over_each_transport("direct", |mounted| {
+        let path = mounted.point.join("f");
+        let content = noise(5, 64 << 20);
+        fs::write(&path, &content).expect("room");
+        assert!(fs::read(&path).expect("there") == content);
+        // A length that is whole pages, at an address that is: a mapping has one.
+        let from = mounted.point.parent().expect("it has a folder").join("zeroes");
+        let zeroes = open_new(&from);
+        zeroes.set_len(64 << 20).expect("room");
+        let files = [format!("if={}", from.display()), format!("of={}", path.display())];
+        let write = move || {
+            run(Command::new("dd").args(files).args(["bs=64M", "oflag=direct,dsync", "conv=notrunc", "status=none"]))
+        };
+        let force = || drop(rustix::mount::unmount(&mounted.point, UnmountFlags::FORCE | UnmountFlags::DETACH));
+        let written = within_or("a direct write", force, write);
+        assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+        assert!(fs::read(&path).expect("there").iter().all(|byte| *byte == 0), "old pages");
     });
 }
 
