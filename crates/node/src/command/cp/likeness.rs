@@ -17,6 +17,9 @@ use rustix::io::Errno;
 
 use crate::control::batch::wire::Entry;
 
+/// The attributes that access lists are; the second is of directories alone.
+const LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
 /// What a copy is to be like.
 pub(in crate::command) struct Likeness {
     kind: Kind,
@@ -130,8 +133,7 @@ pub(super) fn hand_on(former: &File, to: &File) -> io::Result<()> {
 
 /// Takes away the access lists that a file has of its directory, or of before: they grant what its source does not.
 fn forget_lists(at: &str, kind: Kind) -> io::Result<()> {
-    let lists = ["system.posix_acl_access", "system.posix_acl_default"];
-    for name in &lists[..if kind == Kind::Directory { 2 } else { 1 }] {
+    for name in &LISTS[..if kind == Kind::Directory { 2 } else { 1 }] {
         // Most have none, which takes less to learn than to bring about.
         let absent = rustix::fs::getxattr_query(at, *name).and_then(|_| rustix::fs::removexattr(at, *name));
         match absent {
@@ -183,9 +185,20 @@ pub(super) fn kind_of(source: &Metadata) -> Kind {
     }
 }
 
-/// All extended attributes that can be read of what is at `from`; `open`: the same, where it is open, which spares the way along the path.
+/// The extended attributes that can be read of what is at `from`, and that others may have; `open`: the same, where it is open, which spares the way along the path.
 pub(super) fn xattrs(from: &Path, open: Option<&File>) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     open.map_or(At::Path(from), At::Open).xattrs()
+}
+
+/// Whether an attribute is one that every file system may have. Those of other name spaces are of their own file system, and no other takes them.
+fn is_handed_over(name: &[u8]) -> bool {
+    let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    is_list(name) || spaces.iter().any(|space| name.starts_with(space))
+}
+
+/// Whether an attribute is an access list.
+fn is_list(name: &[u8]) -> bool {
+    LISTS.iter().any(|list| name == list.as_bytes())
 }
 
 /// What has extended attributes.
@@ -205,7 +218,7 @@ impl At<'_> {
             Err(error) => return Err(error.into()),
         };
         let mut found = Vec::new();
-        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        for name in names.split(|byte| *byte == 0).filter(|name| is_handed_over(name)) {
             match sized(|buffer| self.get(name, buffer)) {
                 Ok(value) => found.push((name.to_vec(), value)),
                 // It went meanwhile, or is not for us.
@@ -283,7 +296,7 @@ mod tests {
     use rustix::fs::XattrFlags;
     use rustix::io::Errno;
 
-    use super::{Likeness, attributes_of, hand_on, kind_of, take_bits};
+    use super::{Likeness, attributes_of, hand_on, is_handed_over, kind_of, take_bits};
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("hydrafs-likeness-{name}-{}", std::process::id()));
@@ -330,6 +343,19 @@ mod tests {
         assert!(take_bits(&at("to directory"), 0o700).is_err());
         assert_eq!(mode(&at("other directory")), 0o700);
         fs::remove_dir_all(&folder).expect("our own folder");
+    }
+
+    /// NFS and btrfs list attributes of their own, which no other file system takes.
+    #[test]
+    fn attributes_of_one_file_system_alone_are_left_out() {
+        let names =
+            ["user.color", "trusted.x", "security.capability", "system.posix_acl_access", "system.posix_acl_default"];
+        for name in names {
+            assert!(is_handed_over(name.as_bytes()), "{name}");
+        }
+        for name in ["system.nfs4_acl", "btrfs.compression", "system.posix_acl_access2", "user", "other.user.x", ""] {
+            assert!(!is_handed_over(name.as_bytes()), "{name}");
+        }
     }
 
     /// What a directory hands down to files that are made in it is nothing that their source, or what they replace, has granted.
