@@ -1,7 +1,7 @@
 //! What a copy takes over from its source besides content, with `--archive`: owner, mode, extended attributes, times.
 //!
-//! The order matters: a change of owner clears set-id bits, and an access list has the mode in it, so the mode follows both; everything changes
-//! times, so they come last.
+//! The order matters: a change of owner clears set-id bits, so the mode follows it; who may not write to a file may set no attributes, so those come
+//! before a mode that takes that away; an access list sets the group's bits of the mode, so it follows; everything changes times, so they come last.
 //! What only root may do, others leave out silently, as cp(1) does.
 
 use std::fs::{File, Metadata};
@@ -60,24 +60,22 @@ impl Likeness {
         })
     }
 
-    /// Makes a file so.
+    /// Makes a file so. Where something of it cannot be, all the rest is, but for what would grant more than the source does.
     pub(in crate::command) fn put_on(&self, to: &File) -> io::Result<()> {
         let (at, is_root) = (path_of(to), rustix::process::geteuid().is_root());
-        let mut mode = self.mode;
-        match rustix::fs::chown(&at, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid))) {
-            Ok(()) => {}
+        let (owned, mode) = match rustix::fs::chown(&at, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid))) {
+            Ok(()) => (Ok(()), self.mode),
             // Set-id bits belong to an owner: without him they would give away the copier's rights.
-            Err(Errno::PERM) if !is_root => mode &= !0o6000,
-            Err(error) => return Err(error.into()),
-        }
-        if self.kind != Kind::Symlink {
-            forget_lists(&at, self.kind)?;
-            std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode))?;
-        }
-        put_xattrs(&self.xattrs, &at, is_root)?;
+            Err(Errno::PERM) if !is_root => (Ok(()), self.mode & !0o6000),
+            Err(error) => (Err(io::Error::from(error)), self.mode & !0o6000),
+        };
+        let described = match self.kind {
+            Kind::Symlink => put_xattrs(&self.xattrs, &at, is_root),
+            _ => put_mode(&at, self.kind, mode, &self.xattrs, is_root),
+        };
         let times = Timestamps { last_access: self.accessed, last_modification: self.modified };
-        rustix::fs::utimensat(CWD, &at, &times, AtFlags::empty())?;
-        Ok(())
+        let dated = rustix::fs::utimensat(CWD, &at, &times, AtFlags::empty());
+        owned.and(described).and(dated.map_err(io::Error::from))
     }
 }
 
@@ -123,12 +121,25 @@ pub(super) fn hand_on(former: &File, to: &File) -> io::Result<()> {
         Err(Errno::PERM) => found.mode() & 0o1777,
         Err(error) => return Err(error.into()),
     };
-    forget_lists(&at, Kind::Regular)?;
-    std::fs::set_permissions(&at, std::fs::Permissions::from_mode(mode))?;
     let mut xattrs = At::Linked(&from).xattrs()?;
     // Capabilities and the like were of the former content.
     xattrs.retain(|(name, _)| !name.starts_with(b"security."));
-    put_xattrs(&xattrs, &at, rustix::process::geteuid().is_root())
+    put_mode(&at, Kind::Regular, mode, &xattrs, rustix::process::geteuid().is_root())
+}
+
+/// Gives what has its owner its mode and attributes: all that can be; then the first failure is told.
+fn put_mode(at: &str, kind: Kind, mode: u32, xattrs: &[(Vec<u8>, Vec<u8>)], is_root: bool) -> io::Result<()> {
+    let set = |mode| std::fs::set_permissions(at, std::fs::Permissions::from_mode(mode));
+    let (lists, others): (Vec<_>, Vec<_>) = xattrs.iter().cloned().partition(|(name, _)| is_list(name));
+    let forgotten = forget_lists(at, kind);
+    // With a list the group's bits are its mask, which without it would be the group's rights.
+    let is_masked = forgotten.is_err() || lists.iter().any(|(name, _)| name == LISTS[0].as_bytes());
+    let mode = if is_masked { mode & !0o070 } else { mode };
+    let may_write = if others.is_empty() { 0 } else { 0o200 };
+    let opened = set(mode | may_write);
+    let put = put_xattrs(&others, at, is_root);
+    let closed = if mode | may_write == mode { Ok(()) } else { set(mode) };
+    forgotten.and(opened).and(put).and(closed).and(put_xattrs(&lists, at, is_root))
 }
 
 /// Takes away the access lists that a file has of its directory, or of before: they grant what its source does not.
@@ -254,19 +265,22 @@ impl At<'_> {
     }
 }
 
-/// What only root may set others leave out.
+/// Sets all that can be set. What only root may set others leave out, and what the file system has not is left out, as cp(1) does; but not access
+/// lists, for want of which others grant less or more than the source does.
 fn put_xattrs(xattrs: &[(Vec<u8>, Vec<u8>)], to: &str, is_root: bool) -> io::Result<()> {
+    let mut put = Ok(());
     for (name, value) in xattrs {
         match rustix::fs::setxattr(to, name.as_slice(), value, XattrFlags::empty()) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::ACCESS) if !is_root && !name.starts_with(b"user.") => {}
+            Err(Errno::OPNOTSUPP) if !is_list(name) => {}
             Err(error) => {
                 let why = format!("extended attribute {}: {}", String::from_utf8_lossy(name), io::Error::from(error));
-                return Err(io::Error::other(why));
+                put = put.and(Err(io::Error::other(why)));
             }
         }
     }
-    Ok(())
+    put
 }
 
 /// Asks with a buffer that grows until the answer fits.
@@ -403,6 +417,26 @@ mod tests {
         fs::write(at("has"), "").expect("room");
         of(&at("from")).put_on(&File::options().write(true).open(at("has")).expect("ours")).expect("ours");
         assert!(has("has", access));
+        fs::remove_dir_all(&folder).expect("our own folder");
+    }
+
+    /// An attribute that cannot be set costs nothing else, and no moment at which more is granted.
+    #[test]
+    fn what_cannot_be_set_leaves_the_rest() {
+        let folder = folder("rest");
+        let at = |name: &str| folder.join(name);
+        fs::write(at("from"), "").expect("room");
+        fs::set_permissions(at("from"), fs::Permissions::from_mode(0o470)).expect("ours");
+        for (attribute, bits) in [("foreign.x", Some(0o470)), ("system.posix_acl_access", None)] {
+            fs::write(at(attribute), "").expect("room");
+            let to = File::options().write(true).open(at(attribute)).expect("ours");
+            let likeness = Likeness { xattrs: vec![(attribute.into(), b"no list".to_vec())], ..of(&at("from")) };
+            // A list that is none: what its mask says is nobody's right without it.
+            assert_eq!(likeness.put_on(&to).is_ok(), bits.is_some(), "{attribute}");
+            assert_eq!(mode(&at(attribute)), bits.unwrap_or(0o400), "{attribute}");
+            let time = |name: &str| fs::metadata(at(name)).expect("there").modified().expect("a time");
+            assert_eq!(time(attribute), time("from"), "{attribute}");
+        }
         fs::remove_dir_all(&folder).expect("our own folder");
     }
 }
