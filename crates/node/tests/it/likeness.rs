@@ -105,6 +105,53 @@ fn attributes_and_access_lists_come_with_an_archive_by_each_way() {
     mounted.umount();
 }
 
+/// Who may not write to a file may set none of its attributes: they come before the mode.
+#[test]
+fn attributes_of_read_only_files_come_too() {
+    let folder = Folder::new("like-read-only");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
+    for (name, bytes) in SIZES {
+        fs::write(from.join(name), noise(1, bytes)).expect("room");
+    }
+    fs::create_dir(from.join("directory")).expect("room");
+    let names = ["small", "large", "directory"];
+    for name in names {
+        if set(&from.join(name), "user.color", b"blue").is_err() {
+            return eprintln!("skipped: this folder's file system has no attributes");
+        }
+        set_mode(&from.join(name), 0o444);
+    }
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    if Command::new("setpriv").arg("--version").output().is_err() || !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: without setpriv(1), or who is not root, cannot give the right away");
+    }
+    let (inside, outside) = (point.join("in"), folder.join("out"));
+    let beside = folder.join("beside");
+    for (from, to) in [(&from, &inside), (&inside, &outside), (&from, &beside)] {
+        // With the rights of any other user over modes.
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-dac_override", "--inh-caps", "-dac_override"]);
+        let output = run(command.arg(env!("CARGO_BIN_EXE_hydrafs")).args([
+            os("cp"),
+            os("-a"),
+            from.as_os_str(),
+            to.as_os_str(),
+        ]));
+        assert!(output.status.success(), "{}: {}", to.display(), String::from_utf8_lossy(&output.stderr));
+        for name in names {
+            let at = to.join(name);
+            assert_eq!((get(&at, "user.color"), mode(&at)), (Some(b"blue".to_vec()), 0o444), "{}", at.display());
+        }
+    }
+    // And a file that replaces one.
+    let at = beside.join("small");
+    fs::write(from.join("small"), "another").expect("root may");
+    set_mode(&at, 0o644);
+    copied(&[&from.join("small"), &at]);
+    assert_eq!((get(&at, "user.color"), mode(&at)), (Some(b"blue".to_vec()), 0o644));
+    mounted.umount();
+}
+
 /// What the directory that is copied into hands down to new files is nothing that their source has granted.
 #[test]
 fn an_archive_grants_no_more_than_its_source() {
@@ -185,6 +232,10 @@ fn no_link_in_the_target_leads_a_copy_elsewhere() {
     let (from, to, elsewhere) = (folder.make("from"), folder.make("to"), folder.make("elsewhere"));
     fs::create_dir(from.join("sub")).expect("room");
     fs::write(from.join("sub/file"), "file").expect("room");
+    fs::create_dir(from.join("sub/deeper")).expect("room");
+    fs::write(from.join("sub/deeper/file"), noise(1, 3 << 20)).expect("room");
+    symlink("file", from.join("sub/link")).expect("room");
+    fs::hard_link(from.join("sub/file"), from.join("sub/deeper/linked")).expect("room");
     fs::write(from.join("beside"), "beside").expect("room");
     set_mode(&from.join("sub"), 0o777);
     set_mode(&elsewhere, 0o700);
@@ -198,6 +249,29 @@ fn no_link_in_the_target_leads_a_copy_elsewhere() {
     // Where it is what was named it is meant.
     copied(&[&"-a", &from.join("."), &to.join("sub")]);
     assert_eq!(fs::read(elsewhere.join("sub/file")).expect("copied"), b"file");
+    // Out of a mount what lies below comes all the same.
+    fs::remove_dir_all(elsewhere.join("sub")).expect("copied");
+    fs::remove_file(elsewhere.join("beside")).expect("copied");
+    set_mode(&elsewhere, 0o700);
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    copied(&[&"-a", &from, &point.join("in")]);
+    for way in ["--quiet", "-a", "--no-batch"] {
+        fs::remove_file(to.join("beside")).expect("copied");
+        let said = refused(&[&way, &point.join("in/."), &to]);
+        assert!(said.contains("to/sub; ") && said.contains("ot a directory"), "{said}");
+        assert_eq!((mode(&elsewhere), fs::read_dir(&elsewhere).expect("ours").count()), (0o700, 0), "{way} {said}");
+        assert_eq!(fs::read(to.join("beside")).expect("copied"), b"beside");
+        if way != "--no-batch" {
+            for name in ["file", "link", "deeper", "deeper/file", "deeper/linked"] {
+                assert!(
+                    said.contains(&format!("in/sub/{name}; ")) || said.contains(&format!("in/./sub/{name}; ")),
+                    "{name} {said}"
+                );
+            }
+        }
+    }
+    mounted.umount();
 }
 
 #[test]
@@ -256,7 +330,8 @@ fn read_only_directories_are_filled_by_their_owner() {
     // Root without the right to pass over modes, as any other user who runs a daemon.
     let as_owner = |arguments: &[&OsStr]| {
         let mut command = Command::new("setpriv");
-        command.args(["--bounding-set", "-dac_override", "--inh-caps", "-dac_override"]);
+        let rights = "-dac_override,-dac_read_search";
+        command.args(["--bounding-set", rights, "--inh-caps", rights]);
         run(command.arg(env!("CARGO_BIN_EXE_hydrafs")).args(arguments))
     };
     if Command::new("setpriv").arg("--version").output().is_err() || !rustix::process::geteuid().is_root() {
@@ -278,6 +353,16 @@ fn read_only_directories_are_filled_by_their_owner() {
             assert!(fs::read(to.join("closed").join(file)).expect("copied") == noise(1, bytes), "{name} {file}");
         }
     }
+    // One in another, both of which only others may search.
+    let nested = folder.make("nested");
+    fs::create_dir_all(nested.join("outer/inner")).expect("room");
+    for name in ["outer/inner", "outer"] {
+        set_mode(&nested.join(name), 0o055);
+        std::os::unix::fs::chown(nested.join(name), Some(1234), Some(1235)).expect("root may");
+    }
+    let output = as_owner(&[os("cp"), nested.join("outer").as_os_str(), point.as_os_str()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!((mode(&point.join("outer")), mode(&point.join("outer/inner"))), (0o055, 0o055));
     // Outside, one that was there keeps its mode too.
     fs::create_dir_all(folder.join("out/closed")).expect("room");
     for source in [&from, &point.join("archive")] {

@@ -349,7 +349,8 @@ impl<'a> Into<'a> {
     fn finish_directories(&self, directories: Vec<Directory>) -> Result<(), Failure> {
         self.settle()?;
         self.shared.lock().finishing = 0;
-        for directory in directories {
+        // The deepest first: no way leads to what is below one that its owner may not search.
+        for directory in directories.into_iter().rev() {
             match directory {
                 Directory::Like(found) => self.put_described(&found)?,
                 Directory::Closed(to, bits) => match take_bits(&to, bits) {

@@ -64,6 +64,8 @@ pub(super) struct Out<'a> {
     links: Vec<(PathBuf, PathBuf)>,
     /// Directories whose attributes come last, parents first; whether each was made here.
     directories: Vec<(PathBuf, Entry, bool)>,
+    /// Those that could not be made: what is in the way may be a link, which would have what lies below them elsewhere.
+    refused: HashSet<PathBuf>,
     /// Of the entry that comes next.
     next: u64,
 }
@@ -81,7 +83,8 @@ impl<'a> Out<'a> {
     pub(super) fn new(how: How, progress: &'a Progress, jobs: &[Job]) -> Out<'a> {
         let paths = |of: fn(&Job) -> &PathBuf| Paths::new(jobs.iter().map(|job| of(job).clone()).collect());
         let places = Arc::new(Places { from: paths(|job| &job.from), to: paths(|job| &job.to) });
-        Out { how, progress, places, links: Vec::new(), directories: Vec::new(), next: 0 }
+        let (links, directories, refused) = (Vec::new(), Vec::new(), HashSet::new());
+        Out { how, progress, places, links, directories, refused, next: 0 }
     }
 
     /// Copies what is read.
@@ -160,6 +163,15 @@ impl<'a> Out<'a> {
     /// Makes what is no regular file; gives what is one.
     fn meet(&mut self, entry: Entry, lost: &Lost) -> Result<Option<Entry>, Failure> {
         let to = self.places.to(&entry.path);
+        if let Some(above) = to.parent().filter(|above| self.refused.contains(*above)) {
+            let why = format!("its directory, {}, could not be made", above.display());
+            self.progress.note(&self.places.from(&entry.path), Err(why));
+            match entry.kind {
+                Kind::Directory => self.refused.insert(to),
+                _ => lost.lock().insert(to),
+            };
+            return Ok(None);
+        }
         if let Leads::Link(first) = &entry.leads {
             self.places.expect(first)?;
             self.links.push((self.places.to(first), to));
@@ -170,9 +182,12 @@ impl<'a> Out<'a> {
             return Ok(Some(entry));
         }
         if entry.kind == Kind::Directory {
-            match make_directory(&to, entry.mode) {
+            match make_directory(&to, self.how.mode(entry.mode, 0o700)) {
                 Ok(is_new) => self.directories.push((to, entry, is_new)),
-                Err(error) => self.progress.note(&to, Err(error)),
+                Err(error) => {
+                    self.progress.note(&to, Err(error));
+                    self.refused.insert(to);
+                }
             }
             return Ok(None);
         }
@@ -289,8 +304,7 @@ impl Making {
     fn open(&mut self, to: &Path, how: How) -> io::Result<&File> {
         let target = match self.target.take() {
             Some(target) => target,
-            // With --archive nobody reads it before its mode is known to be right.
-            None => Target::begin(to, if how.archive { 0o600 } else { self.entry.mode & 0o777 }, self.entry.size)?,
+            None => Target::begin(to, how.mode(self.entry.mode, 0o600), self.entry.size)?,
         };
         Ok(self.target.insert(target).file())
     }

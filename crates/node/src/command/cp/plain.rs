@@ -40,6 +40,14 @@ pub(super) struct How {
     pub(super) jobs: u16,
 }
 
+impl How {
+    /// What to make something with whose source has this mode. With --archive it is its owner's alone before its mode is known to be right: without
+    /// the access list that may belong to it, the mode grants more.
+    pub(super) fn mode(self, source: u32, closed: u32) -> u32 {
+        if self.archive { closed } else { source & 0o777 }
+    }
+}
+
 /// A copy under way.
 pub(super) struct Plain<'a> {
     how: How,
@@ -154,7 +162,7 @@ impl<'a> Plain<'a> {
     }
 
     fn walk_directory(&self, job: Job, workers: &SyncSender<Job>) {
-        let is_new = match make_directory(&job.to, job.source.mode()) {
+        let is_new = match make_directory(&job.to, self.how.mode(job.source.mode(), 0o700)) {
             Ok(is_new) => is_new,
             Err(error) => return self.progress.note(&job.to, Err(error)),
         };
@@ -191,7 +199,7 @@ impl<'a> Plain<'a> {
         if fs::symlink_metadata(&job.to).is_ok_and(is_source) {
             return Err(io::Error::other("source and target are the same file"));
         }
-        let target = Target::begin(&job.to, self.mode(source), source.found.len())?;
+        let target = Target::begin(&job.to, self.how.mode(source.found.mode(), 0o600), source.found.len())?;
         self.copy_into(copier, source, target.file())?;
         target.take_place(self.how.archive)
     }
@@ -199,18 +207,13 @@ impl<'a> Plain<'a> {
     /// The same, to a path below a directory of a mount.
     fn copy_whole(&self, copier: &mut Copier<'_>, job: &Job, top: &Path, path: &[u8]) -> io::Result<()> {
         let source = Source::open(job)?;
-        let whole = Whole::begin(top, path, self.mode(&source))?;
+        let whole = Whole::begin(top, path, self.how.mode(source.found.mode(), 0o600))?;
         self.copy_into(copier, &source, whole.file())?;
         whole.finish(|file, former| match former {
             _ if self.how.archive => source.likeness()?.put_on(file),
             Some(former) => hand_on(former, file),
             None => Ok(()),
         })
-    }
-
-    /// With --archive nobody reads it before its mode is known to be right.
-    fn mode(&self, source: &Source<'_>) -> u32 {
-        if self.how.archive { 0o600 } else { source.found.mode() & 0o777 }
     }
 
     fn copy_into(&self, copier: &mut Copier<'_>, source: &Source<'_>, to: &File) -> io::Result<()> {
