@@ -78,12 +78,27 @@ pub(super) fn mount_above(path: &Path) -> Result<mounts::Mount, Failure> {
 /// Whether the source of a mount leads to a daemon that is not this mount's.
 pub(super) fn has_other_daemon(mount: &mounts::Mount) -> Result<bool, Failure> {
     let Some(daemon) = Daemon::reach(&mount.source)? else { return Ok(false) };
-    let answer = daemon.ask(&Request::Device {}, |_| {})?;
+    let answer = match daemon.ask(&Request::Device {}, |_| {}) {
+        // One of before knows no such question: nothing speaks against it.
+        Err(failure) if failure.what == wire::NOT_UNDERSTOOD => return Ok(false),
+        answer => answer?,
+    };
     Ok(!answer["device"].as_str().is_some_and(|device| mount.has_device(device)))
+}
+
+/// Whether a mount says that its daemon has ended. To be asked where another daemon has been found: that its source has a daemon tells nothing then.
+pub(super) fn has_died(mount: &mounts::Mount) -> bool {
+    // The kernel keeps no answer to this.
+    rustix::fs::statfs(&mount.point).is_err_and(|error| mounts::is_dead(&error.into()))
 }
 
 /// The failure that this is.
 pub(super) fn other_daemon(what: &str, mount: &mounts::Mount) -> Failure {
+    if has_died(mount) {
+        let mend =
+            format!("take it away with `hydrafs umount {}`: its node is mounted elsewhere", mount.point.display());
+        return Failure::new(what, "the daemon of this mount has died").at(&mount.point).mend(mend);
+    }
     let why = format!(
         "the daemon of {} serves another mount: its node has taken the place of this one",
         mount.source.display()
@@ -91,4 +106,44 @@ pub(super) fn other_daemon(what: &str, mount: &mounts::Mount) -> Failure {
     let mend =
         "its folder was moved: end its daemon with `hydrafs stop FOLDER`, and mount it from there; nothing was changed";
     Failure::new(what, why).at(&mount.point).mend(mend)
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a socket is what is tested")]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+
+    use super::has_other_daemon;
+    use crate::control::SOCKET_NAME;
+    use crate::control::wire::{Answer, NOT_UNDERSTOOD, write_line};
+    use crate::failure::Failure;
+    use crate::mounts;
+
+    /// One of before this question goes on to be asked what it knows.
+    #[test]
+    fn a_daemon_that_does_not_know_its_device_is_no_other() {
+        let folder = std::env::temp_dir().join(format!("hydrafs-device-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let listener = UnixListener::bind(folder.join(SOCKET_NAME)).expect("a free name");
+        let line = format!("36 35 0:98 / /m rw - fuse.hydrafs {} rw", folder.display());
+        let mount = mounts::parse(line.as_bytes()).pop().expect("a mount");
+        let answers = [
+            (Answer::Failed(Failure::new(NOT_UNDERSTOOD, "unknown variant `device`")), Some(false)),
+            (Answer::Failed(Failure::new("cannot ask the daemon", "something else")), None),
+            (Answer::Done(serde_json::json!({ "device": "0:98" })), Some(false)),
+            (Answer::Done(serde_json::json!({ "device": "0:99" })), Some(true)),
+        ];
+        for (answer, expected) in answers {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let (stream, _) = listener.accept().expect("somebody asks");
+                    BufReader::new(&stream).read_line(&mut String::new()).expect("a request");
+                    write_line(&mut &stream, &answer).expect("it listens");
+                });
+                assert_eq!(has_other_daemon(&mount).ok(), expected);
+            });
+        }
+        std::fs::remove_dir_all(&folder).expect("our own folder");
+    }
 }

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 
 use super::descriptor::Hearing;
-use super::wire::{Answer, REQUEST_BYTES_MAX, Request, Turn, read_line, write_line};
+use super::wire::{Answer, NOT_UNDERSTOOD, REQUEST_BYTES_MAX, Request, Turn, read_line, write_line};
 use super::{SOCKET_NAME, short_path};
 use crate::failure::Failure;
 
@@ -306,7 +306,7 @@ fn converse(stream: &UnixStream, handler: &dyn Handler, conversation: &Conversat
             }
         }
         Err(error) => Answer::Failed(
-            Failure::new("cannot understand the request", error)
+            Failure::new(NOT_UNDERSTOOD, error)
                 .mend("use a command line of the daemon's version, or see control/wire.rs"),
         ),
     };

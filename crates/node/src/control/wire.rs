@@ -30,6 +30,9 @@ pub const ROOTS_MAX: usize = 256;
 /// Longest answer: a list of many thousand snapshots.
 pub const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
+/// How a daemon fails a request that it does not know, or knows with other fields.
+pub const NOT_UNDERSTOOD: &str = "cannot understand the request";
+
 /// What is asked. Those without fields are written `{}`, because serde lets unknown fields pass in plain ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
