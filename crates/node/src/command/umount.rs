@@ -3,14 +3,14 @@
 //! The daemon is found through the mount table and asked to end; it unmounts by itself, so that a mount in use is left as it is.
 //! A dead mount, whose daemon is gone, is only taken away: what that daemon had made local is safe.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::mount::abandoned;
 use super::stop::say_stopped;
-use super::sync::{has_other_daemon, other_daemon};
+use super::sync::{has_died, has_other_daemon, other_daemon};
 use crate::control::client::{Daemon, Stopped};
 use crate::failure::Failure;
 use crate::mounts;
@@ -60,13 +60,17 @@ pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> 
     }
     // One of before knows no such question, and the mount can be ended all the same.
     if has_other_daemon(mount).unwrap_or(false) {
-        return Err(other_daemon("cannot unmount", mount));
+        if !has_died(mount) {
+            return Err(other_daemon("cannot unmount", mount));
+        }
+        // The node was mounted elsewhere since, and stays so.
+        unmount(How::Detached)?;
+        return Ok(took_away(&point));
     }
     let Some(daemon) = Daemon::reach(&mount.source)? else {
         // Who still uses a dead mount gets errors either way.
         dead_or_wished()?;
-        super::remark(&format!("took away the dead mount at {}: its daemon had ended before", point.display()));
-        return Ok(None);
+        return Ok(took_away(&point));
     };
     let stopped = daemon.stop(arguments.lazy, super::remark)?;
     if matches!(stopped, Stopped::Kept(_))
@@ -76,4 +80,10 @@ pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> 
         return unmount(wished).map(|()| None);
     }
     Ok(Some(stopped))
+}
+
+/// Says that a mount was taken away whose daemon had ended, and left nothing to do.
+fn took_away(point: &Path) -> Option<Stopped> {
+    super::remark(&format!("took away the dead mount at {}: its daemon had ended before", point.display()));
+    None
 }

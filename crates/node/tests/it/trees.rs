@@ -513,6 +513,24 @@ fn what_is_asked_of_a_mount_goes_to_no_other() {
     mounted.umount();
 }
 
+/// A mount whose daemon died, and whose node is mounted elsewhere since: nothing ends the good one.
+#[test]
+fn a_dead_mount_is_taken_away_beside_that_of_today() {
+    let folder = Folder::new("died");
+    let (node, point, other) = (folder.node("n"), folder.make("m"), folder.make("o"));
+    let Some(dead) = Mounted::start(&node, &point, &[]) else { return };
+    fs::write(point.join("file"), "content").expect("mounted");
+    succeed(&[os("sync"), point.as_os_str()]);
+    dead.kill();
+    let mounted = Mounted::start(&node, &other, &[]).expect("the first could be");
+    let said = refusal(&[os("sync"), point.as_os_str()]);
+    assert!(said.contains("has died") && said.contains("hydrafs umount"), "{said}");
+    succeed(&[os("umount"), point.as_os_str()]);
+    assert_eq!(fs::read_dir(&point).expect("no mount").count(), 0);
+    assert_eq!(fs::read(other.join("file")).expect("mounted"), b"content");
+    mounted.umount();
+}
+
 /// Appends to an archive, with tar(1).
 fn append(archive: &Path, folder: &Path, arguments: &[&str]) {
     let output = run(Command::new("tar").arg("-rf").arg(archive).arg("-C").arg(folder).args(arguments));
