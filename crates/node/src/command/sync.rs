@@ -109,7 +109,6 @@ pub(super) fn other_daemon(what: &str, mount: &mounts::Mount) -> Failure {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a socket is what is tested")]
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixListener;
