@@ -414,7 +414,9 @@ fn a_large_direct_and_synchronous_write_over_pages_ends() {
         let write = move || {
             run(Command::new("dd").args(files).args(["bs=64M", "oflag=direct,dsync", "conv=notrunc", "status=none"]))
         };
-        let force = || drop(rustix::mount::unmount(&mounted.point, UnmountFlags::FORCE | UnmountFlags::DETACH));
+        let force = || {
+            let _ = rustix::mount::unmount(&mounted.point, UnmountFlags::FORCE | UnmountFlags::DETACH);
+        };
         let written = within_or("a direct write", force, write);
         assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
         assert!(fs::read(&path).expect("there").iter().all(|byte| *byte == 0), "old pages");
