@@ -168,7 +168,7 @@ impl FileSystem {
         if is_small && self.log_inline(inode, inline_bytes_max) {
             return Ok(());
         }
-        let Some(taken) = self.take(inode.clone(), Some(flush), (false, None)) else { return Ok(()) };
+        let Some(taken) = self.take(inode.clone(), flush, (true, false, None)) else { return Ok(()) };
         self.flush_batch(Batch { system: self, files: vec![taken] }).await.map(drop)
     }
 
@@ -244,7 +244,7 @@ impl FileSystem {
             let is_alone = inode.state.lock().dirty_bytes >= self.stream_bytes();
             let rolls = (keeps_tail && is_alone).then_some(until);
             let mut step = Ok(());
-            match self.take(inode.clone(), Some(flush).filter(|_| is_alone), (keeps_tail, rolls)) {
+            match self.take(inode.clone(), flush, (is_alone, keeps_tail, rolls)) {
                 Some(taken) if is_alone => {
                     if rolls.is_some() {
                         // What is due does not wait for a stream.
@@ -458,18 +458,20 @@ impl FileSystem {
         }
     }
 
-    /// Moves a file's accepted content to `flushing`. `None`: there is none.
+    /// Moves a file's accepted content to `flushing`. `None`: there is none. Nobody else takes any before that is seen there: what he overwrote would be
+    /// lost. So the file stays locked until then, and longer if it is flushed alone.
     fn take(
         &self,
         inode: Arc<Inode>,
-        flush: Option<OwnedMutexGuard<()>>,
-        (keeps_tail, rolls): (bool, Option<Duration>),
+        flush: OwnedMutexGuard<()>,
+        (is_alone, keeps_tail, rolls): (bool, bool, Option<Duration>),
     ) -> Option<Taken> {
         let (flushing, resilience) = {
             let mut state = inode.state.lock();
             if state.is_gone || state.dirty.is_empty() {
                 return None;
             }
+            assert!(state.flushing.is_none(), "who locks a file takes back what is being flushed of it (I-64)");
             let mut runs = IntervalMap::default();
             for (range, run) in state.dirty.take() {
                 runs.insert(range, Run(self.buffers.lend(run)));
@@ -479,7 +481,16 @@ impl FileSystem {
             state.flushing = Some(flushing.clone());
             (flushing, state.attributes.resilience)
         };
-        Some(Taken { inode, flushing, resilience, keeps_tail, rolls, tail: None, content: Vec::new(), _flush: flush })
+        Some(Taken {
+            inode,
+            flushing,
+            resilience,
+            keeps_tail,
+            rolls,
+            tail: None,
+            content: Vec::new(),
+            _flush: is_alone.then_some(flush),
+        })
     }
 
     /// Makes what was being flushed dirty again; it is as old as it was.

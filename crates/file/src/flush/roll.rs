@@ -195,7 +195,7 @@ mod tests {
             let write = async |at: u64| system.write(file, at, &[0; MIB as usize], false).await.unwrap();
             write(0).await;
             let lock = system.lock_flush(&inode).await;
-            let mut taken = system.take(inode.clone(), Some(lock), (true, None)).unwrap();
+            let mut taken = system.take(inode.clone(), lock, (true, true, None)).unwrap();
             write(MIB).await;
             write(2 * MIB).await;
             assert!(system.take_behind(&mut taken, 3 * MIB, 4 * MIB).is_empty(), "there is not as much");
