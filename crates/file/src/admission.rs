@@ -30,6 +30,10 @@ const CHUNK_OVERHEAD_BYTES: u64 = 256;
 const PASS_AGAIN: Duration = Duration::from_secs(10);
 ///
 const FILLED_AHEAD_BYTES: u64 = 60 << 20;
+/// A pass that gives less was in vain.
+pub(crate) const VAIN_BYTES: u64 = 1 << 20;
+/// Beyond what is lacking, for as many bytes what is needed is copied.
+const THOROUGH_BYTES: u64 = 64 << 20;
 /// Space that data may not use up: commits and deletions need it.
 const SPACE_MARGIN_BYTES: u64 = 16 << 20;
 
@@ -73,8 +77,25 @@ impl FileSystem {
 
     /// Checks the same for content that asks for more than most does: there may be room for other files alone.
     pub(crate) async fn expect_space(&self, resilience: Resilience, bytes: u64) -> Result<(), FileError> {
-        let is_there = || self.store.space_for(resilience).free > self.needed_space(bytes);
-        if resilience == Resilience::OfNode || is_there() {
+        if resilience == Resilience::OfNode {
+            return Ok(());
+        }
+        // As of the last time that anybody looked, if that is far from too little.
+        let known = self.free_of.lock().get(&resilience).copied();
+        if known.is_some_and(|free| free > self.needed_space(bytes) + SPACE_MARGIN_BYTES) {
+            return Ok(());
+        }
+        let is_there = || {
+            let free = self.store.space_for(resilience).free;
+            self.free_of.lock().insert(resilience, free);
+            free > self.needed_space(bytes)
+        };
+        if is_there() {
+            return Ok(());
+        }
+        // As [`FileSystem::ask_for_space`].
+        let _ = Box::pin(self.sync_all()).await;
+        if is_there() {
             return Ok(());
         }
         Box::pin(self.make_room()).await?;
@@ -111,7 +132,11 @@ impl FileSystem {
             return Ok(());
         }
         // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
-        Box::pin(self.sync_all()).await?;
+        match Box::pin(self.sync_all()).await {
+            // There may be room yet, or somebody else asks for more than there is.
+            Ok(()) | Err(FileError::NoSpace) => {}
+            Err(error) => return Err(error),
+        }
         if is_there() {
             return Ok(());
         }
@@ -123,10 +148,10 @@ impl FileSystem {
         if is_there() {
             return Ok(());
         }
-        // What is left lies among what is needed.
+        // What is left lies among what is needed. For some more at once: who comes next will want some, too.
         let lacking = self.needed_space(bytes).saturating_sub(self.measure_space());
         if self.dead_left_bytes.load(Ordering::Relaxed) > lacking {
-            let _ = Box::pin(self.reclaim_at_once(true)).await;
+            Box::pin(self.reclaim_thoroughly(lacking + THOROUGH_BYTES, is_there)).await;
         }
         if is_there() { Ok(()) } else { Err(FileError::NoSpace) }
     }
@@ -146,24 +171,27 @@ impl FileSystem {
     async fn wait_for_buffer(&self, line: usize, wants: [u64; 2]) -> Result<Reservation<2, 2>, FileError> {
         let _time = self.platform.clock.timer(&self.counters.write_wait);
         let mut turn = std::pin::pin!(self.buffer.reserve(line, wants));
+        let mut least = u64::MAX;
         loop {
             let failed = self.flush_failed.notified();
             let mut failed = std::pin::pin!(failed);
             failed.as_mut().enable();
-            let failure = self.flush_failure();
+            let failure = self.flush_failure.lock().clone();
             match failure.filter(|_| self.dirty_bytes() > 0) {
-                Some(FileError::NoSpace) if self.make_room().await? => {
+                // What others wrote is stored meanwhile.
+                Some((of, _)) if of != Resilience::OfNode && self.dirty_bytes() < least => least = self.dirty_bytes(),
+                Some((_, FileError::NoSpace)) if self.make_room().await? => {
                     self.sync_all().await?;
                     continue;
                 }
-                Some(failure) => return Err(failure),
+                Some((_, failure)) => return Err(failure),
                 None => {}
             }
             self.wants_flush.notify_one();
             if let First::Left(reservation) = first(turn.as_mut(), failed).await {
                 // What a flush put back may have made the room.
-                let failure = self.flush_failure();
-                return failure.filter(|_| self.dirty_bytes() > 0).map_or(Ok(reservation), Err);
+                let failure = self.flush_failure.lock().clone().filter(|(of, _)| *of == Resilience::OfNode);
+                return failure.filter(|_| self.dirty_bytes() > 0).map_or(Ok(reservation), |(_, failure)| Err(failure));
             }
         }
     }
@@ -192,11 +220,6 @@ impl FileSystem {
     pub(crate) fn has_flush_failed(&self) -> bool {
         let failure = self.flush_failure.lock();
         failure.as_ref().is_some_and(|(of, _)| *of == Resilience::OfNode) && self.dirty_bytes() > 0
-    }
-
-    /// Why the last flush failed.
-    fn flush_failure(&self) -> Option<FileError> {
-        self.flush_failure.lock().as_ref().map(|(_, failure)| failure.clone())
     }
 
     /// J-5.
@@ -298,16 +321,19 @@ impl FileSystem {
             Err(FileError::NoSpace) => true,
             Err(error) => return Err(error),
         };
-        let is_new = self.dropped_since_pass.load(Ordering::SeqCst) && !self.has_met_loss_lately();
+        let is_vain = self.is_pass_in_vain.load(Ordering::SeqCst)
+            && self.has_passed_lately()
+            && self.dropped_bytes.load(Ordering::Relaxed) < VAIN_BYTES;
+        let is_new = self.dropped_since_pass.load(Ordering::SeqCst) && !self.has_met_loss_lately() && !is_vain;
         let is_again = (lacks_room || self.is_pass_partial.load(Ordering::SeqCst)) && !self.has_passed_lately();
         if !is_new && !is_again {
             return if lacks_room { Err(FileError::NoSpace) } else { Ok(false) };
         }
-        let mut is_done = self.reclaim_at_once(false).await.is_ok();
+        let mut is_done = self.reclaim_at_once().await.is_ok();
         if lacks_room {
             // Only now is it known what was dropped.
             self.commit().await?;
-            is_done |= self.reclaim_at_once(false).await.is_ok();
+            is_done |= self.reclaim_at_once().await.is_ok();
         }
         Ok(is_done)
     }
@@ -318,7 +344,7 @@ impl FileSystem {
         failure.as_ref().is_some_and(|(failure, when)| failure.is_loss() && self.is_just_now(*when))
     }
 
-    fn has_passed_lately(&self) -> bool {
+    pub(crate) fn has_passed_lately(&self) -> bool {
         self.last_pass.lock().is_some_and(|when| self.is_just_now(when))
     }
 
@@ -337,6 +363,7 @@ impl FileSystem {
     pub(crate) fn measure_space(&self) -> u64 {
         let free = self.store.space().free;
         self.free_bytes.store(free, Ordering::Relaxed);
+        self.free_of.lock().clear();
         free
     }
 

@@ -236,7 +236,6 @@ impl FileSystem {
                 let state = inode.state.lock();
                 (state.frozen.clone().expect("frozen above, under the commit lock"), state.base.clone())
             };
-            self.dropped_bytes.fetch_add(frozen.layer.content.dropped_bytes, Ordering::Relaxed);
             let BranchEdits { catalog, orphans } = changed.entry(file.branch).or_default();
             let was_orphan = base.is_orphan;
             let is_orphan = !frozen.is_gone && frozen.attributes.links == 0;
@@ -578,7 +577,9 @@ impl FileSystem {
         for (file, inode) in inodes {
             let is_gone = {
                 let mut state = inode.state.lock();
-                state.frozen = None;
+                if let Some(frozen) = state.frozen.take() {
+                    self.note_dropped(frozen.layer.content.dropped_bytes);
+                }
                 if let Some(base) = bases.remove(file) {
                     state.base = base;
                 }
@@ -610,7 +611,8 @@ impl FileSystem {
                 Err(error) => {
                     if matches!(error, FileError::NoSpace) {
                         // What somebody removed gives room by a commit alone, and that finds none.
-                        let _ = Box::pin(self.make_room()).await;
+                        self.commit_lacks_room.store(true, Ordering::SeqCst);
+                        self.wants_reclaim.notify_one();
                     }
                     self.platform.tasks.sleep(pause).await;
                 }

@@ -25,6 +25,7 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use store::{Marks, Pace, ReclaimReport, Share, Sweep};
 
+use crate::admission::VAIN_BYTES;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::Root;
@@ -48,6 +49,8 @@ pub struct Reclaim<'a> {
     pub is_rehearsal: bool,
     /// Every chunk that nobody needs goes, if all others of its pack have to be copied.
     pub is_thorough: bool,
+    /// It ends when it has given back so many bytes.
+    pub wanted_bytes: Option<u64>,
     /// The share of the time that it takes, unless somebody waits for room.
     pub share: Share,
     /// Hears how far it is.
@@ -56,7 +59,7 @@ pub struct Reclaim<'a> {
 
 impl Default for Reclaim<'_> {
     fn default() -> Self {
-        Reclaim { is_rehearsal: false, is_thorough: false, share: Share::FULL, tell: &|_| {} }
+        Reclaim { is_rehearsal: false, is_thorough: false, wanted_bytes: None, share: Share::FULL, tell: &|_| {} }
     }
 }
 
@@ -116,7 +119,21 @@ impl FileSystem {
     }
 
     /// What somebody waits for in want of room: the pass that runs hurries too.
-    pub(crate) async fn reclaim_at_once(&self, is_thorough: bool) -> Result<ReclaimReport, FileError> {
+    pub(crate) async fn reclaim_at_once(&self) -> Result<ReclaimReport, FileError> {
+        self.hurry(&Reclaim::default()).await
+    }
+
+    /// The same, so many bytes among what is needed; nothing where somebody else has seen to it meanwhile.
+    pub(crate) async fn reclaim_thoroughly(&self, wanted: u64, is_there: impl Fn() -> bool) {
+        let _one = self.thorough.lock().await;
+        if !is_there() {
+            let how = Reclaim { is_thorough: true, wanted_bytes: Some(wanted), ..Reclaim::default() };
+            // Why it failed is told by the status.
+            let _ = self.hurry(&how).await;
+        }
+    }
+
+    async fn hurry(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
         /// Until dropped, with the request that waits.
         struct Hurry<'a>(&'a AtomicUsize);
         impl Drop for Hurry<'_> {
@@ -126,7 +143,7 @@ impl FileSystem {
         }
         self.reclaim_hurried.fetch_add(1, Ordering::SeqCst);
         let _hurry = Hurry(&self.reclaim_hurried);
-        self.reclaim(&Reclaim { is_thorough, ..Reclaim::default() }).await
+        self.reclaim(how).await
     }
 
     async fn pass(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
@@ -137,9 +154,12 @@ impl FileSystem {
         match &result {
             Ok(Some(report)) if !how.is_rehearsal => {
                 self.is_pass_partial.store(report.packs_left > 0, Ordering::SeqCst);
+                let given = report.bytes_freed.saturating_sub(report.bytes_copied);
+                self.is_pass_in_vain.store(given < VAIN_BYTES, Ordering::SeqCst);
                 self.dead_left_bytes.store(report.bytes_dead_left, Ordering::Relaxed);
             }
             _ => {
+                self.is_pass_in_vain.store(result.is_err(), Ordering::SeqCst);
                 self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
                 self.dropped_since_pass.store(true, Ordering::SeqCst);
             }
@@ -172,7 +192,7 @@ impl FileSystem {
             return Ok(None);
         }
         let tell = |packs, all_packs| (how.tell)(ReclaimProgress::Swept { packs, all_packs });
-        let sweep = Sweep { pace: &pace, is_thorough: how.is_thorough, tell: &tell };
+        let sweep = Sweep { pace: &pace, is_thorough: how.is_thorough, wanted_bytes: how.wanted_bytes, tell: &tell };
         Ok(Some(self.store.reclaim(walk.marks, &sweep).await?))
     }
 
@@ -322,7 +342,8 @@ impl FileSystem {
     pub(crate) async fn run_reclaimer(self: Arc<Self>) {
         while self.goes_on() {
             self.wants_reclaim.notified().await;
-            if self.goes_on() && self.is_reclaim_worthwhile() {
+            let is_needed = self.commit_lacks_room.swap(false, Ordering::SeqCst) && !self.has_passed_lately();
+            if self.goes_on() && (is_needed || self.is_reclaim_worthwhile()) {
                 let _ = self.reclaim(&Reclaim { share: self.options.background_share, ..Reclaim::default() }).await;
             }
         }

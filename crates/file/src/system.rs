@@ -246,15 +246,21 @@ pub struct FileSystem {
     pub(crate) grace: Grace,
     /// Held by a pass of reclaim.
     pub(crate) reclaiming: tokio::sync::Mutex<()>,
+    /// Held by who has a thorough pass give room.
+    pub(crate) thorough: tokio::sync::Mutex<()>,
     /// Requests that wait for a pass.
     pub(crate) reclaim_hurried: AtomicUsize,
     pub(crate) scrubbing: tokio::sync::Mutex<()>,
     pub(crate) upkeep: Upkeep,
     /// Held by who warms the cache.
     pub(crate) warming: tokio::sync::Mutex<()>,
+    /// Whether the committer has found no room: the reclaimer is to make some.
+    pub(crate) commit_lacks_room: AtomicBool,
     /// When the last pass ended, and whether it left packs that another one may empty.
     pub(crate) last_pass: Mutex<Option<Duration>>,
     pub(crate) is_pass_partial: AtomicBool,
+    /// Whether it gave next to nothing.
+    pub(crate) is_pass_in_vain: AtomicBool,
     /// Bytes that nobody needs, which it left among what is needed.
     pub(crate) dead_left_bytes: AtomicU64,
     /// Whether a commit ended since the last pass: without one a pass would find nothing.
@@ -266,6 +272,8 @@ pub struct FileSystem {
     pub(crate) dropped_bytes: AtomicU64,
     /// Free bytes as last measured.
     pub(crate) free_bytes: AtomicU64,
+    /// The same for what asks for more than most, since then.
+    pub(crate) free_of: Mutex<BTreeMap<Resilience, u64>>,
 }
 
 impl FileSystem {
@@ -338,11 +346,14 @@ impl FileSystem {
             stopped: tokio::sync::Semaphore::new(0),
             grace: Grace::default(),
             reclaiming: tokio::sync::Mutex::new(()),
+            thorough: tokio::sync::Mutex::new(()),
             reclaim_hurried: AtomicUsize::new(0),
             scrubbing: tokio::sync::Mutex::new(()),
             upkeep: Upkeep::default(),
             warming: tokio::sync::Mutex::new(()),
+            commit_lacks_room: AtomicBool::new(false),
             last_pass: Mutex::new(None),
+            is_pass_in_vain: AtomicBool::new(false),
             is_pass_partial: AtomicBool::new(false),
             dead_left_bytes: AtomicU64::new(0),
             dropped_since_pass: AtomicBool::new(true),
@@ -350,6 +361,7 @@ impl FileSystem {
             journal_replayed: AtomicU64::new(store.journal_bytes()),
             dropped_bytes: AtomicU64::new(0),
             free_bytes: AtomicU64::new(store.space().free),
+            free_of: Mutex::default(),
             store,
         }
     }

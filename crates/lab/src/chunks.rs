@@ -96,7 +96,8 @@ async fn reclaim(platform: &platform::Platform, store: &Store, count: u64) -> Ou
             marks.sort_in(&pace).await;
         }
     }
-    let report = store.reclaim(marks, &Sweep { pace: &pace, is_thorough: true, tell: &|_, _| {} }).await?;
+    let report =
+        store.reclaim(marks, &Sweep { pace: &pace, is_thorough: true, wanted_bytes: None, tell: &|_, _| {} }).await?;
     if report.packs_deleted == 0 || !report.problems.is_empty() {
         return Err(format!("nothing was given back: {report:?}").into());
     }

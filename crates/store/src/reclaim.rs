@@ -50,6 +50,8 @@ pub struct Sweep<'a> {
     pub pace: &'a Pace<'a>,
     /// Packs are compacted for the sake of a single chunk that nobody needs.
     pub is_thorough: bool,
+    /// It ends when it has given back so many bytes.
+    pub wanted_bytes: Option<u64>,
     /// Hears of packs that were looked at, and of how many there are.
     pub tell: &'a (dyn Fn(u64, u64) + Sync),
 }
@@ -71,7 +73,7 @@ pub struct ReclaimReport {
     pub bytes_freed: u64,
     /// Bytes copied out of sparse packs, or that would be.
     pub bytes_copied: u64,
-    /// Packs that were left for a later pass: the index did not know them yet, or something went wrong.
+    /// Packs that were left for a later pass: the index did not know them yet, or there was no room for copies.
     pub packs_left: u64,
     /// Bytes of chunks that nobody needs in packs that stay because most of them is needed.
     pub bytes_dead_left: u64,
@@ -206,6 +208,10 @@ impl Store {
                     Err(error) => report.leave(&self.packs.path_of(pack), &error),
                 },
                 Err(error) => report.leave(&self.packs.path_of(pack), &error),
+            }
+            if sweep.wanted_bytes.is_some_and(|wanted| report.bytes_freed >= report.bytes_copied.saturating_add(wanted))
+            {
+                break;
             }
             // What goes is remembered chunk by chunk.
             if doomed_chunks >= self.options.pack_chunks_max || self.is_much_copied(copied_bytes) {
@@ -389,7 +395,8 @@ impl Store {
 
 impl ReclaimReport {
     fn leave(&mut self, path: &str, error: &StoreError) {
-        self.packs_left += 1;
+        // Another pass may find room; what rotted stays.
+        self.packs_left += u64::from(matches!(error, StoreError::Full { .. }));
         self.problems.push(format!("{path} stays: {error}"));
     }
 

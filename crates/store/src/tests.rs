@@ -127,7 +127,7 @@ pub(crate) async fn sweep(
     goes_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<ReclaimReport, StoreError> {
     let pace = Pace::new(&store.platform, &|| Share::FULL, goes_on);
-    store.reclaim(marks, &Sweep { pace: &pace, is_thorough: false, tell: &|_, _| {} }).await
+    store.reclaim(marks, &Sweep { pace: &pace, is_thorough: false, wanted_bytes: None, tell: &|_, _| {} }).await
 }
 
 /// Content that is told apart by `number`; every other one compresses.

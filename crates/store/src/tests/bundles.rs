@@ -180,7 +180,7 @@ fn reclaim(machine: &Machine, store: &Store, needed: &[ChunkAddress], is_thoroug
     machine.run(async {
         let mut marks = store.begin_mark(false).await.unwrap();
         marks.keep(&|address| needed.contains(address), &hurried(store)).await;
-        let sweep = Sweep { pace: &hurried(store), is_thorough, tell: &|_, _| {} };
+        let sweep = Sweep { pace: &hurried(store), is_thorough, wanted_bytes: None, tell: &|_, _| {} };
         store.reclaim(marks, &sweep).await.unwrap()
     })
 }

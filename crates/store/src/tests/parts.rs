@@ -184,7 +184,10 @@ fn what_is_left_of_a_damaged_chunk_is_kept_and_is_no_duplicate() {
             let mut marks = store.begin_mark(false).await.unwrap();
             marks.keep(&|found| is_live && *found == address, &hurried(store)).await;
             let (pace, tell) = (hurried(store), |_, _| {});
-            store.reclaim(marks, &Sweep { pace: &pace, is_thorough: true, tell: &tell }).await.unwrap()
+            store
+                .reclaim(marks, &Sweep { pace: &pace, is_thorough: true, wanted_bytes: None, tell: &tell })
+                .await
+                .unwrap()
         })
     };
     assert!(sweep(&store, true).bytes_copied > BYTES as u64 / 2);
@@ -326,7 +329,7 @@ fn what_is_saved_of_copies_for_different_levels_is_saved_together() {
         let mut marks = store.begin_mark(false).await.unwrap();
         marks.keep(&|found| *found == address, &hurried(&store)).await;
         let (pace, tell) = (hurried(&store), |_, _| {});
-        store.reclaim(marks, &Sweep { pace: &pace, is_thorough: true, tell: &tell }).await.unwrap();
+        store.reclaim(marks, &Sweep { pace: &pace, is_thorough: true, wanted_bytes: None, tell: &tell }).await.unwrap();
     });
     drop(store);
     machine.world.restart();

@@ -391,7 +391,7 @@ fn no_dead_chunk_outlives_two_thorough_passes() {
             let thorough = async || {
                 let mut marks = store.begin_mark(false).await.unwrap();
                 marks.keep(&|address| live.contains(address), &hurried(&store)).await;
-                let sweep = Sweep { pace: &hurried(&store), is_thorough: true, tell: &|_, _| {} };
+                let sweep = Sweep { pace: &hurried(&store), is_thorough: true, wanted_bytes: None, tell: &|_, _| {} };
                 store.reclaim(marks, &sweep).await.unwrap()
             };
             assert!(thorough().await.bytes_freed > 0);

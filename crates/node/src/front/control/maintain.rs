@@ -40,7 +40,13 @@ impl Control {
                     teller.tell(packs, Some(all_packs), &|_| format!("looked at {packs} of {all_packs} packs"));
                 }
             };
-            block_on(self.system.reclaim(&Reclaim { is_rehearsal: dry_run, is_thorough: thorough, share, tell: &tell }))
+            block_on(self.system.reclaim(&Reclaim {
+                is_rehearsal: dry_run,
+                is_thorough: thorough,
+                share,
+                tell: &tell,
+                ..Reclaim::default()
+            }))
         })
         .map_err(self.explain(what))?;
         let space = self.system.space();
