@@ -37,6 +37,15 @@ fn refused(arguments: &[&dyn AsRef<OsStr>]) -> String {
     said
 }
 
+/// A small file, a large one and a directory; their names.
+fn sources(from: &Path) -> [&'static str; 3] {
+    for (name, bytes) in SIZES {
+        fs::write(from.join(name), noise(1, bytes)).expect("room");
+    }
+    fs::create_dir(from.join("directory")).expect("room");
+    ["small", "large", "directory"]
+}
+
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
 }
@@ -74,11 +83,7 @@ fn get(path: &Path, name: &str) -> Option<Vec<u8>> {
 fn attributes_and_access_lists_come_with_an_archive_by_each_way() {
     let folder = Folder::new("like-attributes");
     let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
-    for (name, bytes) in SIZES {
-        fs::write(from.join(name), noise(1, bytes)).expect("room");
-    }
-    fs::create_dir(from.join("directory")).expect("room");
-    let names = ["small", "large", "directory"];
+    let names = sources(&from);
     for name in names {
         if set(&from.join(name), "user.color", b"blue").is_err() || set(&from.join(name), ACCESS, &list()).is_err() {
             return eprintln!("skipped: this folder's file system has no attributes or access lists");
@@ -110,11 +115,7 @@ fn attributes_and_access_lists_come_with_an_archive_by_each_way() {
 fn attributes_of_read_only_files_come_too() {
     let folder = Folder::new("like-read-only");
     let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));
-    for (name, bytes) in SIZES {
-        fs::write(from.join(name), noise(1, bytes)).expect("room");
-    }
-    fs::create_dir(from.join("directory")).expect("room");
-    let names = ["small", "large", "directory"];
+    let names = sources(&from);
     for name in names {
         if set(&from.join(name), "user.color", b"blue").is_err() {
             return eprintln!("skipped: this folder's file system has no attributes");
