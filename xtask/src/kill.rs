@@ -24,6 +24,7 @@ mod names;
 mod postgres;
 mod ranges;
 mod rsync;
+mod shared;
 mod sqlite;
 mod streams;
 mod trees;

@@ -1,4 +1,5 @@
-//! `make soak`: simulated crashes and real kills by turns, another load in each, with fresh seeds, until told to stop or until one fails.
+//! `make soak`: simulated crashes, many threads in few files, and real kills by turns, another load in each, with fresh seeds, until told to stop or
+//! until one fails.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,9 +27,10 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let built = tools::cargo().args(["build", "--release", "--quiet", "--package", "sim"]).status()?;
+    let built =
+        tools::cargo().args(["build", "--release", "--quiet", "--package", "sim", "--package", "lab"]).status()?;
     if !built.success() {
-        bail!("sim does not build; see the compiler's words above");
+        bail!("sim or lab does not build; see the compiler's words above");
     }
     let binary = tools::hydrafs(Profile::Release)?;
     let mut turn = 0;
@@ -44,6 +46,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         if !status?.success() {
             bail!("a simulated crash broke a promise: its seed is above; `cargo run -p sim -- --seed N` replays it");
+        }
+        threads(arguments.seconds / 5)?;
+        if interrupt::is_asked() {
+            break;
         }
         if let Err(why) = volume::can_mount() {
             println!("── turn {turn}: no kills: {why}");
@@ -64,4 +70,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     println!("soak: ended after {turn} turns; nothing failed");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Many threads in few files, in a folder of their own. Told to stop, they are let end: that is soon.
+fn threads(seconds: u64) -> Result<()> {
+    let (folder, seed) = (tools::folder("threads")?, Random::fresh_seed());
+    println!("   threads in few files for {seconds} s with seed {seed}");
+    let lab = Program::new(tools::target().join("release/lab")).arg("threads").arg(&folder);
+    let lab = lab.args(["--seconds".to_owned(), seconds.to_string(), "--seed".to_owned(), seed.to_string()]);
+    let status = lab.limit(Duration::from_secs(seconds + 600)).status()?;
+    if !status.success() && !interrupt::is_asked() {
+        bail!("a thread did not see what it wrote: what was wrong is above, and the node is in {}", folder.display());
+    }
+    volume::clear(&folder)
 }

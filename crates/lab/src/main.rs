@@ -1,6 +1,6 @@
 //! `lab`: experiments on the layers below the kernel. How near streams through the file layer come to what the store alone can do, and what
 //! reading ahead and the weighted cache are worth where a disk is far away; what memory many chunks take; what ways of cutting store; what memory batches of many entries take; and masses of
-//! small files on a disk that turns.
+//! small files on a disk that turns; and many threads in few files.
 //!
 //! Each result is a line of JSON; `cargo xtask bench` makes tables and plots of them.
 //!
@@ -12,6 +12,7 @@ mod cuts;
 mod far;
 mod masses;
 mod stream;
+mod threads;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,6 +70,18 @@ enum Experiment {
         #[arg(long, default_value_t = 64)]
         mebibytes: usize,
     },
+    /// Many threads write, copy and remove in few files, while everything is flushed, committed and reclaimed: each sees what it wrote. Fails
+    /// with the first thing that was not what it should be.
+    Threads {
+        /// A folder for nodes; what the experiment makes there it removes, unless it failed.
+        folder: PathBuf,
+        /// How long.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// What is chosen; the timing is the machine's.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// One cold stream read from a simulated disk of 5 ms, with and without each of the two measures of the read path.
     Far,
 }
@@ -82,6 +95,7 @@ fn main() -> ExitCode {
         Experiment::Cuts { trees } => cuts::run(&trees),
         Experiment::Masses { folder, counts } => masses::run(&folder, &counts),
         Experiment::Batches { mebibytes } => batches::run(mebibytes),
+        Experiment::Threads { folder, seconds, seed } => threads::run(&folder, seconds, seed),
         Experiment::Far => far::run(),
     };
     match done {

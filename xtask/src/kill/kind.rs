@@ -13,13 +13,14 @@ use super::names::Names;
 use super::postgres::{self, Postgres};
 use super::ranges::Ranges;
 use super::rsync::Rsync;
+use super::shared::Shared;
 use super::sqlite::{Journal, Sqlite};
 use super::streams::{Append, Overwrite, Replace};
 use super::trees::{Hydrafs, Trees};
 use crate::tools;
 
 /// Threads of operations on names.
-const NAMES_THREADS: u64 = THREADS as u64 - 7;
+const NAMES_THREADS: u64 = THREADS as u64 - 8;
 
 /// Bytes of an extended attribute's value, at most: with all of them a file has many times what fits beside an inode.
 const XATTR_BYTES_MAX: u64 = 6000;
@@ -27,8 +28,10 @@ const XATTR_BYTES_MAX: u64 = 6000;
 /// What runs in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Names, appends, overwrites, replacements, ranges, attributes, whole trees and SQLite, all at once.
+    /// Names, appends, overwrites, replacements, ranges, attributes, whole trees, SQLite, and a file with several writers, all at once.
     Mixed,
+    /// One file with four writers, some of them past the page cache, some with each write synced.
+    Shared,
     /// Two databases with a write-ahead log.
     SqliteWal,
     /// Three databases with rollback journals: DELETE, TRUNCATE, PERSIST.
@@ -45,7 +48,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// By turns, half of them the mixed one.
-    pub(crate) const TURNS: [Kind; 12] = [
+    pub(crate) const TURNS: [Kind; 14] = [
         Kind::Mixed,
         Kind::SqliteWal,
         Kind::Mixed,
@@ -58,12 +61,15 @@ impl Kind {
         Kind::Rsync,
         Kind::Mixed,
         Kind::Cargo,
+        Kind::Mixed,
+        Kind::Shared,
     ];
 
     /// How many milliseconds a round of it runs: long enough for its programs to get going, and no longer.
     pub(super) fn milliseconds(self) -> (u64, u64) {
         match self {
             Kind::Mixed => (200, 4000),
+            Kind::Shared => (200, 3000),
             Kind::Cargo => (200, 2500),
             _ => (100, 1200),
         }
@@ -73,8 +79,8 @@ impl Kind {
     /// may take longer than a round for one step.
     pub(super) fn must_move_since(self, lived: Duration, half: Vec<u64>) -> Option<Vec<u64>> {
         match (self, lived.as_secs()) {
-            (Kind::Mixed, 2..) => Some(half),
-            (Kind::Mixed, 1) => Some(vec![0; half.len()]),
+            (Kind::Mixed | Kind::Shared, 2..) => Some(half),
+            (Kind::Mixed | Kind::Shared, 1) => Some(vec![0; half.len()]),
             _ => None,
         }
     }
@@ -83,6 +89,7 @@ impl Kind {
     pub(crate) fn lacks(self) -> Option<&'static str> {
         let needed = match self {
             Kind::Mixed | Kind::SqliteWal | Kind::SqliteRollback => "sqlite3",
+            Kind::Shared => return None,
             Kind::Postgres => return postgres::programs().is_none().then_some("initdb"),
             Kind::Git => "git",
             Kind::Rsync => "rsync",
@@ -115,7 +122,9 @@ pub(super) fn all(kind: Kind, round: &Round, hydrafs: &Hydrafs) -> Result<Vec<Bo
             loads.push(Box::new(Attributes::new(round, NAMES_THREADS + 4, XATTR_BYTES_MAX)?));
             loads.push(Box::new(Trees::new(round, NAMES_THREADS + 5, Box::new(hydrafs.clone()))?));
             loads.push(Box::new(Sqlite::new(round, NAMES_THREADS + 6, Journal::Wal)?));
+            loads.push(Box::new(Shared::new(round, NAMES_THREADS + 7)?));
         }
+        Kind::Shared => loads.push(Box::new(Shared::new(round, 0)?)),
         Kind::SqliteWal => {
             for thread in 0..2 {
                 loads.push(Box::new(Sqlite::new(round, thread, Journal::Wal)?));

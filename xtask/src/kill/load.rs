@@ -93,7 +93,7 @@ pub(super) struct Round {
 }
 
 /// Loads of a round, at most.
-pub(super) const THREADS: usize = 10;
+pub(super) const THREADS: usize = 11;
 
 /// How far a thread is. Its own units, which only grow: operations, bytes, versions.
 #[derive(Debug, Default)]

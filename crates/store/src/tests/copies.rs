@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
+use platform::disk::DiskErrorKind;
 use platform::sim::{Faults, each_seed};
 
 use super::{Machine, content, hurried, options, reclaim};
@@ -208,6 +211,40 @@ fn a_disk_that_fails_is_left_and_made_up_for() {
         let (store, _) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
         expect_all(&machine, &store, &contents);
     }
+}
+
+/// K-3: a settle answers only for what was synced after a disk was left, also where somebody who appends has a pack leave it before the settle
+/// has looked. The power goes at any moment afterwards.
+#[test]
+fn what_is_settled_while_a_disk_fails_is_there_after_a_power_cut() {
+    each_seed(0..400, |seed| {
+        let machine = Machine::new(seed, 2, 64 << 20);
+        let store = open(&machine);
+        let (world, now) = (&machine.world, machine.world.operations());
+        let fails = now + 1 + world.below(60);
+        world.fail_at(fails, DiskErrorKind::Failed);
+        world.cut_power_at(fails + 1 + world.below(30));
+        let settled = Arc::new(Mutex::new(Vec::new()));
+        for writer in 0..4 {
+            let (store, settled) = (store.clone(), settled.clone());
+            let task = async move {
+                for number in 0..20 {
+                    let content = content(writer * 100 + number, 3_000);
+                    let put = store.put_many(Class::Data, vec![content.clone()]).await;
+                    if put.is_ok() && store.settle(store.moment()).await.is_ok() {
+                        settled.lock().push(content);
+                    }
+                }
+            };
+            world.platform().tasks.spawn("writer", Box::pin(task));
+        }
+        world.run_for(Duration::from_secs(600)).unwrap();
+        drop(store);
+        world.crash();
+        world.restart();
+        let store = open(&machine);
+        expect_all(&machine, &store, &settled.lock());
+    });
 }
 
 /// N-3: whatever each of the disks has of a pack that was open when the power went, afterwards both have all of it.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::super::load::{Tally, Verified, none_idle, one_order};
 use super::{
-    Append, Attributes, Git, Journal, Kind, Load, Names, Overwrite, Ranges, Replace, Round, Rsync, Sqlite, Trees,
-    postgres,
+    Append, Attributes, Git, Journal, Kind, Load, Names, Overwrite, Ranges, Replace, Round, Rsync, Shared, Sqlite,
+    Trees, postgres,
 };
 use crate::kill::trees::Tool;
 use crate::program::Program;
@@ -179,6 +179,32 @@ fn streams_are_judged() {
     assert!(damaged(8192, &[0; 4096]).contains("zeroes"));
     assert!(damaged(8192, &bytes[..4096]).contains("block 2"));
     assert!(damaged(8192 + 100, &[1]).contains("block 2"));
+    assert_eq!(damaged(0, &[]), "good");
+}
+
+#[test]
+fn a_file_of_several_writers_is_judged() {
+    let world = World::new("shared");
+    let mut load = Shared::new(&world.round, 9).expect("room");
+    load.steps(60).expect("a whole disk");
+    let load = &load;
+    assert_eq!(verdict(load), "good");
+    let path = world.round.folder.join("shared");
+    let bytes = fs::read(&path).expect("there");
+    let is_written = |block: &&[u8]| block.iter().any(|byte| *byte != 0);
+    // Of the fourth writer, whose writes are all synced.
+    let first = 6 << 20;
+    let written = first + bytes[first..].chunks(4096).position(|block| is_written(&block)).expect("written") * 4096;
+    let damaged = |at: usize, with: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + with.len()].copy_from_slice(with);
+        fs::write(&path, bytes).expect("room");
+        verdict(load)
+    };
+    assert!(damaged(written, &[0; 4096]).contains("zeroes"), "{}", verdict(load));
+    assert!(damaged(written + 100, &[1]).contains("writer 3"), "{}", verdict(load));
+    let other = bytes[..first].chunks(4096).find(is_written).expect("others wrote");
+    assert!(damaged(written, other).contains("writer 3"), "{}", verdict(load));
     assert_eq!(damaged(0, &[]), "good");
 }
 
