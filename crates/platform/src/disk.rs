@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
@@ -125,9 +126,9 @@ pub trait RawFile: Send + Sync {
     fn forget(&self, offset: u64, bytes: u64);
     /// Makes what was written, and the length, durable.
     fn sync(&self) -> Result<(), DiskError>;
-    /// The same, begun; what is returned waits for it. `None` where it is not to be begun but done.
-    fn begin_sync(&self) -> Option<Boxed<Result<(), DiskError>>> {
-        None
+    /// The same, begun or done; what is returned waits for it. What came of it settles the doubt, also where nobody waits any more.
+    fn begin_sync(&self, doubt: Doubt) -> Boxed<Result<(), DiskError>> {
+        Box::pin(std::future::ready(doubt.settle(|| self.sync())))
     }
     /// Bytes in the file.
     fn length(&self) -> Result<u64, DiskError>;
@@ -137,6 +138,42 @@ pub trait RawFile: Send + Sync {
     fn pause(&self, access: Access) -> Option<Boxed<()>>;
     /// The file's path in messages.
     fn path(&self) -> &str;
+}
+
+/// Whether a sync that was to be made succeeded is not known yet. A flag tells of it: set from now on until the sync has succeeded, or is known
+/// not to have been begun. So it stays set after one that failed, and one whose answer never came.
+pub struct Doubt {
+    flag: Arc<AtomicBool>,
+    /// The flag stays as it is.
+    stays: bool,
+}
+
+impl Doubt {
+    /// Of a sync that is to be begun.
+    #[must_use]
+    pub fn of(flag: &Arc<AtomicBool>) -> Doubt {
+        let stays = flag.swap(true, Ordering::SeqCst);
+        Doubt { flag: Arc::clone(flag), stays }
+    }
+
+    /// Syncs.
+    ///
+    /// # Errors
+    /// As `sync`.
+    pub fn settle<E>(mut self, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let stays = std::mem::replace(&mut self.stays, true);
+        let synced = sync();
+        self.stays = stays || synced.is_err();
+        synced
+    }
+}
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        if !self.stays {
+            self.flag.store(false, Ordering::SeqCst);
+        }
+    }
 }
 
 /// What an operation asks of the medium.
@@ -282,16 +319,20 @@ impl File {
 
     /// Makes what was written durable. As [`File::write_at`] when it is dropped.
     pub async fn sync(&self) -> Result<(), DiskError> {
-        self.pause(Access::Sync).await;
-        match self.0.begin_sync() {
-            Some(begun) => begun.await,
-            None => self.0.sync(),
-        }
+        self.sync_telling(&Arc::default()).await
     }
 
     /// The same for several files, side by side, with what came of each.
     pub async fn sync_all(files: &[&File]) -> Vec<Result<(), DiskError>> {
         all(files.iter().map(|file| file.sync())).await
+    }
+
+    /// The same; and a flag is set from before until it is known to have succeeded or not to have been begun ([`Doubt`]), also where this is
+    /// dropped halfway: the kernel tells a lost write to one sync, and to none that comes later.
+    pub async fn sync_telling(&self, flag: &Arc<AtomicBool>) -> Result<(), DiskError> {
+        let doubt = Doubt::of(flag);
+        self.pause(Access::Sync).await;
+        self.0.begin_sync(doubt).await
     }
 
     /// Says that these bytes are likely to be read soon: the device may begin at once. Nothing depends on it.
@@ -485,5 +526,31 @@ impl Disk {
     #[must_use]
     pub fn path(&self) -> &str {
         self.0.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::Doubt;
+
+    #[test]
+    fn a_doubt_ends_with_a_sync_that_succeeds_or_was_not_begun() {
+        let flag = Arc::new(AtomicBool::new(false));
+        let is_set = || flag.load(Ordering::SeqCst);
+        let doubt = Doubt::of(&flag);
+        assert!(is_set());
+        drop(doubt);
+        assert!(!is_set(), "it was not begun");
+        let synced = Doubt::of(&flag).settle(|| if is_set() { Ok(()) } else { Err("it is not set meanwhile") });
+        assert_eq!(synced, Ok(()));
+        assert!(!is_set());
+        assert_eq!(Doubt::of(&flag).settle(|| Err(1)), Err(1));
+        assert!(is_set());
+        drop(Doubt::of(&flag));
+        assert_eq!(Doubt::of(&flag).settle(|| Ok::<(), ()>(())), Ok(()));
+        assert!(is_set(), "what failed once is lost");
     }
 }

@@ -577,8 +577,10 @@ impl Packs {
 
     fn note_sealed(&self, sealed: SealedPack, disks: DiskSet) {
         self.counters.packs_sealed.add(1);
-        self.note_known(sealed.pack, disks, sealed.summary);
+        let (pack, summary) = (sealed.pack, sealed.summary);
+        // First: who finds it sealed and not waiting takes the index to have it (E-2).
         self.sealed.lock().push(sealed);
+        self.note_known(pack, disks, summary);
     }
 
     /// Notes that a pack is on some disks, and takes no chunks.

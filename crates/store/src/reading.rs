@@ -440,6 +440,11 @@ impl Store {
             (found, made.filter(|_| index.made_again().is_some()), file)
         };
         let (mut found, mut made, mut file) = look();
+        if found.is_err() {
+            // A change of the file that failed fails those who look meanwhile; then it is opened again.
+            drop(self.index_work.lock().await);
+            (found, made, file) = look();
+        }
         // Once, and once more for each disk that lies.
         for _ in 0..=self.pool.disks.iter().count() {
             if matches!(found, Ok(Some(_))) {

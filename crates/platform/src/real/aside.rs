@@ -18,7 +18,7 @@ use std::mem::replace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -130,7 +130,11 @@ impl Starter {
 pub(super) fn finish(job: Job) {
     match job {
         // Who waits for the task hears of a panic by its silence.
-        Job::Task(task) => drop(catch_unwind(AssertUnwindSafe(|| carry(task)))),
+        Job::Task(task) => {
+            drop(catch_unwind(AssertUnwindSafe(|| carry(task))));
+            // What rang meanwhile may be the concern of who polls something else further up.
+            with_waker(Waker::wake_by_ref);
+        }
         Job::Call(call) => drop(Post::own().make(call, None)),
     }
 }

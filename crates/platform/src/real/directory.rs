@@ -24,7 +24,7 @@ use super::aside::{ask, begin, elsewhere};
 use super::call::{Call, Device, Effect};
 use super::question::Question;
 use crate::disk::{
-    Access, Disk, DiskError, DiskErrorKind, Length, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space,
+    Access, Disk, DiskError, DiskErrorKind, Doubt, Length, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space,
 };
 use crate::task::Boxed;
 
@@ -407,8 +407,8 @@ impl RawFile for DirectoryFile {
         ask(self.call("sync", Effect::Change, |inner| inner.file.sync_data()))
     }
 
-    fn begin_sync(&self) -> Option<Boxed<Result<(), DiskError>>> {
-        self.begin("sync", |inner| inner.file.sync_data())
+    fn begin_sync(&self, doubt: Doubt) -> Boxed<Result<(), DiskError>> {
+        Box::pin(begin(self.call("sync", Effect::Change, move |inner| doubt.settle(|| inner.file.sync_data()))))
     }
 
     fn length(&self) -> Result<u64, DiskError> {

@@ -63,7 +63,8 @@ impl<T: Clone + Send + 'static> Question<T> {
                 self.begin(ask);
                 state = self.shared.state.lock();
             } else if self.shared.answered.wait_until(&mut state, deadline).timed_out() && state.count < wanted {
-                state.is_overdue = true;
+                // The answer may have come before this had the lock again: then nobody is asked who could be late.
+                state.is_overdue = state.is_asked;
                 return None;
             }
         }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::id::ChunkAddress;
 use parking_lot::{Mutex, RwLock};
-use platform::disk::{Disk, DiskErrorKind, File, Open};
+use platform::disk::{Disk, DiskError, DiskErrorKind, File, Open};
 use redb::{
     AccessGuard, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata,
     StorageError, TableDefinition, TableError,
@@ -289,7 +289,7 @@ impl IndexFile {
     /// The place that the file knows.
     pub(crate) fn lookup(&self, address: &ChunkAddress) -> Result<Option<Place>, StoreError> {
         let tables = self.tables()?;
-        self.guarded("an entry", || match tables.chunks.get(&address.0).map_err(words)? {
+        self.looked_up("an entry", || match tables.chunks.get(&address.0).map_err(words)? {
             None => Ok(None),
             Some(value) => Place::decode(address, value.value())
                 .map(Some)
@@ -309,7 +309,7 @@ impl IndexFile {
     /// Further places of a chunk, in the order of packs: hints, of which some may be of packs that are gone.
     pub(crate) fn copies_of(&self, address: &ChunkAddress) -> Result<Vec<Place>, StoreError> {
         let tables = self.tables()?;
-        self.guarded("copies", || {
+        self.looked_up("copies", || {
             let (mut copies, mut rising) = (Vec::new(), Rising(None));
             for entry in tables.copies.range((&address.0, 0)..=(&address.0, u64::MAX)).map_err(words)? {
                 let (key, value) = entry.map_err(words)?;
@@ -354,14 +354,15 @@ impl IndexFile {
 
     /// Chunks in the file.
     pub(crate) fn count(&self) -> u64 {
-        let length = |tables: Arc<Contained<Tables>>| self.guarded("its length", || tables.chunks.len().map_err(words));
+        let length =
+            |tables: Arc<Contained<Tables>>| self.looked_up("its length", || tables.chunks.len().map_err(words));
         self.tables().and_then(length).unwrap_or(0)
     }
 
     /// Every entry, in the order of addresses; for `check`.
     pub(crate) fn walk(&self, visit: &mut dyn FnMut(ChunkAddress, Option<Place>)) -> Result<(), StoreError> {
         let tables = self.tables()?;
-        self.guarded("an entry", || {
+        self.looked_up("an entry", || {
             let mut rising = Rising(None);
             for entry in tables.chunks.iter().map_err(words)? {
                 let (key, value) = entry.map_err(words)?;
@@ -381,7 +382,7 @@ impl IndexFile {
     /// The addresses of all entries, in order, as long as that is wanted. Whether they were all.
     pub(super) fn walk_while(&self, visit: &mut dyn FnMut(ChunkAddress) -> bool) -> Result<bool, StoreError> {
         let tables = self.tables()?;
-        self.guarded("an entry", || {
+        self.looked_up("an entry", || {
             let mut rising = Rising(None);
             for entry in tables.chunks.iter().map_err(words)? {
                 let address = ChunkAddress(*entry.map_err(words)?.0.value());
@@ -466,11 +467,27 @@ impl IndexFile {
         }
     }
 
-    // What the disk said comes first, redb's own words second.
+    /// Work of whoever changes or opens the file. What the disk said comes first, redb's own words second.
     fn guarded<T>(&self, what: &'static str, work: impl FnOnce() -> Result<T, String>) -> Result<T, StoreError> {
+        // What a look-up met before is not what this meets.
+        self.failure.lock().take();
+        self.told(what, work, || self.failure.lock().take())
+    }
+
+    /// A look-up: others may go on beside it, and a change. What the disk said to that fails look-ups too, and is told to both.
+    fn looked_up<T>(&self, what: &'static str, work: impl FnOnce() -> Result<T, String>) -> Result<T, StoreError> {
+        self.told(what, work, || self.failure.lock().clone())
+    }
+
+    fn told<T>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce() -> Result<T, String>,
+        failure: impl FnOnce() -> Option<DiskError>,
+    ) -> Result<T, StoreError> {
         let result =
             catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("bytes that made redb panic".to_owned()));
-        result.map_err(|found| match self.failure.lock().take() {
+        result.map_err(|found| match failure() {
             Some(error) => StoreError::Disk(error),
             None => corrupt("the chunk index", &self.path, 0, what, found),
         })

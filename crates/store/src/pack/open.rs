@@ -23,15 +23,17 @@ pub(crate) struct Member {
     pub(crate) file: File,
     /// A sync of it failed.
     has_failed: AtomicBool,
+    /// One is under way, or was dropped halfway and has not succeeded.
+    is_in_doubt: Arc<AtomicBool>,
 }
 
 impl Member {
     pub(super) fn new(disk: usize, file: File) -> Member {
-        Member { disk, file, has_failed: AtomicBool::new(false) }
+        Member { disk, file, has_failed: AtomicBool::new(false), is_in_doubt: Arc::default() }
     }
 
     fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::SeqCst)
+        self.has_failed.load(Ordering::SeqCst) || self.is_in_doubt.load(Ordering::SeqCst)
     }
 
     /// The same file, of which what was synced before that is to be believed.
@@ -39,15 +41,14 @@ impl Member {
         Member::new(self.disk, self.file.clone())
     }
 
-    /// Syncs their files, with what came of each. The caller holds the gates of their packs.
+    /// Syncs their files side by side, with what came of each. The caller holds the gates of their packs.
     async fn sync_all(members: &[&Member]) -> Vec<Result<(), DiskError>> {
-        // Set before and cleared after: a sync that is dropped halfway told nobody its result.
-        members.iter().for_each(|member| member.has_failed.store(true, Ordering::SeqCst));
-        let files: Vec<&File> = members.iter().map(|member| &member.file).collect();
-        let synced = File::sync_all(&files).await;
-        for (member, _) in members.iter().zip(&synced).filter(|(_, synced)| synced.is_ok()) {
-            member.has_failed.store(false, Ordering::SeqCst);
-        }
+        all(members.iter().map(|member| member.sync())).await
+    }
+
+    async fn sync(&self) -> Result<(), DiskError> {
+        let synced = self.file.sync_telling(&self.is_in_doubt).await;
+        self.has_failed.fetch_or(synced.is_err(), Ordering::SeqCst);
         synced
     }
 }

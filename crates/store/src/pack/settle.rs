@@ -32,6 +32,9 @@ pub(super) struct Losses {
     last: Option<StoreError>,
 }
 
+/// A lane that cannot write what it holds.
+struct Unwritten;
+
 impl Packs {
     /// This moment.
     pub(crate) fn moment(&self) -> Moment {
@@ -65,41 +68,49 @@ impl Packs {
         let _time = self.pool.clock.timer(&self.counters.settle);
         // Each round either ends, or takes a lane of a disk, or that disk as one of a lane's, out of the game.
         for _ in 0..=2 * self.pool.disks.end() * (1 + usize::from(COPIES_MAX)) {
-            self.flush_and_sync().await;
+            let is_all = self.flush_and_sync().await;
             if self.strand().await {
                 continue;
             }
-            if self.stranded.lock().await.is_empty() {
+            if !self.stranded.lock().await.is_empty() {
+                self.rescue().await?;
+            } else if is_all {
                 self.settled.fetch_max(target, Ordering::SeqCst);
                 return Ok(());
             }
-            self.rescue().await?;
         }
         Err(self.pool.full("chunks that were accepted", 0))
     }
 
     /// Writes and syncs every lane on a good disk. They are synced side by side: each waits for its own disk, and those that lie on one file
-    /// system may share a commit of its journal. Failures are left on the writers.
-    async fn flush_and_sync(&self) {
-        let unsynced: Vec<_> =
-            all(self.lanes().map(|lane| self.flush_lane(lane))).await.into_iter().flatten().collect();
+    /// system may share a commit of its journal. Failures are left on the writers. Whether all was written and synced: who appends may have
+    /// a writer go on, as if nothing had been, before anybody looks at what was left on it.
+    async fn flush_and_sync(&self) -> bool {
+        let flushed = all(self.lanes().map(|lane| self.flush_lane(lane))).await;
+        let is_written = flushed.iter().all(Result::is_ok);
+        let unsynced: Vec<_> = flushed.into_iter().filter_map(Result::ok).flatten().collect();
         // Not under the lanes' locks: appends go on meanwhile.
         let packs: Vec<&OpenPack> = unsynced.iter().map(|pack| &**pack).collect();
-        for (disk, error) in OpenPack::sync_all(&packs, &self.counters).await {
+        let failures = OpenPack::sync_all(&packs, &self.counters).await;
+        let is_synced = failures.is_empty();
+        for (disk, error) in failures {
             let _ = self.pool.failed(disk, error, &self.counters);
         }
+        is_written && is_synced
     }
 
     /// Writes what a lane has in memory; its pack, if there is anything to sync.
-    async fn flush_lane(&self, lane: &tokio::sync::Mutex<Lane>) -> Option<Arc<OpenPack>> {
+    async fn flush_lane(&self, lane: &tokio::sync::Mutex<Lane>) -> Result<Option<Arc<OpenPack>>, Unwritten> {
         let mut lane = lane.lock().await;
+        let Some(writer) = &mut lane.writer else { return Ok(None) };
         let is_good = |disk: usize| self.pool.disks[disk].is_good();
-        let writer =
-            lane.writer.as_mut().filter(|writer| !writer.is_stuck && writer.pack.disks().iter().all(is_good))?;
-        if writer.pack.buffered_bytes() > 0 {
+        if !writer.is_stuck && writer.pack.disks().iter().all(is_good) && writer.pack.buffered_bytes() > 0 {
             self.flush_all(writer).await;
         }
-        (!writer.pack.is_synced()).then(|| writer.pack.clone())
+        if writer.is_stuck || !writer.pack.disks().iter().all(is_good) {
+            return Err(Unwritten);
+        }
+        Ok((!writer.pack.is_synced()).then(|| writer.pack.clone()))
     }
 
     /// Takes writers that cannot write any more out of their lanes. Whether one goes on without a disk that failed: it was not synced.
