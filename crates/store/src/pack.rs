@@ -690,12 +690,8 @@ impl Packs {
                 stays
             }
             PackState::Open(open) => {
-                let stays = !open.disks().without(disk).is_empty();
-                if stays {
-                    open.leave(DiskSet::of(disk));
-                } else {
-                    dropped.push(*pack);
-                }
+                let stays = open.leave(DiskSet::of(disk));
+                dropped.extend((!stays).then_some(*pack));
                 stays
             }
         });

@@ -217,6 +217,6 @@ impl Load for Shared {
             writer.verify((&self.round, self.thread), &bytes)?;
         }
         let synced = self.writers.iter().map(|writer| writer.synced).sum();
-        Ok(Verified { synced, present: self.done(), bytes: bytes.len() as u64 })
+        Ok(Verified { synced, present: synced, bytes: bytes.len() as u64 })
     }
 }

@@ -278,11 +278,11 @@ impl Packs {
         let failed_here = writer.pack.failed_disks();
         let failed: DiskSet =
             disks.iter().filter(|disk| failed_here.has(*disk) || !self.pool.disks[*disk].is_good()).collect();
-        if failed.is_empty() || failed == disks {
+        // Others may leave it too: a disk that is removed.
+        if failed.is_empty() || !writer.pack.leave(failed) {
             return false;
         }
         failed.iter().for_each(|disk| self.pool.disks[disk].settle_promise(writer.promised()));
-        writer.pack.leave(failed);
         self.counters.pack_disks_left.add(failed.count() as u64);
         writer.is_stuck = false;
         true

@@ -238,16 +238,25 @@ impl OpenPack {
         self.members().iter().map(|member| member.disk).collect()
     }
 
-    /// Goes on without some of its disks.
-    pub(super) fn leave(&self, disks: DiskSet) {
+    /// Goes on without some of its disks; `false`, and nothing changes, where it would lie nowhere then.
+    pub(super) fn leave(&self, disks: DiskSet) -> bool {
         let mut members = self.members.write();
-        *members = members.iter().filter(|member| !disks.has(member.disk)).cloned().collect();
-        assert!(!members.is_empty(), "a pack lies somewhere");
+        let stay: Members = members.iter().filter(|member| !disks.has(member.disk)).cloned().collect();
+        let is_left = !stay.is_empty();
+        if is_left {
+            *members = stay;
+        }
+        is_left
     }
 
-    /// Members whose file nobody knows the content of, for a sync failed.
+    /// Members whose file nobody knows the content of, for a sync failed. One that is under way has not.
     pub(super) fn failed_disks(&self) -> DiskSet {
-        self.members().iter().filter(|member| member.has_failed()).map(|member| member.disk).collect()
+        let gate = self.gate.try_lock();
+        let has_failed = |member: &Member| match gate {
+            Ok(_) => member.has_failed(),
+            Err(_) => member.has_failed.load(Ordering::SeqCst),
+        };
+        self.members().iter().filter(|member| has_failed(member)).map(|member| member.disk).collect()
     }
 
     /// The same to all members side by side; the first failure, with its disk.
