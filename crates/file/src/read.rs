@@ -49,7 +49,7 @@ impl FileSystem {
     /// Reads into `buffer`; fewer bytes only at the end of the file.
     ///
     /// # Errors
-    /// `IsDirectory`, or the store's: bytes that cannot be verified are an error, never wrong data.
+    /// `NoEntry`, `IsDirectory`, or the store's: bytes that cannot be verified are an error, never wrong data.
     pub async fn read(&self, node: Node, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         self.read_noting(node, offset, buffer, true).await
     }
@@ -70,6 +70,7 @@ impl FileSystem {
         let inode = self.inode(node).await?;
         let (count, size, tree, mut settled, gaps) = {
             let mut state = inode.state.lock();
+            expect_there(&state)?;
             expect_regular(&state.attributes)?;
             let end = state.attributes.size.min(offset.saturating_add(buffer.len() as u64));
             if offset >= end {
@@ -216,6 +217,7 @@ impl FileSystem {
         let mut allocated = Vec::new();
         let (tree, settled, mut gaps) = {
             let state = inode.state.lock();
+            expect_there(&state)?;
             let mut gaps = vec![range.clone()];
             let settled = gather(&state, &mut gaps, &mut |range, _| allocated.push(range));
             (state.base.tree.clone(), settled, gaps)
@@ -240,11 +242,12 @@ impl FileSystem {
     /// The next data or hole at or after `offset`.
     ///
     /// # Errors
-    /// `NoSuchOffset` at or beyond the end, and where no data follows.
+    /// `NoEntry`, or `NoSuchOffset` at or beyond the end, and where no data follows.
     pub async fn seek(&self, node: Node, offset: u64, what: Seek) -> Result<u64, FileError> {
         let inode = self.inode(node).await?;
         let size = {
             let state = inode.state.lock();
+            expect_there(&state)?;
             expect_regular(&state.attributes)?;
             state.attributes.size
         };
@@ -295,6 +298,11 @@ impl FileSystem {
             self.note_unlogged(inode);
         }
     }
+}
+
+/// Whose layers are looked at is there still: of a file that is no more they are gone, and holes or what was committed would show in their place.
+pub(crate) fn expect_there(state: &State) -> Result<(), FileError> {
+    if state.is_gone { Err(FileError::NoEntry) } else { Ok(()) }
 }
 
 pub(crate) fn expect_regular(attributes: &Attributes) -> Result<(), FileError> {

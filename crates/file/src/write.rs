@@ -21,7 +21,7 @@ use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
 use crate::inode::{Inode, State, cut};
-use crate::read::{Settled, expect_regular, gather};
+use crate::read::{Settled, expect_regular, expect_there, gather};
 use crate::system::{FileSystem, Transaction};
 
 /// What [`FileSystem::allocate`] does to a range.
@@ -297,7 +297,7 @@ impl FileSystem {
     /// caller's to take away before.
     ///
     /// # Errors
-    /// `FileTooLarge`, `IsDirectory`, `Invalid` for overlapping ranges of one file, or the store's.
+    /// `NoEntry`, `FileTooLarge`, `IsDirectory`, `Invalid` for overlapping ranges of one file, or the store's.
     pub async fn copy_range(
         &self,
         from: Node,
@@ -312,6 +312,7 @@ impl FileSystem {
         expect_regular(&target.state.lock().attributes)?;
         let size = {
             let state = source.state.lock();
+            expect_there(&state)?;
             expect_regular(&state.attributes)?;
             state.attributes.size
         };
@@ -436,6 +437,7 @@ impl FileSystem {
         let (mut pieces, mut bytes_left, mut is_within) = (0, bytes_max, true);
         let (tree, mut settled, gaps) = {
             let state = inode.state.lock();
+            expect_there(&state)?;
             let mut gaps = vec![range];
             let settled = gather(&state, &mut gaps, &mut |range, bytes| {
                 pieces += 1;

@@ -179,7 +179,6 @@ impl FileSystem {
         let inode = self.inode(node).await?;
         let size = inode.state.lock().attributes.size.min(size);
         let layers = self.layers_within(&inode, 0..size, (EXTENTS_MAX, BATCH_BYTES_MAX)).await?;
-        expect_there(&inode)?;
         let Some((settled, memory)) = layers else { return Ok(None) };
         let mut content = self.settle_memory(as_of, memory).await?;
         content.extend(
@@ -209,25 +208,18 @@ impl FileSystem {
 
     /// The content of a large file, step by step; its bytes.
     async fn copy_content(&self, from: Node, to: FileId) -> Result<u64, FileError> {
-        let source = self.inode(from).await?;
         let mut at = 0;
         loop {
             if self.is_ending() {
                 return Err(FileError::Busy("the node is being closed"));
             }
             let copied = self.copy_range(from, at, to, at, u64::MAX - at).await?;
-            expect_there(&source)?;
             at += copied;
             if copied == 0 {
                 return Ok(at);
             }
         }
     }
-}
-
-/// Who looked at a file that is no more has seen holes instead of its content.
-fn expect_there(inode: &Inode) -> Result<(), FileError> {
-    if inode.state.lock().is_gone { Err(FileError::NoEntry) } else { Ok(()) }
 }
 
 /// Whether it is the end of everything else, too. Stale: the snapshot went.

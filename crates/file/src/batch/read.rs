@@ -372,10 +372,15 @@ impl Batch<'_> {
                     return true;
                 }
             }
-            let is_same = |now: &Attributes| (now.size, now.changed) == (before.size, before.changed);
-            // Gone is what it is after this moment.
-            let is_same = self.system.attributes(node).await.map_or(true, |now| is_same(&now));
-            if is_same || further == 0 {
+            let now = match self.system.attributes(node).await {
+                Ok(attributes) => attributes,
+                // Also of one that is no more: nobody knows whether it changed before that.
+                Err(error) => {
+                    self.done(index, Err(error));
+                    return true;
+                }
+            };
+            if (now.size, now.changed) == (before.size, before.changed) || further == 0 {
                 self.done(index, Ok(before));
                 return true;
             }

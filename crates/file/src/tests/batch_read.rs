@@ -477,6 +477,28 @@ fn what_changed_since_it_was_looked_at_is_read_again() {
     }
 }
 
+/// It is still in the table, and what it had is not.
+#[test]
+fn a_large_file_that_goes_while_it_is_read_is_no_file_of_zeroes() {
+    let machine = Machine::new(8);
+    let system = machine.open();
+    let node = machine.run(async {
+        let file = create(&system, FileId::ROOT, "large", Kind::Regular).await.file;
+        for at in 0..40 {
+            system.write(file, at << 20, &pattern(1 << 20, at), false).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        Node::live(file)
+    });
+    let meddle = async { system.remove_file(FileId::ROOT, b"large").await.is_ok() };
+    let meddler = Meddler { basket: Basket::default(), meddle: Mutex::new(Some(Box::pin(meddle))) };
+    // Too large for the memory: it is read window by window.
+    let report = machine.run(system.batch_read(&[node], &BatchRead { memory: MEMORY, sink: &meddler }));
+    assert!(report.is_done && report.alone == 1, "{report:?}");
+    let fate = meddler.basket.fates.lock().remove(&0).expect("it has one");
+    assert!(matches!(fate, Err(FileError::NoEntry)), "{:?}", fate.map(|(attributes, _)| attributes));
+}
+
 #[test]
 fn who_wants_no_more_or_closes_ends_it() {
     let machine = Machine::with(7, 2 << 30, Options::default());

@@ -253,3 +253,32 @@ fn a_hole_may_hide_any_number_of_extents() {
         assert_eq!(system.attributes(Node::live(cut)).await.unwrap().allocated, 150);
     });
 }
+
+/// Until the next commit it is in the table, and its tree is the committed one.
+#[test]
+fn who_has_a_file_open_reads_it_and_nobody_reads_one_that_is_no_more() {
+    let machine = Machine::new(9);
+    let system = machine.open();
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        let copy = create(&system, FileId::ROOT, "copy", Kind::Regular).await.file;
+        let (node, bytes) = (Node::live(file), pattern(300_000, 1));
+        system.write(file, 0, &bytes, false).await.unwrap();
+        system.commit().await.unwrap();
+        system.write(file, 0, b"newer", false).await.unwrap();
+        system.retain(node);
+        system.remove_file(FileId::ROOT, b"f").await.unwrap();
+        let read = read_all(&system, node).await;
+        assert!(read[..5] == *b"newer" && read[5..] == bytes[5..]);
+        let inode = system.inode(node).await.unwrap();
+        system.forget(node, 1).await.unwrap();
+        let mut buffer = [7; 10];
+        assert!(matches!(system.read(node, 100, &mut buffer).await, Err(FileError::NoEntry)));
+        assert!(matches!(system.seek(node, 0, Seek::Hole).await, Err(FileError::NoEntry)));
+        assert!(matches!(system.copy_range(node, 0, copy, 0, 1000).await, Err(FileError::NoEntry)));
+        assert!(matches!(system.allocated_ranges(&inode, 0..1000).await, Err(FileError::NoEntry)));
+        assert!(matches!(system.layers(&inode, 0..1000).await, Err(FileError::NoEntry)));
+        assert_eq!(buffer, [7; 10]);
+    });
+    machine.check(&system);
+}
