@@ -286,11 +286,13 @@ impl FileSystem {
             self.sync_journal().await?;
         }
         self.store.commit(since, &roots.encode(), covered).await?;
-        self.replace_branches(branches);
-        *self.roots.lock() = Arc::new(roots);
+        let gone = self.replace_branches(branches);
+        // Before `roots`, as the branches: who finds the same roots afterwards had the newest of both.
         if let Some(snapshots) = snapshots {
             *self.snapshots.lock() = snapshots;
         }
+        *self.roots.lock() = Arc::new(roots);
+        self.end_branches(&gone);
         Ok((bases, again))
     }
 
@@ -510,8 +512,8 @@ impl FileSystem {
         Ok(edits)
     }
 
-    /// The new catalogs of branches are in force.
-    pub(crate) fn replace_branches(&self, new: BTreeMap<u32, Option<BranchValue>>) {
+    /// The new catalogs of branches are in force. Gives those that are no more.
+    pub(crate) fn replace_branches(&self, new: BTreeMap<u32, Option<BranchValue>>) -> BTreeSet<u32> {
         let mut gone = BTreeSet::new();
         let mut branches = self.branches.lock();
         for (branch, value) in new {
@@ -522,12 +524,24 @@ impl FileSystem {
                 gone.insert(branch);
             }
         }
-        drop(branches);
-        if !gone.is_empty() {
-            self.table.remove_branches(&gone);
-            // How much they held alone only a pass can tell.
-            self.dropped_bytes.fetch_add(1 << 50, Ordering::Relaxed);
+        gone
+    }
+
+    /// Takes the files of branches that are no more out of memory. The roots are switched, so none comes back (I-35), and who has one in hand
+    /// finds that it is gone.
+    pub(crate) fn end_branches(&self, gone: &BTreeSet<u32>) {
+        if gone.is_empty() {
+            return;
         }
+        for inode in self.table.of_branches(gone) {
+            let mut state = inode.state.lock();
+            let dropped = state.discard(0..u64::MAX);
+            state.is_gone = true;
+            self.release_dirty(dropped);
+        }
+        self.table.remove_branches(gone);
+        // How much they held alone only a pass can tell.
+        self.dropped_bytes.fetch_add(1 << 50, Ordering::Relaxed);
     }
 
     /// Whether a file of a branch whose top has gone is open, or has something that no commit covers: one that still has links has names

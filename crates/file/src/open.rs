@@ -10,6 +10,8 @@
 //! I-83  What the check can judge and the repair can mend does not keep the file system from being opened; only records that cannot be
 //!       applied do, until somebody gives them up: those of their file from there on, or, where one cannot be read, all that follow it. The
 //!       next commit covers what was given up, also if there is nothing else.
+//! I-161 A record of a clone that the superblock knew of (a number is given once, and rises), and that is not in its list, is of one that had gone:
+//!       who had a file of it in hand changed that while the commit took the clone out of the list. It is passed over, if all of the list was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -40,6 +42,8 @@ pub struct OpenReport {
     pub frames: u64,
     /// Records in them.
     pub records: u64,
+    /// Of these, those of clones that had gone before (I-161).
+    pub passed_over: u64,
     /// Unlinked files that nobody has open any more, ended now.
     pub orphans: u64,
     /// What could not be read, and was done without.
@@ -127,10 +131,12 @@ impl FileSystem {
         let (store, recovered) = Store::open(platform, disks, options.store.clone()).await?;
         let roots = Roots::decode(&recovered.roots)
             .map_err(|error| corrupt("the file layer's roots", "superblock".to_owned(), error))?;
+        let next_view = roots.next_view;
         let system = Arc::new_cyclic(|me| FileSystem::new(me, platform, store, options, roots));
         let mut report = OpenReport {
             frames: recovered.frames.len() as u64,
             records: 0,
+            passed_over: 0,
             orphans: 0,
             problems: Vec::new(),
             given_up: BTreeSet::new(),
@@ -138,11 +144,13 @@ impl FileSystem {
             store: recovered.report,
         };
         report.problems = system.load_snapshots().await?;
-        report.problems.extend(system.load_branches().await?);
+        let lost_branches = system.load_branches().await?;
+        let known_below = if lost_branches.is_empty() { next_view } else { 0 };
+        report.problems.extend(lost_branches);
         let catalog = system.roots.lock().catalog.clone();
         report.problems.extend(system.count_beyond(&catalog).await);
         for (position, frame) in recovered.frames {
-            system.replay(position, &frame, &mut report).await?;
+            system.replay(position, &frame, known_below, &mut report).await?;
             if report.rest_given_up.is_some() {
                 break;
             }
@@ -206,8 +214,14 @@ impl FileSystem {
         self.store.unlock_disks();
     }
 
-    /// Takes the records of a frame into memory.
-    async fn replay(&self, position: Position, frame: &[u8], report: &mut OpenReport) -> Result<(), FileError> {
+    /// Takes the records of a frame into memory. Of branches whose numbers are below `known_below` the superblock's list has all that there were.
+    async fn replay(
+        &self,
+        position: Position,
+        frame: &[u8],
+        known_below: u32,
+        report: &mut OpenReport,
+    ) -> Result<(), FileError> {
         let mut reader = Reader::new(frame);
         let mut count = 0;
         while reader.remaining() > 0 {
@@ -232,6 +246,11 @@ impl FileSystem {
                 self.next_counter.fetch_max(record.file.counter() + 1, Ordering::SeqCst);
             }
             if report.given_up.contains(&record.file) {
+                continue;
+            }
+            let branch = record.file.branch;
+            if (1..known_below).contains(&branch) && !self.branches.lock().contains_key(&branch) {
+                report.passed_over += 1;
                 continue;
             }
             let inode = match self.replayed_inode(&record, report).await {

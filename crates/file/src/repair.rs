@@ -91,9 +91,10 @@ impl FileSystem {
             for (branch, _) in clones.iter().filter(|(_, value)| value.is_none()) {
                 self.removals.forget(*branch);
             }
-            self.replace_branches(clones);
-            *self.roots.lock() = Arc::new(roots);
+            let gone = self.replace_branches(clones);
             *self.snapshots.lock() = snapshots;
+            *self.roots.lock() = Arc::new(roots);
+            self.end_branches(&gone);
             self.table.remove_branches(&changed);
         }
         drop(_commit);

@@ -110,18 +110,21 @@ impl Table {
         }
     }
 
+    /// The inodes of these branches that are here. Their states are not looked at under the lock of a shard: who has one may wait for that.
+    pub(crate) fn of_branches(&self, branches: &BTreeSet<u32>) -> Vec<Arc<Inode>> {
+        let is_of_them = |node: &Node| node.view == View::LIVE && branches.contains(&node.file.branch);
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let of_them = shard.inodes.iter().filter(|(node, _)| is_of_them(node));
+            found.extend(of_them.map(|(_, inode)| Arc::clone(inode)));
+        }
+        found
+    }
+
     /// Whether an inode of a branch is here that is not clean, but for what the commit at work takes of it.
     pub(crate) fn has_unclean(&self, branch: u32) -> bool {
-        let is_of_branch = |node: &Node| node.view == View::LIVE && node.file.branch == branch;
-        self.shards.iter().any(|shard| {
-            // Not their states under the lock of the shard: who has one may wait for that.
-            let of_branch: Vec<Arc<Inode>> = {
-                let shard = shard.lock();
-                let of_branch = shard.inodes.iter().filter(|(node, _)| is_of_branch(node));
-                of_branch.map(|(_, inode)| Arc::clone(inode)).collect()
-            };
-            of_branch.iter().any(|inode| inode.state.lock().goes_on_after_commit())
-        })
+        self.of_branches(&BTreeSet::from([branch])).iter().any(|inode| inode.state.lock().goes_on_after_commit())
     }
 
     /// An inode has so many bytes of extended attributes in memory. The caller holds it, but not its state.

@@ -2,8 +2,12 @@
 
 use std::cell::Cell;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use base::id::FileId;
+use platform::sim::Faults;
 
 use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
@@ -693,4 +697,57 @@ fn attributes_of_the_clone_itself_are_its_own() {
         assert_eq!(system.set_attributes(made.file, &change).await.unwrap().mode, 0o700);
         assert_eq!(system.attributes(Node::live(top)).await.unwrap().mode, 0o644);
     });
+}
+
+/// Who has a file of a clone in hand changes it at each moment of the commit that takes the clone out of the list (I-161).
+#[test]
+fn a_change_beside_the_end_of_its_clone_keeps_no_node_shut() {
+    let (mut passed_over, mut is_over) = (0, false);
+    for step in 0.. {
+        let machine = Machine::new(61);
+        let system = machine.open();
+        let file = machine.run(async {
+            source(&system).await;
+            clone(&system, "source", "clone").await.unwrap();
+            let file = find(&system, "clone/inner/f1").await.unwrap().file;
+            system.commit().await.unwrap();
+            system.batch_remove(FileId::ROOT, b"clone").await.unwrap();
+            system.finish_removals().await.unwrap();
+            file
+        });
+        machine.disk.set_faults(Faults { latency: Duration::from_millis(5), ..Faults::default() });
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (committing, ends) = (Arc::clone(&system), Arc::clone(&has_ended));
+        let tasks = machine.world.platform().tasks;
+        let commit = async move {
+            committing.commit().await.unwrap();
+            ends.store(true, Ordering::SeqCst);
+        };
+        tasks.spawn("commit", Box::pin(commit));
+        machine.run(async {
+            tasks.sleep(Duration::from_millis(step)).await;
+            is_over = has_ended.load(Ordering::SeqCst);
+            let mode = AttributeChange { mode: Some(0o600), ..AttributeChange::default() };
+            match system.set_attributes(file, &mode).await {
+                Ok(_) => {}
+                Err(error) => assert!(matches!(error, FileError::NoEntry | FileError::Stale), "{error}"),
+            }
+            system.sync_journal().await.unwrap();
+            while !has_ended.load(Ordering::SeqCst) {
+                tasks.sleep(Duration::from_millis(1)).await;
+            }
+        });
+        drop(system);
+        machine.world.restart();
+        machine.disk.set_faults(Faults::default());
+        let (platform, disks, options) = (machine.world.platform(), machine.disks(), machine.options.clone());
+        let (system, report) = machine.run(FileSystem::open(&platform, &disks, options)).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        passed_over += report.passed_over;
+        machine.check(&system);
+        if is_over {
+            break;
+        }
+    }
+    assert!(passed_over > 0, "no change came in between");
 }
