@@ -10,6 +10,8 @@
 //!       `branches` before anybody knows of it.
 //! I-111 Between the choice of the catalog and the record that names it there is no commit and no pass of reclaim that took its roots
 //!       in between: the pass finds the branch, or what the branch needs in the roots that it took.
+//! I-162 Whether a clone that lost its name goes whole (I-129), and whether a place for a new one is in a tree that was removed, is decided under
+//!       `commit`, and done there: so a clone whose place goes either is not made, or is found there.
 //!
 //! Not here: what a commit makes of a branch (`commit`), which of its chunks are needed (`reclaim`).
 
@@ -54,6 +56,8 @@ impl FileSystem {
         let cookie = self.free_cookie(&directory, name).await?;
         // I-111.
         let _commit = self.commit.lock().await;
+        // I-162.
+        self.refuse_removed(&directory).await?;
         if let Some(left_out) = self.left_out.lock().values().next() {
             // A catalog that lacks what was recorded for a file is no copy.
             return Err(left_out.error.clone());

@@ -163,7 +163,10 @@ impl FileSystem {
             // A repair has found it a name.
             return Ok(None);
         }
-        let is_whole_branch = self.is_whole_branch(file);
+        // I-162.
+        let commit = if self.is_whole_branch(file) { Some(self.commit.lock().await) } else { None };
+        let commit = commit.filter(|_| self.is_whole_branch(file));
+        let is_whole_branch = commit.is_some();
         if is_whole_branch {
             self.removals.note_ended();
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::id::FileId;
 use platform::sim::Faults;
+use platform::task::first;
 
 use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
@@ -750,4 +751,32 @@ fn a_change_beside_the_end_of_its_clone_keeps_no_node_shut() {
         }
     }
     assert!(passed_over > 0, "no change came in between");
+}
+
+/// A clone is made in a clone that loses its name meanwhile: it is not made, or goes with that.
+#[test]
+fn a_clone_in_a_clone_that_is_removed_meanwhile_does_not_stay() {
+    let machine = Machine::new(62);
+    let system = machine.open();
+    machine.run(async {
+        source(&system).await;
+        create(&system, FileId::ROOT, "small", Kind::Directory).await;
+        system.snapshot("s").await.unwrap();
+        clone(&system, "source", "clone").await.unwrap();
+        let inner = find(&system, "clone/inner").await.unwrap().file;
+        let small = find(&system, ".snapshots/s/small").await.unwrap();
+        let tasks = machine.world.platform().tasks;
+        let committing = system.commit.lock().await;
+        let mut cloning = Box::pin(system.clone_tree(small, inner, b"within"));
+        // It waits for the commit.
+        let _ = first(&mut cloning, tasks.sleep(Duration::from_secs(1))).await;
+        system.batch_remove(FileId::ROOT, b"clone").await.unwrap();
+        let _ = first(system.finish_removals(), tasks.sleep(Duration::from_secs(1))).await;
+        drop(committing);
+        assert!(matches!(cloning.await, Err(FileError::NoEntry)));
+        system.finish_removals().await.unwrap();
+        system.commit().await.unwrap();
+    });
+    assert_eq!((system.clones(), system.branches.lock().len(), system.removing()), (0, 0, 0));
+    machine.check(&system);
 }
