@@ -1,6 +1,6 @@
 //! Admission: who may change something now, who waits, and who is refused.
 //!
-//! A write is refused while the disks could not take what the buffer holds, so what was accepted always fits.
+//! A write is refused while the disks could not take what the buffer holds, and what was admitted to it, so what was accepted always fits.
 //!
 //! A-5   Who waits for the buffer holds nothing of the records: a stream that waits for its flush keeps nobody from changing names.
 //! A-6   Who waits hears of what keeps room from being made. Want of room on the disks keeps nobody from removing.
@@ -71,25 +71,27 @@ impl FileSystem {
         let buffer = self.admit_to_buffer(bytes).await?;
         let records = self.admit_records(CHANGE_BYTES).await?;
         let admitted = WriteAdmitted { buffer, _records: records };
-        self.ask_for_space(bytes).await?;
+        self.ask_for_space(0).await?;
         Ok(admitted)
     }
 
-    /// Checks the same for content that asks for more than most does: there may be room for other files alone.
-    pub(crate) async fn expect_space(&self, resilience: Resilience, bytes: u64) -> Result<(), FileError> {
+    /// Checks the same, for who was admitted, where content asks for more than most does: there may be room for other files alone.
+    pub(crate) async fn expect_space(&self, resilience: Resilience) -> Result<(), FileError> {
         if resilience == Resilience::OfNode {
             return Ok(());
         }
         // As of the last time that anybody looked, if that is far from too little.
         let known = self.free_of.lock().get(&resilience).copied();
-        if known.is_some_and(|free| free > self.needed_space(bytes) + SPACE_MARGIN_BYTES) {
+        if known.is_some_and(|free| free > self.needed_space(0) + SPACE_MARGIN_BYTES) {
             return Ok(());
         }
-        let is_there = || {
+        let measure = || {
+            let mut free_of = self.free_of.lock();
             let free = self.store.space_for(resilience).free;
-            self.free_of.lock().insert(resilience, free);
-            free > self.needed_space(bytes)
+            free_of.insert(resilience, free);
+            free
         };
+        let is_there = || measure() > self.needed_space(0);
         if is_there() {
             return Ok(());
         }
@@ -102,9 +104,9 @@ impl FileSystem {
         if is_there() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
-    /// What the disks have to have free for so many bytes, what the buffer holds, and what commits have to store.
-    fn needed_space(&self, bytes: u64) -> u64 {
-        let waiting = self.dirty_bytes() + self.journal_ahead() + bytes;
+    /// What the disks have to have free for what the buffer holds, what was admitted to it, what commits have to store, and so many bytes beside.
+    fn needed_space(&self, beside: u64) -> u64 {
+        let waiting = self.buffer.used(BYTES) + self.journal_ahead() + beside;
         waiting + waiting / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
     }
 
@@ -118,16 +120,16 @@ impl FileSystem {
         let buffer = if part > 0 { Some(self.admit_to_buffer(part).await?) } else { None };
         self.refuse_without_journal()?;
         let records = self.admit_to_records(ASKING, log_bytes, files).await?;
-        self.ask_for_space(bytes + chunks * CHUNK_OVERHEAD_BYTES + log_bytes).await?;
+        self.ask_for_space(bytes - part + chunks * CHUNK_OVERHEAD_BYTES + log_bytes).await?;
         Ok(UnitAdmitted { _buffer: buffer, _records: records })
     }
 
-    /// Checks that the disks could take so many bytes beside what the buffer holds.
-    async fn ask_for_space(&self, bytes: u64) -> Result<(), FileError> {
-        if self.free_bytes.load(Ordering::Relaxed) > self.needed_space(bytes) + SPACE_MARGIN_BYTES {
+    /// Checks that the disks could take so many bytes beside what the buffer holds, and what was admitted to it: the caller has been.
+    async fn ask_for_space(&self, beside: u64) -> Result<(), FileError> {
+        if self.free_bytes.load(Ordering::Relaxed) > self.needed_space(beside) + SPACE_MARGIN_BYTES {
             return Ok(());
         }
-        let is_there = || self.measure_space() > self.needed_space(bytes);
+        let is_there = || self.measure_space() > self.needed_space(beside);
         if is_there() {
             return Ok(());
         }
@@ -149,7 +151,7 @@ impl FileSystem {
             return Ok(());
         }
         // What is left lies among what is needed. For some more at once: who comes next will want some, too.
-        let lacking = self.needed_space(bytes).saturating_sub(self.measure_space());
+        let lacking = self.needed_space(beside).saturating_sub(self.measure_space());
         if self.dead_left_bytes.load(Ordering::Relaxed) > lacking {
             Box::pin(self.reclaim_thoroughly(lacking + THOROUGH_BYTES, is_there)).await;
         }
@@ -361,9 +363,11 @@ impl FileSystem {
     }
 
     pub(crate) fn measure_space(&self) -> u64 {
+        // Held from the look on: what was seen later is not replaced by what was seen before.
+        let mut free_of = self.free_of.lock();
         let free = self.store.space().free;
         self.free_bytes.store(free, Ordering::Relaxed);
-        self.free_of.lock().clear();
+        free_of.clear();
         free
     }
 

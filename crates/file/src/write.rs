@@ -127,7 +127,7 @@ impl FileSystem {
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
         let resilience = inode.state.lock().attributes.resilience;
-        self.expect_space(resilience, bytes).await?;
+        self.expect_space(resilience).await?;
         Ok((room, inode))
     }
 

@@ -212,3 +212,26 @@ fn who_asks_for_more_copies_than_there_is_room_for_stops_nobody_else() {
         })
         .unwrap();
 }
+
+/// What was admitted counts before it has arrived: two writes are not let in for the room of one.
+#[test]
+fn who_was_admitted_has_room_before_the_content_arrives() {
+    const BYTES: u64 = 32 << 20;
+    let machine = Machine::with(48, 1 << 30, Options::default());
+    let system = machine.open();
+    leave(&machine.disk, system.store.reserve_bytes() + (64 << 20));
+    let free = system.measure_space();
+    // Once with the margin, and not twice.
+    assert!((56 << 20..80 << 20).contains(&free), "{free} bytes are free");
+    machine.run(async {
+        let admitted = system.admit(BYTES).await.unwrap();
+        assert!(matches!(system.admit(BYTES).await, Err(FileError::NoSpace)));
+        assert!(matches!(system.admit_unit((BYTES, 1), (1000, 1)).await, Err(FileError::NoSpace)));
+        drop(admitted);
+        let admitted = system.admit_unit((BYTES, 1), (1000, 1)).await.unwrap();
+        assert!(matches!(system.admit(BYTES).await, Err(FileError::NoSpace)));
+        drop(admitted);
+        drop(system.admit(BYTES).await.unwrap());
+    });
+    machine.check(&system);
+}
