@@ -511,11 +511,15 @@ impl FileSystem {
 
     async fn forget_committed(&self, node: Node) -> Result<(), FileError> {
         // Clean, for it is not in memory: if it has no name, the newest commit has it among the orphans.
-        let orphans = match node.file.branch {
-            0 => self.roots.lock().orphans.clone(),
-            branch => self.branches.lock().get(&branch).map(|branch| branch.orphans.clone()).unwrap_or_default(),
+        let is_orphan = {
+            let _use = self.grace.enter(node.file.number);
+            let orphans = match node.file.branch {
+                0 => self.roots.lock().orphans.clone(),
+                branch => self.branches.lock().get(&branch).map(|branch| branch.orphans.clone()).unwrap_or_default(),
+            };
+            self.trees.get(&orphans, node.file.number).await?.is_some()
         };
-        if self.trees.get(&orphans, node.file.number).await?.is_none() {
+        if !is_orphan {
             return Ok(());
         }
         match self.inode(node).await {
