@@ -58,10 +58,25 @@ impl Grace {
         self.is_waiting.load(Ordering::SeqCst)
     }
 
-    /// Waits for every operation that is running now. One caller at a time.
+    /// Waits for every operation that is running now. One caller at a time; who gives up leaves to the next one what runs.
     pub(crate) async fn wait(&self) {
+        /// Until dropped, also halfway.
+        struct Waiting<'a>(&'a AtomicBool);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::SeqCst);
+            }
+        }
         self.is_waiting.store(true, Ordering::SeqCst);
-        let old = self.epoch.fetch_add(1, Ordering::SeqCst) % 2;
+        let _waiting = Waiting(&self.is_waiting);
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        // Of the epoch before nobody is left, unless somebody gave up waiting for that.
+        self.wait_for(epoch.wrapping_sub(1) % 2).await;
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        self.wait_for(epoch % 2).await;
+    }
+
+    async fn wait_for(&self, old: usize) {
         loop {
             let ended = self.ended.notified();
             let mut ended = std::pin::pin!(ended);
@@ -71,7 +86,6 @@ impl Grace {
             }
             ended.await;
         }
-        self.is_waiting.store(false, Ordering::SeqCst);
     }
 }
 
@@ -79,6 +93,41 @@ impl Drop for Use<'_> {
     fn drop(&mut self) {
         if self.users.fetch_sub(1, Ordering::SeqCst) == 1 && self.grace.is_waiting.load(Ordering::SeqCst) {
             self.grace.ended.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::Grace;
+
+    fn is_pending(future: std::pin::Pin<&mut impl Future>) -> bool {
+        future.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    }
+
+    #[test]
+    fn who_waits_after_one_who_gave_up_waits_for_all_that_ran_before() {
+        let grace = Grace::default();
+        for _ in 0..3 {
+            let entered = grace.enter(7);
+            {
+                let given_up = pin!(grace.wait());
+                assert!(is_pending(given_up) && grace.is_waited_for());
+            }
+            assert!(!grace.is_waited_for(), "nobody waits any more");
+            let later = grace.enter(8);
+            let mut wait = pin!(grace.wait());
+            assert!(is_pending(wait.as_mut()), "one runs that began before");
+            drop(entered);
+            assert!(is_pending(wait.as_mut()), "another one does");
+            let new = grace.enter(9);
+            drop(later);
+            assert!(!is_pending(wait.as_mut()), "who began since is not waited for");
+            drop(new);
         }
     }
 }
