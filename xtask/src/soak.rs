@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if !status?.success() {
             bail!("a simulated crash broke a promise: its seed is above; `cargo run -p sim -- --seed N` replays it");
         }
-        threads(arguments.seconds / 5)?;
+        threads((arguments.seconds / 5).max(1))?;
         if interrupt::is_asked() {
             break;
         }
@@ -72,14 +72,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Many threads in few files, in a folder of their own. Told to stop, they are let end: that is soon.
+/// Many threads in few files, in a folder of their own, which is kept if one did not see what it wrote.
 fn threads(seconds: u64) -> Result<()> {
-    let (folder, seed) = (tools::folder("threads")?, Random::fresh_seed());
+    let seed = Random::fresh_seed();
+    let folder = tools::folder(&format!("threads-{seed}"))?;
     println!("   threads in few files for {seconds} s with seed {seed}");
     let lab = Program::new(tools::target().join("release/lab")).arg("threads").arg(&folder);
     let lab = lab.args(["--seconds".to_owned(), seconds.to_string(), "--seed".to_owned(), seed.to_string()]);
-    let status = lab.limit(Duration::from_secs(seconds + 600)).status()?;
-    if !status.success() && !interrupt::is_asked() {
+    let status = lab.limit(Duration::from_secs(seconds + 600)).status();
+    if !interrupt::is_asked() && !status?.success() {
         bail!("a thread did not see what it wrote: what was wrong is above, and the node is in {}", folder.display());
     }
     volume::clear(&folder)

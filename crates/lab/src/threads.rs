@@ -39,7 +39,19 @@ const OWN_BYTES_MAX: u64 = 200_000;
 pub(crate) struct Tally {
     operations: AtomicU64,
     compared_bytes: AtomicU64,
-    rounds: AtomicU64,
+    /// Syncs and commits of everything; passes of reclaim.
+    rounds: [AtomicU64; 2],
+}
+
+impl Tally {
+    /// Something was done of each kind: else nothing was shown.
+    fn expect_all(&self) -> Outcome<()> {
+        let counts = [&self.operations, &self.compared_bytes, &self.rounds[0], &self.rounds[1]];
+        match counts.iter().all(|count| count.load(Ordering::SeqCst) > 0) {
+            true => Ok(()),
+            false => Err(format!("it was over before anything was shown: {self:?}").into()),
+        }
+    }
 }
 
 /// Runs until so many operations were done by each thread, or for so long.
@@ -51,10 +63,11 @@ pub(crate) struct Until {
 pub(crate) fn run(folder: &Path, seconds: u64, seed: u64) -> Outcome<()> {
     let until = Until { operations: u64::MAX, time: Duration::from_secs(seconds) };
     let tally = stress(folder, seed, &until)?;
+    tally.expect_all()?;
     let result = serde_json::json!({
         "experiment": "threads", "seed": seed, "threads": FILES * WRITERS,
         "operations": tally.operations.into_inner(), "compared_bytes": tally.compared_bytes.into_inner(),
-        "rounds": tally.rounds.into_inner(),
+        "rounds": tally.rounds.map(AtomicU64::into_inner),
     });
     println!("{result}");
     Ok(())
@@ -193,6 +206,16 @@ impl Stress {
     }
 
     fn carry(&self, writer: &mut Writer) {
+        /// Ends all when one panics.
+        struct Over<'a>(&'a AtomicBool);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    self.0.store(true, Ordering::SeqCst);
+                }
+            }
+        }
+        let _over = Over(&self.is_over);
         for number in 0..self.operations {
             if self.is_over.load(Ordering::SeqCst) || self.platform.clock.elapsed() >= self.end {
                 break;
@@ -205,7 +228,7 @@ impl Stress {
     }
 
     /// What the daemon does by itself, without its pauses.
-    fn rounds(&self, kind: u8) {
+    fn rounds(&self, kind: usize) {
         let mut seen = u64::MAX;
         while !self.is_over.load(Ordering::SeqCst) {
             let now = self.tally.operations.load(Ordering::Relaxed);
@@ -220,13 +243,17 @@ impl Stress {
                     self.system.commit().await
                 } else {
                     let how = Reclaim { is_thorough: true, ..Reclaim::default() };
-                    self.system.reclaim(&how).await.map(drop)
+                    let report = self.system.reclaim(&how).await?;
+                    if let Some(problem) = report.problems.first() {
+                        self.fail(format!("reclaim left something alone: {problem}"));
+                    }
+                    Ok::<_, FileError>(())
                 }
             };
             if let Err(error) = block_on(round) {
                 return self.fail(format!("beside the writers, {kind}: {error}"));
             }
-            self.tally.rounds.fetch_add(1, Ordering::Relaxed);
+            self.tally.rounds[kind].fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -377,6 +404,11 @@ impl Writer {
     async fn compare_all(&self, system: &FileSystem, node: Node, tally: &Tally) -> Outcome<()> {
         let mut found = vec![0xAA; (PIECES * WRITERS) as usize * PIECE_BYTES];
         let count = system.read(node, 0, &mut found).await?;
+        let written = (0..PIECES as usize).filter(|piece| !self.pieces[*piece].is_empty());
+        let end = written.map(|piece| self.offset(piece) + self.pieces[piece].len() as u64).max().unwrap_or(0);
+        if end > count as u64 {
+            return Err(format!("the file has {count} bytes; this thread alone wrote as far as {end}").into());
+        }
         found[count..].fill(0);
         for piece in 0..PIECES as usize {
             let at = self.offset(piece) as usize;
@@ -419,6 +451,9 @@ impl Writer {
         let bytes = content(&mut self.choice, PIECE_BYTES);
         system.write(file, self.offset(0), &bytes, false).await?;
         self.compare(system, Node::live(self.shared), 0, tally).await?;
+        let mut found = vec![0xAA; PIECE_BYTES];
+        let count = system.read(Node::live(file), self.offset(0), &mut found).await?;
+        differ(&bytes, &found[..count]).map_err(|words| format!("what was written into a clone: {words}"))?;
         system.batch_remove(FileId::ROOT, &name).await?;
         Ok(())
     }
@@ -546,6 +581,6 @@ mod tests {
         let until = Until { operations: 400, time: Duration::MAX / 2 };
         let tally = stress(&folder, 1, &until).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
-        assert!(tally.rounds.into_inner() > 0, "nothing ran beside it");
+        tally.expect_all().unwrap();
     }
 }

@@ -164,6 +164,10 @@ impl Doubt {
         let stays = std::mem::replace(&mut self.stays, true);
         let synced = sync();
         self.stays = stays || synced.is_err();
+        if synced.is_err() {
+            // One before it may have been late, and have ended its own doubt.
+            self.flag.store(true, Ordering::SeqCst);
+        }
         synced
     }
 }

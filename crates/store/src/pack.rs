@@ -577,10 +577,10 @@ impl Packs {
 
     fn note_sealed(&self, sealed: SealedPack, disks: DiskSet) {
         self.counters.packs_sealed.add(1);
-        let (pack, summary) = (sealed.pack, sealed.summary);
-        // First: who finds it sealed and not waiting takes the index to have it (E-2).
-        self.sealed.lock().push(sealed);
-        self.note_known(pack, disks, summary);
+        // Both at once: who finds it sealed and not waiting takes the index to have it (E-2), and no index is made without it meanwhile.
+        let mut waiting = self.sealed.lock();
+        self.note_known(sealed.pack, disks, sealed.summary);
+        waiting.push(sealed);
     }
 
     /// Notes that a pack is on some disks, and takes no chunks.
@@ -710,8 +710,10 @@ impl Packs {
     /// Takes in a pack that was found while the store works.
     pub(crate) fn adopt(&self, sealed: SealedPack, disk: usize) {
         self.next.fetch_max(sealed.pack + 1, Ordering::SeqCst);
-        self.note_known(sealed.pack, DiskSet::of(disk), sealed.summary);
+        let (pack, summary) = (sealed.pack, sealed.summary);
+        // First: who finds it sealed and not waiting takes the index to have it (E-2).
         self.note_found(vec![sealed]);
+        self.note_known(pack, DiskSet::of(disk), summary);
     }
 
     /// Packs found sealed on open that the index file does not cover yet.

@@ -275,7 +275,7 @@ impl OpenPack {
 
     /// Where the chunks end that are whole in the file, unless nobody knows.
     pub(crate) fn written(&self) -> Option<u64> {
-        (!self.has_failed()).then(|| self.tail.lock().memory_start())
+        self.failed_disks().is_empty().then(|| self.tail.lock().memory_start())
     }
 
     /// Bytes appended so far.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use platform::disk::DiskErrorKind;
 use platform::sim::{Faults, each_seed};
-use platform::task::first;
+use platform::task::{First, first};
 
 use super::{Machine, content, hurried, options, reclaim};
 use crate::format::{PACK_SUFFIX, PackFooter, number_of, pack_path};
@@ -254,14 +254,17 @@ fn a_settle_that_is_dropped_halfway_fails_no_disk() {
     let machine = Machine::new(5, 2, 64 << 20);
     let store = open(&machine);
     let (tasks, contents) = (machine.world.platform().tasks, contents(0..100));
-    machine.run(async {
+    let dropped = machine.run(async {
+        let mut dropped = 0;
         for (number, content) in contents.iter().enumerate() {
             store.put_many(Class::Data, vec![content.clone()]).await.unwrap();
             let limit = tasks.sleep(Duration::from_micros(10 * number as u64));
-            first(store.settle(store.moment()), limit).await;
+            dropped += u64::from(matches!(first(store.settle(store.moment()), limit).await, First::Right(())));
         }
         store.settle(store.moment()).await.unwrap();
+        dropped
     });
+    assert!(dropped > 10, "{dropped} were dropped");
     assert!(store.status().disks.iter().all(|disk| disk.is_good));
     assert_eq!(store.counters().pack_disks_left.value(), 0);
     expect_all(&machine, &store, &contents);
