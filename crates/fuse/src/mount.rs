@@ -10,7 +10,10 @@
 //!
 //! Not here: whether the mount point makes sense (`node`), who serves it (`session`).
 
-#![expect(unsafe_code, reason = "mount(2), statx(2), syncfs(2), ioctl(2) and recvmsg(2) have no safe wrapper in std")]
+#![expect(
+    unsafe_code,
+    reason = "mount(2), fsmount(2), statx(2), syncfs(2), ioctl(2) and recvmsg(2) have no safe wrapper in std"
+)]
 
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
@@ -201,11 +204,19 @@ impl Unmounter {
         self.remove(libc::MNT_FORCE | libc::MNT_DETACH, &["-u", "-z"])
     }
 
-    /// Ends the connection and leaves the mount where it is: all calls fail (ENOTCONN), until somebody takes it away. Needs fusectl to be
-    /// mounted where it always is.
+    /// Ends the connection and leaves the mount where it is: all calls fail (ENOTCONN), until somebody takes it away. Without root this
+    /// needs fusectl to be mounted where it always is.
     pub fn disconnect(&self) -> io::Result<()> {
         let minor = self.place.device.split_once(':').map_or("", |(_, minor)| minor);
-        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
+        let end = |connections: &str| std::fs::write(format!("{connections}/{minor}/abort"), "1");
+        match end("/sys/fs/fuse/connections") {
+            // In containers it is hardly ever there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let own = connections().map_err(|_| error)?;
+                end(&format!("/proc/self/fd/{}", own.as_raw_fd()))
+            }
+            result => result,
+        }
     }
 
     /// Whether an absolute path leads into the file system that is mounted, or through it.
@@ -270,6 +281,27 @@ impl Unmounter {
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// The root of fusectl, which has a directory for each connection, in nobody's tree. Needs root.
+fn connections() -> io::Result<OwnedFd> {
+    // Of linux/mount.h: `FSOPEN_CLOEXEC` and `FSMOUNT_CLOEXEC`, `FSCONFIG_CMD_CREATE`.
+    const CLOEXEC: libc::c_uint = 1;
+    const CREATE: libc::c_uint = 6;
+    let opened = |result: libc::c_long| match RawFd::try_from(result) {
+        // SAFETY: the system call made the descriptor, for us alone.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: a zero-terminated name that lives for ever.
+    let context = opened(unsafe { libc::syscall(libc::SYS_fsopen, c"fusectl".as_ptr(), CLOEXEC) })?;
+    let nothing = std::ptr::null::<libc::c_char>();
+    // SAFETY: the descriptor is open during the call, and this command takes neither name nor value.
+    if unsafe { libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), CREATE, nothing, nothing, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open during the call.
+    opened(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), CLOEXEC, 0) })
 }
 
 /// A program of the coreutils, wherever the path of this process leads, silent and with nothing of ours.

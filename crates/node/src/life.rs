@@ -12,6 +12,9 @@
 //! It ends when it is told to (a signal, or `stop` on the control socket) or when its mount is taken away by somebody else.
 //! Whoever asked it to end hears of it after everything is on the disks.
 //!
+//! H-8  While the file system is closed nobody is told that something was accepted: its mount has gone, or is parked, or its connection was
+//!      ended before. (Who may not end it, without root and where fusectl is not mounted, is told so by the log.)
+//!
 //! A restart may fail at every step up to the last, and the daemon goes on where it stopped: it takes its own hand-over back. From
 //! the moment at which the session is parked until somebody serves it, programs that use the mount wait. What was accepted is given up
 //! by no step: until all of it is local the file system stays open.
@@ -142,6 +145,8 @@ enum Unmounting {
     Gently,
     /// Whoever uses it.
     ByForce,
+    /// The same, and the connection that somebody else's mount of it kept was ended.
+    Disconnected,
 }
 
 /// Refuses if the mount, taken away where it was made, is still elsewhere: the kernel goes on with it then.
@@ -411,9 +416,15 @@ impl<'a> Life<'a> {
                     let kept = unmounter.map_or(Ok(()), |unmounter| kept_elsewhere(&self.folder.path, unmounter));
                     match (kept, unmounting) {
                         // Some request still has to end.
-                        (Ok(()), _) => {}
-                        // Their calls fail when this process has ended.
-                        (Err(_), Some(Unmounting::ByForce)) => return End::Stop(stops),
+                        (Ok(()), _) | (Err(_), Some(Unmounting::Disconnected)) => {}
+                        // Their calls fail from now on: what they write while the file system is closed would be acknowledged and lost.
+                        (Err(_), Some(Unmounting::ByForce)) => match unmounter.map_or(Ok(()), Unmounter::disconnect) {
+                            Ok(()) => unmounting = Some(Unmounting::Disconnected),
+                            Err(error) => {
+                                tracing::error!("what programs write from now on may be lost: {error}");
+                                return End::Stop(stops);
+                            }
+                        },
                         (Err(failure), _) => {
                             unmounting = None;
                             stops.drain(..).for_each(|answer: Answer| answer.done(Ok(json!({ "kept": failure }))));
@@ -476,7 +487,7 @@ impl<'a> Life<'a> {
                     None => {}
                 },
                 Event::Asked(Asked { wish: Wish::Stop { detach }, answer })
-                    if unmounting.is_some_and(|how| how == Unmounting::ByForce || !detach) =>
+                    if unmounting.is_some_and(|how| how != Unmounting::Gently || !detach) =>
                 {
                     stops.push(answer);
                 }

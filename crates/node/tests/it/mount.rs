@@ -14,9 +14,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
 
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mapping, Mounted, content, hydrafs, keeper, noise, run, spawn, succeed, within_or};
+use crate::support::{
+    Folder, Mapping, Mounted, content, hydrafs, keeper, noise, run, spawn, succeed, within, within_or,
+};
 
 pub(crate) const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
 
@@ -623,6 +626,43 @@ fn each_of_several_mounts_of_one_file_system_is_taken_away_alone() {
         succeed(&[umount, there.as_os_str()]);
         mounted.wait();
         mounted.mend();
+    });
+}
+
+#[test]
+fn what_is_written_until_a_signal_ends_a_mount_that_goes_on_elsewhere_is_there() {
+    over_each_transport_mut("signalled-elsewhere", |mounted| {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: only root may bind");
+        }
+        const AT_A_TIME: usize = 512;
+        let folder = Folder::new("signalled-elsewhere-there");
+        let there = folder.make("there");
+        rustix::mount::mount_bind(&mounted.point, &there).expect("root may");
+        let mut file = open_new(&there.join("f"));
+        let (tell, told) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn(move || {
+            let mut written = 0_u64;
+            loop {
+                match file.write_all(&[b'w'; AT_A_TIME]) {
+                    Ok(()) => written += 1,
+                    Err(error) => return (written, error),
+                }
+                // Nobody listens to more than the first.
+                let _ = tell.send(());
+            }
+        });
+        told.recv().expect("it writes");
+        mounted.signal(Signal::TERM);
+        let (written, error) = within("who writes hears of the end", move || writer.join().expect("no panic"));
+        let is_over = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED].map(Some).contains(&error.raw_os_error());
+        assert!(is_over, "{error}");
+        mounted.wait();
+        rustix::mount::unmount(&there, UnmountFlags::DETACH).expect("bound before");
+        mounted.mend();
+        let content = fs::read(mounted.point.join("f")).expect("it was made local");
+        assert!(content.len() as u64 >= written * AT_A_TIME as u64, "{written} were acknowledged: {}", content.len());
+        assert!(content.iter().all(|byte| *byte == b'w'));
     });
 }
 
