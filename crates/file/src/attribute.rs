@@ -43,26 +43,26 @@ impl FileSystem {
         let _use = self.grace.enter(node.file.number);
         loop {
             let (painted, tree, base_allocated) = {
-                let state = inode.state.lock();
+                let mut state = inode.state.lock();
                 if state.is_gone {
                     return Err(FileError::NoEntry);
                 }
                 if state.allocated.is_some() {
-                    return Ok(self.seen_attributes(&state));
+                    return Ok(self.show_attributes(&mut state));
                 }
                 (state.allocation_overlay(), state.base.tree.clone(), state.base.allocated)
             };
             let allocated = match self.count_allocated(&tree, base_allocated, &painted).await {
                 // How much room a damaged file takes is worth no error: it is told as it was.
                 Err(error) if error.is_loss() || self.is_left_out(&inode) => {
-                    return Ok(self.seen_attributes(&inode.state.lock()));
+                    return Ok(self.show_attributes(&mut inode.state.lock()));
                 }
                 allocated => allocated?,
             };
             let mut state = inode.state.lock();
             // Content that came meanwhile is counted by the next one who asks.
             if state.base.tree == tree {
-                let mut attributes = self.seen_attributes(&state);
+                let mut attributes = self.show_attributes(&mut state);
                 attributes.allocated = allocated;
                 if state.allocation_overlay().iter().eq(painted.iter()) {
                     state.allocated = Some(allocated);
@@ -76,6 +76,12 @@ impl FileSystem {
     pub(crate) fn seen_attributes(&self, state: &State) -> Attributes {
         let allocated = state.allocated.unwrap_or(state.base.allocated);
         Attributes { allocated, ..state.attributes.clone() }
+    }
+
+    /// The same, for who may keep them: the next write around caches says so.
+    pub(crate) fn show_attributes(&self, state: &mut State) -> Attributes {
+        state.is_shown = true;
+        self.seen_attributes(state)
     }
 
     async fn snapshots_attributes(&self) -> Result<Attributes, FileError> {

@@ -99,6 +99,8 @@ pub(crate) struct State {
     pub(crate) vacant: Option<(u64, Version)>,
     /// Removed for good (or not born yet): no name, no user.
     pub(crate) is_gone: bool,
+    /// Whether a caller may hold its attributes: given since a write around caches that said so, or before it was loaded.
+    pub(crate) is_shown: bool,
 }
 
 /// A file that commits leave out (I-106).
@@ -199,6 +201,7 @@ impl State {
             ids: 0..0,
             vacant: None,
             is_gone: false,
+            is_shown: true,
         }
     }
 

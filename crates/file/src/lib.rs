@@ -124,4 +124,4 @@ pub use store::{
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use transfer::{Received, Receiving, Sending, Sent, TransferError};
 pub use upkeep::{BatchOptimizeReport, LayoutStatus};
-pub use write::Allocate;
+pub use write::{Allocate, WriteHow, Written};

@@ -200,7 +200,7 @@ impl FileSystem {
         change_links(&mut transaction, &inode, &mut target, 1);
         transaction.log();
         self.counters.namespace_changes.add(1);
-        Ok(self.seen_attributes(&target))
+        Ok(self.show_attributes(&mut target))
     }
 
     /// Removes a name of a file that is no directory.

@@ -24,6 +24,24 @@ use crate::inode::{Inode, State, cut};
 use crate::read::{Settled, expect_regular, expect_there, gather};
 use crate::system::{FileSystem, Transaction};
 
+/// What a write does beside its content.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteHow {
+    /// Set-id bits go.
+    pub clears_set_id: bool,
+    /// Callers' caches do not see it: who was given attributes has to be told that they are old.
+    pub is_around_caches: bool,
+}
+
+/// What has to be told of a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Set-id bits have gone.
+    pub cleared_set_id: bool,
+    /// It went around caches, and somebody may have attributes of before it: they were given since the last such write.
+    pub outdated_attributes: bool,
+}
+
 /// What [`FileSystem::allocate`] does to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
@@ -71,11 +89,26 @@ impl FileSystem {
     /// # Errors
     /// `FileTooLarge`, `NoSpace`, `IsDirectory`, or why earlier data cannot be stored.
     pub async fn write(&self, file: FileId, offset: u64, data: &[u8], clears_set_id: bool) -> Result<(), FileError> {
+        let how = WriteHow { clears_set_id, ..WriteHow::default() };
+        self.write_telling(file, offset, data, how).await.map(drop)
+    }
+
+    /// The same, and what of it others have to be told.
+    ///
+    /// # Errors
+    /// As of [`write`](FileSystem::write).
+    pub async fn write_telling(
+        &self,
+        file: FileId,
+        offset: u64,
+        data: &[u8],
+        how: WriteHow,
+    ) -> Result<Written, FileError> {
         if data.is_empty() {
-            return Ok(());
+            return Ok(Written::default());
         }
         let (room, inode) = self.admit_write(file, offset, data.len() as u64).await?;
-        self.accept_write(room, &inode, (offset, Incoming::Borrowed(data)), clears_set_id)
+        self.accept_write(room, &inode, (offset, Incoming::Borrowed(data)), how)
     }
 
     /// How much [`write_by`](FileSystem::write_by) is best given at a time of so much.
@@ -110,7 +143,8 @@ impl FileSystem {
         run.truncate(read);
         self.counters.filled_bytes.add(read as u64);
         if read > 0 {
-            self.accept_write(room, &inode, (offset, Incoming::Owned(run)), true)?;
+            let how = WriteHow { clears_set_id: true, ..WriteHow::default() };
+            self.accept_write(room, &inode, (offset, Incoming::Owned(run)), how)?;
         }
         Ok(read)
     }
@@ -136,10 +170,11 @@ impl FileSystem {
         mut room: WriteAdmitted,
         inode: &Arc<Inode>,
         (offset, data): (u64, Incoming<'_>),
-        clears_set_id: bool,
-    ) -> Result<(), FileError> {
+        how: WriteHow,
+    ) -> Result<Written, FileError> {
         self.counters.writes.add(1);
         self.counters.write_bytes.add(data.len() as u64);
+        let mut written = Written::default();
         let (total, wants_flush) = {
             let mut state = inode.state.lock();
             expect_regular(&state.attributes)?;
@@ -150,8 +185,13 @@ impl FileSystem {
             let now = self.now();
             let attributes = &mut state.attributes;
             (attributes.modified, attributes.changed) = (now, now);
-            if clears_set_id {
-                attributes.mode = without_set_id(attributes.mode);
+            if how.clears_set_id {
+                let mode = without_set_id(attributes.mode);
+                written.cleared_set_id = mode != attributes.mode;
+                attributes.mode = mode;
+            }
+            if how.is_around_caches {
+                written.outdated_attributes = std::mem::take(&mut state.is_shown);
             }
             // Under the lock: whoever flushes these bytes frees them.
             let total = room.accept(grown);
@@ -160,7 +200,7 @@ impl FileSystem {
         if wants_flush || total > self.options.dirty_bytes_max / 2 {
             self.wants_flush.notify_one();
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Puts data on top of a file. Gives the bytes by which the write buffer grew; the caller counts them.

@@ -203,6 +203,11 @@ impl Exchange {
         &self.core().header
     }
 
+    /// How long ago it arrived in the daemon. Nothing of one that no kernel made.
+    pub fn age(&self) -> Duration {
+        self.core().arrived.map_or(Duration::ZERO, |arrived| arrived.elapsed())
+    }
+
     /// The request. ENOSYS if its opcode is unknown, EIO if its bytes make no sense.
     pub fn request(&self) -> Result<Request<'_>, Errno> {
         self.core().request()

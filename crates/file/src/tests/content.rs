@@ -3,7 +3,7 @@
 use base::id::FileId;
 
 use super::{Machine, create, find, read_all};
-use crate::{Allocate, AttributeChange, FileError, Kind, Node, Seek};
+use crate::{Allocate, AttributeChange, FileError, Kind, Node, Seek, WriteHow, Written};
 
 pub(super) fn pattern(length: usize, salt: u64) -> Vec<u8> {
     let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -46,6 +46,40 @@ fn what_is_written_is_read_in_every_layer() {
     machine.run(system.close()).unwrap();
     system = machine.power_cycle(system);
     assert!(machine.run(read_all(&system, node)) == expected);
+    machine.check(&system);
+}
+
+#[test]
+fn a_write_around_caches_says_whether_attributes_of_before_it_were_given() {
+    let machine = Machine::new(4);
+    let mut system = machine.open();
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "f", Kind::Regular).await.file;
+        let around = WriteHow { is_around_caches: true, clears_set_id: false };
+        let outdates = async |how| system.write_telling(file, 0, b"x", how).await.unwrap().outdated_attributes;
+        assert!(outdates(around).await, "given when it was made");
+        assert!(!outdates(around).await, "told by the one before");
+        system.attributes(Node::live(file)).await.unwrap();
+        assert!(!outdates(WriteHow::default()).await, "who writes through caches has them told");
+        assert!(outdates(around).await && !outdates(around).await, "and takes nothing away from the next");
+        find(&system, "f").await.unwrap();
+        assert!(outdates(around).await, "given with its name");
+
+        let mode = |mode| AttributeChange { mode: Some(mode), ..AttributeChange::default() };
+        let clears = WriteHow { clears_set_id: true, ..WriteHow::default() };
+        for (before, cleared_set_id) in [(0o4711, true), (0o2711, true), (0o2701, false), (0o711, false)] {
+            system.set_attributes(file, &mode(before)).await.unwrap();
+            let written = system.write_telling(file, 0, b"x", clears).await.unwrap();
+            assert_eq!(written, Written { cleared_set_id, outdated_attributes: false }, "{before:o}");
+        }
+        system.sync_all().await.unwrap();
+        assert!(outdates(around).await && !outdates(around).await);
+    });
+    system = machine.power_cycle(system);
+    let node = machine.run(find(&system, "f")).unwrap();
+    let around = WriteHow { is_around_caches: true, clears_set_id: false };
+    let written = machine.run(system.write_telling(node.file, 0, b"x", around)).unwrap();
+    assert!(written.outdated_attributes, "nobody knows what was given before");
     machine.check(&system);
 }
 

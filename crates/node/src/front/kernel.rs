@@ -11,21 +11,26 @@
 //!
 //! I-91  Each answer that gives the kernel a node counts one reference, taken before the answer is sent; FORGET takes it back.
 //! I-92  Nothing below `.snapshots` is changed: such calls are refused here, with EROFS.
+//! I-165 A write around the kernel's cache, which may be under way while attributes are asked for, has the kernel forget those that were given
+//!       since the last such write: when its content is there, and before it is answered.
 
 #[cfg(test)]
 mod fuzz;
 mod listing;
 mod reply;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base::id::FileId;
-use file::{AttributeChange, Attributes, FileError, FileSystem, Kind, NewFile, Node, SNAPSHOTS, Seek, View, XattrMode};
+use file::{
+    AttributeChange, Attributes, FileError, FileSystem, Kind, NewFile, Node, SNAPSHOTS, Seek, View, WriteHow, XattrMode,
+};
 use fuse::flags::{setxattr, write};
 use fuse::{Errno, Exchange, Header, Negotiated, Notice, Notifier, Request, Service, StatFs};
+use parking_lot::RwLock;
 use platform::Platform;
 
 use self::reply::{Answer, Refusal, Reply};
@@ -43,6 +48,8 @@ const SILENT_OPENS_MINOR: u32 = 29;
 const STATFS_BLOCK_BYTES: u32 = 4096;
 /// Where SELinux keeps a file's label.
 const SELINUX_LABEL: &[u8] = b"security.selinux";
+/// How long a direct write waits until the kernel has dropped pages (I-104).
+const DROPPING_MAX: Duration = Duration::from_secs(1);
 
 /// The service behind a mount.
 pub(crate) struct Kernel {
@@ -57,8 +64,8 @@ pub(crate) struct Kernel {
     errands: Errands,
     listers: Listers,
     around: Around,
-    /// To take back what the kernel was told.
-    notifier: OnceLock<Notifier>,
+    /// To take back what the kernel was told: that of the session which is served.
+    notifier: RwLock<Option<Notifier>>,
 }
 
 impl Service for Kernel {
@@ -134,14 +141,17 @@ impl Kernel {
             errands: Errands::new(platform.tasks.clone()),
             listers: Listers::default(),
             around,
-            notifier: OnceLock::new(),
+            notifier: RwLock::default(),
         }
     }
 
-    /// Tells it of the session that it serves, before the first request.
+    /// Tells it of the session that it serves, before the first request. That of a session that was parked sends nothing any more.
     pub(crate) fn serves(&self, notifier: Notifier) {
-        // Of a session that was resumed in this process the notifier writes to the same device.
-        let _ = self.notifier.set(notifier);
+        *self.notifier.write() = Some(notifier);
+    }
+
+    fn notifier(&self) -> Option<Notifier> {
+        self.notifier.read().clone()
     }
 
     /// The kernel's numbers, for who goes on in another process.
@@ -245,24 +255,27 @@ impl Kernel {
             Request::Release { .. } | Request::ReleaseDir { .. } | Request::Destroy => Ok(Reply::Empty),
             Request::Read { offset, flags, .. } => {
                 if !is_direct(flags) {
-                    self.around.reads(header.node, self.platform.clock.elapsed());
+                    self.around.uses_cache(header.node, self.platform.clock.elapsed());
                 }
                 let notes_access = flags & libc::O_NOATIME.cast_unsigned() == 0;
                 Ok(Reply::Data(self.system.read_noting(node, offset, exchange.reply_room(), notes_access).await?))
             }
             Request::Write { offset, data, write_flags, flags, .. } => {
                 let file = writable(node).inspect_err(|_| self.undo_pages(header.node, offset, data.len()))?;
-                let clears_set_id = write_flags & write::KILL_SUIDGID != 0;
-                let has_set_id = clears_set_id && self.has_set_id(node).await?;
-                self.system.write(file, offset, data, clears_set_id).await?;
-                if has_set_id {
-                    self.mode_changed(header.node);
+                let is_around_caches = is_direct(flags) && write_flags & write::CACHE == 0;
+                if !is_around_caches {
+                    self.around.uses_cache(header.node, self.platform.clock.elapsed());
                 }
-                if is_direct(flags)
-                    && write_flags & write::CACHE == 0
-                    && self.around.has_old_pages(header.node, self.platform.clock.elapsed())
-                {
-                    self.drop_pages(header.node, offset, data.len()).await;
+                let how = WriteHow { clears_set_id: write_flags & write::KILL_SUIDGID != 0, is_around_caches };
+                let written = self.system.write_telling(file, offset, data, how).await?;
+                if written.cleared_set_id || written.outdated_attributes {
+                    self.forget_attributes(header.node);
+                }
+                if is_around_caches {
+                    let arrived = self.platform.clock.elapsed().saturating_sub(exchange.age());
+                    if self.around.has_old_pages(header.node, arrived) {
+                        self.drop_pages(header.node, offset, data.len()).await;
+                    }
                 }
                 if is_synchronous(flags) {
                     self.system.sync(file).await?;
@@ -371,13 +384,6 @@ impl Kernel {
         self.valid_in(node)
     }
 
-    /// Whether it has bits that go with a change of content.
-    async fn has_set_id(&self, node: Node) -> Result<bool, FileError> {
-        // Boxed: every request would carry its state.
-        let attributes = Box::pin(self.system.attributes(node)).await?;
-        Ok(attributes.mode & (libc::S_ISUID | libc::S_ISGID) != 0)
-    }
-
     /// Takes the set-id bits of a file whose content is about to be changed by a caller who may not keep them. The kernel leaves that to us
     /// for fallocate(2) and copy_file_range(2), and says nothing of the caller's rights but the ids: root's files keep them, and of the
     /// groups only the first is known. Set-group-id goes where the group may execute, and where the caller is not of it (as in
@@ -392,35 +398,38 @@ impl Kernel {
         if attributes.mode & kept != attributes.mode {
             let change = AttributeChange { mode: Some(attributes.mode & kept), ..Default::default() };
             Box::pin(self.system.set_attributes(file, &change)).await?;
-            self.mode_changed(number);
+            self.forget_attributes(number);
         }
         Ok(())
     }
 
-    /// Has the kernel ask for a node's mode again. After content was changed around its cache it counts on other times and blocks alone,
-    /// and would show the set-id bits that have gone.
-    fn mode_changed(&self, number: u64) {
-        let told = self.notifier.get().map(|notifier| notifier.forget_attributes(number));
+    /// Has the kernel ask for a node's attributes again. When it begins to change content around its cache it counts on other times and blocks
+    /// alone: it would show set-id bits that have gone, and times that it was given before the content was there (I-165).
+    fn forget_attributes(&self, number: u64) {
+        let told = self.notifier().map(|notifier| notifier.forget_attributes(number));
         if let Some(Err(error)) = told {
             self.failures.note(&self.platform, || format!("the kernel keeps old attributes of {number:#x}: {error}"));
         }
     }
 
     /// Has the kernel drop what it has cached of a range, and waits for it, beside the transport's threads: the kernel waits for reads of it
-    /// that they serve.
+    /// that they serve. Not for ever: it may also wait for reads that will be made when this request is answered.
     async fn drop_pages(&self, number: u64, offset: u64, bytes: usize) {
-        let Some(notifier) = self.notifier.get().cloned() else { return };
+        let Some(notifier) = self.notifier() else { return };
         let notice = Notice::InvalidateInode { node: number, offset: offset.cast_signed(), bytes: bytes as i64 };
-        let told = Box::pin(self.errands.run_at_once(async move { notifier.send(&notice) })).await;
-        if let Err(error) = told {
-            self.failures.note(&self.platform, || format!("the kernel keeps old pages of {number:#x}: {error}"));
-        }
+        let (failures, platform) = (Arc::clone(&self.failures), self.platform.clone());
+        let drop = async move {
+            if let Err(error) = notifier.send(&notice) {
+                failures.note(&platform, || format!("the kernel keeps old pages of {number:#x}: {error}"));
+            }
+        };
+        Box::pin(self.errands.run_at_once(DROPPING_MAX, drop)).await;
     }
 
     /// Has the kernel drop what a program stored in its pages of what nobody may change: it opens silently, and a mapping asks for no right either. Not
     /// waited for: the pages are held until this request is answered.
     fn undo_pages(&self, number: u64, offset: u64, bytes: usize) {
-        if let Some(notifier) = self.notifier.get() {
+        if let Some(notifier) = self.notifier() {
             notifier.post(Notice::InvalidateInode { node: number, offset: offset.cast_signed(), bytes: bytes as i64 });
         }
     }

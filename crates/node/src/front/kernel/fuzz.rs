@@ -153,9 +153,13 @@ impl Script {
     }
 
     fn writes(&mut self, node: u64, offset: u64, data: &[u8]) {
-        let arguments = numbers(&[(0, 8), (offset, 8), (data.len() as u64, 4), (0, 4), (0, 8), (0, 8)]);
-        self.does(WRITE, node, &[&arguments, data]);
+        self.does(WRITE, node, &[&writing(offset, data.len(), 0, 0), data]);
     }
+}
+
+/// `how`: of the request; `flags`: of the open file.
+fn writing(offset: u64, bytes: usize, how: u32, flags: u32) -> Vec<u8> {
+    numbers(&[(0, 8), (offset, 8), (bytes as u64, 4), (how.into(), 4), (0, 8), (flags.into(), 4), (0, 4)])
 }
 
 /// READ's, READDIR's.
@@ -276,6 +280,26 @@ fn check(bytes: &[u8]) -> Result<(), String> {
     }
     machine.expect_sound();
     refused
+}
+
+#[test]
+fn who_reads_or_writes_through_the_cache_is_taken_down() {
+    let mut script = Script { machine: Machine::new(), input: Vec::new() };
+    let direct = libc::O_DIRECT.cast_unsigned();
+    let mut uses_cache = |opcode, arguments: &[u8], data: &[u8]| {
+        let name = format!("{}\0", script.input.len());
+        let file = script.file(name.as_bytes());
+        script.does(opcode, file, &[arguments, data]);
+        let Machine { world, kernel, .. } = &script.machine;
+        kernel.around.has_old_pages(file, world.platform().clock.elapsed())
+    };
+    assert!(uses_cache(READ, &reading(0, 4096), &[]));
+    assert!(uses_cache(WRITE, &writing(0, 1, 0, 0), b"x"));
+    assert!(
+        uses_cache(WRITE, &writing(0, 1, fuse::flags::write::CACHE, direct), b"x"),
+        "of a page that is written back"
+    );
+    assert!(!uses_cache(WRITE, &writing(0, 1, 0, direct), b"x"));
 }
 
 #[test]
