@@ -3,8 +3,8 @@
 //! A cookie is where a listing goes on after an entry. 1 and 2 are those of `.` and `..`, which the file layer does not have; it
 //! begins its own behind them.
 
-use file::{DirectoryEntry, FileError, Kind, Node, View};
-use fuse::DirectoryWriter;
+use file::{DirectoryEntry, FileError, Kind, Node};
+use fuse::{DirectoryWriter, Service};
 
 use super::Kernel;
 use super::reply::{Answer, Reply};
@@ -52,7 +52,7 @@ impl Kernel {
         self.system.load_listed(directory, &wanted).await;
         for entry in &entries {
             let is_added = match is_wanted(entry) {
-                true => self.add_plus(&mut writer, directory, entry).await?,
+                true => self.add_plus(&mut writer, directory, entry).await,
                 false => add_name(&mut writer, entry),
             };
             if !is_added {
@@ -62,31 +62,21 @@ impl Kernel {
         Ok(Reply::Data(writer.bytes()))
     }
 
-    async fn add_plus(
-        &self,
-        writer: &mut DirectoryWriter<'_>,
-        directory: Node,
-        listed: &DirectoryEntry,
-    ) -> Result<bool, FileError> {
+    /// Fails in no case: the kernel would hear of none of the references that it was given by entries before this one (I-91).
+    async fn add_plus(&self, writer: &mut DirectoryWriter<'_>, directory: Node, listed: &DirectoryEntry) -> bool {
         let kind = kind_number(listed.kind);
         let inode = inode_number(listed.node);
         let entry = match self.system.attributes(listed.node).await {
             Ok(attributes) => self.entry(listed.node, &attributes, self.valid_in(directory)),
             // Removed meanwhile, or damaged: the name stands, and whoever uses it hears what is wrong.
-            Err(FileError::NoEntry | FileError::Stale | FileError::Store(_)) => {
-                return Ok(add_name(writer, listed));
-            }
-            Err(error) => return Err(error),
+            Err(_) => return add_name(writer, listed),
         };
         let is_added = writer.add_plus(&entry, inode, listed.cookie, kind, &listed.name);
         if !is_added {
             // The kernel does not get it after all.
-            self.nodes.take_back(entry.node, 1);
-            if listed.node.view == View::LIVE {
-                self.system.forget(listed.node, 1).await?;
-            }
+            self.forget(entry.node, 1);
         }
-        Ok(is_added)
+        is_added
     }
 
     /// `.` and `..` with their cookies, as far as they come after `offset`.
