@@ -154,6 +154,12 @@ impl<'a> Plan<'a> {
         directory.inode.as_ref().map_or_else(born, |inode| inode.file)
     }
 
+    /// The directory of an entry that was added; nothing for the top, which has no name here.
+    pub(super) fn home(&self, path: &[u8]) -> Option<usize> {
+        let above = Some(path).filter(|path| !path.is_empty()).map(|path| split(path).0);
+        above.and_then(|above| self.by_path.get(above)?.as_ref().ok().copied())
+    }
+
     /// Looks no further than which directories an entry goes to. Gives what is asked for its content.
     pub(super) async fn look(&mut self, number: usize, entry: &'a BatchEntry) -> Option<store::Resilience> {
         if entry.kind == Kind::Directory && !matches!(entry.content, BatchContent::Link(_)) {

@@ -77,6 +77,8 @@ pub struct BatchWrite {
 pub struct BatchWriteReport {
     /// What each entry is now, in the order of the unit, or why it is not.
     pub fates: Vec<Result<FileId, FileError>>,
+    /// The directory of each name, where it is. Nothing of an entry that failed, and of the unit's own directory.
+    pub homes: Vec<FileId>,
     /// Whether what did not fail was written. `false`: something failed of a unit that is written whole or not at all.
     pub is_done: bool,
     /// Files and directories that were made.

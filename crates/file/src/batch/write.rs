@@ -213,12 +213,13 @@ impl FileSystem {
             if how.atomic && targets.iter().any(Result::is_err) {
                 self.note_dropped(stored.iter().map(Stored::bytes).sum());
                 let fates = targets.into_iter().map(|target| target.map(|_| FileId::NONE)).collect();
-                return Ok(ControlFlow::Break(BatchWriteReport { fates, is_done: false, made: 0 }));
+                let homes = vec![FileId::NONE; unit.len()];
+                return Ok(ControlFlow::Break(BatchWriteReport { fates, homes, is_done: false, made: 0 }));
             }
             if let Some(gone) = self.hold_content(&plan, unit, &stored).await? {
                 return Ok(ControlFlow::Continue(gone));
             }
-            return self.carry_out(&plan, targets, stored).map(ControlFlow::Break);
+            return self.carry_out(&plan, unit, targets, stored).map(ControlFlow::Break);
         }
     }
 
@@ -265,6 +266,7 @@ impl FileSystem {
     fn carry_out(
         &self,
         plan: &Plan<'_>,
+        unit: &[BatchEntry],
         targets: Vec<Result<Target, FileError>>,
         mut stored: Vec<Stored>,
     ) -> Result<BatchWriteReport, FileError> {
@@ -299,10 +301,15 @@ impl FileSystem {
             Target::There(file, _) => file,
         };
         let fates: Vec<_> = targets.into_iter().map(|target| target.map(file)).collect();
+        let home = |(entry, fate): (&BatchEntry, &Result<FileId, FileError>)| {
+            let home = fate.as_ref().ok().and_then(|_| plan.home(&entry.path));
+            home.map_or(FileId::NONE, |home| plan.file(home, &files))
+        };
+        let homes = unit.iter().zip(&fates).map(home).collect();
         let done = fates.iter().filter(|fate| fate.is_ok()).count() as u64;
         self.counters.batch_entries.add(done);
         self.counters.namespace_changes.add(done);
-        Ok(BatchWriteReport { fates, is_done: true, made })
+        Ok(BatchWriteReport { fates, homes, is_done: true, made })
     }
 
     /// The ids of what is made: those of one directory together.

@@ -55,6 +55,29 @@ fn expect_all(report: &BatchWriteReport) {
     report.fates.iter().for_each(|fate| assert!(fate.is_ok(), "{fate:?}"));
 }
 
+#[test]
+fn a_report_says_in_which_directory_each_name_is() {
+    let machine = Machine::new(11);
+    let system = machine.open();
+    machine.run(async {
+        let there = create(&system, FileId::ROOT, "there", Kind::Directory).await.file;
+        let unit = vec![
+            directory("new"),
+            directory("new/below"),
+            file("new/below/f", b"f"),
+            file("there/g", b"g"),
+            link("h", "there/g"),
+            file("nowhere/i", b"i"),
+            directory(""),
+        ];
+        let report = write(&system, FileId::ROOT, unit, PRESERVE).await;
+        let made = |number: usize| report.fates[number].clone().unwrap();
+        let expected = [FileId::ROOT, made(0), made(1), there, FileId::ROOT, FileId::NONE, FileId::NONE];
+        assert!(report.fates[5].is_err() && report.homes == expected, "{:?} {:?}", report.fates, report.homes);
+    });
+    machine.check(&system);
+}
+
 /// Small and large files in two directories, a link within the unit, and everything that has no content.
 fn tree(salt: u64) -> Vec<BatchEntry> {
     let device = BatchEntry { device: 0x0103, ..entry("a/device", Kind::CharacterDevice, BatchContent::None) };

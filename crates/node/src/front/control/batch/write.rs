@@ -10,14 +10,14 @@
 //!
 //! Not here: what the memory and the lines are (`control::batch`), how units are written and read (`file`).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use base::id::FileId;
 use bytes::Bytes;
-use file::{BatchBudget, BatchContent, BatchEntry, BatchUnit, BatchWrite, FileError, Node, View};
+use file::{BatchBudget, BatchContent, BatchEntry, BatchUnit, BatchWrite, BatchWriteReport, FileError, Node, View};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
@@ -29,8 +29,6 @@ use crate::control::wire::{Answer, BatchWriting, Emptied, Filled, Turn};
 use crate::failure::Failure;
 use crate::front::control::Control;
 
-/// Directories of a batch that are remembered by path.
-const DIRECTORIES_MAX: usize = 64 << 10;
 /// Windows that are read before the first of them is written: on a slow disk one settle then covers several. Each is a part of what may wait to be
 /// stored (`BUFFER_PARTS`), and one part is left to others.
 const WINDOWS_AHEAD: usize = 3;
@@ -55,14 +53,12 @@ struct Writer<'a> {
 /// Who tells of what was written.
 struct Teller<'a> {
     control: &'a Control,
-    parent: FileId,
-    directories: HashMap<Vec<u8>, FileId>,
 }
 
 /// What there is to tell, in order.
 enum Told {
-    /// The path of each entry of a unit, whether it is a directory, and what came of it.
-    Unit(Vec<(Vec<u8>, bool)>, Vec<Result<FileId, FileError>>),
+    /// The name of each entry of a unit, and what came of it.
+    Unit(Vec<Vec<u8>>, BatchWriteReport),
     /// All of a window.
     Window(Emptied),
 }
@@ -82,8 +78,8 @@ enum Step {
 struct Begun {
     /// The number of its first entry.
     first: u64,
-    /// The path of each, and whether it is a directory.
-    names: Vec<(Vec<u8>, bool)>,
+    /// The name of each.
+    names: Vec<Vec<u8>>,
     bytes: u64,
     unit: Result<BatchUnit, FileError>,
 }
@@ -108,7 +104,7 @@ impl Control {
         line.say(&Answer::Ready { window_bytes: room }).map_err(lost)?;
         let started = self.platform.clock.elapsed();
         let mut writer = Writer { control: self, next: 0, totals: Totals::default() };
-        let teller = Teller { control: self, parent: parent.file, directories: HashMap::new() };
+        let teller = Teller { control: self };
         let mouth = line.mouth();
         let telling = std::thread::scope(|scope| {
             let (send, windows) = channel();
@@ -160,8 +156,7 @@ impl Control {
                     entries.next();
                     Step::TooLarge(first)
                 } else {
-                    let names =
-                        unit.iter().map(|entry| (entry.path.clone(), entry.kind == file::Kind::Directory)).collect();
+                    let names = unit.iter().map(|entry| name_of(&entry.path).to_vec()).collect();
                     let bytes = unit.iter().map(BatchEntry::content_bytes).sum();
                     let unit = block_on(self.system.batch_begin(parent, unit, how));
                     Step::Unit(Begun { first, names, bytes, unit })
@@ -216,19 +211,19 @@ impl Writer<'_> {
     fn unit(&mut self, begun: Begun, tell: &Sender<Told>) -> Vec<(u64, String)> {
         let Begun { first, names, bytes, unit } = begun;
         let system = &self.control.system;
-        let fates = match unit.and_then(|unit| block_on(system.batch_finish(unit))) {
-            Ok(report) => report.fates,
-            Err(error) => vec![Err(error); names.len()],
+        self.totals.bytes += bytes;
+        let report = match unit.and_then(|unit| block_on(system.batch_finish(unit))) {
+            Ok(report) => report,
+            Err(error) => return (first..).zip(&names).map(|(number, _)| (number, error.to_string())).collect(),
         };
         let mut failed = Vec::new();
-        for (number, fate) in (first..).zip(&fates) {
+        for (number, fate) in (first..).zip(&report.fates) {
             match fate {
                 Ok(_) => self.totals.entries += 1,
                 Err(error) => failed.push((number, error.to_string())),
             }
         }
-        self.totals.bytes += bytes;
-        let _ = tell.send(Told::Unit(names, fates));
+        let _ = tell.send(Told::Unit(names, report));
         failed
     }
 
@@ -255,13 +250,10 @@ impl Writer<'_> {
 }
 
 impl Teller<'_> {
-    fn tell(mut self, told: &Receiver<Told>, mouth: &Mouth<'_>) -> io::Result<()> {
+    fn tell(&self, told: &Receiver<Told>, mouth: &Mouth<'_>) -> io::Result<()> {
         for told in told {
             match told {
-                Told::Unit(names, fates) => {
-                    self.note_directories(&names, &fates);
-                    self.tell_kernel(&names, &fates);
-                }
+                Told::Unit(names, report) => self.tell_kernel(&names, &report),
                 Told::Window(emptied) => mouth.say(&Answer::Emptied(emptied))?,
             }
         }
@@ -269,45 +261,19 @@ impl Teller<'_> {
     }
 
     /// I-133.
-    fn tell_kernel(&mut self, names: &[(Vec<u8>, bool)], fates: &[Result<FileId, FileError>]) {
+    fn tell_kernel(&self, names: &[Vec<u8>], report: &BatchWriteReport) {
+        if !report.is_done {
+            return;
+        }
         let mut changed: BTreeMap<FileId, Vec<&[u8]>> = BTreeMap::new();
-        for ((path, _), fate) in names.iter().zip(fates) {
-            let Ok(file) = fate else { continue };
-            self.control.file_changed(*file);
-            let (above, name) = split(path);
-            if let Some(directory) = self.directory(above) {
-                changed.entry(directory).or_default().push(name);
-            }
+        for (name, home) in names.iter().zip(&report.homes).filter(|(_, home)| **home != FileId::NONE) {
+            changed.entry(*home).or_default().push(name);
         }
         for (directory, names) in changed {
             self.control.names_changed(Node::live(directory), names);
         }
-    }
-
-    /// The directory with this path.
-    fn directory(&mut self, path: &[u8]) -> Option<FileId> {
-        if path.is_empty() {
-            return Some(self.parent);
-        }
-        if let Some(found) = self.directories.get(path) {
-            return Some(*found);
-        }
-        let (above, name) = split(path);
-        let above = self.directory(above)?;
-        let (found, _) = block_on(self.control.system.lookup(Node::live(above), name)).ok()?;
-        self.directories.insert(path.to_vec(), found.file);
-        Some(found.file)
-    }
-
-    fn note_directories(&mut self, names: &[(Vec<u8>, bool)], fates: &[Result<FileId, FileError>]) {
-        if self.directories.len() > DIRECTORIES_MAX {
-            self.directories.clear();
-        }
-        for ((path, is_directory), fate) in names.iter().zip(fates) {
-            if let (true, Ok(file)) = (is_directory, fate) {
-                self.directories.insert(path.clone(), *file);
-            }
-        }
+        // Who was just looked up by one of these names is known by now.
+        report.fates.iter().flatten().for_each(|file| self.control.file_changed(*file));
     }
 }
 
@@ -323,12 +289,9 @@ fn to_write(entry: Entry) -> BatchEntry {
     BatchEntry { path, kind, mode, uid, gid, modified, accessed, device, xattrs, content }
 }
 
-/// The path of the directory that a path lies in, and its name there.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (&[], path),
-    }
+/// The name that a path leads to in its directory.
+fn name_of(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
 impl Totals {
