@@ -30,7 +30,7 @@ use std::time::Duration;
 use base::id::FileId;
 use base::units::Bytes;
 use file::{Depth, FileError, FileSystem, Node, Remedy, SNAPSHOTS, View};
-use fuse::{Meter, Notice, Notifier};
+use fuse::{Meter, Notifier};
 use parking_lot::Mutex;
 use platform::Platform;
 use platform::real::block_on;
@@ -154,7 +154,7 @@ impl Control {
             FileError::Invalid(why) => Failure::new(what, why).place(name).mend("choose another name"),
             error => self.explain(what)(error),
         })?;
-        self.snapshots_changed();
+        self.snapshots_changed(name);
         Ok(self.describe_snapshot(&snapshot))
     }
 
@@ -184,18 +184,14 @@ impl Control {
             }
             error => self.explain(what)(error),
         })?;
-        self.snapshots_changed();
+        self.snapshots_changed(name);
         Ok(json!({ "name": name }))
     }
 
-    /// The kernel's cached listing of `.snapshots` is not true any more.
-    fn snapshots_changed(&self) {
+    /// The kernel's cached listing of `.snapshots` is not true any more. Whether it knows the directory is not counted.
+    fn snapshots_changed(&self, name: &str) {
         if let Some(mount) = &self.mount {
-            let notice = Notice::InvalidateInode { node: SNAPSHOTS.number, offset: 0, bytes: 0 };
-            // It fails when the mount goes away at this moment, and then nobody reads the listing.
-            if let Err(error) = mount.notifier.send(&notice) {
-                tracing::debug!("the kernel was not told of the snapshots: {error}");
-            }
+            notices::names_changed_in(mount, SNAPSHOTS.number, [name.as_bytes()]);
         }
     }
 

@@ -16,12 +16,9 @@ use super::{Control, Mounted};
 impl Control {
     /// These names of a directory are made, gone, or lead elsewhere.
     pub(super) fn names_changed<'a>(&self, directory: Node, names: impl IntoIterator<Item = &'a [u8]>) {
-        let Some((mount, parent)) = self.known(directory) else { return };
-        for name in names {
-            tell(mount, &Notice::InvalidateEntry { parent, name: name.to_vec() });
+        if let Some((mount, parent)) = self.known(directory) {
+            names_changed_in(mount, parent, names);
         }
-        // Its listing, and its attributes.
-        tell(mount, &Notice::InvalidateInode { node: parent, offset: 0, bytes: 0 });
     }
 
     /// A file has other attributes and other content.
@@ -53,6 +50,15 @@ impl Control {
         let is_known = self.system.is_referenced(node.file);
         Some((mount, mount.kernel.number_of(node).filter(|_| is_known)?))
     }
+}
+
+/// Names first: the kernel takes the directory's lock for each, and so waits for a listing that is under way and would be kept.
+pub(super) fn names_changed_in<'a>(mount: &Mounted, parent: u64, names: impl IntoIterator<Item = &'a [u8]>) {
+    for name in names {
+        tell(mount, &Notice::InvalidateEntry { parent, name: name.to_vec() });
+    }
+    // Its listing, and its attributes.
+    tell(mount, &Notice::InvalidateInode { node: parent, offset: 0, bytes: 0 });
 }
 
 fn tell(mount: &Mounted, notice: &Notice) {

@@ -94,7 +94,7 @@ impl Control {
         });
         let (snapshot, received): (Snapshot, Received) =
             received.map_err(|error| self.explain_transfer(what, error))?;
-        self.snapshots_changed();
+        self.snapshots_changed(&snapshot.name);
         let mut answer = self.describe_snapshot(&snapshot);
         answer["chunks"] = json!(received.chunks);
         answer["chunks_here_before"] = json!(received.had);
