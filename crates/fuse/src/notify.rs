@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 use zerocopy::IntoBytes;
 
 /// A message to the kernel.
@@ -54,6 +55,8 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Notice>,
+    /// One that was posted is being sent.
+    is_sending: bool,
     is_closed: bool,
 }
 
@@ -88,7 +91,7 @@ impl Notifier {
         let mut queue = lock(&self.shared.queue);
         if !queue.is_closed {
             queue.waiting.push_back(notice);
-            self.shared.changed.notify_one();
+            self.shared.changed.notify_all();
         }
     }
 
@@ -103,9 +106,22 @@ impl Notifier {
                     None => queue = self.shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 }
             };
+            queue.is_sending = true;
             drop(queue);
             let _ = self.send(&notice);
+            lock(&self.shared.queue).is_sending = false;
+            self.shared.changed.notify_all();
         }
+    }
+
+    /// Whether the kernel has acted on all that was posted, before the deadline.
+    pub(crate) fn has_sent(&self, deadline: Instant) -> bool {
+        let mut queue = lock(&self.shared.queue);
+        while queue.is_sending || !queue.waiting.is_empty() {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
+            queue = self.shared.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     /// The session is over: drop what is posted.
@@ -180,5 +196,32 @@ pub(crate) fn write_answer(device: &OwnedFd, unique: u64, error: i32, body: (&[u
     // ENOENT: the request was given up. ENODEV and the like: the session is over.
     if matches!(refused.raw_os_error(), Some(libc::EINVAL | libc::EFAULT | libc::ENOMEM)) {
         let _ = write(device, &[header(0, Errno::EIO.negated()).as_bytes(), &[], &[]]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Notice, Notifier};
+    use std::io::{self, Read};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_is_posted_has_been_sent_when_the_kernel_has_it() {
+        let (mut kernel, device) = io::pipe().expect("a pipe");
+        let notifier = Notifier::new(Arc::new(device.into()));
+        assert!(notifier.has_sent(Instant::now()), "nothing was posted");
+        notifier.post(Notice::NewEpoch);
+        assert!(!notifier.has_sent(Instant::now()), "nobody sends");
+        std::thread::scope(|scope| {
+            scope.spawn(|| notifier.run());
+            assert!(notifier.has_sent(Instant::now() + Duration::from_secs(60)));
+            notifier.close();
+        });
+        notifier.post(Notice::NewEpoch);
+        drop(notifier);
+        let mut sent = Vec::new();
+        kernel.read_to_end(&mut sent).expect("a pipe");
+        assert_eq!(sent.len(), 16, "one header, and nothing after the end");
     }
 }

@@ -11,6 +11,7 @@
 //! - When `run` returns, no request is being served, and the mount is out of the tree, whatever ended the session; or it is parked.
 //!
 //! H-3  A session that was resumed takes no request before `run`; dropped before, it has changed nothing.
+//! H-9  When a session is parked the kernel has done what it was told by notices that were posted: none is left for the next process.
 
 #![expect(unsafe_code, reason = "read(2) from a descriptor that is shared")]
 
@@ -52,6 +53,7 @@ pub struct Session {
 #[derive(Clone)]
 pub struct Parker {
     crew: Arc<Crew>,
+    notifier: Notifier,
     unmounter: Unmounter,
     readers: usize,
     mailboxes: Vec<Arc<Mailbox>>,
@@ -190,12 +192,20 @@ impl Parker {
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         let deadline = Instant::now() + patience;
+        let late = |what: &str| Err(io::Error::new(io::ErrorKind::TimedOut, format!("{what} in time")));
+        // While requests are answered: it may wait for one of them.
+        if !self.notifier.has_sent(deadline) {
+            return late("the kernel has not done what it was told");
+        }
         self.crew.park.want();
         let woken = self.wake();
         let has_rung = woken.is_ok();
         let result = woken.and_then(|()| match self.crew.park.have_all_stopped(deadline) {
-            true if self.crew.late.has_finished(deadline) => Ok(()),
-            _ => Err(io::Error::new(io::ErrorKind::TimedOut, "a request was not answered in time")),
+            true if self.crew.late.has_finished(deadline) => match self.notifier.has_sent(deadline) {
+                true => Ok(()),
+                false => late("the kernel has not done what it was told"),
+            },
+            _ => late("a request was not answered"),
         });
         let is_taken = self.crew.park.decide(result.is_ok());
         self.mailboxes.iter().for_each(|mailbox| mailbox.call());
@@ -284,7 +294,14 @@ fn assemble(
     let readers = reader_count(&negotiated, settings);
     let mailboxes = rings.as_ref().map(Rings::mailboxes).unwrap_or_default();
     crew.park.enroll(readers + mailboxes.len());
-    let parker = Parker { crew: crew.clone(), unmounter: unmounter.clone(), readers, mailboxes, bell };
+    let parker = Parker {
+        crew: crew.clone(),
+        notifier: notifier.clone(),
+        unmounter: unmounter.clone(),
+        readers,
+        mailboxes,
+        bell,
+    };
     let spawned = Threads::spawn(&parker, &notifier, &device, &start);
     let threads = spawned.inspect_err(|_| {
         let _ = start.set(false);
