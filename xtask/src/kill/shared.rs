@@ -1,5 +1,5 @@
 //! One file with several writers at once: no byte is shared, all else is. Two go past the page cache, two have each write synced, and the
-//! requests of one write are carried out side by side. Each reads what it wrote. Afterwards each block is one that its
+//! requests of one write are carried out side by side. Each reads what it wrote. Afterwards each byte is one that its
 //! writer wrote there, and not older than what was synced of it.
 
 use std::fs::{File, OpenOptions};
@@ -118,8 +118,7 @@ impl Writer {
             let found = memory.first(bytes);
             file.read_exact_at(found, offset)?;
             for (block, found) in blocks.zip(found.chunks(BLOCK)) {
-                let last = self.last[block as usize];
-                self.judge(of, block, found, last..last + 1).context("while it ran")?;
+                self.judge(of, block, found, self.last[block as usize]).context("while it ran")?;
             }
             return Ok(());
         }
@@ -140,37 +139,46 @@ impl Writer {
         Ok(())
     }
 
-    /// A block is of one of these writes (0: of none, and zeroes).
-    fn judge(&self, of: (&Round, u64), block: u64, found: &[u8], may: Range<u64>) -> Result<()> {
+    /// A block is of the write of this number, whole (0: of none, and zeroes).
+    fn judge(&self, of: (&Round, u64), block: u64, found: &[u8], last: u64) -> Result<()> {
         let offset = self.offset(block);
         let what = || format!("writer {}, block {block} of its own, at {offset}", self.number);
-        if may.contains(&0) && found.iter().all(|byte| *byte == 0) {
-            return Ok(());
+        match last.checked_sub(1) {
+            Some(write) => content::check(self.key(of, write), offset, found).with_context(what),
+            None if found.iter().all(|byte| *byte == 0) => Ok(()),
+            None => bail!("{}: it is not written yet, and has bytes that are not zero", what()),
         }
-        let first = self.key(of, 0).0;
-        let of_found = content::owner(found).map_or(0, |key| key.0.wrapping_sub(first));
-        let (write, is_ours) = (of_found / WRITERS, of_found.is_multiple_of(WRITERS));
-        let is_its = |blocks: &Range<u64>| blocks.contains(&block);
-        if !is_ours || !self.writes.get(write as usize).is_some_and(is_its) {
-            let expected = self.key(of, may.start.saturating_sub(1));
-            content::check(expected, offset, found).with_context(what)?;
-        }
-        content::check(self.key(of, write), offset, found).with_context(what)?;
-        if !may.contains(&(write + 1)) {
-            bail!("{}: it is of write {}; of its writes there may be {may:?}", what(), write + 1);
-        }
-        Ok(())
     }
 
-    /// All of its blocks: not older than what was synced.
+    /// All of its blocks: each byte is of the last write that was synced, or of one since: what is not synced is there as far as it got.
     fn verify(&self, of: (&Round, u64), bytes: &[u8]) -> Result<()> {
-        let mut oldest = vec![0; (PIECES * PIECE) as usize];
-        for (write, blocks) in self.writes.iter().enumerate().take(self.synced as usize) {
-            blocks.clone().for_each(|block| oldest[block as usize] = write as u64 + 1);
+        let mut may = vec![vec![0]; (PIECES * PIECE) as usize];
+        for (number, blocks) in (1..).zip(&self.writes) {
+            for block in blocks.clone() {
+                let may = &mut may[block as usize];
+                if number <= self.synced {
+                    may.clear();
+                }
+                may.push(number);
+            }
         }
-        for (block, oldest) in oldest.into_iter().enumerate() {
-            let at = self.offset(block as u64) as usize;
-            self.judge(of, block as u64, &bytes[at..at + BLOCK], oldest..self.writes.len() as u64 + 1)?;
+        for (block, may) in (0..).zip(may) {
+            let offset = self.offset(block);
+            let found = &bytes[offset as usize..][..BLOCK];
+            let mut is_right = vec![false; BLOCK];
+            for write in &may {
+                let content = match write.checked_sub(1) {
+                    Some(write) => content::make(self.key(of, write), offset, BLOCK),
+                    None => vec![0; BLOCK],
+                };
+                let bytes = is_right.iter_mut().zip(found.iter().zip(&content));
+                bytes.for_each(|(is_right, (byte, expected))| *is_right |= byte == expected);
+            }
+            let Some(at) = is_right.iter().position(|is_right| !is_right) else { continue };
+            // What is there instead.
+            self.judge(of, block, found, may[0]).with_context(|| {
+                format!("byte {at} is of no write since the last that was synced ({may:?}; 0: zeroes)")
+            })?;
         }
         Ok(())
     }

@@ -72,8 +72,6 @@ pub(super) struct Queue {
     held: usize,
     /// COMMITs since the last look at what they fetched.
     commits: usize,
-    /// The kernel held nothing at some moment of this round.
-    was_dry: bool,
     is_suspect: bool,
     is_event_armed: bool,
     is_ending: bool,
@@ -140,7 +138,6 @@ impl Queue {
             alive: 0,
             held: 0,
             commits: 0,
-            was_dry: false,
             // Requests may wait between the first entry's registration and the last's.
             is_suspect: true,
             is_event_armed: false,
@@ -220,8 +217,8 @@ impl Queue {
             return false;
         }
         if !std::mem::replace(&mut self.has_called, true) {
-            // A CPU may have come since.
-            self.is_here = self.is_here || pin_thread(self.index);
+            // A CPU may have come since, or have gone; this thread runs elsewhere since then.
+            self.is_here = pin_thread(self.index);
             let count = if self.is_here { self.alive } else { 0 };
             for _ in 0..count {
                 // Without its thread the slot stays with the kernel, and the attempt ends in time.
@@ -283,7 +280,6 @@ impl Queue {
         let mut batch = std::mem::take(&mut self.batch);
         batch.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
         self.held -= batch.iter().filter(|(tag, _)| *tag != EVENT).count();
-        self.was_dry |= self.held == 0;
         // Of all: the second of a batch waits for the first.
         let arrived = Instant::now();
         for &(tag, result) in &batch {
@@ -427,12 +423,13 @@ impl Queue {
 
     /// Registers more slots if too few are held. True if it did.
     fn grow(&mut self) -> bool {
-        let was_dry = std::mem::take(&mut self.was_dry);
         let reserve = (self.depth / 2).max(1);
         if self.is_ending || self.has_called || self.held >= reserve || self.alive >= self.plan.depth_max {
             return false;
         }
-        self.is_suspect |= was_dry;
+        // The kernel takes a slot when it has a request for it, and tells of it when this thread enters: it may have had none left, and
+        // gives what waits to a slot that commits, never to one that is new.
+        self.is_suspect = true;
         let count = (reserve - self.held).min(self.plan.depth_max - self.alive);
         for grown in 0..count {
             if self.add_slot().is_err() {
