@@ -1,6 +1,6 @@
 //! Admission: who may change something now, who waits, and who is refused.
 //!
-//! A write is refused while the disks could not take what the buffer holds, and what was admitted to it, so what was accepted always fits.
+//! A write is refused while the disks could not take what the buffer holds, and what was admitted and has not arrived, so what was accepted always fits.
 //!
 //! A-5   Who waits for the buffer holds nothing of the records: a stream that waits for its flush keeps nobody from changing names.
 //! A-6   Who waits hears of what keeps room from being made. Want of room on the disks keeps nobody from removing.
@@ -10,9 +10,11 @@
 //!
 //! Not here: the pools (`room`); how room is made (`flush`, `commit`, `reclaim`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use platform::pools::Reservation;
 use platform::task::{First, first};
 use store::Resilience;
@@ -48,6 +50,7 @@ pub(crate) struct Admitted {
 pub(crate) struct WriteAdmitted {
     buffer: Reservation<2, 2>,
     _records: Admitted,
+    _claim: Claim,
 }
 
 /// The right to write a unit.
@@ -55,6 +58,39 @@ pub(crate) struct WriteAdmitted {
 pub(crate) struct UnitAdmitted {
     _buffer: Option<Reservation<2, 2>>,
     _records: Admitted,
+}
+
+/// Bytes that the disks are to have room for, of those who were admitted and whose content has not arrived: it is neither in the buffer nor stored.
+#[derive(Default)]
+pub(crate) struct Claims(Arc<Mutex<u64>>);
+
+/// One of them, until its content has arrived.
+#[must_use]
+pub(crate) struct Claim {
+    claims: Arc<Mutex<u64>>,
+    bytes: u64,
+}
+
+impl Claims {
+    /// Claims so many bytes if there is room, by what is claimed before. Both at once: two do not find the room of one.
+    fn claim(&self, bytes: u64, is_room: impl FnOnce(u64) -> bool) -> Option<Claim> {
+        let mut claimed = self.0.lock();
+        if !is_room(*claimed) {
+            return None;
+        }
+        *claimed += bytes;
+        Some(Claim { claims: Arc::clone(&self.0), bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        *self.0.lock()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        *self.claims.lock() -= self.bytes;
+    }
 }
 
 impl WriteAdmitted {
@@ -70,9 +106,8 @@ impl FileSystem {
     pub(crate) async fn admit(&self, bytes: u64) -> Result<WriteAdmitted, FileError> {
         let buffer = self.admit_to_buffer(bytes).await?;
         let records = self.admit_records(CHANGE_BYTES).await?;
-        let admitted = WriteAdmitted { buffer, _records: records };
-        self.ask_for_space(0).await?;
-        Ok(admitted)
+        let claim = self.ask_for_space(bytes).await?;
+        Ok(WriteAdmitted { buffer, _records: records, _claim: claim })
     }
 
     /// Checks the same, for who was admitted, where content asks for more than most does: there may be room for other files alone.
@@ -82,7 +117,7 @@ impl FileSystem {
         }
         // As of the last time that anybody looked, if that is far from too little.
         let known = self.free_of.lock().get(&resilience).copied();
-        if known.is_some_and(|free| free > self.needed_space(0) + SPACE_MARGIN_BYTES) {
+        if known.is_some_and(|free| free > self.needed_space(self.claims.bytes()) + SPACE_MARGIN_BYTES) {
             return Ok(());
         }
         let measure = || {
@@ -91,7 +126,7 @@ impl FileSystem {
             free_of.insert(resilience, free);
             free
         };
-        let is_there = || measure() > self.needed_space(0);
+        let is_there = || measure() > self.needed_space(self.claims.bytes());
         if is_there() {
             return Ok(());
         }
@@ -104,9 +139,9 @@ impl FileSystem {
         if is_there() { Ok(()) } else { Err(FileError::NoSpace) }
     }
 
-    /// What the disks have to have free for what the buffer holds, what was admitted to it, what commits have to store, and so many bytes beside.
+    /// What the disks have to have free for what the buffer holds, what commits have to store, and so many bytes beside.
     fn needed_space(&self, beside: u64) -> u64 {
-        let waiting = self.buffer.used(BYTES) + self.journal_ahead() + beside;
+        let waiting = self.dirty_bytes() + self.journal_ahead() + beside;
         waiting + waiting / 16 + self.unlogged.lock().len() as u64 * CHUNK_OVERHEAD_BYTES + SPACE_MARGIN_BYTES
     }
 
@@ -115,23 +150,25 @@ impl FileSystem {
         &self,
         (bytes, chunks): (u64, u64),
         (log_bytes, files): (u64, u64),
-    ) -> Result<UnitAdmitted, FileError> {
+    ) -> Result<(UnitAdmitted, Claim), FileError> {
         let part = bytes.min(self.options.dirty_bytes_max / 2);
         let buffer = if part > 0 { Some(self.admit_to_buffer(part).await?) } else { None };
         self.refuse_without_journal()?;
         let records = self.admit_to_records(ASKING, log_bytes, files).await?;
-        self.ask_for_space(bytes - part + chunks * CHUNK_OVERHEAD_BYTES + log_bytes).await?;
-        Ok(UnitAdmitted { _buffer: buffer, _records: records })
+        let claim = self.ask_for_space(bytes + chunks * CHUNK_OVERHEAD_BYTES + log_bytes).await?;
+        Ok((UnitAdmitted { _buffer: buffer, _records: records }, claim))
     }
 
-    /// Checks that the disks could take so many bytes beside what the buffer holds, and what was admitted to it: the caller has been.
-    async fn ask_for_space(&self, beside: u64) -> Result<(), FileError> {
-        if self.free_bytes.load(Ordering::Relaxed) > self.needed_space(beside) + SPACE_MARGIN_BYTES {
-            return Ok(());
+    /// Claims so many bytes of the disks, beside what the buffer holds and others have claimed.
+    async fn ask_for_space(&self, bytes: u64) -> Result<Claim, FileError> {
+        let is_known =
+            |claimed| self.free_bytes.load(Ordering::Relaxed) > self.needed_space(claimed + bytes) + SPACE_MARGIN_BYTES;
+        if let Some(claim) = self.claims.claim(bytes, is_known) {
+            return Ok(claim);
         }
-        let is_there = || self.measure_space() > self.needed_space(beside);
-        if is_there() {
-            return Ok(());
+        let claim = || self.claims.claim(bytes, |claimed| self.measure_space() > self.needed_space(claimed + bytes));
+        if let Some(claim) = claim() {
+            return Ok(claim);
         }
         // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
         match Box::pin(self.sync_all()).await {
@@ -139,23 +176,27 @@ impl FileSystem {
             Ok(()) | Err(FileError::NoSpace) => {}
             Err(error) => return Err(error),
         }
-        if is_there() {
-            return Ok(());
+        if let Some(claim) = claim() {
+            return Ok(claim);
         }
         // And what the journal has.
-        if Box::pin(self.commit()).await.is_ok() && is_there() {
-            return Ok(());
+        if Box::pin(self.commit()).await.is_ok()
+            && let Some(claim) = claim()
+        {
+            return Ok(claim);
         }
         Box::pin(self.make_room()).await?;
-        if is_there() {
-            return Ok(());
+        if let Some(claim) = claim() {
+            return Ok(claim);
         }
         // What is left lies among what is needed. For some more at once: who comes next will want some, too.
-        let lacking = self.needed_space(beside).saturating_sub(self.measure_space());
+        let needed = || self.needed_space(self.claims.bytes() + bytes);
+        let lacking = needed().saturating_sub(self.measure_space());
         if self.dead_left_bytes.load(Ordering::Relaxed) > lacking {
+            let is_there = || self.measure_space() > needed();
             Box::pin(self.reclaim_thoroughly(lacking + THOROUGH_BYTES, is_there)).await;
         }
-        if is_there() { Ok(()) } else { Err(FileError::NoSpace) }
+        claim().ok_or(FileError::NoSpace)
     }
 
     async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2, 2>, FileError> {

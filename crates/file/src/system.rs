@@ -20,6 +20,7 @@ use platform::Platform;
 use store::{Resilience, Share, Store, StoreError};
 use tokio::sync::Notify;
 
+use crate::admission::Claims;
 use crate::attributes::{Node, View};
 use crate::buffers::Buffers;
 use crate::counters::Counters;
@@ -274,6 +275,8 @@ pub struct FileSystem {
     pub(crate) free_bytes: AtomicU64,
     /// The same for what asks for more than most, since then.
     pub(crate) free_of: Mutex<BTreeMap<Resilience, u64>>,
+    /// Of the room on the disks.
+    pub(crate) claims: Claims,
 }
 
 impl FileSystem {
@@ -362,6 +365,7 @@ impl FileSystem {
             dropped_bytes: AtomicU64::new(0),
             free_bytes: AtomicU64::new(store.space().free),
             free_of: Mutex::default(),
+            claims: Claims::default(),
             store,
         }
     }

@@ -17,7 +17,7 @@ base::metrics! {
     interrupts: Counter, Count, "INTERRUPTs read";
     forgets: Counter, Count, "nodes in FORGET and BATCH_FORGET";
     ring_grown: Counter, Count, "ring entries added because late answers occupied the others";
-    ring_starved: Counter, Count, "times a ring had no entry left and its queue had to be set going again";
+    ring_starved: Counter, Count, "times the queue of a ring was set going, for requests might wait beside entries that are free";
     ring_watches: Counter, Count, "times a ring's thread stayed awake for the answer to a request that waited";
     ring_watches_vain: Counter, Count, "those in which none came in the time that it usually takes";
     ring_delayed: Counter, Count, "times a ring's thread got its CPU late because it gives way to callers, and stopped doing so for a while";

@@ -209,14 +209,11 @@ impl Unmounter {
     pub fn disconnect(&self) -> io::Result<()> {
         let minor = self.place.device.split_once(':').map_or("", |(_, minor)| minor);
         let end = |connections: &str| std::fs::write(format!("{connections}/{minor}/abort"), "1");
-        match end("/sys/fs/fuse/connections") {
-            // In containers it is hardly ever there.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let own = connections().map_err(|_| error)?;
-                end(&format!("/proc/self/fd/{}", own.as_raw_fd()))
-            }
-            result => result,
-        }
+        end("/sys/fs/fuse/connections").or_else(|error| {
+            // In containers it is hardly ever there, or not to be written to.
+            let own = connections().map_err(|_| error)?;
+            end(&format!("/proc/self/fd/{}", own.as_raw_fd()))
+        })
     }
 
     /// Whether an absolute path leads into the file system that is mounted, or through it.

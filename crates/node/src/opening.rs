@@ -95,6 +95,9 @@ pub(crate) fn log(report: &OpenReport) {
             store.frames_cut
         );
     }
+    if report.passed_over > 0 {
+        tracing::info!("{} of the records are of clones that had been removed", report.passed_over);
+    }
     if let Some(why) = &store.index_made_again {
         tracing::warn!("the index was made again: {why}");
     }

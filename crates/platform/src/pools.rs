@@ -146,13 +146,6 @@ impl<const N: usize, const L: usize> Pools<N, L> {
         self.allocated[pool].load(Ordering::Relaxed)
     }
 
-    /// How much of a pool is allocated, or reserved for who was admitted.
-    #[must_use]
-    pub fn used(&self, pool: usize) -> u64 {
-        let state = self.state.lock();
-        state.reserved[pool] + state.allocated[pool]
-    }
-
     /// How many wait in a line, at a glance.
     #[must_use]
     pub fn waiting(&self, line: usize) -> usize {

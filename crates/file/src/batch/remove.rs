@@ -159,13 +159,16 @@ impl FileSystem {
         };
         self.refuse_left_out(&directory)?;
         let _operation = directory.operation.lock().await;
-        if directory.state.lock().attributes.links > 0 {
-            // A repair has found it a name.
-            return Ok(None);
-        }
         // I-162.
         let commit = if self.is_whole_branch(file) { Some(self.commit.lock().await) } else { None };
         let commit = commit.filter(|_| self.is_whole_branch(file));
+        {
+            // A repair has found it a name, or who had it open has ended it, also while this waited.
+            let state = directory.state.lock();
+            if state.is_gone || state.attributes.links > 0 {
+                return Ok(None);
+            }
+        }
         let is_whole_branch = commit.is_some();
         if is_whole_branch {
             self.removals.note_ended();

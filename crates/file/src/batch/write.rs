@@ -109,8 +109,10 @@ impl FileSystem {
         let began = self.platform.clock.elapsed();
         let bytes = entries.iter().map(BatchEntry::content_bytes).sum();
         let count = entries.len() as u64;
-        let room = self.admit_unit((bytes, count), (budget.taken_of_frame(), count)).await?;
+        let (room, claim) = self.admit_unit((bytes, count), (budget.taken_of_frame(), count)).await?;
         let looked = self.store_with_room(parent, &entries, how).await?;
+        // Its content is on the disks, and what is free was measured.
+        drop(claim);
         Ok(BatchUnit { parent, entries, how: *how, bytes, looked, began, _room: room })
     }
 

@@ -8,9 +8,10 @@ use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 use store::{Options as StoreOptions, Resilience};
 
+use super::batch_write::file;
 use super::content::pattern;
 use super::{Machine, create, find};
-use crate::{FileError, FileSystem, Kind, Options, format_node};
+use crate::{BatchWrite, FileError, FileSystem, Kind, Options, format_node};
 
 const ROOT: FileId = FileId::ROOT;
 
@@ -232,6 +233,26 @@ fn who_was_admitted_has_room_before_the_content_arrives() {
         assert!(matches!(system.admit(BYTES).await, Err(FileError::NoSpace)));
         drop(admitted);
         drop(system.admit(BYTES).await.unwrap());
+    });
+    machine.check(&system);
+}
+
+/// What has arrived is claimed no more: it is on the disks, or in the buffer, and counts there.
+#[test]
+fn what_has_arrived_is_claimed_no_more() {
+    let machine = Machine::new(49);
+    let system = machine.open();
+    machine.run(async {
+        let made = create(&system, ROOT, "written", Kind::Regular).await.file;
+        let admitted = system.admit(1000).await.unwrap();
+        assert_eq!(system.claims.bytes(), 1000);
+        drop(admitted);
+        system.write(made, 0, &pattern(1000, 1), false).await.unwrap();
+        assert_eq!(system.claims.bytes(), 0);
+        let unit = vec![file("unit", &pattern(1 << 20, 2))];
+        let unit = system.batch_begin(ROOT, unit, &BatchWrite::default()).await.unwrap();
+        assert_eq!(system.claims.bytes(), 0, "before it is finished");
+        assert!(system.batch_finish(unit).await.unwrap().is_done);
     });
     machine.check(&system);
 }

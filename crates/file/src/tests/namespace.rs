@@ -197,3 +197,19 @@ fn where_the_journal_has_ended_no_name_changes() {
         assert_eq!(names.len(), 3, "{names:?}");
     });
 }
+
+/// What was moved out of a directory that is no more since is not listed there, although the newest commit has it there.
+#[test]
+fn a_directory_that_is_no_more_lists_nothing() {
+    let machine = Machine::new(31);
+    let system = machine.open();
+    machine.run(async {
+        let directory = create(&system, FileId::ROOT, "d", Kind::Directory).await.file;
+        create(&system, directory, "f", Kind::Regular).await;
+        system.commit().await.unwrap();
+        system.rename(directory, b"f", FileId::ROOT, b"f", RenameMode::NoReplace).await.unwrap();
+        system.remove_directory(FileId::ROOT, b"d").await.unwrap();
+        assert!(matches!(system.read_directory(Node::live(directory), 0, 10).await, Err(FileError::NoEntry)));
+    });
+    machine.check(&system);
+}

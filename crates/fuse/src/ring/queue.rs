@@ -13,7 +13,8 @@
 //!
 //! *The nudge.* A request that comes while no slot is held waits in a queue in the kernel, from which only a COMMIT
 //! takes (`fuse_uring_next_fuse_req`); a REGISTER does not look there. If all slots went late at once, the new ones
-//! would stay idle beside a waiting request, for as long as the late answers take. So after growing from nothing the
+//! would stay idle beside a waiting request, for as long as the late answers take. And the kernel may have none left while some
+//! count as held here: it tells of those that it has given a request when this thread enters. So after growing the
 //! queue is *suspect*, and while it is, one statfs(2) after another is made on this CPU by a process for the purpose: it
 //! uses a new slot, and committing its answer takes up a waiting request. A COMMIT that comes back without a request
 //! has seen the kernel's queue empty, which ends the suspicion.
@@ -23,7 +24,8 @@
 //! - While the thread gives way it serves nothing, and takes no lock that others want.
 //! - While the kernel holds a slot, its memory is mapped and nobody borrows from it.
 //!
-//! H-2  A queue has stopped when the kernel holds none of its slots: each has a request, answered by whoever goes on.
+//! H-2  A queue has stopped when the kernel holds none of its slots: each has a request, answered by whoever goes on. One whose CPU is off keeps
+//!      what the kernel holds: nobody calls from there.
 
 #![expect(unsafe_code, reason = "io_uring submissions; sched_setaffinity(2)")]
 
@@ -453,7 +455,8 @@ impl Queue {
         // SAFETY: as in `enter`.
         let result = unsafe { self.ring.submitter().enter::<libc::sigset_t>(count, 0, 0, None) };
         self.check(result.map(drop));
-        if self.ring.submission().is_empty() && self.ring.completion().len() < commits {
+        // A COMMIT that was before the new slots says nothing of them.
+        if !has_grown && self.ring.submission().is_empty() && self.ring.completion().len() < commits {
             self.is_suspect = false;
             return;
         }

@@ -8,7 +8,7 @@ use crate::attributes::Node;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Root, decode_extent};
-use crate::read::Settled;
+use crate::read::{Settled, expect_there};
 use crate::system::{FileSystem, corrupt};
 use crate::tree::{Difference, Step};
 
@@ -32,14 +32,14 @@ impl FileSystem {
         if was != is {
             return Ok(true);
         }
-        let trees = (self.committed_content(before).await?, self.committed_content(after).await?);
-        let places = match &trees {
-            (Some(one), Some(other)) if one == other => return Ok(false),
-            (Some(one), Some(other)) => {
-                let _use = self.grace.enter(after.file.number);
-                self.places(one, other, is).await.ok().flatten()
+        let places = {
+            // Before the roots are taken (I-90).
+            let _use = self.grace.enter(after.file.number);
+            match (self.committed_content(before).await?, self.committed_content(after).await?) {
+                (Some(one), Some(other)) if one == other => return Ok(false),
+                (Some(one), Some(other)) => self.places(&one, &other, is).await.ok().flatten(),
+                _ => None,
             }
-            _ => None,
         };
         for place in places.unwrap_or_else(|| vec![0..is]) {
             if self.differs_in(before, after, place).await? {
@@ -53,6 +53,7 @@ impl FileSystem {
     async fn committed_content(&self, node: Node) -> Result<Option<Root>, FileError> {
         let inode = self.inode(node).await?;
         let state = inode.state.lock();
+        expect_there(&state)?;
         let is_below = |overlay: &crate::extent::Overlay| overlay.extents.is_empty() && overlay.inlined.is_empty();
         let is_committed = !state.has_unlogged() && state.overlays().all(is_below);
         Ok(is_committed.then(|| state.base.tree.clone()))

@@ -251,13 +251,15 @@ impl Writer<'_> {
 
 impl Teller<'_> {
     fn tell(&self, told: &Receiver<Told>, mouth: &Mouth<'_>) -> io::Result<()> {
+        let mut said = Ok(());
         for told in told {
             match told {
                 Told::Unit(names, report) => self.tell_kernel(&names, &report),
-                Told::Window(emptied) => mouth.say(&Answer::Emptied(emptied))?,
+                // Also where nobody hears it any more the kernel is told of the units that are still written.
+                Told::Window(emptied) => said = said.and_then(|()| mouth.say(&Answer::Emptied(emptied))),
             }
         }
-        Ok(())
+        said
     }
 
     /// I-133.
