@@ -10,18 +10,16 @@
 //!
 //! Not here: the pools (`room`); how room is made (`flush`, `commit`, `reclaim`).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use platform::pools::Reservation;
 use platform::task::{First, first};
 use store::Resilience;
 
 use crate::failure::FileError;
 use crate::inode::Inode;
-use crate::room::{ASKING, BYTES, CHANGE_FILES, FAILING_COMMITS_AHEAD, LARGE, MODEST, SMALL};
+use crate::room::{ASKING, BYTES, CHANGE_FILES, Claim, FAILING_COMMITS_AHEAD, LARGE, MODEST, SMALL};
 use crate::system::FileSystem;
 
 /// What a change logs at most, about, but for what callers add to it.
@@ -58,39 +56,6 @@ pub(crate) struct WriteAdmitted {
 pub(crate) struct UnitAdmitted {
     _buffer: Option<Reservation<2, 2>>,
     _records: Admitted,
-}
-
-/// Bytes that the disks are to have room for, of those who were admitted and whose content has not arrived: it is neither in the buffer nor stored.
-#[derive(Default)]
-pub(crate) struct Claims(Arc<Mutex<u64>>);
-
-/// One of them, until its content has arrived.
-#[must_use]
-pub(crate) struct Claim {
-    claims: Arc<Mutex<u64>>,
-    bytes: u64,
-}
-
-impl Claims {
-    /// Claims so many bytes if there is room, by what is claimed before. Both at once: two do not find the room of one.
-    fn claim(&self, bytes: u64, is_room: impl FnOnce(u64) -> bool) -> Option<Claim> {
-        let mut claimed = self.0.lock();
-        if !is_room(*claimed) {
-            return None;
-        }
-        *claimed += bytes;
-        Some(Claim { claims: Arc::clone(&self.0), bytes })
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        *self.0.lock()
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        *self.claims.lock() -= self.bytes;
-    }
 }
 
 impl WriteAdmitted {

@@ -19,7 +19,6 @@ use crate::attributes::{Attributes, Kind, Node, View};
 use crate::failure::FileError;
 use crate::format::Entry;
 use crate::inode::{Inode, State};
-use crate::read::expect_there;
 use crate::system::{FileSystem, SNAPSHOTS, SNAPSHOTS_NAME, corrupt};
 use crate::tree::Start;
 
@@ -270,7 +269,7 @@ impl FileSystem {
         // Tree and decisions of one moment: a commit in between moves entries from one to the other.
         let (tree, decided, mut end) = {
             let state = directory.state.lock();
-            expect_there(&state).map_err(|error| (error, u64::MAX))?;
+            state.expect_there().map_err(|error| (error, u64::MAX))?;
             if state.attributes.kind != Kind::Directory {
                 return Err((FileError::NotDirectory, u64::MAX));
             }

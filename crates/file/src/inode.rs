@@ -205,6 +205,14 @@ impl State {
         }
     }
 
+    /// Whose layers are looked at is there still: of a file that is no more they are gone, and holes or what was committed would show in their place.
+    ///
+    /// # Errors
+    /// `NoEntry`.
+    pub(crate) fn expect_there(&self) -> Result<(), FileError> {
+        if self.is_gone { Err(FileError::NoEntry) } else { Ok(()) }
+    }
+
     /// Whether content was accepted that the journal does not have.
     pub(crate) fn has_unlogged(&self) -> bool {
         self.flushing.is_some() || !self.dirty.is_empty()

@@ -17,7 +17,7 @@ use crate::attributes::Node;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::inode::Inode;
-use crate::read::{EXTENTS_PER_STEP, Settled, expect_there, gather};
+use crate::read::{EXTENTS_PER_STEP, Settled, gather};
 use crate::system::{FileSystem, PREFETCHERS};
 
 impl FileSystem {
@@ -111,7 +111,7 @@ impl FileSystem {
     ) -> Result<(Vec<Settled>, Option<u64>), FileError> {
         let (tree, mut settled, mut gaps) = {
             let state = inode.state.lock();
-            expect_there(&state)?;
+            state.expect_there()?;
             let mut gaps = vec![range];
             let settled = gather(&state, &mut gaps, &mut |_, _| ());
             (state.base.tree.clone(), settled, gaps)

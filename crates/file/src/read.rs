@@ -70,7 +70,7 @@ impl FileSystem {
         let inode = self.inode(node).await?;
         let (count, size, tree, mut settled, gaps) = {
             let mut state = inode.state.lock();
-            expect_there(&state)?;
+            state.expect_there()?;
             expect_regular(&state.attributes)?;
             let end = state.attributes.size.min(offset.saturating_add(buffer.len() as u64));
             if offset >= end {
@@ -217,7 +217,7 @@ impl FileSystem {
         let mut allocated = Vec::new();
         let (tree, settled, mut gaps) = {
             let state = inode.state.lock();
-            expect_there(&state)?;
+            state.expect_there()?;
             let mut gaps = vec![range.clone()];
             let settled = gather(&state, &mut gaps, &mut |range, _| allocated.push(range));
             (state.base.tree.clone(), settled, gaps)
@@ -247,7 +247,7 @@ impl FileSystem {
         let inode = self.inode(node).await?;
         let size = {
             let state = inode.state.lock();
-            expect_there(&state)?;
+            state.expect_there()?;
             expect_regular(&state.attributes)?;
             state.attributes.size
         };
@@ -298,11 +298,6 @@ impl FileSystem {
             self.note_unlogged(inode);
         }
     }
-}
-
-/// Whose layers are looked at is there still: of a file that is no more they are gone, and holes or what was committed would show in their place.
-pub(crate) fn expect_there(state: &State) -> Result<(), FileError> {
-    if state.is_gone { Err(FileError::NoEntry) } else { Ok(()) }
 }
 
 pub(crate) fn expect_regular(attributes: &Attributes) -> Result<(), FileError> {

@@ -4,10 +4,13 @@
 //! journal's bytes and the changed files that no commit covers; commits make room there. What makes room is not admitted, and waits for
 //! nobody who is: a flush logs as much as the buffer may hold, beyond what changes may draw, and a commit logs nothing.
 //!
+//! And the claims to room on the disks, which are of content that has not arrived in memory.
+//!
 //! Not here: who draws on them, and who waits (`admission`).
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use platform::pools::Pools;
 
 /// Pools of the write buffer: bytes that were accepted and no record has, and the files that have such.
@@ -46,4 +49,37 @@ pub(crate) fn buffer(bytes: u64, files: usize) -> Buffer {
 pub(crate) fn records(bytes: u64, files: usize) -> Records {
     let totals = |commits: u64| [commits * bytes, commits * files as u64 + CHANGE_FILES];
     Pools::new([totals(COMMITS_AHEAD), totals(COMMITS_AHEAD_OF_MODEST)])
+}
+
+/// Bytes that the disks are to have room for, of those who were admitted and whose content has not arrived: it is neither in the buffer nor stored.
+#[derive(Default)]
+pub(crate) struct Claims(Arc<Mutex<u64>>);
+
+/// One of them, until its content has arrived.
+#[must_use]
+pub(crate) struct Claim {
+    claims: Arc<Mutex<u64>>,
+    bytes: u64,
+}
+
+impl Claims {
+    /// Claims so many bytes if there is room, by what is claimed before. Both at once: two do not find the room of one.
+    pub(crate) fn claim(&self, bytes: u64, is_room: impl FnOnce(u64) -> bool) -> Option<Claim> {
+        let mut claimed = self.0.lock();
+        if !is_room(*claimed) {
+            return None;
+        }
+        *claimed += bytes;
+        Some(Claim { claims: Arc::clone(&self.0), bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        *self.0.lock()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        *self.claims.lock() -= self.bytes;
+    }
 }

@@ -20,7 +20,6 @@ use platform::Platform;
 use store::{Resilience, Share, Store, StoreError};
 use tokio::sync::Notify;
 
-use crate::admission::Claims;
 use crate::attributes::{Node, View};
 use crate::buffers::Buffers;
 use crate::counters::Counters;
@@ -34,7 +33,7 @@ use crate::readers::Readers;
 use crate::receipts::Receipts;
 use crate::references::References;
 use crate::removals::Removals;
-use crate::room::{self, Buffer, CHANGED, FILES, LOGGED, Records};
+use crate::room::{self, Buffer, CHANGED, Claims, FILES, LOGGED, Records};
 use crate::siblings::Siblings;
 use crate::table::Table;
 use crate::tree::{Gap, Trees};

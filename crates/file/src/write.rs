@@ -21,7 +21,7 @@ use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
 use crate::inode::{Inode, State, cut};
-use crate::read::{Settled, expect_regular, expect_there, gather};
+use crate::read::{Settled, expect_regular, gather};
 use crate::system::{FileSystem, Transaction};
 
 /// What a write does beside its content.
@@ -352,7 +352,7 @@ impl FileSystem {
         expect_regular(&target.state.lock().attributes)?;
         let size = {
             let state = source.state.lock();
-            expect_there(&state)?;
+            state.expect_there()?;
             expect_regular(&state.attributes)?;
             state.attributes.size
         };
@@ -477,7 +477,7 @@ impl FileSystem {
         let (mut pieces, mut bytes_left, mut is_within) = (0, bytes_max, true);
         let (tree, mut settled, gaps) = {
             let state = inode.state.lock();
-            expect_there(&state)?;
+            state.expect_there()?;
             let mut gaps = vec![range];
             let settled = gather(&state, &mut gaps, &mut |range, bytes| {
                 pieces += 1;

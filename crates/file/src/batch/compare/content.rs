@@ -8,7 +8,7 @@ use crate::attributes::Node;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Root, decode_extent};
-use crate::read::{Settled, expect_there};
+use crate::read::Settled;
 use crate::system::{FileSystem, corrupt};
 use crate::tree::{Difference, Step};
 
@@ -53,7 +53,7 @@ impl FileSystem {
     async fn committed_content(&self, node: Node) -> Result<Option<Root>, FileError> {
         let inode = self.inode(node).await?;
         let state = inode.state.lock();
-        expect_there(&state)?;
+        state.expect_there()?;
         let is_below = |overlay: &crate::extent::Overlay| overlay.extents.is_empty() && overlay.inlined.is_empty();
         let is_committed = !state.has_unlogged() && state.overlays().all(is_below);
         Ok(is_committed.then(|| state.base.tree.clone()))
