@@ -7,6 +7,7 @@
 //! A-7   Small writes have a part of the buffer to themselves: who makes and syncs them does not wait for a stream's flush.
 //! A-8   What fills our own buffers goes no further ahead of its file's flush than all that is under way needs, so the same buffers come round
 //!       again. It waits for that before it asks for room, and stands in nobody's way meanwhile.
+//! A-9   Who removes trees stands in no line once somebody waits for the room that this makes: who waits has records that the line waits for.
 //!
 //! Not here: the pools (`room`); how room is made (`flush`, `commit`, `reclaim`).
 
@@ -271,6 +272,23 @@ impl FileSystem {
             Err(FileError::NoSpace) => Ok(Admitted { _records: self.records.force(self.wanted_records(bytes, files)) }),
             admitted => admitted,
         }
+    }
+
+    /// The same for who removes trees behind. Once somebody waits for the room it is let in, and does itself what else it would wait for: it commits
+    /// what is due, so what commits have to do is bounded all the same.
+    pub(crate) async fn admit_remover(&self, bytes: u64, files: u64) -> Result<Admitted, FileError> {
+        let admitted = first(self.admit_removals(bytes, files), self.removals.until_hurried()).await;
+        if let First::Left(admitted) = admitted {
+            return admitted;
+        }
+        if self.is_commit_due() {
+            match Box::pin(self.commit()).await {
+                // As above: want of room keeps nobody from removing.
+                Ok(()) | Err(FileError::NoSpace) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Admitted { _records: self.records.force(self.wanted_records(bytes, files)) })
     }
 
     /// The same for one that nobody asked for, and nobody would ask for again: where commits fail it is let in all the same.

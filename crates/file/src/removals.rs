@@ -34,9 +34,20 @@ pub(crate) struct Removals {
     pub(crate) work: tokio::sync::Mutex<()>,
     pub(crate) wanted: Notify,
     /// Who waits for the room.
-    pub(crate) hurried: AtomicUsize,
+    hurried: AtomicUsize,
+    /// Somebody has come to wait for it.
+    hurry: Notify,
     /// Who keeps counts of links.
     pub(crate) hear: Mutex<Hearing>,
+}
+
+/// Somebody waits for the room, until dropped with the request that does.
+pub(crate) struct Hurry<'a>(&'a Removals);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.hurried.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Somebody hears, or nobody does yet, or any more: an opening goes on with what was removed before it.
@@ -125,6 +136,29 @@ impl Removals {
 
     pub(crate) fn waiting(&self) -> usize {
         self.count.load(Ordering::SeqCst)
+    }
+
+    /// From now on somebody waits for the room.
+    pub(crate) fn hurry(&self) -> Hurry<'_> {
+        self.hurried.fetch_add(1, Ordering::SeqCst);
+        self.hurry.notify_waiters();
+        Hurry(self)
+    }
+
+    pub(crate) fn are_hurried(&self) -> bool {
+        self.hurried.load(Ordering::SeqCst) > 0
+    }
+
+    /// Returns when somebody waits for the room.
+    pub(crate) async fn until_hurried(&self) {
+        loop {
+            let mut hurry = std::pin::pin!(self.hurry.notified());
+            hurry.as_mut().enable();
+            if self.are_hurried() {
+                return;
+            }
+            hurry.await;
+        }
     }
 
     /// Those that cannot be read, and why.

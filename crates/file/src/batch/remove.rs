@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::id::FileId;
@@ -102,18 +101,10 @@ impl FileSystem {
     /// # Errors
     /// Why commits fail, or the store's.
     pub async fn finish_removals(&self) -> Result<(), FileError> {
-        /// Until dropped, with the request that waits.
-        struct Hurry<'a>(&'a AtomicUsize);
-        impl Drop for Hurry<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
         if self.removing() == 0 {
             return Ok(());
         }
-        self.removals.hurried.fetch_add(1, Ordering::SeqCst);
-        let _hurry = Hurry(&self.removals.hurried);
+        let _hurry = self.removals.hurry();
         self.remove_behind().await
     }
 
@@ -130,8 +121,7 @@ impl FileSystem {
 
     async fn remove_behind(&self) -> Result<(), FileError> {
         let _one = self.removals.work.lock().await;
-        let is_hurried = || self.removals.hurried.load(Ordering::SeqCst) > 0;
-        let of_time = || Share::percent(SHARE_PERCENT).filter(|_| !is_hurried()).unwrap_or(Share::FULL);
+        let of_time = || Share::percent(SHARE_PERCENT).filter(|_| !self.removals.are_hurried()).unwrap_or(Share::FULL);
         let goes_on = || !self.is_ending();
         let calls = || self.calls();
         let pace = Pace::new(&self.platform, &of_time, &goes_on).beside(&calls);
@@ -139,7 +129,7 @@ impl FileSystem {
             if !pace.step().await {
                 break;
             }
-            let _room = self.admit_removals(STEP as u64 * NAME_BYTES, STEP as u64).await?;
+            let _room = self.admit_remover(STEP as u64 * NAME_BYTES, STEP as u64).await?;
             match self.remove_some(directory, after).await {
                 Ok(Some(after)) => self.removals.go_on(directory, after),
                 Ok(None) => self.removals.end(directory),

@@ -12,7 +12,7 @@ use platform::sim::World;
 use super::batch_write::file;
 use super::content::pattern;
 use super::{Machine, create, find, read_all};
-use crate::{Allocate, AttributeChange, BatchWrite, FileSystem, Kind, Node, XattrMode};
+use crate::{Allocate, AttributeChange, BatchWrite, FileSystem, Kind, Node, Options, XattrMode};
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -101,6 +101,40 @@ fn more_extents_than_a_frame_holds_go_into_several() {
         assert!(read_all(&system, find(&system, "copy").await.unwrap()).await == copied);
     });
     machine.check(&system);
+}
+
+/// Units were admitted and find no room on the disks; another one stands in line for the records that they hold.
+#[test]
+fn a_removal_waits_for_nobody_who_waits_for_its_room() {
+    const FILES: usize = 64;
+    for is_in_line_before in [false, true] {
+        let machine = Machine::with(33, 1 << 30, Options { uncommitted_files_max: FILES, ..Options::default() });
+        let system = machine.open();
+        assert!(ends(&machine.world, async {
+            let top = create(&system, FileId::ROOT, "t", Kind::Directory).await.file;
+            for number in 0..2000 {
+                create(&system, top, &format!("n{number}"), Kind::Fifo).await;
+            }
+            let not_yet = system.removals.work.lock().await;
+            system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+            system.commit().await.unwrap();
+            let unit = || system.admit_unit((0, 0), (1000, FILES as u64));
+            let admitted = [unit().await.unwrap(), unit().await.unwrap()];
+            let mut next: Pending<'_, _> = Box::pin(unit());
+            assert!(starts(&mut next).await, "those before it have all records");
+            drop(not_yet);
+            if is_in_line_before {
+                machine.world.platform().tasks.sleep(Duration::from_secs(1)).await;
+                assert_eq!((system.changes_waiting(), system.removing()), (2, 1));
+            }
+            // What each of the two does.
+            system.make_room().await.unwrap();
+            assert_eq!(system.removing(), 0);
+            drop(admitted);
+            drop(next.await.unwrap());
+        }));
+        machine.check(&system);
+    }
 }
 
 #[test]
