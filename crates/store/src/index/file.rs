@@ -444,6 +444,10 @@ impl IndexFile {
     /// with the old snapshot where redb lets them.
     fn change(&self, disk: &Disk, write: &dyn Fn(&Database) -> Result<(), String>) -> Result<(), StoreError> {
         let mut slot = self.database.lock();
+        if self.failure.lock().take().is_some() {
+            // Of a look-up: redb does nothing more with a file that failed once.
+            *slot = None;
+        }
         let database = self.open_again(disk, &mut slot)?;
         let done = self.guarded("a commit", || {
             write(database)?;
