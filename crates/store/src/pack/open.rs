@@ -297,6 +297,11 @@ impl OpenPack {
         self.members().iter().any(|member| member.has_failed())
     }
 
+    /// Whether nobody has heard yet what came of a sync of one of its files: one that follows could succeed in its place.
+    pub(super) fn is_sync_unknown(&self) -> bool {
+        self.members().iter().any(|member| member.has_failed() && !member.has_failed.load(Ordering::SeqCst))
+    }
+
     /// Bytes that are not in the file.
     pub(super) fn buffered_bytes(&self) -> u64 {
         let tail = self.tail.lock();

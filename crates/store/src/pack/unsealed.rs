@@ -1,6 +1,8 @@
 //! The last step of a pack, and packs that wait for it: all their chunks are durable, and their directory found no room, or there may be more of
 //! them on a disk that does not answer (N-4). What a full disk could not take of such a pack is in others, and is cut off by the last step.
 //!
+//! So does one whose last step nobody was there to end: who seals may be dropped halfway.
+//!
 //! They stay open, take no more, and are tried again whenever packs are to be sealed, in turn; else the next opening finds them.
 //!
 //! Not here: what comes before the directory (`seal`).
@@ -17,27 +19,40 @@ use crate::failure::StoreError;
 use crate::format::{Codec, Entry, Place, Summary, encode_directory, pack_path};
 use crate::index::SealedPack;
 
+/// A pack whose last step is under way. It waits where that does not end: who seals it may be dropped halfway, with the request that he works for.
+struct LastStep<'a> {
+    packs: &'a Packs,
+    writer: Option<Writer>,
+}
+
+impl Drop for LastStep<'_> {
+    fn drop(&mut self) {
+        self.packs.unsealed.lock().extend(self.writer.take());
+    }
+}
+
 impl Packs {
     /// Writes the directory of a pack whose chunks are durable (K-2). `false` if its disks could not; where they are full it waits.
-    pub(super) async fn end_with_directory(&self, mut writer: Writer) -> bool {
+    pub(super) async fn end_with_directory(&self, writer: Writer) -> bool {
         let pack = writer.pack.clone();
         let data_bytes = u32::try_from(writer.end()).expect("at most PACK_BYTES_MAX");
         let entries = all_of(&writer);
         let directory = encode_directory(pack.number, data_bytes, &entries);
+        let mut step = LastStep { packs: self, writer: Some(writer) };
         // Each time round but the last it leaves a disk that failed.
-        while let Err((disk, error)) = pack.append_directory(writer.end(), &directory, &self.counters).await {
+        while let Err((disk, error)) = pack.append_directory(u64::from(data_bytes), &directory, &self.counters).await {
             let is_full = error.kind == DiskErrorKind::Full;
             let _ = self.pool.failed(disk, error, &self.counters);
             if is_full {
-                self.unsealed.lock().push_back(writer);
                 return true;
             }
-            if !self.leave_failed(&mut writer) {
+            if !step.writer.as_mut().is_some_and(|writer| self.leave_failed(writer)) {
+                step.writer = None;
                 return false;
             }
         }
         let summary = Summary::of(data_bytes, &entries, pack.summary().level);
-        let Writer { mut entries, mut others, .. } = writer;
+        let Writer { mut entries, mut others, .. } = step.writer.take().expect("no other way out of the loop");
         if pack.is_found() {
             // What was stored once more meanwhile counts where it was, unless it may be lost there yet (K-12), or the index file would
             // not have it for certain.
@@ -112,6 +127,10 @@ impl Packs {
             let Some(mut writer) = self.unsealed.lock().pop_front() else { break };
             let pack = writer.pack.number;
             if !self.has(pack) {
+                continue;
+            }
+            if writer.pack.is_sync_unknown() {
+                self.unsealed.lock().push_back(writer);
                 continue;
             }
             self.leave_failed(&mut writer);

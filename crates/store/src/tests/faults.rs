@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::id::{ChunkAddress, Position};
 use bytes::Bytes;
 use platform::sim::{Faults, each_seed};
+use platform::task::{First, first};
 
 use super::crash::crash_and_verify;
 use super::{Machine, content, options};
 use crate::disks::DiskSet;
 use crate::index::Change;
-use crate::pack::PackState;
+use crate::pack::{PackKnown, PackState};
 use crate::{Class, Options, Store, StoreError};
 
 /// Errors that are told: nothing promised may be lost by them, crashes included.
@@ -28,6 +30,37 @@ fn nothing_promised_is_lost_when_disks_err_and_the_power_goes() {
 fn put_your_seed_here() {
     let seeds = crate::tests::seeds_asked_for();
     each_seed(seeds, |seed| crash_and_verify(seed, &honest()));
+}
+
+/// Who seals packs may be dropped halfway, with the request that he works for: they are not left open until the next opening.
+#[test]
+fn a_pack_whose_sealing_was_dropped_is_sealed_by_the_next() {
+    let mut dropped = 0;
+    while !is_sealed_within(Duration::from_millis(5 * dropped)) {
+        dropped += 1;
+    }
+    assert!(dropped > 4, "{dropped}");
+}
+
+/// Whether it was, and what was not is by who comes next.
+fn is_sealed_within(time: Duration) -> bool {
+    let machine = Machine::new(9, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.disks[0].set_faults(Faults { latency: Duration::from_millis(10), ..Faults::default() });
+    machine.run(async {
+        store.put(Class::Data, &content(1, 30_000)).await.unwrap();
+        let sealed = first(store.packs.seal_all(), store.platform.tasks.sleep(time)).await;
+        store.packs.seal_all().await;
+        let open: Vec<u64> =
+            store.packs.known().into_iter().filter(|(_, known)| !is_sealed(known)).map(|(pack, _)| pack).collect();
+        assert_eq!(open, Vec::<u64>::new(), "dropped after {time:?}");
+        store.close().await.unwrap();
+        matches!(sealed, First::Left(_))
+    })
+}
+
+fn is_sealed(known: &PackKnown) -> bool {
+    matches!(known.state, PackState::Sealed)
 }
 
 /// M-8: what memory has wrong is not the disk's, and costs nothing that was promised.
