@@ -642,10 +642,11 @@ impl Journal {
         }
     }
 
-    /// A superblock covers frames up to `covered`, the one before it up to `before`: forgets sizes, frees segments (J-4).
+    /// A superblock covers frames up to `covered`, the one before it up to `before`: forgets sizes, frees segments (J-4). All of it, or nothing where it is
+    /// dropped.
     pub(crate) async fn covered(&self, covered: Position, before: Position) {
-        self.sizes.lock().retain(|(last, _)| *last > covered);
         let mut segments = self.segments.lock().await;
+        self.sizes.lock().retain(|(last, _)| *last > covered);
         let current = segments.current.as_ref().map(|current| current.segment);
         let (free, live) = segments.live.iter().partition(|live| live.last <= before && Some(live.segment) != current);
         segments.live = live;

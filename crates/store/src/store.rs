@@ -2,8 +2,8 @@
 //!
 //! T-1   A commit settles first, writes the superblock second, and frees the journal third, so that each step rests on what the
 //!       one before made durable (S-3, J-4).
-//! T-2   A commit whose superblock could not be written leaves the one before untouched: the next try takes the same slot with a
-//!       higher generation.
+//! T-2   A commit whose superblock could not be written, or that was dropped, leaves the one before untouched: the next superblock takes the
+//!       same slot with a higher generation. Until then an opening may find either; the store, and who dropped it, go by the roots before.
 //! T-3   A chunk that turned out to be damaged is no duplicate any more: putting its content again stores it anew.
 //!
 //! Not here: what becomes of the index (`store/index`), reading chunks (`reading`), opening (`recover`), giving back room (`reclaim`), looking for damage (`check`).
@@ -550,13 +550,14 @@ impl Store {
         let time = self.pool.clock.timer(&self.counters.superblock_write);
         superblock::write(&self.pool, &superblock, &self.counters).await?;
         drop(time);
+        // The root holds, whatever comes of it; only room may not be given back. Nothing is waited for from then on: who is dropped before goes by the
+        // roots before, and so does the next superblock.
+        self.journal.covered(covered, root.covered).await;
         self.journal.note_named(covered, homes);
         root.next_generation = superblock.generation + 1;
         root.roots = superblock.roots;
-        let before = std::mem::replace(&mut root.covered, covered);
+        root.covered = covered;
         *self.newest.lock() = (superblock.generation, covered);
-        // The root holds, whatever comes of it; only room may not be given back.
-        self.journal.covered(covered, before).await;
         Ok(())
     }
 

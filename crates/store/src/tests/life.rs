@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use base::id::Position;
+use platform::sim::Faults;
+use platform::task::{First, first};
 
 use super::{Machine, content};
 use crate::{Class, StoreError};
@@ -48,6 +50,45 @@ fn what_was_put_logged_and_committed_is_there_after_a_restart() {
         assert!(matches!(store.get(Class::Data, &absent).await, Err(StoreError::Absent { .. })));
         assert!(!store.contains(&absent));
     });
+}
+
+/// T-2, and L-2 relies on it: who was dropped at a commit goes by the roots before, and so does the next superblock, also where that of the commit was
+/// written and its frames were not freed yet.
+#[test]
+fn the_roots_of_a_commit_that_was_dropped_are_not_in_force() {
+    let mut steps = 0;
+    while !is_committed_within(Duration::from_micros(200 * steps)) {
+        steps += 1;
+    }
+    assert!(steps > 20, "{steps}");
+}
+
+/// Beside somebody who keeps the journal busy.
+fn is_committed_within(time: Duration) -> bool {
+    let machine = Machine::new(6, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.disks[0].set_faults(Faults { latency: Duration::from_millis(3), ..Faults::default() });
+    let is_committed = machine.run(async {
+        let logs = async {
+            loop {
+                store.sync_log(store.log(b"frame")).await.unwrap();
+            }
+        };
+        let commit = first(store.commit(store.moment(), b"second", Position(0)), Box::pin(logs));
+        let is_committed = match first(commit, store.platform.tasks.sleep(time)).await {
+            First::Left(First::Left(committed)) => committed.is_ok(),
+            First::Left(First::Right(never)) => never,
+            First::Right(()) => false,
+        };
+        store.renew_root().await.unwrap();
+        is_committed
+    });
+    drop(store);
+    machine.world.restart();
+    let (_, recovered) = machine.open();
+    let expected: &[u8] = if is_committed { b"second" } else { b"first" };
+    assert_eq!(recovered.roots, expected, "dropped after {time:?}");
+    is_committed
 }
 
 #[test]
