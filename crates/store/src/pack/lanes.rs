@@ -341,15 +341,14 @@ impl Packs {
 
     /// Writes the buffer, or the whole pages of it; on failure the writer is stuck and keeps what it has.
     pub(super) async fn flush(&self, writer: &mut Writer, pages: Option<Pages>) {
-        let (count, flushed) = writer.pack.flush(pages, &self.counters).await;
-        let disks = writer.pack.disks();
-        disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(count));
-        if let Err((disk, error)) = flushed {
+        let pack = &writer.pack;
+        let written = |bytes| pack.disks().iter().for_each(|disk| self.pool.disks[disk].settle_promise(bytes));
+        if let Err((disk, error)) = pack.flush(pages, &self.counters, &written).await {
             writer.is_stuck = true;
             let _ = self.pool.failed(disk, error, &self.counters);
             return;
         }
-        for disk in disks.iter() {
+        for disk in writer.pack.disks().iter() {
             if let Err(error) = self.pool.disks[disk].look() {
                 let _ = self.pool.failed(disk, error, &self.counters);
             }

@@ -316,7 +316,7 @@ impl OpenPack {
         of_flushing.or_else(|| tail.pending.part(offset, end)).map(Bytes::copy_from_slice)
     }
 
-    /// Writes the buffer to the file, all of it or the whole pages of it, and tells how much that was. A failure, or being dropped
+    /// Writes the buffer to the file, all of it or the whole pages of it. `written` hears of each part how much that was. A failure, or being dropped
     /// halfway, leaves the rest for the next try.
     ///
     /// A page that is written in part is written twice, each time by a request of its own: as many of these as runs, and a device that
@@ -325,12 +325,12 @@ impl OpenPack {
         &self,
         pages: Option<Pages>,
         counters: &Counters,
-    ) -> (u64, Result<(), (usize, DiskError)>) {
-        let mut count = 0;
+        written: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), (usize, DiskError)> {
         loop {
             let (start, held, end) = {
                 let mut tail = self.tail.lock();
-                let Some((held, end)) = tail.next_write(pages, room(self.run_bytes)) else { return (count, Ok(())) };
+                let Some((held, end)) = tail.next_write(pages, room(self.run_bytes)) else { return Ok(()) };
                 (tail.written, held, end)
             };
             counters.pack_writes.add(1);
@@ -338,13 +338,11 @@ impl OpenPack {
             let bytes = held.run.part(part);
             let is_run = pages.is_some() || bytes.len() >= *RUN_BYTES.start();
             let step = if is_run { Step::Run(start, &bytes) } else { Step::Bytes(start, &bytes) };
-            if let Err(failure) = OpenPack::take(&self.members(), step).await {
-                return (count, Err(failure));
-            }
+            OpenPack::take(&self.members(), step).await?;
             drop(bytes);
+            written(end - start);
             let mut tail = self.tail.lock();
             tail.written = end;
-            count += end - start;
             tail.flushing = None;
             tail.spare = Arc::into_inner(held.run).unwrap_or_default();
         }

@@ -145,8 +145,7 @@ impl Packs {
             let disks = writer.pack.disks();
             let give_back = |bytes| disks.iter().for_each(|disk| self.pool.disks[disk].settle_promise(bytes));
             if disks.iter().all(|disk| self.pool.disks[disk].is_good()) && !writer.pack.has_failed() {
-                let (count, mut done) = writer.pack.flush(None, &self.counters).await;
-                give_back(count);
+                let mut done = writer.pack.flush(None, &self.counters, &give_back).await;
                 if done.is_ok() {
                     done = writer.pack.sync(&self.counters).await;
                 }

@@ -63,6 +63,27 @@ fn is_sealed(known: &PackKnown) -> bool {
     matches!(known.state, PackState::Sealed)
 }
 
+/// What was promised to a pack, and is in its file, is promised no more, whoever is dropped: else the disk would seem to have less and less room.
+#[test]
+fn writes_that_were_dropped_leave_no_promise() {
+    let machine = Machine::new(13, 1, 64 << 20);
+    let (store, _) = machine.open();
+    machine.disks[0].set_faults(Faults { latency: Duration::from_millis(10), ..Faults::default() });
+    machine.run(async {
+        // In the first write of what is there, then in the second, of what came since.
+        for (number, time) in [(1, 5), (3, 15)] {
+            store.put(Class::Data, &content(number, 30_000)).await.unwrap();
+            let sleep = store.platform.tasks.sleep(Duration::from_millis(time));
+            let settled = first(store.settle(store.moment()), sleep).await;
+            assert!(matches!(settled, First::Right(())));
+        }
+        assert!(store.packs.seal_all().await);
+    });
+    let disk = &store.pool.disks[0];
+    disk.look().unwrap();
+    assert_eq!(disk.free(), disk.disk.space().unwrap().free);
+}
+
 /// M-8: what memory has wrong is not the disk's, and costs nothing that was promised.
 #[test]
 fn a_bit_that_flips_on_its_way_into_memory_costs_nothing() {
