@@ -202,7 +202,9 @@ pub(crate) fn write_answer(device: &OwnedFd, unique: u64, error: i32, body: (&[u
 #[cfg(test)]
 mod tests {
     use super::{Notice, Notifier};
-    use std::io::{self, Read};
+    use crate::lock::lock;
+    use std::io::{self, Read, Write};
+    use std::os::unix::net::UnixStream;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -223,5 +225,32 @@ mod tests {
         let mut sent = Vec::new();
         kernel.read_to_end(&mut sent).expect("a pipe");
         assert_eq!(sent.len(), 16, "one header, and nothing after the end");
+    }
+
+    #[test]
+    fn what_is_being_sent_has_not_been_sent() {
+        let (mut kernel, device) = UnixStream::pair().expect("sockets");
+        // Full, so that who sends waits.
+        device.set_nonblocking(true).expect("a socket");
+        let mut filled = 0;
+        while let Ok(bytes) = (&device).write(&[0; 4096]) {
+            filled += bytes;
+        }
+        device.set_nonblocking(false).expect("a socket");
+        let notifier = Notifier::new(Arc::new(device.into()));
+        notifier.post(Notice::NewEpoch);
+        std::thread::scope(|scope| {
+            scope.spawn(|| notifier.run());
+            while !lock(&notifier.shared.queue).waiting.is_empty() {
+                std::thread::yield_now();
+            }
+            let was_sent = notifier.has_sent(Instant::now());
+            // Before anything is judged, or who sends would wait for ever.
+            kernel.read_exact(&mut vec![0; filled + 16]).expect("a socket");
+            let is_sent = notifier.has_sent(Instant::now() + Duration::from_secs(60));
+            notifier.close();
+            assert!(!was_sent, "it is under way");
+            assert!(is_sent);
+        });
     }
 }
