@@ -4,7 +4,9 @@
 //!
 //! - Once INIT agreed to io_uring, every request waits until *each possible* CPU's queue has an entry. So all threads
 //!   make their rings and buffers before INIT is answered (`prepare`); if one cannot, INIT does not agree.
-//! - An entry refused after that makes the kernel go on over /dev/fuse. So do we (`register` reports it).
+//! - Once one entry was refused, requests go over /dev/fuse until each queue has an entry all the same, and over the rings from then on
+//!   (`fuse_uring_do_register`). So entries that were refused are gone, and no more; only where a queue gets none do we go on over /dev/fuse,
+//!   too (`register` reports it).
 //! - When the connection ends, the kernel waits for every entry it holds to come back, which needs the queue's thread
 //!   to enter its ring: a thread stays until then, and never blocks elsewhere.
 //! - An entry added while requests wait in a queue does not take one up. See `queue` for what we do about that.
@@ -118,7 +120,7 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Registers all entries. On an error the kernel goes on over /dev/fuse; the rings then idle until the end.
+    /// Registers all entries. An error if a queue gets none: the kernel goes on over /dev/fuse; the rings then idle until the end.
     pub(crate) fn register(&self) -> io::Result<()> {
         self.order(|| Order::Register);
         self.reports()
@@ -213,9 +215,11 @@ fn live(
     let Ok(Order::Register) = orders.recv() else { return Vec::new() };
     report(queue.register());
     // To serve, or because it is all over; in both cases the kernel has slots to give back.
-    let _ = orders.recv();
+    let is_serving = matches!(orders.recv(), Ok(Order::Serve));
     queue.run();
-    plan.crew.park.leave();
+    if is_serving {
+        plan.crew.park.leave();
+    }
     let parked = queue.take_parked();
     queue.leave();
     parked
@@ -249,7 +253,52 @@ fn count_cpus(list: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use super::count_cpus;
+    use super::{Plan, Rings, count_cpus, queue};
+    use crate::crew::Crew;
+    use crate::exchange::Exchange;
+    use crate::mount::{Place, Unmounter};
+    use crate::request::Dialect;
+    use crate::service::{Boxed, Handler};
+    use crate::settings::{Negotiated, Settings};
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    struct Nobody;
+
+    impl Handler for Nobody {
+        fn serve(&self, _: Exchange) -> Boxed {
+            unreachable!("nothing is asked")
+        }
+
+        fn forget(&self, _: u64, _: u64) {}
+        fn started(&self, _: &Negotiated) {}
+        fn destroyed(&self) {}
+    }
+
+    /// Of a session whose device refuses every entry, for it is none.
+    fn plan() -> Plan {
+        let crew = Crew::new(Box::new(Nobody), 1 << 16, Dialect { setxattr_ext: false });
+        let device = std::io::pipe().expect("a pipe").0.into();
+        let place = Place { mountpoint: "/nowhere".into(), device: "0:0".to_owned(), unique: None, by_helper: false };
+        Plan::new(Arc::new(crew), Arc::new(device), &Settings::default(), Unmounter::of(place))
+    }
+
+    #[test]
+    fn queues_that_get_no_entry_are_an_error_and_leave_the_session_as_it_is() {
+        if queue::new_ring().is_err() {
+            // io_uring is forbidden here.
+            return;
+        }
+        let plan = plan();
+        let crew = plan.crew.clone();
+        let rings = Rings::prepare(plan, Vec::new()).expect("rings");
+        let refused = rings.register().expect_err("a pipe takes no entry");
+        assert!(refused.to_string().contains("io_uring queue of CPU"), "{refused}");
+        assert!(rings.finish().is_empty(), "no slot has a request");
+        crew.park.want();
+        assert!(crew.park.have_all_stopped(Instant::now()), "it goes on over /dev/fuse, and parks there");
+        assert!(crew.park.decide(true));
+    }
 
     #[test]
     fn lists_of_cpus_are_counted() {

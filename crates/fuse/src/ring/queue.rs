@@ -115,6 +115,12 @@ pub(super) fn pin_thread(cpu: u16) -> bool {
     }
 }
 
+/// Why the kernel refused the last of so many commands, if it refused all.
+fn refused_all(completions: &[(u64, i32)], commands: usize) -> Option<i32> {
+    let mut refused = completions.iter().filter(|(_, result)| *result < 0);
+    if refused.clone().count() < commands { None } else { refused.next_back().map(|(_, result)| -result) }
+}
+
 impl Queue {
     /// Makes the ring, on the thread that will serve it. `is_here`: the thread runs on the CPU the queue is for. `areas`: slots with requests that another process
     /// parked.
@@ -164,7 +170,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Registers the slots made so far. The kernel says nothing about entries it takes, only about those it refuses.
+    /// Registers the slots made so far. The kernel says nothing about entries it takes, only about those it refuses: they are gone, and
+    /// the queue grows again when it needs to. An error if that is all of them.
     pub(super) fn register(&mut self) -> io::Result<()> {
         if !self.parked.is_empty() {
             // The kernel knows them. Their first COMMIT makes them ours.
@@ -173,13 +180,17 @@ impl Queue {
         for slot in 0..self.slots.len() {
             self.push_register(slot);
         }
-        self.ring.submit()?;
-        // Whatever else has come is for `receive`.
-        self.batch.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
-        match self.batch.iter().find(|(_, result)| *result < 0) {
-            None => Ok(()),
-            Some((_, result)) => Err(io::Error::from_raw_os_error(-result)),
+        while !self.is_broken && !self.ring.submission().is_empty() {
+            self.enter(0);
         }
+        // Whatever has come is for `receive`.
+        self.batch.extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result())));
+        let refused = if self.is_broken { Some(libc::EIO) } else { refused_all(&self.batch, self.alive) };
+        refused.map_or(Ok(()), |number| {
+            let (error, index) = (io::Error::from_raw_os_error(number), self.index);
+            let text = format!("the kernel takes no entry of the io_uring queue of CPU {index}: {error}");
+            Err(io::Error::new(error.kind(), text))
+        })
     }
 
     /// Serves until the connection has ended and the kernel has given every slot back, or until the session is parked.
@@ -587,5 +598,18 @@ impl Drop for Queue {
             // A broken ring or a panic: the kernel may still write into slots it holds, so their memory stays.
             self.slots.iter_mut().filter_map(|slot| slot.core.take()).for_each(std::mem::forget);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refused_all;
+
+    #[test]
+    fn a_queue_is_without_entries_when_all_were_refused() {
+        assert_eq!(refused_all(&[], 2), None, "the kernel says nothing of those it takes");
+        assert_eq!(refused_all(&[(1, -12)], 2), None, "one is left");
+        assert_eq!(refused_all(&[(1, -12), (0, 0)], 2), None, "one has a request already");
+        assert_eq!(refused_all(&[(0, -12), (1, -22)], 2), Some(22));
     }
 }
