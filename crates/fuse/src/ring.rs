@@ -3,7 +3,8 @@
 //! The kernel (6.14 and newer, `fs/fuse/dev_uring.c`) makes demands that shape this module:
 //!
 //! - Once INIT agreed to io_uring, every request waits until *each possible* CPU's queue has an entry. So all threads
-//!   make their rings and buffers before INIT is answered (`prepare`); if one cannot, INIT does not agree.
+//!   make their rings and buffers before INIT is answered (`prepare`); if one cannot, or a policy of the machine keeps commands from FUSE, INIT
+//!   does not agree.
 //! - Once one entry was refused, requests go over /dev/fuse until each queue has an entry all the same, and over the rings from then on
 //!   (`fuse_uring_do_register`). So entries that were refused are gone, and no more; only where a queue gets none do we go on over /dev/fuse,
 //!   too (`register` reports it).
@@ -106,6 +107,7 @@ impl Rings {
     pub(crate) fn prepare(plan: Plan, mut areas: Vec<(u16, Area)>) -> io::Result<Rings> {
         // Without it a queue that once had nothing could hang (`queue`).
         core_program("stat")?;
+        queue::reach(&plan.device)?;
         let plan = Arc::new(plan);
         let mut rings = Rings { queues: Vec::new() };
         for index in 0..possible_cpus()? {

@@ -41,7 +41,7 @@ use crate::exchange::{Core, Exchange};
 use crate::service;
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
@@ -103,6 +103,24 @@ fn build_ring(completions: u32) -> io::Result<Ring> {
         .setup_taskrun_flag()
         .setup_cqsize(completions)
         .build(SUBMISSIONS)
+}
+
+/// An error if a policy of the machine keeps commands from the device (`security_uring_cmd`). FUSE would not hear of the entries that are
+/// refused so, and every request would wait for them. Asked with a command that is too short, which FUSE refuses at any time and does nothing.
+pub(super) fn reach(device: &OwnedFd) -> io::Result<()> {
+    let mut ring = IoUring::new(1)?;
+    let command = opcode::UringCmd16::new(types::Fd(device.as_raw_fd()), slot::REGISTER).build();
+    // SAFETY: the command points to nothing, and the queue is ours.
+    unsafe { ring.submission().push(&command) }.map_err(io::Error::other)?;
+    ring.submit()?;
+    match ring.completion().next().map_or(0, |entry| -entry.result()) {
+        number @ (libc::EACCES | libc::EPERM) => {
+            let error = io::Error::from_raw_os_error(number);
+            let text = format!("io_uring commands to /dev/fuse are forbidden on this machine: {error}");
+            Err(io::Error::new(error.kind(), text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Ties the calling thread to a CPU. False where that CPU is off or not ours: nobody will call from it either.

@@ -18,7 +18,7 @@ use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// `FUSE_IO_URING_CMD_REGISTER`.
-const REGISTER: u32 = 1;
+pub(super) const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
 const COMMIT_AND_FETCH: u32 = 2;
 
