@@ -55,7 +55,8 @@ mod restart;
 #[cfg(test)]
 mod tests;
 
-/// How long those who asked something may take to read their answers when the daemon ends, and to be answered before it restarts.
+/// How long those who asked something may take to read their answers when the daemon ends, and to be answered before it restarts; and how
+/// long a mount that was taken away by force may go on.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often somebody who waits for the end hears how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
@@ -401,6 +402,7 @@ impl<'a> Life<'a> {
         let unmounter = house.unmounter();
         let mut stops = Vec::new();
         let mut unmounting = None;
+        let mut waited = Duration::ZERO;
         let mut plan: Option<Plan> = None;
         let ending = || Failure::new("cannot restart", "the daemon is ending");
         loop {
@@ -414,8 +416,15 @@ impl<'a> Life<'a> {
                 Err(RecvTimeoutError::Disconnected) => return End::Stop(stops),
                 Err(RecvTimeoutError::Timeout) => {
                     let kept = unmounter.map_or(Ok(()), |unmounter| kept_elsewhere(&self.folder.path, unmounter));
+                    waited += PROGRESS_INTERVAL;
                     match (kept, unmounting) {
-                        // Some request still has to end.
+                        // Some request still has to end; or somebody has it whom /proc does not show us (outside of a container, another
+                        // user), and no wait is for ever. Nobody here is left to miss the connection.
+                        (Ok(()), Some(Unmounting::ByForce)) if waited >= PATIENCE => {
+                            if unmounter.is_some_and(|unmounter| unmounter.disconnect().is_ok()) {
+                                unmounting = Some(Unmounting::Disconnected);
+                            }
+                        }
                         (Ok(()), _) | (Err(_), Some(Unmounting::Disconnected)) => {}
                         // Their calls fail from now on: what they write while the file system is closed would be acknowledged and lost.
                         (Err(_), Some(Unmounting::ByForce)) => match unmounter.map_or(Ok(()), Unmounter::disconnect) {
@@ -426,7 +435,7 @@ impl<'a> Life<'a> {
                             }
                         },
                         (Err(failure), _) => {
-                            unmounting = None;
+                            (unmounting, waited) = (None, Duration::ZERO);
                             stops.drain(..).for_each(|answer: Answer| answer.done(Ok(json!({ "kept": failure }))));
                         }
                     }

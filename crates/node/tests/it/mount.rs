@@ -13,7 +13,7 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
 };
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{OpenTreeFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use crate::copy::{fill, likeness};
@@ -664,6 +664,29 @@ fn what_is_written_until_a_signal_ends_a_mount_that_goes_on_elsewhere_is_there()
         assert!(content.len() as u64 >= written * AT_A_TIME as u64, "{written} were acknowledged: {}", content.len());
         assert!(content.iter().all(|byte| *byte == b'w'));
     });
+}
+
+/// A copy of the mount in no namespace is in no mount table either, like one that a container does not see.
+#[test]
+fn a_signal_ends_a_mount_that_is_kept_where_nobody_sees_it() {
+    let folder = Folder::new("kept-unseen");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root may copy a mount");
+    }
+    let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let kept = rustix::mount::open_tree(CWD, &point, copy).expect("root may");
+    let open = |flags| rustix::fs::openat(&kept, "f", flags, Mode::RUSR);
+    let file = open(OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC).expect("it is served there too");
+    rustix::io::write(&file, b"accepted").expect("room");
+    mounted.signal(Signal::TERM);
+    mounted.wait();
+    let error = rustix::io::write(&file, b"more").expect_err("nobody is there");
+    assert!([Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED].contains(&error), "{error}");
+    mounted.mend();
+    assert_eq!(fs::read(point.join("f")).expect("it was made local"), b"accepted");
+    mounted.umount();
 }
 
 #[test]
