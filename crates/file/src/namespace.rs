@@ -21,7 +21,7 @@ use crate::directory::{check_name, expect_directory};
 use crate::failure::FileError;
 use crate::format::{Change, Entry};
 use crate::inode::{Inode, State};
-use crate::system::{FileSystem, SNAPSHOTS_NAME, Transaction, untrue};
+use crate::system::{FileSystem, SNAPSHOTS, SNAPSHOTS_NAME, Transaction, untrue};
 
 /// A record that a file is no more, about.
 const END_BYTES: u64 = 100;
@@ -457,6 +457,27 @@ impl FileSystem {
     pub fn retain(&self, node: Node) {
         if node.view == View::LIVE {
             self.references.lock().add(node.file, 1);
+        }
+    }
+
+    /// The same for a node that was found or made before. Who removes by another way than the front end's may have ended it since: then
+    /// nothing is counted. Else it is there for as long as the count is above zero.
+    ///
+    /// # Errors
+    /// `NoEntry`.
+    pub async fn retain_found(&self, node: Node) -> Result<(), FileError> {
+        self.retain(node);
+        if node.view != View::LIVE || node.file == SNAPSHOTS {
+            return Ok(());
+        }
+        // Who ends a file asks for references under the lock of its state: he has ended it by now, or finds this one.
+        match self.live(node.file).await {
+            Err(FileError::NoEntry | FileError::Stale) => {
+                let _ = self.take_back(node, 1);
+                Err(FileError::NoEntry)
+            }
+            // What cannot be read again is there.
+            _ => Ok(()),
         }
     }
 

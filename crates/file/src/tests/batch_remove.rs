@@ -358,6 +358,37 @@ fn who_knows_a_file_by_another_name_hears_that_it_has_a_link_less() {
     });
 }
 
+/// Between the look at a name and the reference that its file is given with.
+#[test]
+fn what_was_found_and_has_gone_since_is_not_handed_out() {
+    let machine = Machine::new(72);
+    let system = machine.open();
+    machine.run(async {
+        tree(&system, "t", 1, 3).await;
+        let found = system.lookup(find(&system, "t").await.unwrap(), b"f0").await.unwrap().0;
+        let linked = find(&system, "t/f1").await.unwrap();
+        system.link(linked.file, FileId::ROOT, b"linked").await.unwrap();
+        let held = find(&system, "t/f2").await.unwrap();
+        system.retain_found(held).await.unwrap();
+        let snapshots = find(&system, ".snapshots").await.unwrap();
+        system.batch_remove(FileId::ROOT, b"t").await.unwrap();
+        system.finish_removals().await.unwrap();
+        // Who has ended is in memory, and then nowhere.
+        for _ in 0..2 {
+            assert!(matches!(system.retain_found(found).await, Err(FileError::NoEntry)));
+            assert!(!system.is_referenced(found.file));
+            system.commit().await.unwrap();
+        }
+        for node in [linked, held, snapshots] {
+            system.retain_found(node).await.unwrap();
+            assert!(system.is_referenced(node.file));
+            system.attributes(node).await.unwrap();
+        }
+        system.forget(held, 2).await.unwrap();
+        assert!(matches!(system.retain_found(held).await, Err(FileError::NoEntry)));
+    });
+}
+
 /// An opening goes on with what was removed, before somebody is there to hear; and who comes later takes the place of who was there.
 #[test]
 fn who_comes_later_hears_what_nobody_heard_and_all_that_comes() {

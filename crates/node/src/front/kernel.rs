@@ -9,7 +9,8 @@
 //! long as it is open, and all calls name the node. So is CREATE, which would bring a RELEASE with it: the kernel makes the file by
 //! MKNOD and opens it like any other. FLUSH, ACCESS and locks are the kernel's own business.
 //!
-//! I-91  Each answer that gives the kernel a node counts one reference, taken before the answer is sent; FORGET takes it back.
+//! I-91  Each answer that gives the kernel a node counts one reference, taken before the answer is sent; FORGET takes it back. When it is
+//!       taken the node is looked at once more: a batch may have removed it since it was found.
 //! I-92  Nothing below `.snapshots` is changed: such calls are refused here, with EROFS.
 //! I-165 A write around the kernel's cache, which may be under way while attributes are asked for, has the kernel forget those that were given
 //!       since the last such write: when its content is there, and before it is answered.
@@ -236,12 +237,12 @@ impl Kernel {
             Request::TmpFile { mode, umask, .. } => {
                 let new = new_file(header, Kind::Regular, mode, umask);
                 let attributes = self.system.create_unnamed(writable(node)?, &new).await?;
-                Ok(Reply::Created(self.born(&attributes)))
+                self.born(&attributes).await.map(Reply::Created)
             }
             Request::Link { node: existing, new_name } => {
                 let existing = self.nodes.find(existing).ok_or(Errno::ESTALE)?;
                 let attributes = self.system.link(writable(existing)?, writable(node)?, new_name).await?;
-                Ok(Reply::Entry(self.born(&attributes)))
+                self.born(&attributes).await.map(Reply::Entry)
             }
             Request::Unlink { name } => done(self.system.remove_file(writable(node)?, name).await),
             Request::RmDir { name } => done(self.system.remove_directory(writable(node)?, name).await),
@@ -337,6 +338,10 @@ impl Kernel {
             }
             name => self.system.lookup(parent, name).await,
         };
+        let found = match found {
+            Ok((node, attributes)) => self.system.retain_found(node).await.map(|()| (node, attributes)),
+            error => error,
+        };
         let valid = self.valid_in(parent);
         match found {
             Ok((node, attributes)) => {
@@ -357,19 +362,19 @@ impl Kernel {
 
     async fn create(&self, parent: Node, name: &[u8], new: &NewFile<'_>) -> Result<fuse::Entry, Refusal> {
         let attributes = self.system.create_file(writable(parent)?, name, new).await?;
-        Ok(self.born(&attributes))
+        self.born(&attributes).await
     }
 
-    /// The entry of a file of the present that was just made or linked.
-    fn born(&self, attributes: &Attributes) -> fuse::Entry {
-        self.entry(Node::live(attributes.file), attributes, self.valid)
+    /// The entry of a file of the present that was just made or linked. One that was removed since is as if it had never been: the kernel
+    /// looks again, and makes it anew.
+    async fn born(&self, attributes: &Attributes) -> Result<fuse::Entry, Refusal> {
+        let node = Node::live(attributes.file);
+        self.system.retain_found(node).await.map_err(|_| Errno::ESTALE)?;
+        Ok(self.entry(node, attributes, self.valid))
     }
 
-    /// An entry for the kernel, which thereby gets a reference (I-91).
+    /// An entry for the kernel, of a node that was retained for it (I-91).
     fn entry(&self, node: Node, attributes: &Attributes, valid: Duration) -> fuse::Entry {
-        if node.view == View::LIVE {
-            self.system.retain(node);
-        }
         let entry = translate::entry(node, self.nodes.give(node), attributes, valid);
         fuse::Entry { attribute_valid: self.valid_of(node).min(valid), ..entry }
     }

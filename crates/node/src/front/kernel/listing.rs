@@ -66,7 +66,11 @@ impl Kernel {
     async fn add_plus(&self, writer: &mut DirectoryWriter<'_>, directory: Node, listed: &DirectoryEntry) -> bool {
         let kind = kind_number(listed.kind);
         let inode = inode_number(listed.node);
-        let entry = match self.system.attributes(listed.node).await {
+        let found = match self.system.attributes(listed.node).await {
+            Ok(attributes) => self.system.retain_found(listed.node).await.map(|()| attributes),
+            error => error,
+        };
+        let entry = match found {
             Ok(attributes) => self.entry(listed.node, &attributes, self.valid_in(directory)),
             // Removed meanwhile, or damaged: the name stands, and whoever uses it hears what is wrong.
             Err(_) => return add_name(writer, listed),
