@@ -46,6 +46,9 @@ pub struct BatchCopy<'a> {
     pub anew: Option<Anew>,
     /// Hears of files and bytes done.
     pub tell: &'a (dyn Fn(u64, u64) + Sync),
+    /// Hears of what was written, a unit or a large file at a time: who looks into the copy before its end may have seen less. The copy holds
+    /// neither locks nor room then.
+    pub written: &'a (dyn Fn(&[BatchEntry], &BatchWriteReport) + Sync),
 }
 
 /// Whose the files of a copy are that does not keep what its source has.
@@ -81,6 +84,8 @@ struct Unit {
     grown: Vec<(Node, BatchEntry)>,
     bytes: u64,
     budget: BatchBudget,
+    /// Whether its entries are directories that have their names already.
+    is_named: bool,
 }
 
 impl Unit {
@@ -336,7 +341,8 @@ impl Copy<'_> {
             let times = AttributeChange { modified, accessed, ..AttributeChange::default() };
             system.set_attributes(to.file(), &times).await?;
         }
-        to.finish(entry).await?;
+        let report = to.finish(entry).await?;
+        (self.how.written)(std::slice::from_ref(entry), &report);
         Ok(bytes)
     }
 
@@ -376,7 +382,11 @@ impl Copy<'_> {
         let written = self.write_unit(&mut unit).await;
         self.units += 1;
         match written {
-            Ok(report) => {
+            Ok(mut report) => {
+                if unit.is_named {
+                    report.homes.fill(FileId::NONE);
+                }
+                (self.how.written)(&unit.entries, &report);
                 self.note(&unit.entries, &report);
                 self.report.bytes += unit.bytes;
             }
@@ -463,6 +473,7 @@ impl Copy<'_> {
                 self.write().await?;
                 let _ = self.unit.budget.take_stored(&entry, &[]);
             }
+            self.unit.is_named = true;
             self.unit.push(entry, None, Stored::default());
         }
         self.write().await?;

@@ -11,7 +11,7 @@ use base::id::FileId;
 use bytes::Bytes;
 
 use super::plan::{Conceived, Plan, split};
-use super::unit::{BatchBudget, BatchEntry, BatchWrite};
+use super::unit::{BatchBudget, BatchEntry, BatchWrite, BatchWriteReport};
 use crate::attributes::{Attributes, Node};
 use crate::directory::expect_directory;
 use crate::failure::FileError;
@@ -68,8 +68,10 @@ impl Nameless<'_> {
     }
 
     /// All of it is there: it takes the name of its entry.
-    pub(super) async fn finish(self, entry: &BatchEntry) -> Result<(), FileError> {
-        self.system.link(self.file(), self.directory, split(&entry.path).1).await.map(drop)
+    pub(super) async fn finish(self, entry: &BatchEntry) -> Result<BatchWriteReport, FileError> {
+        self.system.link(self.file(), self.directory, split(&entry.path).1).await?;
+        let (fates, homes) = (vec![Ok(self.file())], vec![self.directory]);
+        Ok(BatchWriteReport { fates, homes, is_done: true, made: 1 })
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::id::FileId;
 use base::time::Timestamp;
+use parking_lot::Mutex;
 use platform::task::{First, all, first};
 
 use super::batch_read::data_chunk_place;
@@ -14,11 +15,11 @@ use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
 use crate::format::Root;
 use crate::{
-    Anew, AttributeChange, BatchCopy, BatchCopyReport, FileError, FileSystem, Kind, NewFile, Node, Options, Reclaim,
-    TimeChange, XattrMode,
+    Anew, AttributeChange, BatchCopy, BatchCopyReport, BatchEntry, BatchWriteReport, FileError, FileSystem, Kind,
+    NewFile, Node, Options, Reclaim, TimeChange, XattrMode,
 };
 
-const AS_IT_IS: BatchCopy<'_> = BatchCopy { anew: None, tell: &|_, _| {} };
+const AS_IT_IS: BatchCopy<'_> = BatchCopy { anew: None, tell: &|_, _| {}, written: &|_, _| {} };
 
 /// Files of each kind in three directories, some accepted only, with links within the tree and out of it.
 async fn source(system: &FileSystem) {
@@ -92,7 +93,7 @@ fn a_copy_has_all_of_its_source_and_shares_the_content() {
         let told = AtomicU64::new(0);
         let from = find(&system, "s").await.unwrap();
         let tell = |files, _| told.store(files, Ordering::Relaxed);
-        let report = system.batch_copy(from, FileId::ROOT, b"t", &BatchCopy { anew: None, tell: &tell }).await.unwrap();
+        let report = system.batch_copy(from, FileId::ROOT, b"t", &BatchCopy { tell: &tell, ..AS_IT_IS }).await.unwrap();
         assert!(report.failed.is_empty(), "{:?}", report.failed);
         assert_eq!((report.files, told.load(Ordering::Relaxed)), (72, 72));
         assert_eq!(system.store.counters().new_bytes.value(), before, "nothing is stored anew");
@@ -507,6 +508,39 @@ async fn many(system: &FileSystem) -> (FileId, FileId) {
         create(system, top, &format!("{number:0>200}"), Kind::Regular).await;
     }
     (top, create(system, FileId::ROOT, "into", Kind::Directory).await.file)
+}
+
+/// Each name comes once, with the directory that it is in; a directory that has its name already is told of without it.
+#[test]
+fn what_is_written_is_told_unit_by_unit() {
+    let machine = without_access_times(84);
+    let system = machine.open();
+    machine.run(async {
+        let (top, into) = many(&system).await;
+        pieces(&system, top, "large", 1).await;
+        let told = Mutex::new(Vec::new());
+        let written = |entries: &[BatchEntry], report: &BatchWriteReport| {
+            let unit = entries.iter().zip(&report.fates).zip(&report.homes);
+            let unit = unit.map(|((entry, fate), home)| (entry.path.clone(), *fate.as_ref().unwrap(), *home));
+            told.lock().push(unit.collect::<Vec<_>>());
+        };
+        let how = BatchCopy { written: &written, ..AS_IT_IS };
+        let report = system.batch_copy(Node::live(top), into, b"t", &how).await.unwrap();
+        assert_eq!(report.files, 7002);
+        let copy = find(&system, "into/t").await.unwrap().file;
+        let mut told = told.into_inner();
+        assert_eq!(told.pop().unwrap(), [(b"t".to_vec(), copy, FileId::NONE)], "its times, once more");
+        assert!(told.len() > 2, "{} units", told.len());
+        let told: Vec<_> = told.concat();
+        assert_eq!(told.len(), 7002);
+        let paths: BTreeSet<_> = told.iter().map(|(path, _, _)| path).collect();
+        assert_eq!(paths.len(), 7002);
+        for (path, file, home) in &told {
+            let (above, name) = if path == b"t" { (into, &path[..]) } else { (copy, &path[2..]) };
+            let found = system.lookup(Node::live(above), name).await.unwrap().0;
+            assert_eq!((found.file, above), (*file, *home));
+        }
+    });
 }
 
 #[test]

@@ -73,6 +73,11 @@ impl Control {
     }
 }
 
+/// The name that a path leads to in its directory.
+fn name_of(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
 /// The failure of a batch whose client has gone.
 fn lost(what: &str, error: &io::Error) -> Failure {
     Failure::new(what, format!("lost who asked: {error}"))

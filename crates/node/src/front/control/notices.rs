@@ -5,10 +5,11 @@
 //!
 //! Never called on a thread that serves the kernel.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::id::FileId;
-use file::Node;
+use file::{BatchWriteReport, Node};
 use fuse::Notice;
 
 use super::{Control, Mounted};
@@ -19,6 +20,22 @@ impl Control {
         if let Some((mount, parent)) = self.known(directory) {
             names_changed_in(mount, parent, names);
         }
+    }
+
+    /// A unit of a batch was written. `names`: of each of its entries.
+    pub(super) fn unit_written<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>, report: &BatchWriteReport) {
+        if !report.is_done {
+            return;
+        }
+        let mut changed: BTreeMap<FileId, Vec<&[u8]>> = BTreeMap::new();
+        for (name, home) in names.into_iter().zip(&report.homes).filter(|(_, home)| **home != FileId::NONE) {
+            changed.entry(*home).or_default().push(name);
+        }
+        for (directory, names) in changed {
+            self.names_changed(Node::live(directory), names);
+        }
+        // Who was just looked up by one of these names is known by now.
+        report.fates.iter().flatten().for_each(|file| self.file_changed(*file));
     }
 
     /// A file has other attributes and other content.

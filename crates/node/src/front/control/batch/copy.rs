@@ -3,10 +3,11 @@
 //! Not here: how (`file`).
 
 use base::units::Bytes;
-use file::{BatchCopy, FileError, View};
+use file::{BatchCopy, BatchEntry, BatchWriteReport, FileError, View};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
+use super::name_of;
 use crate::control::wire::{Anew, Name};
 use crate::failure::Failure;
 use crate::front::control::Control;
@@ -37,14 +38,16 @@ impl Control {
                 teller.tell(files, None, &|rate| format!("{files} files, {}, {rate} files/s", Bytes(bytes)));
             };
             let anew = anew.map(|Anew { uid, gid, umask }| file::Anew { uid, gid, umask: umask & 0o777 });
-            let how = BatchCopy { anew, tell: &tell };
+            // Who looks into the copy meanwhile has the kernel keep what there is of it.
+            let written = |entries: &[BatchEntry], report: &BatchWriteReport| {
+                self.unit_written(entries.iter().map(|entry| name_of(&entry.path)), report);
+            };
+            let how = BatchCopy { anew, tell: &tell, written: &written };
             block_on(async {
                 let copied = self.system.batch_copy(source, directory.file, name.bytes(), &how).await;
                 self.system.sync(directory.file).await.and(copied)
             })
         });
-        // Also if it failed: some of it may be there.
-        self.names_changed(directory, [name.bytes()]);
         let report = copied.map_err(|error| match error {
             FileError::Exists => refuse("there is a file of this name"),
             FileError::NotSupported(why) | FileError::Invalid(why) => refuse(why),

@@ -10,18 +10,18 @@
 //!
 //! Not here: what the memory and the lines are (`control::batch`), how units are written and read (`file`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use base::id::FileId;
 use bytes::Bytes;
-use file::{BatchBudget, BatchContent, BatchEntry, BatchUnit, BatchWrite, BatchWriteReport, FileError, Node, View};
+use file::{BatchBudget, BatchContent, BatchEntry, BatchUnit, BatchWrite, BatchWriteReport, FileError, View};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
-use super::lost;
+use super::{lost, name_of};
 use crate::control::batch::memory::Memory;
 use crate::control::batch::wire::{Entry, Leads, Record, Records};
 use crate::control::server::{Brought, Mouth};
@@ -254,28 +254,12 @@ impl Teller<'_> {
         let mut said = Ok(());
         for told in told {
             match told {
-                Told::Unit(names, report) => self.tell_kernel(&names, &report),
+                Told::Unit(names, report) => self.control.unit_written(names.iter().map(Vec::as_slice), &report),
                 // Also where nobody hears it any more the kernel is told of the units that are still written.
                 Told::Window(emptied) => said = said.and_then(|()| mouth.say(&Answer::Emptied(emptied))),
             }
         }
         said
-    }
-
-    /// I-133.
-    fn tell_kernel(&self, names: &[Vec<u8>], report: &BatchWriteReport) {
-        if !report.is_done {
-            return;
-        }
-        let mut changed: BTreeMap<FileId, Vec<&[u8]>> = BTreeMap::new();
-        for (name, home) in names.iter().zip(&report.homes).filter(|(_, home)| **home != FileId::NONE) {
-            changed.entry(*home).or_default().push(name);
-        }
-        for (directory, names) in changed {
-            self.control.names_changed(Node::live(directory), names);
-        }
-        // Who was just looked up by one of these names is known by now.
-        report.fates.iter().flatten().for_each(|file| self.control.file_changed(*file));
     }
 }
 
@@ -289,11 +273,6 @@ fn to_write(entry: Entry) -> BatchEntry {
     };
     let Entry { path, kind, mode, uid, gid, device, modified, accessed, xattrs, .. } = entry;
     BatchEntry { path, kind, mode, uid, gid, modified, accessed, device, xattrs, content }
-}
-
-/// The name that a path leads to in its directory.
-fn name_of(path: &[u8]) -> &[u8] {
-    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
 impl Totals {
