@@ -383,7 +383,8 @@ impl Copy<'_> {
         self.units += 1;
         match written {
             Ok(mut report) => {
-                if unit.is_named {
+                // One that was moved away meanwhile is made anew, and has a name that nobody heard of.
+                if unit.is_named && report.made == 0 {
                     report.homes.fill(FileId::NONE);
                 }
                 (self.how.written)(&unit.entries, &report);
