@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::id::ChunkAddress;
 use parking_lot::{Mutex, RwLock};
-use platform::disk::{Disk, DiskError, DiskErrorKind, File, Open};
+use platform::disk::{Disk, DiskErrorKind, File, Open};
 use redb::{
     AccessGuard, Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata,
     StorageError, TableDefinition, TableError,
@@ -69,6 +69,7 @@ pub(crate) struct IndexFile {
     /// What the database lies in.
     file: Mutex<Option<File>>,
     tables: RwLock<Option<Arc<Contained<Tables>>>>,
+    /// Of the database that is open.
     failure: Failure,
 }
 
@@ -214,8 +215,10 @@ impl IndexFile {
         let Some(file) = self.file.lock().clone() else {
             return Err(corrupt("the chunk index", &self.path, 0, "an open index", "one that failed before"));
         };
-        let backend = Backend::new(file, self.failure.clone());
-        self.guarded("pages", || backend.verify_group(group).map_err(words))
+        // redb does not hear of this one.
+        let failure = Failure::default();
+        let backend = Backend::new(file, failure.clone());
+        self.told("pages", || backend.verify_group(group).map_err(words), &failure)
     }
 
     fn make_empty(&mut self, disk: &Disk) -> Result<(), StoreError> {
@@ -254,6 +257,7 @@ impl IndexFile {
         // Look-ups come by hash, from everywhere in it, and each that finds nothing cached would wait for the disk by itself.
         file.will_read(0, file.length()?.min(WARMED_BYTES_MAX).min(self.cache_bytes as u64));
         *self.file.lock() = Some(file.clone());
+        *self.failure.lock() = None;
         let backend = Backend::new(file, self.failure.clone());
         self.guarded("its header", || {
             let mut builder = Database::builder();
@@ -289,7 +293,7 @@ impl IndexFile {
     /// The place that the file knows.
     pub(crate) fn lookup(&self, address: &ChunkAddress) -> Result<Option<Place>, StoreError> {
         let tables = self.tables()?;
-        self.looked_up("an entry", || match tables.chunks.get(&address.0).map_err(words)? {
+        self.guarded("an entry", || match tables.chunks.get(&address.0).map_err(words)? {
             None => Ok(None),
             Some(value) => Place::decode(address, value.value())
                 .map(Some)
@@ -309,7 +313,7 @@ impl IndexFile {
     /// Further places of a chunk, in the order of packs: hints, of which some may be of packs that are gone.
     pub(crate) fn copies_of(&self, address: &ChunkAddress) -> Result<Vec<Place>, StoreError> {
         let tables = self.tables()?;
-        self.looked_up("copies", || {
+        self.guarded("copies", || {
             let (mut copies, mut rising) = (Vec::new(), Rising(None));
             for entry in tables.copies.range((&address.0, 0)..=(&address.0, u64::MAX)).map_err(words)? {
                 let (key, value) = entry.map_err(words)?;
@@ -354,15 +358,14 @@ impl IndexFile {
 
     /// Chunks in the file.
     pub(crate) fn count(&self) -> u64 {
-        let length =
-            |tables: Arc<Contained<Tables>>| self.looked_up("its length", || tables.chunks.len().map_err(words));
+        let length = |tables: Arc<Contained<Tables>>| self.guarded("its length", || tables.chunks.len().map_err(words));
         self.tables().and_then(length).unwrap_or(0)
     }
 
     /// Every entry, in the order of addresses; for `check`.
     pub(crate) fn walk(&self, visit: &mut dyn FnMut(ChunkAddress, Option<Place>)) -> Result<(), StoreError> {
         let tables = self.tables()?;
-        self.looked_up("an entry", || {
+        self.guarded("an entry", || {
             let mut rising = Rising(None);
             for entry in tables.chunks.iter().map_err(words)? {
                 let (key, value) = entry.map_err(words)?;
@@ -382,7 +385,7 @@ impl IndexFile {
     /// The addresses of all entries, in order, as long as that is wanted. Whether they were all.
     pub(super) fn walk_while(&self, visit: &mut dyn FnMut(ChunkAddress) -> bool) -> Result<bool, StoreError> {
         let tables = self.tables()?;
-        self.looked_up("an entry", || {
+        self.guarded("an entry", || {
             let mut rising = Rising(None);
             for entry in tables.chunks.iter().map_err(words)? {
                 let address = ChunkAddress(*entry.map_err(words)?.0.value());
@@ -411,12 +414,15 @@ impl IndexFile {
         }
     }
 
-    /// The database; after a failure it is opened again.
+    /// The database. After a failure, of whoever used it, it is opened again: redb does nothing more with a file that failed once.
     fn open_again<'a>(
         &self,
         disk: &Disk,
         slot: &'a mut Option<Contained<Database>>,
     ) -> Result<&'a Contained<Database>, StoreError> {
+        if self.failure.lock().is_some() {
+            *slot = None;
+        }
         if slot.is_none() {
             // The old snapshot must be gone before another instance may reuse its pages.
             *self.tables.write() = None;
@@ -444,10 +450,6 @@ impl IndexFile {
     /// with the old snapshot where redb lets them.
     fn change(&self, disk: &Disk, write: &dyn Fn(&Database) -> Result<(), String>) -> Result<(), StoreError> {
         let mut slot = self.database.lock();
-        if self.failure.lock().take().is_some() {
-            // Of a look-up: redb does nothing more with a file that failed once.
-            *slot = None;
-        }
         let database = self.open_again(disk, &mut slot)?;
         let done = self.guarded("a commit", || {
             write(database)?;
@@ -471,27 +473,21 @@ impl IndexFile {
         }
     }
 
-    /// Work of whoever changes or opens the file. What the disk said comes first, redb's own words second.
+    /// Work on the open database. What the disk said first comes first, redb's own words second: after that redb gives no other answer, to
+    /// nobody, until it is opened again.
     fn guarded<T>(&self, what: &'static str, work: impl FnOnce() -> Result<T, String>) -> Result<T, StoreError> {
-        // What a look-up met before is not what this meets.
-        self.failure.lock().take();
-        self.told(what, work, || self.failure.lock().take())
-    }
-
-    /// A look-up: others may go on beside it, and a change. What the disk said to that fails look-ups too, and is told to both.
-    fn looked_up<T>(&self, what: &'static str, work: impl FnOnce() -> Result<T, String>) -> Result<T, StoreError> {
-        self.told(what, work, || self.failure.lock().clone())
+        self.told(what, work, &self.failure)
     }
 
     fn told<T>(
         &self,
         what: &'static str,
         work: impl FnOnce() -> Result<T, String>,
-        failure: impl FnOnce() -> Option<DiskError>,
+        failure: &Failure,
     ) -> Result<T, StoreError> {
         let result =
             catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("bytes that made redb panic".to_owned()));
-        result.map_err(|found| match failure() {
+        result.map_err(|found| match failure.lock().clone() {
             Some(error) => StoreError::Disk(error),
             None => corrupt("the chunk index", &self.path, 0, what, found),
         })
