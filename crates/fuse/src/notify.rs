@@ -4,7 +4,7 @@
 //! served, dropping a name waits for requests in its directory. A thread that serves requests must therefore never
 //! `send`; it may `post`, and a thread of the notifier's own sends. Attributes alone it may `forget_attributes`.
 
-#![expect(unsafe_code, reason = "writev(2) has no wrapper that takes a shared descriptor")]
+#![expect(unsafe_code, reason = "writev(2) and poll(2) have no wrappers that take a shared descriptor")]
 
 use crate::errno::Errno;
 use crate::flags::notify as kind;
@@ -83,6 +83,15 @@ impl Notifier {
     /// takes no lock for it that a request could hold (`fuse_reverse_inval_inode` in fs/fuse/inode.c).
     pub fn forget_attributes(&self, node: u64) -> io::Result<bool> {
         self.send(&Notice::InvalidateInode { node, offset: -1, bytes: 0 })
+    }
+
+    /// Whether the kernel still has the connection. False when the mount has gone everywhere, or was disconnected.
+    pub fn is_connected(&self) -> bool {
+        let mut polled = libc::pollfd { fd: self.shared.device.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one structure that lives during the call, which waits for nothing.
+        let found = unsafe { libc::poll(&raw mut polled, 1, 0) };
+        // `fuse_dev_poll` in fs/fuse/dev.c.
+        found == 0 || polled.revents & libc::POLLERR == 0
     }
 
     /// Sends a notice soon, after those posted before. Errors are not reported: they mean that the session is over or

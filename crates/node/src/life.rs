@@ -33,7 +33,7 @@ use std::time::Duration;
 use base::id::FileId;
 use base::units::Bytes;
 use file::{FileError, FileSystem, Node};
-use fuse::{Parked, Parker, Session, Unmounter};
+use fuse::{Notifier, Parked, Parker, Session, Unmounter};
 use platform::Platform;
 use platform::real::{block_on, patience};
 use serde_json::{Value, json};
@@ -199,6 +199,7 @@ struct Serving {
     kernel: Arc<Kernel>,
     parker: Parker,
     unmounter: Unmounter,
+    notifier: Notifier,
     transport: &'static str,
 }
 
@@ -237,15 +238,20 @@ enum End {
 impl Serving {
     fn new(session: Session, kernel: Arc<Kernel>) -> Serving {
         kernel.serves(session.notifier());
-        let (parker, unmounter) = (session.parker(), session.unmounter());
+        let (parker, unmounter, notifier) = (session.parker(), session.unmounter(), session.notifier());
         let transport = start::transport_name(session.negotiated());
-        Serving { session: Some(session), kernel, parker, unmounter, transport }
+        Serving { session: Some(session), kernel, parker, unmounter, notifier, transport }
     }
 }
 
 impl House {
     fn unmounter(&self) -> Option<&Unmounter> {
         self.serving.as_ref().map(|serving| &serving.unmounter)
+    }
+
+    /// Whether the kernel may still send requests.
+    fn is_connected(&self) -> bool {
+        self.serving.as_ref().is_some_and(|serving| serving.notifier.is_connected())
     }
 }
 
@@ -418,22 +424,25 @@ impl<'a> Life<'a> {
                     let kept = unmounter.map_or(Ok(()), |unmounter| kept_elsewhere(&self.folder.path, unmounter));
                     waited += PROGRESS_INTERVAL;
                     match (kept, unmounting) {
-                        // Some request still has to end; or somebody has it whom /proc does not show us (outside of a container, another
-                        // user), and no wait is for ever. Nobody here is left to miss the connection.
-                        (Ok(()), Some(Unmounting::ByForce)) if waited >= PATIENCE => {
-                            if unmounter.is_some_and(|unmounter| unmounter.disconnect().is_ok()) {
-                                unmounting = Some(Unmounting::Disconnected);
+                        (_, Some(Unmounting::Disconnected)) => {}
+                        // Their calls fail from now on: what they write while the file system is closed would be acknowledged and lost. Somebody
+                        // may have it whom /proc does not show us, from outside of a container; then it has not gone after a while.
+                        (kept, Some(Unmounting::ByForce))
+                            if kept.is_err() || (waited >= PATIENCE && house.is_connected()) =>
+                        {
+                            match unmounter.map_or(Ok(()), Unmounter::disconnect) {
+                                Ok(()) => {
+                                    tracing::info!("disconnected: the mount was taken away here and went on elsewhere");
+                                    unmounting = Some(Unmounting::Disconnected);
+                                }
+                                Err(error) => {
+                                    tracing::error!("what programs write from now on may be lost: {error}");
+                                    return End::Stop(stops);
+                                }
                             }
                         }
-                        (Ok(()), _) | (Err(_), Some(Unmounting::Disconnected)) => {}
-                        // Their calls fail from now on: what they write while the file system is closed would be acknowledged and lost.
-                        (Err(_), Some(Unmounting::ByForce)) => match unmounter.map_or(Ok(()), Unmounter::disconnect) {
-                            Ok(()) => unmounting = Some(Unmounting::Disconnected),
-                            Err(error) => {
-                                tracing::error!("what programs write from now on may be lost: {error}");
-                                return End::Stop(stops);
-                            }
-                        },
+                        // Some request still has to end.
+                        (Ok(()), _) => {}
                         (Err(failure), _) => {
                             (unmounting, waited) = (None, Duration::ZERO);
                             stops.drain(..).for_each(|answer: Answer| answer.done(Ok(json!({ "kept": failure }))));
@@ -504,7 +513,7 @@ impl<'a> Life<'a> {
                     match unmounter.map_or(Ok(()), |unmounter| take_away(unmounter, true)) {
                         Ok(()) => {
                             stops.push(answer);
-                            unmounting = Some(Unmounting::ByForce);
+                            (unmounting, waited) = (Some(Unmounting::ByForce), Duration::ZERO);
                         }
                         Err(failure) => answer.done(Err(failure)),
                     }
@@ -520,7 +529,12 @@ impl<'a> Life<'a> {
                         Err(failure) => answer.done(Err(failure)),
                     },
                 },
-                Event::Signal(signal) if is_unmounting => tracing::info!("signal {signal}: ending already"),
+                Event::Signal(signal) if is_unmounting => {
+                    tracing::info!("signal {signal}: ending already");
+                    if unmounting == Some(Unmounting::Gently) {
+                        (unmounting, waited) = (Some(Unmounting::ByForce), Duration::ZERO);
+                    }
+                }
                 Event::Signal(signal) => {
                     tracing::info!("signal {signal}: ending");
                     let taken = unmounter.map_or(Ok(()), |unmounter| {

@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 
 /// Tag of the completion that says the mailbox wants to be read.
 const EVENT: u64 = u64::MAX;
-/// After a nudge that could not be made.
+/// After a nudge that could not be made, and after an entry that the kernel refused.
 const NUDGE_PAUSE: Duration = Duration::from_millis(10);
 /// Commands collected before they have to be submitted.
 const SUBMISSIONS: u32 = 64;
@@ -74,6 +74,10 @@ pub(super) struct Queue {
     held: usize,
     /// COMMITs since the last look at what they fetched.
     commits: usize,
+    /// Slots that came back with an error, to be used again.
+    buried: Vec<usize>,
+    /// Not before then: trying without a pause would keep a CPU busy where the kernel has no memory for another entry.
+    grows_at: Option<Instant>,
     is_suspect: bool,
     is_event_armed: bool,
     is_ending: bool,
@@ -164,6 +168,8 @@ impl Queue {
             alive: 0,
             held: 0,
             commits: 0,
+            buried: Vec::new(),
+            grows_at: None,
             // Requests may wait between the first entry's registration and the last's.
             is_suspect: true,
             is_event_armed: false,
@@ -332,6 +338,8 @@ impl Queue {
     fn bury(&mut self, slot: u64) {
         self.alive -= 1;
         self.slots[slot as usize].core = None;
+        self.buried.push(slot as usize);
+        self.grows_at = Some(Instant::now() + NUDGE_PAUSE);
     }
 
     fn serve(&mut self, slot: usize, arrived: Instant) {
@@ -438,11 +446,16 @@ impl Queue {
         types::Fd(self.plan.device.as_raw_fd())
     }
 
-    fn add_slot(&mut self) -> io::Result<()> {
-        let number = self.slots.len() as u32;
+    /// Makes a slot, to be registered. Gives its number.
+    fn add_slot(&mut self) -> io::Result<usize> {
         let area = Area::steady(self.crew().payload_bytes)?;
-        self.slots.push(Slot::new(&self.mailbox, number, area));
-        Ok(())
+        let number = self.buried.pop().unwrap_or(self.slots.len());
+        let slot = Slot::new(&self.mailbox, number as u32, area);
+        match self.slots.get_mut(number) {
+            Some(buried) => *buried = slot,
+            None => self.slots.push(slot),
+        }
+        Ok(number)
     }
 
     fn push_register(&mut self, slot: usize) {
@@ -458,16 +471,19 @@ impl Queue {
         if self.is_ending || self.has_called || self.held >= reserve || self.alive >= self.plan.depth_max {
             return false;
         }
+        if self.grows_at.is_some_and(|time| Instant::now() < time) {
+            return false;
+        }
         // The kernel takes a slot when it has a request for it, and tells of it when this thread enters: it may have had none left, and
         // gives what waits to a slot that commits, never to one that is new.
         self.is_suspect = true;
         let count = (reserve - self.held).min(self.plan.depth_max - self.alive);
         for grown in 0..count {
-            if self.add_slot().is_err() {
+            let Ok(slot) = self.add_slot() else {
                 // No memory now; the next round tries again.
                 return grown > 0;
-            }
-            self.push_register(self.slots.len() - 1);
+            };
+            self.push_register(slot);
             self.tally.counters.ring_grown.add(1);
         }
         true

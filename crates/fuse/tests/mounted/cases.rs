@@ -225,8 +225,10 @@ pub(crate) fn a_busy_mount_is_not_unmounted(stage: &mut Stage) {
     stage.unmounter.detach().expect("detach");
     assert!(!stage.path("f").exists());
     file.write_all_at(b"still there", 0).expect("write");
+    assert!(stage.notifier.is_connected());
     drop(file);
     stage.join().expect("a clean end");
+    assert!(!stage.notifier.is_connected());
 }
 
 pub(crate) fn force_ends_requests_that_wait(stage: &mut Stage) {
