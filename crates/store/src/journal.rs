@@ -10,7 +10,8 @@
 //!       old one was synced.
 //! J-3   The frame at position p is found in one segment only: the one with the highest number among those that begin at or
 //!       before p. Numbers rise with each use, and after a recovery a new segment is begun, so leftovers of a tail that
-//!       was cut never count again.
+//!       was cut never count again. So the newest one stays until a frame is durable in a newer one: without it an older
+//!       one would be asked (seed 1150010060 of plan power).
 //! J-4   A segment is used again, or removed, only when the superblock before the newest one covers all of it: should the
 //!       newest superblock be unreadable, the one before still finds its frames. An opening that can read every superblock takes as free what
 //!       none of them needs (seed 14487).
@@ -109,6 +110,8 @@ struct Segments {
     current: Option<Current>,
     next_number: u64,
     live: VecDeque<Live>,
+    /// What both superblocks cover, as far as that was told.
+    covered: Position,
     /// Segments of the right size that nobody needs.
     spare: Vec<(u64, DiskSet)>,
     /// They take room for nothing.
@@ -201,6 +204,7 @@ impl Journal {
                 current: None,
                 next_number: resume.next_segment,
                 live: resume.live,
+                covered: Position(0),
                 spare: resume.spare,
                 needless: resume.needless,
             }),
@@ -490,7 +494,8 @@ impl Journal {
     pub(crate) async fn needs(&self, disk: usize) -> bool {
         let good = self.pool.good();
         let is_alone = |live: &Live| live.whole.has(disk) && live.whole.without(disk).both(good).is_empty();
-        self.pool.homes().has(disk) || self.segments.lock().await.live.iter().any(is_alone)
+        let segments = self.segments.lock().await;
+        self.pool.homes().has(disk) || segments.live.iter().any(|live| live.last > segments.covered && is_alone(live))
     }
 
     /// What was done on no home was not done: all of them may have failed a moment ago, seen by others (seed 500002).
@@ -647,9 +652,13 @@ impl Journal {
     pub(crate) async fn covered(&self, covered: Position, before: Position) {
         let mut segments = self.segments.lock().await;
         self.sizes.lock().retain(|(last, _)| *last > covered);
-        let current = segments.current.as_ref().map(|current| current.segment);
-        let (free, live) = segments.live.iter().partition(|live| live.last <= before && Some(live.segment) != current);
-        segments.live = live;
+        // J-3: the newest of which a frame is durable stays, and what came after it.
+        let begun = segments.current.as_ref().filter(|current| current.end == SegmentHeader::FRAMES_AT as u64);
+        let begun = begun.map(|current| current.segment);
+        let newest = segments.live.iter().rev().map(|live| live.segment).find(|segment| Some(*segment) != begun);
+        let is_older = |live: &Live| newest.is_some_and(|newest| live.segment < newest);
+        let (free, live) = segments.live.iter().partition(|live| live.last <= before && is_older(live));
+        (segments.live, segments.covered) = (live, before);
         let free: VecDeque<Live> = free;
         let homes = self.pool.homes();
         let mut needless = Vec::new();

@@ -38,6 +38,9 @@ const FOUND: &[(&str, u64)] = &[
     ("errors", 3865),
     // `begin_for`: a commit covered frames that no life had written, and what a torn group of the life before had left followed them.
     ("power", 50132),
+    // `covered`: the newest segment went, for its length was not that of this life, and an older one, which the crash before had left with frames
+    // behind a gap, was asked for what came next.
+    ("power", 1150010060),
     // `prepare`: segments that nobody needed were back after a power cut, and no new one had room on the full disk.
     ("full", 14487),
     // `begin_now`: frames that only a disk had which was gone for a life followed on what was read without it, when it was back.
