@@ -13,7 +13,8 @@
 //! Whoever asked it to end hears of it after everything is on the disks.
 //!
 //! H-8  While the file system is closed nobody is told that something was accepted: its mount has gone, or is parked, or its connection was
-//!      ended before. (Who may not end it, without root and where fusectl is not mounted, is told so by the log.)
+//!      ended before. (Who may not end it, without root and where fusectl is not mounted, is told so by the log.) Where nobody sees who keeps
+//!      the mount, its connection is ended too, a few seconds after the mount was taken away by force.
 //!
 //! A restart may fail at every step up to the last, and the daemon goes on where it stopped: it takes its own hand-over back. From
 //! the moment at which the session is parked until somebody serves it, programs that use the mount wait. What was accepted is given up
