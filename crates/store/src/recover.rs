@@ -168,7 +168,7 @@ impl Store {
             }
         };
         superblock.homes = Homes::each_of(homes);
-        replay::erase_behind(&pool, &replayed).await?;
+        replay::erase_behind(&pool, &replayed, &counters).await?;
         // S-1: a tear in the first write harms nothing, for nothing changes; the second one goes to the other slot.
         superblock::write(&pool, &found_superblock, &counters).await?;
         superblock.is_closed = false;

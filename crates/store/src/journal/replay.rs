@@ -11,6 +11,8 @@
 //! R-4   Frames are given up only where somebody said so. What is left of them is erased, and then the superblock's claim: until both
 //!       are done, the next open refuses again. So what remains is a prefix of the history, and stays one. A segment in which nobody can
 //!       tell frames from what looks like them counts as frames that are lost, and is erased whole.
+//! R-6   What a torn tail left behind its gap is erased as well, on each disk that takes writes, before anything is logged: no later
+//!       opening can take it for history, whatever became of the segment that J-3 names. A disk that does not take this has failed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -45,7 +47,7 @@ pub(crate) struct Replayed {
     pub(crate) lost: Option<StoreError>,
     /// Files that are no segments, whatever they are called: of each disk the first.
     pub(crate) strangers: Vec<String>,
-    /// Frames behind those, by segment: its disks, offset and length.
+    /// Frames behind the end, by segment: its disks, offset and length.
     behind: Vec<(u64, DiskSet, usize, usize)>,
     /// What was taken, as stretches of segments.
     used: Vec<Run>,
@@ -121,17 +123,17 @@ pub(crate) async fn replay(
             return Err(lost);
         }
         replayed.lost = Some(lost);
-        for segment in &segments {
-            let behind = segment.frames.range(missing..).map(|(_, found)| found);
-            let place = |found: &Found| (segment.number, segment.disks, found.offset, found.end() - found.offset);
-            replayed.behind.extend(behind.map(place));
-            if segment.is_muddled {
-                replayed.behind.push((segment.number, segment.disks, 0, segment.bytes.len()));
-            }
+    }
+    for segment in &segments {
+        let behind = segment.frames.range(missing..).map(|(_, found)| found);
+        let place = |found: &Found| (segment.number, segment.disks, found.offset, found.end() - found.offset);
+        replayed.behind.extend(behind.map(place));
+        replayed.cut_frames += segment.frames.range(missing..).count() as u64;
+        if segment.is_muddled {
+            // Nobody opens a store with such a one but by giving frames up.
+            replayed.behind.push((segment.number, segment.disks, 0, segment.bytes.len()));
         }
     }
-    let valid_after = |segment: &Segment| segment.frames.range(missing..).count() as u64;
-    replayed.cut_frames = segments.iter().map(valid_after).sum();
     replayed.strangers = name_strangers(pool, &strangers);
     replayed.resume.next_segment = segments.iter().map(|segment| segment.number).max().unwrap_or(0) + 1;
     let needed = owner(&segments, Position(covered_by_all.0 + 1)).map_or(0, |segment| segment.number);
@@ -425,16 +427,26 @@ fn find_lost(pool: &Pool, segments: &[Segment], missing: Position, superblock: &
     })
 }
 
-/// Erases what is left of the frames that are given up, so that no later open takes it for a witness, or for history.
-pub(crate) async fn erase_behind(pool: &Pool, replayed: &Replayed) -> Result<(), StoreError> {
+/// Erases the frames behind the end, so that no later open takes them for a witness, or for history.
+///
+/// # Errors
+/// A disk's, where frames were given up: as long as one has what is left of them the store is not opened without somebody saying so.
+pub(crate) async fn erase_behind(pool: &Pool, replayed: &Replayed, counters: &Counters) -> Result<(), StoreError> {
     for of_segment in replayed.behind.chunk_by(|(one, ..), (other, ..)| one == other) {
         let (number, disks, ..) = of_segment[0];
-        for disk in disks.iter() {
-            let file = pool.disks[disk].disk.open(&segment_path(number), Open::Write)?;
-            for (_, _, offset, length) in of_segment {
-                file.write_at(*offset as u64, &vec![0; *length]).await?;
+        for disk in disks.iter().filter(|disk| replayed.lost.is_some() || pool.disks[*disk].is_good()) {
+            let erase = async {
+                let file = pool.disks[disk].disk.open(&segment_path(number), Open::Write)?;
+                for (_, _, offset, length) in of_segment {
+                    file.write_at(*offset as u64, &vec![0; *length]).await?;
+                }
+                file.sync().await
+            };
+            match erase.await {
+                Err(error) if replayed.lost.is_some() => return Err(error.into()),
+                Err(error) => drop(pool.failed(disk, error, counters)),
+                Ok(()) => {}
             }
-            file.sync().await?;
         }
     }
     Ok(())
