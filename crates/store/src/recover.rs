@@ -168,11 +168,14 @@ impl Store {
             }
         };
         superblock.homes = Homes::each_of(homes);
-        replay::erase_behind(&pool, &replayed, &counters).await?;
+        let gives_up = replayed.lost.is_some();
+        if gives_up {
+            replay::erase_behind(&pool, &replayed, &counters).await?;
+        }
         // S-1: a tear in the first write harms nothing, for nothing changes; the second one goes to the other slot.
         superblock::write(&pool, &found_superblock, &counters).await?;
         superblock.is_closed = false;
-        if replayed.lost.is_some() {
+        if gives_up || replayed.has_behind() {
             superblock.durable = replayed.resume.last;
         }
         if pool.missing().is_some() {
@@ -188,6 +191,9 @@ impl Store {
         if superblock != found_superblock {
             superblock.generation += 1;
             superblock::write(&pool, &superblock, &counters).await?;
+        }
+        if !gives_up {
+            replay::erase_behind(&pool, &replayed, &counters).await?;
         }
         while superblock.without != pool.without() {
             superblock.without = pool.without();

@@ -11,8 +11,9 @@
 //! R-4   Frames are given up only where somebody said so. What is left of them is erased, and then the superblock's claim: until both
 //!       are done, the next open refuses again. So what remains is a prefix of the history, and stays one. A segment in which nobody can
 //!       tell frames from what looks like them counts as frames that are lost, and is erased whole.
-//! R-6   What a torn tail left behind its gap is erased as well, on each disk that takes writes, before anything is logged: no later
-//!       opening can take it for history, whatever became of the segment that J-3 names. A disk that does not take this has failed.
+//! R-6   What a torn tail left behind its gap is erased as well, before anything is logged, where it was read: no later opening can take it
+//!       for history, should the segment that J-3 names be gone. Such a frame may be the only one to know that those before the gap are durable,
+//!       so a superblock says that first. A disk that does not take this has failed; only a full one may keep it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -47,8 +48,8 @@ pub(crate) struct Replayed {
     pub(crate) lost: Option<StoreError>,
     /// Files that are no segments, whatever they are called: of each disk the first.
     pub(crate) strangers: Vec<String>,
-    /// Frames behind the end, by segment: its disks, offset and length.
-    behind: Vec<(u64, DiskSet, usize, usize)>,
+    /// Frames behind the end, by segment.
+    behind: Vec<Behind>,
     /// What was taken, as stretches of segments.
     used: Vec<Run>,
 }
@@ -58,6 +59,14 @@ struct Run {
     header: SegmentHeader,
     start: usize,
     bytes: Bytes,
+}
+
+/// A stretch of frames in one segment that do not count.
+struct Behind {
+    segment: u64,
+    disks: DiskSet,
+    start: usize,
+    end: usize,
 }
 
 /// One valid frame in a segment.
@@ -77,6 +86,8 @@ impl Found {
 struct Segment {
     number: u64,
     disks: DiskSet,
+    /// Those of them that gave it.
+    are_read: DiskSet,
     first: Option<Position>,
     length: u64,
     /// It has no header of its own, and no frame: it was being made, or about to be used.
@@ -86,6 +97,16 @@ struct Segment {
     frames: BTreeMap<Position, Found>,
     /// Frames cannot be told in it from what looks like them.
     is_muddled: bool,
+}
+
+impl Segment {
+    /// Stretches of frames from `missing` on; everything, where nobody can tell frames in it.
+    fn behind(&self, missing: Position) -> impl Iterator<Item = (usize, usize)> {
+        let frames: Vec<&Found> = self.frames.range(missing..).map(|(_, found)| found).collect();
+        let stretches = frames.chunk_by(|one, next| one.end() == next.offset);
+        let ends = stretches.filter_map(|frames| Some((frames.first()?.offset, frames.last()?.end())));
+        ends.chain(self.is_muddled.then_some((0, self.bytes.len()))).collect::<Vec<_>>().into_iter()
+    }
 }
 
 /// What of the journal is wanted.
@@ -125,14 +146,15 @@ pub(crate) async fn replay(
         replayed.lost = Some(lost);
     }
     for segment in &segments {
-        let behind = segment.frames.range(missing..).map(|(_, found)| found);
-        let place = |found: &Found| (segment.number, segment.disks, found.offset, found.end() - found.offset);
-        replayed.behind.extend(behind.map(place));
         replayed.cut_frames += segment.frames.range(missing..).count() as u64;
-        if segment.is_muddled {
-            // Nobody opens a store with such a one but by giving frames up.
-            replayed.behind.push((segment.number, segment.disks, 0, segment.bytes.len()));
-        }
+        // Whoever gave frames up said so of all disks.
+        let disks = if replayed.lost.is_some() { segment.disks } else { segment.are_read };
+        replayed.behind.extend(segment.behind(missing).map(|(start, end)| Behind {
+            segment: segment.number,
+            disks,
+            start,
+            end,
+        }));
     }
     replayed.strangers = name_strangers(pool, &strangers);
     replayed.resume.next_segment = segments.iter().map(|segment| segment.number).max().unwrap_or(0) + 1;
@@ -220,7 +242,7 @@ async fn read_segments(pool: &Pool, superblock: &Superblock) -> Result<Vec<Segme
         for (_, file) in &files {
             length = length.max(file.length()?);
         }
-        segments.push(Segment { number, disks, first, length, is_void, bytes, frames, is_muddled });
+        segments.push(Segment { number, disks, are_read, first, length, is_void, bytes, frames, is_muddled });
     }
     Ok(segments)
 }
@@ -427,18 +449,30 @@ fn find_lost(pool: &Pool, segments: &[Segment], missing: Position, superblock: &
     })
 }
 
+impl Replayed {
+    /// Whether there is something to erase.
+    pub(crate) fn has_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+}
+
 /// Erases the frames behind the end, so that no later open takes them for a witness, or for history.
 ///
 /// # Errors
 /// A disk's, where frames were given up: as long as one has what is left of them the store is not opened without somebody saying so.
 pub(crate) async fn erase_behind(pool: &Pool, replayed: &Replayed, counters: &Counters) -> Result<(), StoreError> {
-    for of_segment in replayed.behind.chunk_by(|(one, ..), (other, ..)| one == other) {
-        let (number, disks, ..) = of_segment[0];
+    for of_segment in replayed.behind.chunk_by(|one, other| one.segment == other.segment) {
+        let Behind { segment, disks, .. } = of_segment[0];
         for disk in disks.iter().filter(|disk| replayed.lost.is_some() || pool.disks[*disk].is_good()) {
             let erase = async {
-                let file = pool.disks[disk].disk.open(&segment_path(number), Open::Write)?;
-                for (_, _, offset, length) in of_segment {
-                    file.write_at(*offset as u64, &vec![0; *length]).await?;
+                let file = pool.disks[disk].disk.open(&segment_path(segment), Open::Write)?;
+                // One that was being made does not get longer: its length says that it is whole (J-12).
+                let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
+                for Behind { start, end, .. } in of_segment {
+                    let end = length.min(*end);
+                    if *start < end {
+                        file.write_at(*start as u64, &vec![0; end - start]).await?;
+                    }
                 }
                 file.sync().await
             };
