@@ -20,7 +20,8 @@
 //! J-6   At most one leader. Who waits is on the list before a leader is sought, and a leader goes only when it has seen the list empty, so
 //!       nobody waits without one. It answers after the frame is durable, or the try has failed; should it end in another way, the list is
 //!       dropped, and that is an error too.
-//! J-7   A group begins at a page of its own, so no write touches a sector that holds durable frames, and a device takes it past the page cache.
+//! J-7   A group begins at a page of its own, so no write but an opening's touches a sector that holds durable frames, and a device takes it
+//!       past the page cache.
 //! J-8   A superblock covers frames of this life only when one of them is durable: from then on a segment of this life is the one that J-3
 //!       names. Else what a torn group of the life before left behind its gap would follow what the superblock covers (seed 50132).
 //!

@@ -169,6 +169,7 @@ impl Store {
         };
         superblock.homes = Homes::each_of(homes);
         let gives_up = replayed.lost.is_some();
+        // the superblock's claim is lowered when nothing is left that says more.
         if gives_up {
             replay::erase_behind(&pool, &replayed, &counters).await?;
         }
@@ -192,6 +193,7 @@ impl Store {
             superblock.generation += 1;
             superblock::write(&pool, &superblock, &counters).await?;
         }
+        // its claim was raised to what the erased frames may have been alone to know.
         if !gives_up {
             replay::erase_behind(&pool, &replayed, &counters).await?;
         }
