@@ -15,14 +15,15 @@
 //! O-7   It takes over no number that the next ones would not read. A file, or a row of the index, that is further beyond those that there
 //!       are than any node comes is nobody's, and is left alone; a superblock that is, is refused.
 //!
-//! Not here: packs in fragments that the index does not cover (`fragments`).
+//! Not here: packs in fragments that the index does not cover (`fragments`), which of two copies of a chunk counts (`twice`).
 
 mod fragments;
+mod twice;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use base::id::{ChunkAddress, Position};
+use base::id::Position;
 use base::units;
 use bytes::Bytes;
 use platform::Platform;
@@ -32,8 +33,8 @@ use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{
-    COPY_SUFFIX, Codec, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, Homes, INDEX_FILE, INDEX_NEW, Identity,
-    NUMBER_OPENED_MAX, NUMBERS_AHEAD_MAX, PACK_SUFFIX, PACKS, Place, Summary, Superblock, number_of, pack_path,
+    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, Homes, INDEX_FILE, INDEX_NEW, Identity,
+    NUMBER_OPENED_MAX, NUMBERS_AHEAD_MAX, PACK_SUFFIX, PACKS, Summary, Superblock, number_of, pack_path,
 };
 use crate::identity::{self, Candidate, Member};
 use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
@@ -512,7 +513,7 @@ impl Recovery<'_> {
                 }
             };
             step_entries += sealed.entries.len();
-            take_in(&packs, sealed, known).await;
+            twice::take_in(&packs, sealed, known).await;
             if step_entries >= STEP_ENTRIES {
                 self.index_packs(&packs);
                 step_entries = 0;
@@ -522,7 +523,7 @@ impl Recovery<'_> {
         for (mut sealed, known, waits) in unsealed {
             let disks = known.disks();
             packs.note_sealed_at(sealed.pack, known);
-            sort_out(&packs, &mut sealed, waits != Waits::Room).await;
+            twice::sort_out(&packs, &mut sealed, waits != Waits::Room).await;
             packs.note_unsealed(sealed, disks, waits);
         }
         packs.note_unread(std::mem::take(&mut self.unread));
@@ -759,49 +760,6 @@ fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: Di
     };
     let path = members.iter().find(|member| member.missing.is_none()).map_or("the node", |member| member.disk.path());
     Err(refused(path, why, "Mount the missing disk and name it too; a disk without the journal can be gone without."))
-}
-
-/// Takes in a pack that the index does not cover. Of its chunks those are named there that have no better copy (O-5).
-async fn take_in(packs: &Packs, mut sealed: SealedPack, known: PackKnown) {
-    packs.note_sealed_at(sealed.pack, known);
-    // Of what cannot be mended where it is a better copy stays what is named.
-    let is_left = sealed.summary.lacks_directory;
-    sort_out(packs, &mut sealed, is_left).await;
-    packs.note_found(vec![sealed]);
-}
-
-/// Sets those of its chunks apart that have a better copy (O-5).
-async fn sort_out(packs: &Packs, sealed: &mut SealedPack, is_left: bool) {
-    let mut entries = Vec::with_capacity(sealed.entries.len());
-    for entry in std::mem::take(&mut sealed.entries) {
-        let (address, here) = (entry.header.address, Place::of(sealed.pack, &entry));
-        let is_better = match packs.index.lookup(&address, &packs.counters) {
-            Ok(Some(other)) if other.pack != sealed.pack => is_better(packs, &address, &other, &here, is_left).await,
-            _ => false,
-        };
-        if is_better { &mut sealed.others } else { &mut entries }.push(entry);
-    }
-    sealed.entries = entries;
-}
-
-/// Whether the chunk at `other` verifies and the one at `here` does not, or nobody knows. Few chunks lie in two places, so few are read.
-/// Of two that verify, and lie on as many disks, the newcomer's counts: mostly reclaim copied it there, and then the other pack goes, with what the index has of it.
-async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &Place, is_left: bool) -> bool {
-    let grade = async |place: &Place| match packs.is_good(address, place).await {
-        Ok(()) => 3,
-        // Nobody knows.
-        Err(StoreError::Disk(_)) => 2,
-        Err(_) => 1,
-    };
-    // C-6.
-    if other.codec == Codec::Bundle && here.codec != Codec::Bundle {
-        return false;
-    }
-    // N-4: of one that is left open the others may lack something.
-    let is_lower = packs.is_lower(here.pack, other.pack) || (is_left && !packs.is_lower(other.pack, here.pack));
-    let here = grade(here).await;
-    // K-9.
-    (here < 3 || is_lower) && grade(other).await >= here + i32::from(!is_lower)
 }
 
 #[cfg(test)]
