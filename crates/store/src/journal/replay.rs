@@ -101,11 +101,11 @@ struct Segment {
 
 impl Segment {
     /// Stretches of frames from `missing` on; everything, where nobody can tell frames in it.
-    fn behind(&self, missing: Position) -> impl Iterator<Item = (usize, usize)> {
+    fn behind(&self, missing: Position) -> Vec<(usize, usize)> {
         let frames: Vec<&Found> = self.frames.range(missing..).map(|(_, found)| found).collect();
         let stretches = frames.chunk_by(|one, next| one.end() == next.offset);
         let ends = stretches.filter_map(|frames| Some((frames.first()?.offset, frames.last()?.end())));
-        ends.chain(self.is_muddled.then_some((0, self.bytes.len()))).collect::<Vec<_>>().into_iter()
+        ends.chain(self.is_muddled.then_some((0, self.bytes.len()))).collect()
     }
 }
 
@@ -149,7 +149,7 @@ pub(crate) async fn replay(
         replayed.cut_frames += segment.frames.range(missing..).count() as u64;
         // Whoever gave frames up said so of all disks.
         let disks = if replayed.lost.is_some() { segment.disks } else { segment.are_read };
-        replayed.behind.extend(segment.behind(missing).map(|(start, end)| Behind {
+        replayed.behind.extend(segment.behind(missing).into_iter().map(|(start, end)| Behind {
             segment: segment.number,
             disks,
             start,
