@@ -9,6 +9,7 @@ mod exceptions;
 pub(crate) mod git;
 pub(crate) mod programs;
 mod sqlite;
+mod standstill;
 mod suites;
 mod trees;
 
@@ -190,6 +191,16 @@ fn on_mount(
     if ended {
         drop(volume);
         volume::clear(&home)?;
+    }
+    // Not in the quick part: it waits for most of a minute.
+    let is_asked = arguments.only.is_empty() || arguments.only.iter().any(|part| "standstill".contains(part.as_str()));
+    if !arguments.quick && is_asked {
+        let home = root.join(format!("{transport}-standstill"));
+        let ended =
+            tally.step(&format!("{transport}: standstill"), || standstill::standstill(binary, &home, transport));
+        if ended {
+            volume::clear(&home)?;
+        }
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `make soak`: simulated crashes, many threads in few files, and real kills by turns, another load in each, with fresh seeds, until told to stop or
-//! until one fails.
+//! `make soak`: simulated crashes, damaged images, many threads in few files, and real kills by turns, another load in each, with fresh seeds, until
+//! told to stop or until one fails.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -47,6 +47,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         if !status?.success() {
             bail!("a simulated crash broke a promise: its seed is above; `cargo run -p sim -- --seed N` replays it");
         }
+        damage(arguments.seconds)?;
+        if interrupt::is_asked() {
+            break;
+        }
         threads((arguments.seconds / 5).max(1))?;
         if interrupt::is_asked() {
             break;
@@ -70,6 +74,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     println!("soak: ended after {turn} turns; nothing failed");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Images of the simulator damaged so many times, a thing at a time.
+fn damage(count: u64) -> Result<()> {
+    let seed = Random::fresh_seed();
+    println!("   {count} damages of images from seed {seed}");
+    let sim = Program::new(tools::target().join("release/sim"));
+    let sim = sim.args(["--damage".to_owned(), count.to_string(), "--seed".to_owned(), seed.to_string()]);
+    let status = sim.limit(Duration::from_secs(count + 600)).status();
+    if !interrupt::is_asked() && !status?.success() {
+        bail!("damage was not found, or read: what was wrong is above");
+    }
+    Ok(())
 }
 
 /// Many threads in few files, in a folder of their own, which is kept if one did not see what it wrote.

@@ -131,6 +131,23 @@ impl Volume {
         Ok(())
     }
 
+    /// Has a signal sent to the daemon.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        let daemon = self.daemon.as_ref().context("no daemon runs")?;
+        pidfd_send_signal(&daemon.process, signal).context("cannot send the daemon a signal")
+    }
+
+    /// Waits until the daemon, whose mount was taken from it, has ended.
+    pub(crate) fn has_ended(&mut self, limit: Duration) -> Result<()> {
+        let daemon = self.daemon.take().context("no daemon runs")?;
+        if !daemon.ended_within(limit) {
+            let pid = daemon.pid;
+            self.daemon = Some(daemon);
+            bail!("the daemon (process {pid}) lost its mount and still runs {} s later", limit.as_secs());
+        }
+        Ok(())
+    }
+
     /// Kills the daemon as a crash does, and takes the dead mount away.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let daemon = self.daemon.take().context("no daemon runs that could be killed")?;

@@ -190,6 +190,7 @@ pub(crate) mod init {
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub(crate) const PASSTHROUGH: u64 = 1 << 37;
     pub(crate) const OVER_IO_URING: u64 = 1 << 41;
+    pub(crate) const REQUEST_TIMEOUT: u64 = 1 << 42;
 }
 
 /// Kinds of notification; they travel in the error field of an answer to nothing.

@@ -38,6 +38,9 @@ pub struct Settings {
     pub readahead_bytes_max: u32,
     /// Background requests (read-ahead, asynchronous direct I/O) the kernel may have open over /dev/fuse.
     pub background_max: u16,
+    /// How long a request may take before the kernel ends the connection, and with it everybody's waiting: to the second, found out within the
+    /// next 15 s, at most 18 hours; `None` is for ever, as on kernels before 6.15.
+    pub request_patience: Option<std::time::Duration>,
     /// How long requests may still finish after the mount has gone; then they are dropped.
     pub grace: std::time::Duration,
     /// What is asked for.
@@ -54,6 +57,7 @@ impl Default for Settings {
             write_bytes_max: 1 << 20,
             readahead_bytes_max: 1 << 20,
             background_max: 64,
+            request_patience: None,
             grace: std::time::Duration::from_secs(2),
             features: Features::default(),
         }
@@ -186,7 +190,12 @@ pub(crate) fn negotiate(
     let offered = u64::from(sent.flags)
         | if u64::from(sent.flags) & init::INIT_EXT != 0 { u64::from(extension.flags2) << 32 } else { 0 };
     let always = init::BIG_WRITES | init::MAX_PAGES | init::ABORT_ERROR | init::INIT_EXT | init::HAS_EXPIRE_ONLY;
-    let wanted = settings.features.bits() | always | if ring { init::OVER_IO_URING } else { 0 };
+    let patience_s =
+        settings.request_patience.map_or(0, |patience| patience.as_secs().clamp(1, u16::MAX.into()) as u16);
+    let wanted = settings.features.bits()
+        | always
+        | if ring { init::OVER_IO_URING } else { 0 }
+        | if patience_s > 0 { init::REQUEST_TIMEOUT } else { 0 };
     let mut taken = offered & wanted;
     if taken & init::EXPLICIT_INVAL_DATA != 0 {
         taken &= !init::AUTO_INVAL_DATA;
@@ -213,6 +222,7 @@ pub(crate) fn negotiate(
         pages_max: pages as u16,
         flags2: (taken >> 32) as u32,
         stack_depth_max: u32::from(taken & init::PASSTHROUGH != 0),
+        request_timeout_s: if taken & init::REQUEST_TIMEOUT != 0 { patience_s } else { 0 },
         ..Default::default()
     };
     let negotiated = Negotiated {
@@ -226,4 +236,28 @@ pub(crate) fn negotiate(
         dialect: Dialect { setxattr_ext: taken & init::SETXATTR_EXT != 0 },
     };
     (answer, negotiated)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Settings, init, negotiate};
+    use crate::wire;
+    use std::time::Duration;
+
+    #[test]
+    fn a_bound_on_requests_is_asked_for_where_the_kernel_has_one() {
+        let answered = |offered: u64, request_patience| {
+            let flags2 = (offered >> 32) as u32;
+            let sent = wire::InitIn { major: 7, minor: 43, readahead_bytes_max: 1 << 20, flags: init::INIT_EXT as u32 };
+            let settings = Settings { request_patience, ..Settings::default() };
+            let (answer, _) = negotiate(&sent, &wire::InitExtIn { flags2, ..Default::default() }, &settings, false);
+            (answer.flags2 & (init::REQUEST_TIMEOUT >> 32) as u32 != 0, answer.request_timeout_s)
+        };
+        let hour = Some(Duration::from_secs(3600));
+        assert_eq!(answered(init::REQUEST_TIMEOUT, hour), (true, 3600));
+        assert_eq!(answered(0, hour), (false, 0), "an older kernel");
+        assert_eq!(answered(init::REQUEST_TIMEOUT, None), (false, 0));
+        assert_eq!(answered(init::REQUEST_TIMEOUT, Some(Duration::from_millis(60))), (true, 1), "0 would be for ever");
+        assert_eq!(answered(init::REQUEST_TIMEOUT, Some(Duration::MAX)), (true, u16::MAX));
+    }
 }

@@ -78,6 +78,8 @@ pub struct Config {
     pub threads: u32,
     /// Largest read or write request; `None`: what the memory budget leaves, see [`Config::request_bytes`].
     pub request_bytes: Option<u32>,
+    /// How long a request may take before the mount is given up; zero: as long as it likes.
+    pub request_patience: Duration,
     /// How far the kernel may read ahead of who reads a file in order.
     pub read_ahead_bytes: u64,
     /// How far we read ahead of the kernel, and of who reads past its cache.
@@ -114,6 +116,7 @@ impl Default for Config {
             queue_depth: 1,
             threads: 0,
             request_bytes: None,
+            request_patience: Duration::ZERO,
             read_ahead_bytes: 0,
             prefetch_bytes: 0,
             prefetch_directory_bytes: 0,
@@ -321,6 +324,13 @@ const KEYS: &[Key] = &[
             };
             Ok(())
         },
+    },
+    Key {
+        section: "mount",
+        name: "request_patience",
+        default: "1 h",
+        help: "How long one request of a program may take. Who waits longer waits for a daemon that stands still: the kernel takes the mount\nfrom it, everybody gets an error, and `hydrafs mount` makes it again. Longer than the slowest sync of all that memory holds.\n0 is as long as it takes, as on kernels before 6.15.",
+        set: |config, text| duration(text, 0, 18 * 3_600_000).map(|patience| config.request_patience = patience),
     },
     Key {
         section: "mount",

@@ -308,6 +308,7 @@ pub(crate) fn settings(config: &Config) -> fuse::Settings {
         threads: config.threads as usize,
         ring_depth: config.queue_depth as usize,
         write_bytes_max: config.request_bytes(opening::ram_bytes(), opening::cpus()),
+        request_patience: Some(config.request_patience).filter(|patience| !patience.is_zero()),
         ..fuse::Settings::default()
     };
     let features = &mut settings.features;

@@ -1,11 +1,17 @@
 //! The command line's end of the control socket.
+//!
+//! Nobody waits here for a daemon that has come to a standstill: who has waited for a while asks it something else, on a connection of its own,
+//! that is answered from memory ([`Connection`]).
 
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags};
 use serde_json::Value;
 
@@ -15,14 +21,13 @@ use super::{SOCKET_NAME, short_path};
 use crate::daemon::{END_PATIENCE, has_ended};
 use crate::failure::Failure;
 
-/// How long an answer from memory may take.
+/// How long an answer from memory may take, and after how long without an answer to something else it is asked for one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A daemon that answers.
 pub struct Daemon {
     stream: UnixStream,
-    socket: std::path::PathBuf,
-    /// How long a quick answer may take.
+    socket: PathBuf,
     patience: Duration,
 }
 
@@ -30,12 +35,16 @@ impl Daemon {
     /// Reaches the daemon of the node in `folder`; `None` when none runs.
     pub fn reach(folder: &Path) -> Result<Option<Daemon>, Failure> {
         let socket = folder.join(SOCKET_NAME);
-        let connected = short_path(folder).and_then(|(_folder, short)| UnixStream::connect(short));
-        match connected {
+        match connect(folder, PATIENCE) {
             Ok(stream) => Ok(Some(Daemon { stream, socket, patience: PATIENCE })),
             // Refused: the socket of a daemon that died.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(Failure::new("cannot reach the daemon", "many wait there, and it answers nobody")
+                    .at(&socket)
+                    .mend(MEND_STANDSTILL))
             }
             Err(error) => {
                 let failure = Failure::new("cannot reach the daemon", &error).at(&socket);
@@ -91,16 +100,17 @@ impl Daemon {
     /// Asks, and goes on to talk.
     pub fn begin(self, request: &Request, descriptor: Option<OwnedFd>) -> Result<Talk, Failure> {
         let Daemon { stream, socket, patience } = self;
-        let mut talk = Talk { reader: BufReader::new(stream), socket, patience };
-        let stream = talk.reader.get_ref();
-        if request.is_quick() {
-            stream.set_read_timeout(Some(patience)).map_err(|error| talk.broken(error))?;
-        }
+        let connection = Connection { stream, socket, patience, is_quick: request.is_quick() };
+        let mut talk = Talk { reader: BufReader::new(connection) };
+        let connection = talk.reader.get_mut();
         let asked = match descriptor {
-            None => write_line(&mut &*stream, request),
+            None => write_line(connection, request),
             Some(descriptor) => {
                 let mut line = Vec::new();
-                write_line(&mut line, request).and_then(|()| send_with(stream, &line, descriptor.as_fd()))
+                write_line(&mut line, request).and_then(|()| {
+                    let sent = send_with(&connection.stream, &line, descriptor.as_fd())?;
+                    connection.write_all(&line[sent..])
+                })
             }
         };
         match asked {
@@ -141,11 +151,85 @@ fn refuse_other(user: u32, ours: u32) -> Result<(), Failure> {
         .mend(format!("run the command as that user: `sudo -u '#{user}' hydrafs ...`")))
 }
 
+/// What to do about a daemon that stands still.
+const MEND_STANDSTILL: &str = "see its log (hydrafs.log in the node's folder, or the journal); if it was stopped, `kill -CONT` it; if it was not, kill it and \
+                               mount again: nothing that was synced is lost";
+
+/// Connects to the daemon of the node in `folder`. `WouldBlock`: its queue of those who want to was full all the time.
+fn connect(folder: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let (_folder, short) = short_path(folder)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(short)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// A connection on which each wait ends: with `TimedOut` when the daemon answers nothing.
+struct Connection {
+    stream: UnixStream,
+    socket: PathBuf,
+    /// How long it may be silent before it is asked whether it answers at all, and how long that answer may take.
+    patience: Duration,
+    /// What was asked is answered from memory: there is nothing further to find out.
+    is_quick: bool,
+}
+
+impl Connection {
+    fn wait(&self, flags: PollFlags) -> io::Result<()> {
+        let patience = Timespec::try_from(self.patience).map_err(io::Error::other)?;
+        loop {
+            match rustix::event::poll(&mut [PollFd::new(&self.stream, flags)], Some(&patience)) {
+                Ok(0) if self.is_quick || !self.answers() => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Whether the daemon answers what needs nothing but memory. One whose socket has gone is about to end, and the stream ends with it.
+    fn answers(&self) -> bool {
+        let folder = self.socket.parent().expect("it was made of a folder");
+        let asked = connect(folder, self.patience).and_then(|stream| {
+            let (socket, patience) = (self.socket.clone(), self.patience);
+            let mut connection = Connection { stream, socket, patience, is_quick: true };
+            write_line(&mut connection, &Request::Device {})?;
+            read_line::<Answer>(&mut BufReader::new(connection), ANSWER_BYTES_MAX)
+        });
+        !asked.is_err_and(|error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock))
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match rustix::net::recv(&self.stream, &mut *buffer, RecvFlags::DONTWAIT) {
+                Ok((received, _)) => return Ok(received),
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::net::send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT)?,
+                sent => return Ok(sent?),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A request that was made, and what is said about it.
 pub struct Talk {
-    reader: BufReader<UnixStream>,
-    socket: std::path::PathBuf,
-    patience: Duration,
+    reader: BufReader<Connection>,
 }
 
 impl Talk {
@@ -154,19 +238,14 @@ impl Talk {
         match read_line(&mut self.reader, ANSWER_BYTES_MAX) {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err(self.broken("it hung up without an answer")),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let why = format!("it has not answered for {} s", self.patience.as_secs());
-                Err(Failure::new("cannot ask the daemon", why)
-                    .at(&self.socket)
-                    .mend("it waits for something, a disk mostly: see dmesg and its log"))
-            }
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(self.silent()),
             Err(error) => Err(self.broken(error)),
         }
     }
 
     /// Says something further.
     pub fn say(&mut self, turn: &Turn) -> Result<(), Failure> {
-        write_line(&mut self.reader.get_ref(), turn).map_err(|error| self.refused(&error))
+        write_line(self.reader.get_mut(), turn).map_err(|error| self.refused(&error))
     }
 
     /// Why nothing more can be said. Where it hung up it has mostly said that.
@@ -179,7 +258,13 @@ impl Talk {
                 }
             }
         }
-        self.broken(error)
+        if error.kind() == io::ErrorKind::TimedOut { self.silent() } else { self.broken(error) }
+    }
+
+    fn silent(&self) -> Failure {
+        let Connection { socket, patience, .. } = self.reader.get_ref();
+        let why = format!("it has not answered for {} s, nor anything else", patience.as_secs());
+        Failure::new("cannot ask the daemon", why).at(socket).mend(MEND_STANDSTILL)
     }
 
     /// The failure that a line is which makes no sense here.
@@ -190,7 +275,7 @@ impl Talk {
 
     fn broken(&self, why: impl std::fmt::Display) -> Failure {
         Failure::new("lost the daemon", why)
-            .at(&self.socket)
+            .at(&self.reader.get_ref().socket)
             .mend("it may have ended: see its log (hydrafs.log in the node's folder, or the journal)")
     }
 }
@@ -219,10 +304,13 @@ fn is_gone_soon(pid: Pid) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::io::BufReader;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::PathBuf;
     use std::time::Duration;
 
-    use super::{Answer, Daemon, Failure, Request, Turn, refuse_other, write_line};
+    use super::{Answer, Daemon, Failure, Request, SOCKET_NAME, Turn, read_line, refuse_other, write_line};
+    use crate::control::wire::REQUEST_BYTES_MAX;
 
     #[test]
     fn only_our_own_daemon_and_that_of_root_are_asked() {
@@ -235,15 +323,49 @@ mod tests {
         }
     }
 
+    /// A node's folder with a socket on which nobody answers yet.
+    fn listener(name: &str) -> (PathBuf, UnixListener) {
+        let folder = std::env::temp_dir().join(format!("hydrafs-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("room");
+        let listener = UnixListener::bind(folder.join(SOCKET_NAME)).expect("a socket");
+        (folder, listener)
+    }
+
     #[test]
     fn a_daemon_that_hangs_hangs_nobody() {
-        for request in [Request::Status {}, Request::Counters {}, Request::Metrics {}] {
-            let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-            let daemon = Daemon { stream: ours, socket: "/n/control.sock".into(), patience: Duration::from_millis(1) };
-            let failure = daemon.ask(&request, |_| {}).expect_err("nobody answers");
-            assert!(failure.to_string().contains("has not answered"), "{failure}");
-            drop(theirs);
+        // Whoever connects is in its queue.
+        let (folder, _listener) = listener("silent");
+        let gc = Request::Gc { dry_run: false, thorough: true, share: None };
+        for request in [Request::Status {}, Request::Sync {}, Request::Stop { detach: false }, gc] {
+            let mut daemon = Daemon::reach(&folder).expect("it can be reached").expect("somebody listens");
+            daemon.patience = Duration::from_millis(1);
+            let failure = daemon.ask(&request, |_| {}).expect_err("nobody answers").to_string();
+            assert!(failure.contains("has not answered") && failure.contains("kill -CONT"), "{failure}");
         }
+        std::fs::remove_dir_all(folder).expect("it is there");
+    }
+
+    /// Work may take as long as it likes.
+    #[test]
+    fn who_works_is_waited_for_while_it_answers() {
+        let (folder, listener) = listener("works");
+        let mut daemon = Daemon::reach(&folder).expect("it can be reached").expect("somebody listens");
+        // Long enough for the thread below to answer, whatever else this machine does.
+        daemon.patience = Duration::from_secs(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let next = || listener.accept().expect("who asks").0;
+                let asks = |stream| read_line(&mut BufReader::new(stream), REQUEST_BYTES_MAX).expect("a request");
+                let work = next();
+                assert_eq!(asks(&work), Some(Request::Sync {}));
+                let answer = |mut stream: &UnixStream| write_line(&mut stream, &Answer::Done(serde_json::Value::Null));
+                let probe = next();
+                assert_eq!(asks(&probe), Some(Request::Device {}), "it is asked whether it is there");
+                answer(&probe).and_then(|()| answer(&work)).expect("both wait");
+            });
+            daemon.ask(&Request::Sync {}, |_| {}).expect("it answered in the end");
+        });
+        std::fs::remove_dir_all(folder).expect("it is there");
     }
 
     /// A daemon that gave up on us has mostly said why, behind what we have not heard yet.

@@ -2,7 +2,7 @@
 //!
 //! One travels with the first bytes of the request's line (unix(7), SCM_RIGHTS). Who asks for what takes none has what he sent closed.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -11,14 +11,14 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// Writes bytes, and a descriptor with the first of them.
-pub(super) fn send_with(mut stream: &UnixStream, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
+/// Sends as many of the bytes as there is room for, and a descriptor with the first of them. Gives their count.
+pub(super) fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "there is room for one");
-    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
-    stream.write_all(&bytes[sent..])
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags)?)
 }
 
 /// Reads from a socket, and keeps the descriptor that comes.
@@ -64,7 +64,7 @@ mod tests {
         let mut bytes = [0; 20];
         ours.write_all(b"without").expect("room");
         assert_eq!((hearing.read(&mut bytes).expect("there"), hearing.descriptor.is_some()), (7, false));
-        send_with(&ours, b"with", start.as_fd()).expect("room");
+        assert_eq!(send_with(&ours, b"with", start.as_fd()).expect("room"), 4);
         drop(start);
         assert_eq!((hearing.read(&mut bytes).expect("there"), &bytes[..4]), (4, &b"with"[..]));
         let mut sent = std::fs::File::from(hearing.descriptor.take().expect("it came"));
