@@ -577,6 +577,8 @@ fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
     if seen.get(&root).is_none_or(|root| root.kind.is_none()) {
         let place = format!("{}/", found.view);
         found.note_at("HF1001", "catalog", place, 0, "a root directory", &"none that can be read");
+        // The names in it may be found again: nothing is judged without them.
+        found.has_gaps = true;
     }
     let mut subdirectories = std::mem::take(&mut found.clones_in);
     for seen in seen.iter().filter(|(file, seen)| **file != root && seen.names > 0).map(|(_, seen)| seen) {
