@@ -12,7 +12,7 @@ use platform::task::{First, first};
 
 use super::{Machine, content, hurried, options, reclaim};
 use crate::format::{PACK_SUFFIX, PackFooter, number_of, pack_path};
-use crate::{Class, CopiesReport, Depth, Options, Recovered, Store, StoreError};
+use crate::{Class, CopiesReport, Depth, MissingStatus, Options, Recovered, Store, StoreError};
 
 fn contents(numbers: std::ops::Range<u64>) -> Vec<Bytes> {
     numbers.map(|number| content(number, 30_000)).collect()
@@ -197,10 +197,23 @@ fn a_disk_that_fails_is_left_and_made_up_for() {
         assert!(!store.status().disks[fails].is_good && store.counters().pack_disks_left.value() > 0);
         expect_all(&machine, &store, &contents);
         machine.run(store.close()).unwrap();
+        // What is left with one copy is told; nothing is on the disk that failed alone.
+        let with_one = || {
+            let known = store.packs.known();
+            let left = |files: &BTreeMap<usize, Vec<u8>>| files.keys().filter(|disk| **disk != fails).count();
+            let of_store = packs(&machine).into_iter().filter(|(pack, _)| known.contains_key(pack));
+            of_store.filter(|(_, files)| left(files) < 2).count() as u64
+        };
+        let status = store.status();
+        assert_eq!(status.disks[fails].alone, MissingStatus::default());
+        assert_eq!(status.lacking.packs, with_one());
+        assert!(status.lacking.chunks > 0);
         let report = restore(&machine, &store);
         // Of two disks one is left: nothing can be done.
-        assert_eq!(report.written > 0, counts == 3, "{report:?}");
+        assert_eq!(report.written, if counts == 3 { status.lacking.packs } else { 0 }, "{report:?}");
         assert_eq!(report.problems, Vec::<String>::new());
+        assert_eq!(store.status().lacking.packs, with_one());
+        assert_eq!(with_one() == 0, counts == 3);
         // The index, too.
         expect_sound_but_for(&machine, &store, fails, counts);
         drop(store);

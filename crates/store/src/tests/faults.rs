@@ -10,11 +10,11 @@ use platform::sim::{Faults, each_seed};
 use platform::task::{First, first};
 
 use super::crash::crash_and_verify;
-use super::{Machine, content, options};
+use super::{Machine, content, hurried, options};
 use crate::disks::DiskSet;
 use crate::index::Change;
 use crate::pack::{PackKnown, PackState};
-use crate::{Class, Options, Store, StoreError};
+use crate::{Class, MissingStatus, Options, Store, StoreError};
 
 /// Errors that are told: nothing promised may be lost by them, crashes included.
 fn honest() -> Faults {
@@ -256,6 +256,58 @@ fn a_dead_disk_costs_nothing_that_was_not_on_it_alone() {
             assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
         }
     });
+}
+
+/// What a disk that failed at work has alone is what nobody could read without it; copied to others it is at risk no more.
+#[test]
+fn what_lies_alone_on_a_disk_that_failed_is_counted_until_it_lies_elsewhere() {
+    let machine = Machine::new(5, 3, 64 << 20);
+    let contents: Vec<Bytes> = (0..90).map(|number| content(number * 2, 30_000)).collect();
+    let (store, _) = machine.open();
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.close().await.unwrap();
+    });
+    drop(store);
+    machine.world.restart();
+    // It is in no cache.
+    let (store, _) = machine.open();
+    let fails = |faults| machine.disks[1].set_faults(faults);
+    let (unwritable, dead) = (
+        Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() },
+        Faults { is_dead: true, ..Faults::default() },
+    );
+    let unreadable = || {
+        machine.run(async {
+            let (mut chunks, mut bytes) = (0, 0);
+            for content in &contents {
+                let read = store.get(Class::Data, &store.key().address(content)).await;
+                (chunks, bytes) =
+                    if read.is_err() { (chunks + 1, bytes + content.len() as u64) } else { (chunks, bytes) };
+            }
+            (chunks, bytes)
+        })
+    };
+    fails(unwritable.clone());
+    machine.run(async {
+        store.put_many(Class::Data, (500..560).map(|number| content(number, 30_000)).collect()).await.unwrap();
+        // Its superblock goes to every disk.
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
+    });
+    let status = store.status();
+    assert_eq!(status.disks.iter().map(|disk| disk.is_good).collect::<Vec<_>>(), [true, false, true]);
+    let at_risk = &status.disks[1].alone;
+    assert!(at_risk.packs > 0 && at_risk.pack_bytes >= at_risk.content_bytes, "{at_risk:?}");
+    assert_eq!(&status.lacking, at_risk, "none of it is on a good disk");
+    fails(dead.clone());
+    assert_eq!((at_risk.chunks, at_risk.content_bytes), unreadable());
+    fails(unwritable);
+    let report = machine.run(store.restore_copies(&hurried(&store), &|_, _| {}));
+    assert_eq!((report.written, report.lacking, report.problems), (at_risk.packs, 0, vec![]));
+    let status = store.status();
+    assert_eq!((&status.disks[1].alone, &status.lacking), (&MissingStatus::default(), &MissingStatus::default()));
+    fails(dead);
+    assert_eq!(unreadable(), (0, 0));
 }
 
 #[test]
