@@ -407,7 +407,30 @@ fn advice(code: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::advice;
+    use file::{DiskStatus, StoreStatus};
+    use serde_json::Value;
+
+    use super::{advice, disks};
+
+    /// What lies alone on a disk that failed is told of that one, and of no other.
+    #[test]
+    fn a_disk_that_failed_tells_what_is_at_risk() {
+        let disk = |number, is_good| {
+            let mut disk = DiskStatus { number, is_good, has_journal: true, ..DiskStatus::default() };
+            (disk.alone.packs, disk.alone.chunks) = (3 + number, 41);
+            (disk.alone.content_bytes, disk.alone.pack_bytes) = (2048, 1024);
+            disk
+        };
+        let store = StoreStatus { disks: vec![disk(0, true), disk(1, false)], ..StoreStatus::default() };
+        let told = disks(&store);
+        assert_eq!((&told[0]["at_risk"], &told[1]["good"]), (&Value::Null, &Value::Bool(false)));
+        let risk = &told[1]["at_risk"];
+        let numbers = ["packs", "chunks", "content_bytes", "stored_bytes", "good_superblocks"];
+        assert_eq!(numbers.map(|name| risk[name].as_u64()), [4, 41, 2048, 1024, 1].map(Some), "{risk}");
+        // The other disk has the journal too.
+        assert_eq!((&risk["journal"], &risk["index"]), (&Value::Bool(false), &Value::Bool(false)));
+        assert!(risk["works"].as_str().unwrap().contains("writing, to the other disks"), "{risk}");
+    }
 
     #[test]
     fn what_a_snapshot_keeps_is_told_from_lost_content() {
