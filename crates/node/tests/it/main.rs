@@ -6,6 +6,7 @@
 //! - `copy`: `hydrafs cp` from folder to folder.
 //! - `diff`: in what two trees differ, as `hydrafs diff` says it.
 //! - `disks`: disks come, go and fail under a mount.
+//! - `full`: a disk without room under programs.
 //! - `handover`: restarts in the middle of which somebody dies, or is told to end.
 //! - `hung`: a disk that does not answer, and who need not wait for it.
 //! - `layout`: small files that come together, and what is read beforehand.
@@ -28,6 +29,7 @@ mod clones;
 mod copy;
 mod diff;
 mod disks;
+mod full;
 mod handover;
 mod hung;
 mod layout;
