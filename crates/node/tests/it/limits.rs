@@ -2,13 +2,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit};
 
 use crate::mount::SMALL;
-use crate::support::{Folder, Mounted, hydrafs, within};
+use crate::support::{Folder, Mounted, hydrafs, spawn, succeed, within};
 
 #[test]
 fn names_paths_attributes_and_open_files_at_and_over_their_limits() {
@@ -114,6 +117,101 @@ fn trees_that_nest_without_end_cost_little_memory() {
     assert_eq!(run(&["du"]).0, Some(0));
     assert!(mounted.most_memory() < MEMORY, "{} bytes", mounted.most_memory());
     assert_eq!(run(&["rm", "-r"]).0, Some(0));
+    mounted.umount();
+    assert!(hydrafs(&[OsStr::new("fsck"), node.as_os_str()]).status.success());
+}
+
+/// A program that makes files, has all of them open at once, and puts into each what it is given at the end.
+struct Tee {
+    child: Child,
+    /// What it could not open.
+    errors: BufReader<ChildStderr>,
+}
+
+impl Tee {
+    /// `limit`: of its open files, as `ulimit` takes it.
+    fn start(limit: &str, files: &[PathBuf]) -> Tee {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit} && exec tee \"$@\""), "sh"]).args(files).env("LC_ALL", "C");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = spawn(&mut command).expect("every system has it");
+        let errors = BufReader::new(child.stderr.take().expect("piped"));
+        Tee { child, errors }
+    }
+
+    /// Has it write and end; gives its exit code.
+    fn end(mut self, content: &[u8]) -> Option<i32> {
+        self.child.stdin.take().expect("piped").write_all(content).expect("it reads");
+        self.child.wait().expect("our child").code()
+    }
+}
+
+fn is_there(path: &Path) -> bool {
+    fs::metadata(path).is_ok()
+}
+
+#[test]
+fn who_has_open_as_many_files_as_it_may_is_told_and_others_go_on() {
+    const LIMIT: usize = 64;
+    let folder = Folder::new("open-files");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    let files: Vec<PathBuf> = (0..2 * LIMIT).map(|number| point.join(format!("f{number}"))).collect();
+    let mut tee = Tee::start(&LIMIT.to_string(), &files);
+    // It names each that it cannot open, the last one at the end.
+    let mut refused = 0;
+    let mut line = String::new();
+    while !line.contains(&format!("/f{}: ", files.len() - 1)) {
+        line.clear();
+        assert!(tee.errors.read_line(&mut line).expect("a pipe") > 0, "it could open the last");
+        assert!(line.ends_with(": Too many open files\n"), "{line}");
+        refused += 1;
+    }
+    // A few it has beside.
+    assert!((LIMIT..LIMIT + 10).contains(&refused), "{refused} of {}", files.len());
+    // Another program opens twice as many meanwhile.
+    let others: Vec<PathBuf> = (0..2 * LIMIT).map(|number| point.join(format!("other-{number}"))).collect();
+    let open: Vec<File> = others.iter().map(|path| File::create_new(path).expect("another's limit")).collect();
+    open.iter().for_each(|mut file| file.write_all(b"other").expect("room"));
+    assert_eq!(tee.end(b"content"), Some(1));
+    for (number, file) in files.iter().enumerate() {
+        match number < files.len() - refused {
+            true => assert_eq!(fs::read(file).expect("it was opened"), b"content"),
+            false => assert!(!is_there(file), "{}", file.display()),
+        }
+    }
+    drop(open);
+    assert!(others.iter().all(|path| fs::read(path).is_ok_and(|content| content == b"other")));
+    mounted.umount();
+    assert!(hydrafs(&[OsStr::new("fsck"), node.as_os_str()]).status.success());
+}
+
+/// The daemon has nothing open for a file that a program has open, and need not even have it in memory.
+#[test]
+fn files_that_programs_have_open_take_no_descriptors_of_the_daemon_and_little_memory() {
+    const LIMIT: u64 = 100;
+    const FILES: usize = 8000;
+    const MEMORY: u64 = 96 << 20;
+    let folder = Folder::new("descriptors");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    let low = Rlimit { current: Some(LIMIT), maximum: Some(LIMIT) };
+    let former = rustix::process::prlimit(Pid::from_raw(mounted.pid), Resource::Nofile, low).expect("our own daemon");
+    assert!(former.current.is_none_or(|former| former > LIMIT), "it was lower: {former:?}");
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum.map_or(FILES, |most| most as usize - 100);
+    let files: Vec<PathBuf> = (0..most.min(FILES)).map(|number| point.join(number.to_string())).collect();
+    assert!(files.len() as u64 > 8 * LIMIT, "{} files", files.len());
+    let tee = Tee::start("$(ulimit -Hn)", &files);
+    let last = files[files.len() - 1].clone();
+    within("the last is open", move || while !is_there(&last) {});
+    let daemon = fs::read_dir(format!("/proc/{}/fd", mounted.pid)).expect("our own daemon").count() as u64;
+    assert!(daemon < LIMIT, "{daemon} of {LIMIT}");
+    let text = succeed(&[OsStr::new("stats"), OsStr::new("--prometheus"), node.as_os_str()]);
+    let inodes = text.lines().find_map(|line| line.strip_prefix("hydrafs_file_inodes ")).expect("a gauge");
+    assert!(inodes.parse::<usize>().expect("a number") < files.len() / 2, "{inodes} in memory");
+    assert_eq!(tee.end(b"content"), Some(0));
+    assert!(files.iter().all(|file| fs::read(file).is_ok_and(|content| content == b"content")));
+    assert!(mounted.most_memory() < MEMORY, "{} bytes", mounted.most_memory());
     mounted.umount();
     assert!(hydrafs(&[OsStr::new("fsck"), node.as_os_str()]).status.success());
 }
