@@ -58,11 +58,11 @@ fn reads(node: &Path) -> u64 {
 }
 
 /// A daemon that is stopped; it goes on when this is dropped, however the test ends.
-struct Hung<'a>(&'a Mounted);
+pub(crate) struct Hung<'a>(&'a Mounted);
 
 impl Hung<'_> {
     /// Stops it; returns when none of its threads runs.
-    fn make(daemon: &Mounted) -> Hung<'_> {
+    pub(crate) fn make(daemon: &Mounted) -> Hung<'_> {
         let hung = Hung(daemon);
         daemon.signal(Signal::STOP);
         let threads = format!("/proc/{}/task", daemon.pid);

@@ -2,7 +2,7 @@
 //!
 //! Conformance in depth is for the POSIX suites (`make posix`); here every operation is seen to reach the file layer and come back.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -17,8 +17,9 @@ use rustix::mount::{OpenTreeFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use crate::copy::{fill, likeness};
+use crate::hung::Hung;
 use crate::support::{
-    Folder, Mapping, Mounted, content, hydrafs, keeper, noise, run, spawn, succeed, within, within_or,
+    Folder, Mapping, Mounted, content, hydrafs, keeper, mounts_at, noise, run, spawn, succeed, within, within_or,
 };
 
 pub(crate) const SMALL: (&str, &str) = ("HYDRAFS_MEMORY_BUDGET", "64 MiB");
@@ -510,6 +511,7 @@ fn snapshots_keep_what_was() {
 fn everything_is_there_again() {
     let folder = Folder::new("again");
     let (node, point, source) = (folder.node("n"), folder.make("m"), folder.join("source"));
+    let other = folder.make("other");
     fill(&source);
     let expected = likeness(&source);
     let copy = point.join("copy");
@@ -517,16 +519,25 @@ fn everything_is_there_again() {
     succeed(&[OsStr::new("cp"), OsStr::new("-a"), source.as_os_str(), copy.as_os_str()]);
     assert_eq!(likeness(&copy), expected);
 
-    // A second daemon, and a second mount at the same place.
+    // A second daemon, and a second mount at the same place. The first one stands still: whatever changes is their doing.
     let refusals = [
         (vec![OsStr::new("serve"), node.as_os_str()], format!("process {}", mounted.pid)),
         (vec![OsStr::new("mount"), node.as_os_str(), point.as_os_str()], "is mounted there already".to_owned()),
+        (vec![OsStr::new("mount"), node.as_os_str(), other.as_os_str()], format!("process {}", mounted.pid)),
     ];
+    // The kernel knows it from now on.
+    assert!(fs::metadata(&point).expect("mounted").is_dir());
+    let hung = Hung::make(&mounted);
+    let all = || (content(&node), content(&other), [&point, &other].map(|point| mounts_at(point)));
+    let before = all();
     for (arguments, words) in refusals {
-        let output = hydrafs(&arguments);
+        let arguments: Vec<OsString> = arguments.into_iter().map(OsStr::to_owned).collect();
+        let output = within_or("nobody is asked", || mounted.signal(Signal::CONT), move || hydrafs(&arguments));
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && message.contains(&words), "{message}");
+        assert!(all() == before, "something was changed: {message}");
     }
+    drop(hung);
     // In use: nothing happens, and the message says by whom.
     let held = File::open(copy.join("file")).expect("there");
     let output = hydrafs(&[OsStr::new("umount"), point.as_os_str()]);

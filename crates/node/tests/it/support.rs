@@ -377,8 +377,14 @@ pub(crate) fn within_or<T: Send + 'static>(
 
 /// Whether something is mounted there, dead or alive.
 pub(crate) fn is_mounted(point: &Path) -> bool {
+    !mounts_at(point).is_empty()
+}
+
+/// What the mount table says of a place: a line for each mount.
+pub(crate) fn mounts_at(point: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
-    table.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == point))
+    let is_there = |line: &&str| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == point);
+    table.lines().filter(is_there).map(str::to_owned).collect()
 }
 
 /// The process of a node's daemon.
