@@ -1,6 +1,7 @@
 //! The program as a user meets it: real processes, real folders, real mounts.
 //!
 //! - `batch`: many files by one request, into mounts and out of them.
+//! - `cached`: looks that cost no request, and changes made elsewhere that are seen all the same.
 //! - `cli`: bad input. What each message says, the exit code, and that nothing was changed.
 //! - `clones`: a tree twice, under programs and over restarts and crashes.
 //! - `copy`: `hydrafs cp` from folder to folder.
@@ -24,6 +25,7 @@
 #![expect(clippy::disallowed_methods, reason = "the outside is what is tested")]
 
 mod batch;
+mod cached;
 mod cli;
 mod clones;
 mod copy;
