@@ -102,7 +102,7 @@ impl FileSystem {
             return Ok(());
         }
         Box::pin(self.make_room()).await?;
-        if is_there() { Ok(()) } else { Err(FileError::NoSpace) }
+        if is_there() { Ok(()) } else { Err(self.want_of_room(0)) }
     }
 
     /// What the disks have to have free for what the buffer holds, what commits have to store, and so many bytes beside.
@@ -162,7 +162,7 @@ impl FileSystem {
             let is_there = || self.measure_space() > needed();
             Box::pin(self.reclaim_thoroughly(lacking + THOROUGH_BYTES, is_there)).await;
         }
-        claim().ok_or(FileError::NoSpace)
+        claim().ok_or_else(|| self.want_of_room(bytes))
     }
 
     async fn admit_to_buffer(&self, bytes: u64) -> Result<Reservation<2, 2>, FileError> {
@@ -249,7 +249,7 @@ impl FileSystem {
             return Ok(admitted);
         }
         Box::pin(self.make_room()).await?;
-        if self.measure_space() > 0 { Ok(admitted) } else { Err(FileError::NoSpace) }
+        if self.measure_space() > 0 { Ok(admitted) } else { Err(self.want_of_room(bytes)) }
     }
 
     /// Changes that ask for no room wait longer, and go on for a while when commits fail. `gives_room`: they are removals, and want of room
@@ -384,6 +384,11 @@ impl FileSystem {
             self.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.dropped_since_pass.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// `NoSpace`; but where all disks have failed nobody is told to remove something.
+    pub(crate) fn want_of_room(&self, bytes: u64) -> FileError {
+        self.store.want_of_room(bytes).into()
     }
 
     pub(crate) fn measure_space(&self) -> u64 {

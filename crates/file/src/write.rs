@@ -245,7 +245,7 @@ impl FileSystem {
         };
         let reserved: u64 = content.iter().map(|(_, content)| content.length()).sum();
         if matches!(how, Allocate::Reserve { .. }) && reserved > self.measure_space() {
-            return Err(FileError::NoSpace);
+            return Err(self.want_of_room(reserved));
         }
         // One frame holds so many; the size grows with them.
         while content.len() > RECORD_EXTENTS {

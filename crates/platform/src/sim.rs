@@ -224,3 +224,12 @@ pub fn each_seed(seeds: Range<u64>, mut test: impl FnMut(u64)) {
         test(seed);
     }
 }
+
+/// The seeds that somebody wants to have tried besides those of a test: `SEED=7` in the environment asks for one, `SEED=1000..2000` for many.
+#[must_use]
+pub fn seeds_asked_for() -> Range<u64> {
+    let asked = std::env::var("SEED").unwrap_or_default();
+    let (first, end) = asked.split_once("..").unwrap_or((&asked, ""));
+    let Ok(first) = first.parse() else { return 0..0 };
+    first..end.parse().unwrap_or(first + 1)
+}

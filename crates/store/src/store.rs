@@ -625,6 +625,12 @@ impl Store {
         }));
     }
 
+    /// Why so many bytes more find no room: `Full`, or `ReadOnly` where no disk takes anything any more.
+    #[must_use]
+    pub fn want_of_room(&self, needed: u64) -> StoreError {
+        self.pool.full("what is to be changed", needed)
+    }
+
     /// Room for chunks, each as often as it is stored, on all good disks together, without the reserves.
     #[must_use]
     pub fn space(&self) -> Space {

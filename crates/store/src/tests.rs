@@ -145,11 +145,3 @@ pub(crate) fn content(number: u64, length: usize) -> Bytes {
     bytes.truncate(length.max(8));
     Bytes::from(bytes)
 }
-
-/// `SEED=7` asks for one, `SEED=1000..2000` for many, by hand.
-pub(crate) fn seeds_asked_for() -> std::ops::Range<u64> {
-    let asked = std::env::var("SEED").unwrap_or_default();
-    let (first, end) = asked.split_once("..").unwrap_or((&asked, ""));
-    let Ok(first) = first.parse() else { return 0..0 };
-    first..end.parse().unwrap_or(first + 1)
-}

@@ -12,6 +12,8 @@
 //!       and what is sealed counts for the whole. Its chunks are taken in, and it stays as it is.
 //! N-5   What ends like a sealed pack and is none, for somebody wrote such content and a crash left the pack open behind it, is not believed:
 //!       a directory has the addresses of chunks, which nobody can know who does not have the key.
+//! N-6   What recovery cuts off is lost, of a pack as of the journal: so no bit that flipped on its way decides. A file that reads
+//!       differently each time is one that cannot be read.
 
 use base::hash::DomainKey;
 use bytes::{Bytes, BytesMut};
@@ -31,7 +33,7 @@ use crate::pool::{Pool, PoolDisk};
 /// Longest pack: chunks are placed by 32-bit offsets. `PACK_BYTES_MAX` and the directory of the smallest chunks, which is as long, come to
 /// no more.
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
-/// Readings of a file before the last one is taken as it is.
+/// Readings of a piece, each unlike the one before, after which it counts as one that cannot be read.
 const READINGS_MAX: usize = 8;
 /// How often the length of a file, or of a pack, may be hashed in vain for what looks like chunks: what a crash or rot leaves costs far less.
 const WASTED_MAX: usize = 64;
@@ -173,11 +175,10 @@ fn next_magic(bytes: &[u8], from: usize) -> usize {
     found.map_or(bytes.len(), |at| from + at)
 }
 
-/// Reads a whole file, each piece of it until two readings agree: what recovery cuts off is lost, so no bit that flipped on the way
-/// decides.
+/// N-6: reads a whole file, each piece of it until two readings agree.
 ///
 /// # Errors
-/// The disk's; `Corrupt` for a file of more than `bytes_max` bytes, which nobody here wrote: it may be longer than memory.
+/// The disk's, also where no two agree; `Corrupt` for a file of more than `bytes_max` bytes, which nobody here wrote: it may be longer than memory.
 pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, StoreError> {
     let length = file.length()?;
     if length > bytes_max {
@@ -190,7 +191,12 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
     let mut again = Vec::new();
     let mut offset = 0;
     for piece in bytes.chunks_mut(PIECE_BYTES) {
-        for _ in 1..READINGS_MAX {
+        let mut readings = 1;
+        loop {
+            if readings == READINGS_MAX {
+                return Err(unsteady(file, offset).into());
+            }
+            readings += 1;
             // From the device, or it would be the same reading.
             file.forget(offset, piece.len() as u64);
             again.resize(piece.len(), 0);
@@ -203,6 +209,13 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
         offset += piece.len() as u64;
     }
     Ok(Bytes::from(bytes))
+}
+
+/// The disk gives other bytes each time.
+fn unsteady(file: &File, offset: u64) -> DiskError {
+    let detail =
+        format!("of {READINGS_MAX} readings from byte {offset} on no two in a row agree; check the disk and its cable");
+    DiskError { kind: DiskErrorKind::Failed, operation: "read", path: file.path().to_owned(), detail }
 }
 
 /// What can be read of a pack file where the disk does not answer everywhere, with zeroes for the rest.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base::id::{ChunkAddress, Position};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use platform::sim::{Faults, each_seed};
+use platform::sim::{Faults, each_seed, seeds_asked_for};
 use platform::task::Boxed;
 
 use super::{Machine, content, hurried, sweep};
@@ -338,6 +338,6 @@ fn nothing_promised_is_lost_when_the_power_goes_again() {
 
 #[test]
 fn put_your_seed_here() {
-    let seeds = crate::tests::seeds_asked_for();
+    let seeds = seeds_asked_for();
     each_seed(seeds, |seed| crash_and_verify(seed, &Faults::default()));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base::id::{ChunkAddress, Position};
 use bytes::Bytes;
-use platform::sim::{Faults, each_seed};
+use platform::sim::{Faults, each_seed, seeds_asked_for};
 use platform::task::{First, first};
 
 use super::crash::crash_and_verify;
@@ -14,7 +14,7 @@ use super::{Machine, content, hurried, options};
 use crate::disks::DiskSet;
 use crate::index::Change;
 use crate::pack::{PackKnown, PackState};
-use crate::{Class, MissingStatus, Options, Store, StoreError};
+use crate::{Class, Depth, MissingStatus, Options, Recovered, Store, StoreError};
 
 /// Errors that are told: nothing promised may be lost by them, crashes included.
 fn honest() -> Faults {
@@ -28,7 +28,7 @@ fn nothing_promised_is_lost_when_disks_err_and_the_power_goes() {
 
 #[test]
 fn put_your_seed_here() {
-    let seeds = crate::tests::seeds_asked_for();
+    let seeds = seeds_asked_for();
     each_seed(seeds, |seed| crash_and_verify(seed, &honest()));
 }
 
@@ -222,6 +222,88 @@ fn wrong_bytes_are_never_returned() {
             machine.world.restart();
         }
     });
+}
+
+/// The only disk of a node gives other bytes at every reading, from some operation of an opening on: whatever is cut off, set aside or made
+/// again for that is what it reads right later.
+#[test]
+fn a_lone_disk_that_lies_is_refused_or_errs_and_costs_nothing() {
+    const OPERATIONS_MAX: u64 = 5_000;
+    let (mut refused, mut failed, mut from) = (0, 0, 0);
+    loop {
+        let machine = Machine::new(from, 1, 64 << 20);
+        let (store, _) = machine.open();
+        let contents: Vec<Bytes> = (0..60).map(|number| content(number * 2, 20_000)).collect();
+        // So long that a wrong bit of what was read hits one of them, mostly.
+        let frames: Vec<Vec<u8>> = (0..4).map(|number| content(1001 + number * 2, 700_000).to_vec()).collect();
+        machine.run(async {
+            store.put_many(Class::Data, contents[..40].to_vec()).await.unwrap();
+            store.commit(store.moment(), b"roots", Position(0)).await.unwrap();
+            store.put_many(Class::Data, contents[40..].to_vec()).await.unwrap();
+            store.settle(store.moment()).await.unwrap();
+            for frame in &frames {
+                store.log(frame);
+            }
+            store.sync_log(store.last_logged()).await.unwrap();
+        });
+        drop(store);
+        machine.world.restart();
+        let (world, disk) = (&machine.world, &machine.disks[0]);
+        let (platform, handles, begun) = (world.platform(), machine.handles(), world.operations());
+        let lies = async {
+            while world.operations() < begun + from {
+                platform.tasks.sleep(Duration::from_micros(1)).await;
+            }
+            disk.set_faults(Faults { flip_read: 1.0, ..Faults::default() });
+            std::future::pending::<()>().await;
+        };
+        let opened = machine.run(first(Store::open(&platform, &handles, options()), lies));
+        let First::Left(opened) = opened else { unreachable!("it lies for ever") };
+        let is_over = disk.faults() == Faults::default();
+        let expect = |recovered: &Recovered, when: &str| {
+            assert_eq!(recovered.roots, b"roots", "{when}, it lies from {from} on");
+            let found: Vec<&[u8]> = recovered.frames.iter().map(|(_, frame)| &frame[..]).collect();
+            assert!(found == frames, "{} frames {when}, it lies from {from} on", found.len());
+        };
+        match opened {
+            Err(error) => {
+                assert!(error.to_string().contains("/d0/"), "{error}");
+                refused += 1;
+            }
+            Ok((store, recovered)) => {
+                expect(&recovered, "from a disk that lies");
+                disk.set_faults(Faults { flip_read: 1.0, ..Faults::default() });
+                machine.run(async {
+                    for content in &contents {
+                        match store.get(Class::Data, &store.key().address(content)).await {
+                            Ok(found) => assert_eq!(&found, content),
+                            Err(StoreError::Corrupt { .. } | StoreError::Disk(_)) => failed += 1,
+                            Err(error) => panic!("it lies from {from} on: {error}"),
+                        }
+                    }
+                });
+            }
+        }
+        let asked = world.operations() - begun;
+        assert!(asked < OPERATIONS_MAX, "{asked} operations, it lies from {from} on");
+        disk.set_faults(Faults::default());
+        world.restart();
+        let (store, recovered) = machine.open();
+        expect(&recovered, "afterwards");
+        machine.run(async {
+            for content in &contents {
+                let found = store.get(Class::Data, &store.key().address(content)).await;
+                assert_eq!(&found.unwrap(), content, "it lied from {from} on");
+            }
+            let problems = store.check(Depth::Deep, &|_, _| {}).await.problems;
+            assert!(problems.is_empty(), "it lied from {from} on: {problems:?}");
+        });
+        if is_over {
+            break;
+        }
+        from += 3;
+    }
+    assert!(refused > 5 && failed > 100, "refused {refused} of {from} times, {failed} reads failed");
 }
 
 #[test]
