@@ -106,7 +106,7 @@ const STEPS: [Step; 14] = [
 
 /// Steps that the quick part makes over one transport alone: what takes long in them are programs that see neither, or another step has
 /// them do the same together.
-const ONCE: [&str; 2] = ["cargo build", "stress-ng one by one"];
+const ONCE: [&str; 3] = ["cargo build", "sqlite", "stress-ng one by one"];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(tally(arguments)?.close())

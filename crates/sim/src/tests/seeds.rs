@@ -104,7 +104,7 @@ const FOUND: &[(&str, u64)] = &[
 ];
 
 /// Seeds of each plan beyond those; a third for the long one. `make soak` runs fresh ones.
-const SEEDS_PER_PLAN: u64 = 9;
+const SEEDS_PER_PLAN: u64 = 6;
 
 fn tasks() -> Arc<dyn Tasks> {
     platform::real::platform().tasks
