@@ -1,4 +1,6 @@
 //! The numbers of what `fsck` finds: given for ever, described in docs/format.md ("Problems"), and each named by a test.
+//!
+//! Not here: what a number means, and whether two places that give it mean the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
