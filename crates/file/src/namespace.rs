@@ -487,6 +487,16 @@ impl FileSystem {
         self.references.lock().all()
     }
 
+    /// The files among them that may have content: those that memory does not know to be anything else.
+    #[must_use]
+    pub fn referenced_files(&self) -> Vec<FileId> {
+        let is_regular = |file: &FileId| {
+            let inode = self.table.find(Node::live(*file));
+            inode.is_none_or(|inode| inode.state.lock().attributes.kind == Kind::Regular)
+        };
+        self.references().into_iter().map(|(file, _)| file).filter(is_regular).collect()
+    }
+
     /// Whether a front end was given this file and has not given it back: then it may know of it what is not true any more.
     #[must_use]
     pub fn is_referenced(&self, file: FileId) -> bool {

@@ -25,6 +25,7 @@ use crate::failure::Failure;
 use crate::handover::Handover;
 use crate::mounts;
 use crate::node_folder::{Holder, Identity, Stage};
+use crate::scrape;
 
 const TARGETS: &[Target] = &[
     Target { name: "config", cases: CASES, samples: configs, repair: no_repair, check: config },
@@ -38,6 +39,7 @@ const TARGETS: &[Target] = &[
     Target { name: "mount-options", cases: CASES, samples: mount_options, repair: no_repair, check: options },
     Target { name: "handover", cases: CASES, samples: handovers, repair: no_repair, check: handover },
     tar::ARCHIVE,
+    scrape::HEAD,
 ];
 
 fn configs() -> Vec<Vec<u8>> {

@@ -52,22 +52,26 @@ fn carry_open(
     carry_out(async move { FileSystem::open_in_use(&platform, &disks, options, &references).await })
 }
 
-/// The same for a repair: opens although frames of the journal are lost, or cannot be applied, and tells which.
+/// The same for a repair: opens although frames of the journal are lost, or cannot be applied, and tells which. `plan` hears why before
+/// anything is given up.
 pub(crate) fn open_with_loss(
     folder: &NodeFolder,
     config: &Config,
     platform: &Platform,
+    plan: &dyn Fn(&str),
 ) -> Result<(Arc<FileSystem>, OpenReport, Option<String>), Failure> {
     let disks = folder.disks()?;
     let mut options = options(config, ram_bytes(), disks.len());
     let cannot = |error| explain("cannot open the node", folder, &error);
     match carry_open(platform, &disks, options.clone(), &[]) {
         Err(error @ FileError::Store(StoreError::FramesLost { .. } | StoreError::TwoHistories { .. })) => {
+            plan(&error.to_string());
             options.store.gives_up_frames = true;
             let (system, report) = carry_open(platform, &disks, options, &[]).map_err(cannot)?;
             Ok((system, report, Some(error.to_string())))
         }
         Err(error @ FileError::Store(StoreError::Corrupt { .. } | StoreError::Absent { .. })) => {
+            plan(&error.to_string());
             options.gives_up_records = true;
             let (system, report) = carry_open(platform, &disks, options, &[]).map_err(cannot)?;
             let files = report.given_up.iter().map(|file| format!(" {file}")).collect::<String>();

@@ -219,6 +219,9 @@ fn response(status: &str, headers: &str, body: &str, has_body: bool) -> Vec<u8> 
 }
 
 #[cfg(test)]
+pub(crate) use self::tests::TARGET as HEAD;
+
+#[cfg(test)]
 mod tests {
     use std::io::{self, Read, Write};
     use std::net::{Shutdown, TcpStream};
@@ -228,10 +231,36 @@ mod tests {
     use std::time::Duration;
 
     use base::time::Timestamp;
+    use fuzz::{CASES, Target, no_repair};
     use parking_lot::Mutex;
     use platform::Clock;
 
     use super::{HEAD_BYTES_MAX, LATE, PATIENCE, Text, answer, in_time, respond, serve};
+
+    pub(crate) const TARGET: Target =
+        Target { name: "scrape-head", cases: CASES, samples: heads, repair: no_repair, check: head };
+
+    fn heads() -> Vec<Vec<u8>> {
+        ["GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n", "HEAD /metrics?a=b HTTP/1.0\r\n\r\n"]
+            .map(|head| head.as_bytes().to_vec())
+            .to_vec()
+    }
+
+    /// The text, a refusal with the status of it, or a request that has not come to its end; and the reader is left soon.
+    fn head(bytes: &[u8]) -> Result<(), String> {
+        let mut input = bytes;
+        let answered = answer(&mut input, || Ok("the text".to_owned()));
+        assert!(bytes.len() - input.len() <= HEAD_BYTES_MAX + 1024, "{} bytes were read", bytes.len() - input.len());
+        let answer = String::from_utf8(answered.map_err(|error| error.to_string())?).expect("text");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head ends");
+        let status = head.lines().next().expect("a line");
+        if status == "HTTP/1.1 200 OK" {
+            assert!(body.is_empty() || body == "the text", "{answer}");
+            return Ok(());
+        }
+        assert!(["400", "404", "405", "431"].contains(&&status[9..12]), "{answer}");
+        Err(status.to_owned())
+    }
 
     /// Goes a step further each time somebody looks.
     struct Steps(AtomicU64, Duration);

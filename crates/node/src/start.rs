@@ -53,7 +53,7 @@ pub(crate) struct MountOptions {
 
 /// Asks the node's daemon; where none runs, opens the node, does what is asked, and closes it.
 pub(crate) fn ask(folder: &NodeFolder, request: Request, progress: impl FnMut(&str)) -> Result<Value, Failure> {
-    let access = Access::open(folder, false)?;
+    let access = Access::open(folder, None)?;
     let answer = access.ask(request, progress);
     let closed = access.close();
     answer.and_then(|answer| closed.map(|()| answer))
@@ -68,8 +68,9 @@ pub(crate) struct Access<'a> {
 }
 
 impl<'a> Access<'a> {
-    /// Reaches the daemon, or opens the node; with `accepts_loss` also one whose journal lost what was durable.
-    pub(crate) fn open(folder: &'a NodeFolder, accepts_loss: bool) -> Result<Access<'a>, Failure> {
+    /// Reaches the daemon, or opens the node; with `gives_up`, which hears what is lost before it is given up, also one whose journal lost
+    /// what was durable.
+    pub(crate) fn open(folder: &'a NodeFolder, gives_up: Option<&dyn Fn(&str)>) -> Result<Access<'a>, Failure> {
         if Daemon::reach(&folder.path)?.is_some() {
             return Ok(Access { folder, own: None, given_up: None });
         }
@@ -78,10 +79,9 @@ impl<'a> Access<'a> {
         let lock = folder.lock_when_ended(|text| tracing::warn!("{text}"))?;
         lock.describe(&format!("a command (process {})", std::process::id()), Stage::Working);
         let platform = platform::real::platform();
-        let (system, report, given_up) = if accepts_loss {
-            opening::open_with_loss(folder, &config, &platform)?
-        } else {
-            opening::open(folder, &config, &platform, &[]).map(|(system, report)| (system, report, None))?
+        let (system, report, given_up) = match gives_up {
+            Some(plan) => opening::open_with_loss(folder, &config, &platform, plan)?,
+            None => opening::open(folder, &config, &platform, &[]).map(|(system, report)| (system, report, None))?,
         };
         opening::log(&report);
         Ok(Access { folder, own: Some((Control::new(folder, &platform, &system), system, lock)), given_up })

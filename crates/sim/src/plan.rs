@@ -286,11 +286,11 @@ impl Plan {
         PLANS.iter().find(|plan| plan.name == name).copied()
     }
 
-    /// The plan that a seed has where none is named: half of all seeds cut the power, the others take turns.
+    /// The plan that a seed has where none is named: a quarter of all seeds cut the power, in the others all plans take turns.
     #[must_use]
     pub fn of(seed: u64) -> Plan {
         let count = PLANS.len() as u64;
-        let number = if seed.is_multiple_of(2) { 1 } else { (seed / 2) % count };
+        let number = if seed.is_multiple_of(4) { 1 } else { (seed - seed / 4) % count };
         PLANS[usize::try_from(number).expect("few plans")]
     }
 

@@ -331,7 +331,7 @@ impl Store {
             let copy = self.good_copy(pack, entry, &mut memo).await;
             let is_bad = copy.is_err();
             let left = match copy {
-                // Together with what else there is of their chunk: F-5.
+                // Together with what else there is of their chunk: F-9.
                 Ok(copy) if !is_remains => Ok(Left::Whole(copy)),
                 Err(error @ StoreError::Disk(_)) => Err(error),
                 _ if !tried.insert(entry.header.whole().address) => continue,

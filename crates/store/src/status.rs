@@ -47,7 +47,7 @@ pub struct DiskStatus {
     pub fragments: u64,
     /// Bytes of those.
     pub fragment_bytes: u64,
-    /// What lies on no other disk.
+    /// What nobody could read without it: no other disk that takes writes has all of it, or enough of its fragments.
     pub alone: MissingStatus,
     /// Whether the journal lies on it.
     pub has_journal: bool,
@@ -208,6 +208,7 @@ impl Store {
         status.cut.asked = self.options.fragments;
         let asked = self.options.fragments.map_or(0, Erasure::count);
         status.cut.disks_lacking = asked.saturating_sub(self.pool.takers().count()) as u64;
+        let good = self.pool.good();
         for known in self.packs.known().into_values() {
             let summary = match &known.state {
                 PackState::Open(pack) => pack.summary(),
@@ -225,7 +226,13 @@ impl Store {
                     disk.pack_bytes += u64::from(summary.data_bytes);
                     disk.chunks += u64::from(summary.count);
                     disk.content_bytes += summary.raw_bytes;
-                    if disks.count() == 1 && known.fragments().is_none() {
+                }
+                for disk in &mut status.disks {
+                    let number = disk.number as usize;
+                    let others = good.without(number);
+                    let has_enough = |fragments: &Arc<Fragments>| fragments.is_readable_on(others);
+                    let is_elsewhere = !disks.both(others).is_empty() || known.fragments().is_some_and(has_enough);
+                    if known.places().has(number) && !is_elsewhere {
                         disk.alone.add(&summary);
                     }
                 }

@@ -85,10 +85,17 @@ pub(super) fn update_metrics() -> Result<()> {
     Ok(())
 }
 
-/// Invariants that code cites and the document does not have.
+/// Invariants that code cites and the document does not have, and numbers that it gives to two.
 fn invariants(document: &str, sources: &[Source]) -> Vec<Violation> {
     let known: BTreeSet<String> = document.lines().flat_map(cited).collect();
     let mut violations = Vec::new();
+    let mut given = BTreeSet::new();
+    for (index, line) in document.lines().enumerate() {
+        let Some((number, _)) = line.strip_prefix("- **").and_then(|line| line.split_once("**")) else { continue };
+        if cited(number) == [number] && !given.insert(number) {
+            violations.push(Violation::new(INVARIANTS_DOCUMENT, index + 1, format!("{number} is given already")));
+        }
+    }
     for source in sources.iter().filter(|source| source.is_rust() && !source.path.starts_with("xtask")) {
         for (index, line) in source.text.lines().enumerate() {
             let Some((_, comment)) = line.split_once("//") else { continue };
@@ -156,6 +163,8 @@ mod tests {
             Source { path: "crates/a/src/b.rs".into(), text: "//! I-1 holds.\n// J-9 too\nlet x = I-5;\n".to_owned() };
         let found = invariants("| I-1 | a sealed pack never changes |", &[code]);
         assert_eq!(found.iter().map(|found| found.line).collect::<Vec<_>>(), [2]);
+        let twice = "- **F-5** one truth, as F-4 is\n- **F-6** another\n- **F-5** (`a.rs`) a third\n";
+        assert_eq!(invariants(twice, &[]).iter().map(|found| found.line).collect::<Vec<_>>(), [3]);
         let text = "[a](Cargo.toml) [b](no/such.md#x) [c](https://x) [d](#here)\n```\n[e](nowhere)\n```\n".to_owned();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         assert_eq!(links(root, &Source { path: "README.md".into(), text }).len(), 1);

@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .mend("receive it from a pipe: `hydrafs send … | hydrafs receive NODE`, or a file"));
     }
     let folder = NodeFolder::open(&arguments.node)?;
-    let access = Access::open(&folder, false)?;
+    let access = Access::open(&folder, None)?;
     let source = io::stdin().as_fd().try_clone_to_owned().map_err(|error| Failure::new(WHAT, error))?;
     let request = Request::Receive { name: arguments.name.clone() };
     let (bar, answer) = super::with_bar_of(|progress| start::receive_from(&access, request, source, progress));

@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             .mend("send it into a pipe: `hydrafs send … | hydrafs receive NODE`, or a file"));
     }
     let folder = NodeFolder::open(&arguments.node)?;
-    let access = Access::open(&folder, false)?;
+    let access = Access::open(&folder, None)?;
     remark_on_directory(&access, snapshot)?;
     let request =
         Request::Send { snapshot: snapshot.clone(), from: from.clone(), resume: resume.clone(), dry_run: *dry_run };

@@ -136,14 +136,19 @@ fn at_risk(risk: &Value) -> Vec<String> {
     if !risk.is_object() {
         return Vec::new();
     }
-    let journal = if risk["journal"] == json!(true) { "; journal and index are on it" } else { "" };
+    let is_on_it = match (risk["journal"] == json!(true), risk["index"] == json!(true)) {
+        (true, true) => "; the journal is on no other, and the index is on it",
+        (true, false) => "; the journal is on no other",
+        (false, true) => "; the index is on it",
+        (false, false) => "",
+    };
     let alone = match risk["missing"] == json!(true) {
         true => "lie on no disk that is there",
-        false => "lie on this disk alone",
+        false => "lie on no other disk that works",
     };
     vec![
         format!(
-            "  at risk {} packs with {} chunks ({} of content) {alone}{journal}",
+            "  at risk {} packs with {} chunks ({} of content) {alone}{is_on_it}",
             number(risk, "/packs"),
             number(risk, "/chunks"),
             bytes(risk, "/content_bytes")
@@ -268,9 +273,13 @@ mod tests {
         });
         let disks = json!([{ "path": "/a", "health": "good", "at_risk": null }, { "path": "/b", "health": "EIO", "at_risk": risk }]);
         let text = lines(&json!({ "disks": disks })).join("\n");
-        for part in
-            ["/b: EIO", "3 packs with 41 chunks (", "alone; journal and index", "works   reading", "to do   copy"]
-        {
+        for part in [
+            "/b: EIO",
+            "3 packs with 41 chunks (",
+            "that works; the journal is on no other",
+            "works   reading",
+            "to do   copy",
+        ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         assert_eq!(text.matches("at risk").count(), 1);

@@ -138,7 +138,7 @@ pub enum Request {
         /// Read the content of every chunk too.
         deep: bool,
     },
-    /// Carries out what the last check proposed, step by step, and checks again; tells how far it is.
+    /// One round of a repair: carries out what the last check planned, step by step, checks again, and plans the next round; tells how far it is.
     Repair {
         /// As for the check.
         deep: bool,

@@ -13,6 +13,7 @@ mod maintain;
 mod measure;
 mod notices;
 mod policy;
+mod repair;
 mod report;
 mod transfer;
 mod usage;
@@ -20,23 +21,20 @@ mod usage;
 #[cfg(test)]
 pub(crate) use measure::descriptions;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::id::FileId;
-use base::units::Bytes;
-use file::{Depth, FileError, FileSystem, Node, Remedy, SNAPSHOTS, View};
+use file::{FileError, FileSystem, Node, SNAPSHOTS, View};
 use fuse::{Meter, Notifier};
 use parking_lot::Mutex;
 use platform::Platform;
 use platform::real::block_on;
 use serde_json::{Value, json};
 
-use self::report::Checked;
+use self::repair::Rounds;
 use self::transfer::Wanted;
 use super::kernel::Kernel;
 use crate::control::server::{Brought, Handler};
@@ -46,13 +44,6 @@ use crate::node_folder::NodeFolder;
 use crate::scrape::{self, Scraper};
 use crate::{exposition, moment, opening};
 
-/// Steps of one repair. What is not mended then keeps coming back, and somebody has to look at it.
-const REPAIR_STEPS_MAX: usize = 1000;
-/// How often one step is taken: one that is proposed again then has changed nothing.
-const REPAIRS_OF_ONE_MAX: usize = 3;
-
-/// Names and files that the outcome of a step lists.
-const WORDS_MAX: usize = 1000;
 /// What requests are answered from.
 pub(crate) struct Control {
     /// Where metrics are published, or why they are not. First, so that nobody listens any more when the file system is released.
@@ -63,18 +54,10 @@ pub(crate) struct Control {
     started: Duration,
     mount: Option<Mounted>,
     is_daemon: bool,
-    /// What the last check came to.
-    plan: Mutex<Plan>,
+    /// Of the last repair, or of none yet.
+    rounds: Mutex<Rounds>,
     /// Held while the store's disks and the list of them in the folder are changed: by one at a time, or one would forget what another notes.
     disk_list: Mutex<()>,
-}
-
-/// What a check proposes.
-#[derive(Clone, Debug, Default)]
-struct Plan {
-    remedies: BTreeSet<Remedy>,
-    /// What gave the check no answer, in words.
-    unanswered: Option<String>,
 }
 
 /// The mount of this node.
@@ -101,7 +84,7 @@ impl Control {
             started,
             mount: None,
             is_daemon: false,
-            plan: Mutex::default(),
+            rounds: Mutex::default(),
             disk_list: Mutex::default(),
             published: OnceLock::new(),
         }
@@ -134,7 +117,8 @@ impl Control {
     /// Node numbers of files that the kernel was given and may be written: of one that it has let go it has no pages.
     fn cached(&self) -> Vec<u64> {
         let Some(Mounted { kernel, .. }) = &self.mount else { return Vec::new() };
-        self.system.references().into_iter().filter_map(|(file, _)| kernel.number_of(Node::live(file))).collect()
+        let files = self.system.referenced_files().into_iter();
+        files.filter_map(|file| kernel.number_of(Node::live(file))).collect()
     }
 
     fn create_snapshot(&self, name: &str, of: Option<u64>) -> Result<Value, Failure> {
@@ -212,96 +196,6 @@ impl Control {
         })?;
         Ok(report::description(node, &description))
     }
-
-    fn check(&self, deep: bool, progress: &mut dyn FnMut(&str)) -> Result<Checked, Failure> {
-        let cannot = self.explain("cannot check the node");
-        let (send, receive) = std::sync::mpsc::channel::<String>();
-        let check = || {
-            let send = Mutex::new(send);
-            let tell = |text: String| drop(send.lock().send(text));
-            let depth = if deep { Depth::Deep } else { Depth::Shallow };
-            // The store first: which files need the chunks that are damaged is seen after it.
-            let store = block_on(self.system.check_store(depth, &|done, total| {
-                tell(format!("looked at {} of {}", Bytes(done), Bytes(total)));
-            }));
-            let files = block_on(self.system.check_files(&|count| tell(format!("looked at {count} files"))))?;
-            let is_degraded = self.system.refuse_degraded().is_err();
-            Ok(Checked { deep, is_degraded, files, store })
-        };
-        let checked = std::thread::scope(|scope| {
-            let worker = scope.spawn(check);
-            receive.iter().for_each(|text| progress(&text));
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        let checked = checked.map_err(cannot)?;
-        *self.plan.lock() = Plan { remedies: checked.plan(), unanswered: checked.unanswered() };
-        Ok(checked)
-    }
-
-    /// Does what is planned, looks again, and goes on while there is something new to do.
-    fn repair(&self, deep: bool, accept_loss: bool, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
-        self.system.refuse_degraded().map_err(self.explain("cannot repair the node"))?;
-        let mut steps: Vec<(Remedy, Result<String, String>)> = Vec::new();
-        let mut tried = BTreeSet::new();
-        // What could not be read of the store in this run, in words: nothing is known to be lost then (I-101).
-        let mut unanswered = None;
-        loop {
-            let plan = self.plan.lock().clone();
-            unanswered = unanswered.or(plan.unanswered);
-            let remedies: Vec<Remedy> = plan.remedies.difference(&tried).copied().collect();
-            for (number, remedy) in remedies.iter().enumerate() {
-                progress(&format!("step {} of {}: {remedy}", number + 1, remedies.len()));
-                let outcome = self.carry_out(*remedy, accept_loss, unanswered.as_deref());
-                let is_of_trees = matches!(remedy, Remedy::Trees { .. });
-                if let (Err(why), false) = (&outcome, is_of_trees) {
-                    unanswered.get_or_insert_with(|| format!("cannot {remedy}: {why}"));
-                }
-                // Trees are written again once: what is wrong with them then, another time would not mend. Nor does what was done some times
-                // and is proposed again.
-                let times = steps.iter().filter(|(done, _)| done == remedy).count() + 1;
-                if outcome.is_err() || is_of_trees || times == REPAIRS_OF_ONE_MAX {
-                    tried.insert(*remedy);
-                }
-                steps.push((*remedy, outcome));
-            }
-            let checked = self.check(deep, progress)?;
-            if steps.len() >= REPAIR_STEPS_MAX || self.plan.lock().remedies.is_subset(&tried) {
-                return Ok(checked.after(&steps));
-            }
-        }
-    }
-
-    fn carry_out(&self, remedy: Remedy, accept_loss: bool, unanswered: Option<&str>) -> Result<String, String> {
-        let words = |error: FileError| error.to_string();
-        let Remedy::Trees { gives_up } = remedy else {
-            return block_on(self.system.repair_store(remedy)).map_err(words);
-        };
-        if self.is_daemon {
-            return Err(
-                "not while a daemon has the node open: end it (`hydrafs umount` or `hydrafs stop`), and repair then"
-                    .into(),
-            );
-        }
-        if gives_up && !accept_loss {
-            return Err("not without --accept-loss, for what cannot be read now is lost then".into());
-        }
-        if let Some(unanswered) = unanswered.filter(|_| gives_up) {
-            return Err(format!(
-                "not while a part of the store gives no answer, for what is missing may lie there ({unanswered}): mend the disk, and \
-                 repair again. If it cannot be mended, take away the file that cannot be read, once a repair has copied what can be \
-                 read of it (`fsck --repair --deep` tells how much that is)"
-            ));
-        }
-        let folder = std::fs::metadata(&self.folder.path).map_err(|error| error.to_string())?;
-        let done = block_on(self.system.repair_files(gives_up, (folder.uid(), folder.gid()))).map_err(words)?;
-        let shown = done.iter().take(WORDS_MAX).cloned().collect::<Vec<_>>().join("; ");
-        let more = done.len().saturating_sub(WORDS_MAX);
-        Ok(match (done.is_empty(), more) {
-            (true, _) => "there was nothing to do any more".to_owned(),
-            (_, 0) => shown,
-            _ => format!("{shown}; and {more} more"),
-        })
-    }
 }
 
 impl Handler for Control {
@@ -343,7 +237,7 @@ impl Handler for Control {
             Request::BatchCompare(how) => self.batch_compare(&how, brought),
             Request::BatchWrite(how) => self.batch_write(&how, brought),
             Request::Fill { inode, offset, length } => self.fill(inode, (offset, length), brought.descriptor),
-            Request::Fsck { deep } => self.check(deep, progress).map(|checked| checked.to_json()),
+            Request::Fsck { deep } => self.fsck(deep, progress),
             Request::Gc { dry_run, thorough, share } => self.collect((dry_run, thorough), share, progress),
             Request::Scrub { dry_run, older_than_seconds, share } => {
                 self.scrub(Duration::from_secs(older_than_seconds), share, dry_run, progress)

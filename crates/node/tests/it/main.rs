@@ -20,6 +20,7 @@
 //! - `restart`: daemons that go on in new processes, under load; new processes that cannot.
 //! - `transfer`: snapshots that go from node to node.
 //! - `trees`: commands that go through a whole tree of a mount.
+//! - `unit`: the systemd unit, and a daemon under what it forbids.
 //!
 //! Mounts need root (or fusermount3) and /dev/fuse: without them those tests say so and pass.
 #![expect(clippy::disallowed_methods, reason = "the outside is what is tested")]
@@ -45,3 +46,4 @@ mod restart;
 mod support;
 mod transfer;
 mod trees;
+mod unit;

@@ -780,13 +780,16 @@ fn a_rotten_journal_is_cut_when_told_to() {
         let text = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8_lossy(&text).into_owned())
     };
-    for options in [&[][..], &["--repair"], &["--repair", "--dry-run"]] {
+    let before = content(&node.join("disk/journal"));
+    for options in [&[][..], &["--repair"], &["--repair", "--dry-run"], &["--repair", "--accept-loss", "--dry-run"]] {
         let (code, text) = fsck(options);
         assert_eq!(code, Some(2), "{text}");
         assert!(text.contains("the changes of frames") && text.contains("--repair --accept-loss"), "{text}");
     }
+    assert!(content(&node.join("disk/journal")) == before, "nothing was given up");
     let (code, text) = fsck(&["--deep", "--repair", "--accept-loss"]);
     assert!(code == Some(0) && text.contains("given up: the journal is damaged"), "{text}");
+    assert!(text.contains("open the node without what is lost of its journal: the journal is damaged"), "{text}");
     let mounted = Mounted::start(&node, &point, &[SMALL]).expect("as before");
     assert_eq!(fs::read(point.join("first")).expect("before the loss"), b"first".repeat(100));
     assert!(!point.join("third").exists(), "what comes after the loss is lost");

@@ -17,6 +17,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::mount::{SMALL, over_each_transport_mut};
 use crate::support::{Folder, Mapping, Mounted, hydrafs, is_mounted, run, script, spawn, succeed, within, within_or};
+use crate::unit::INSTANCE;
 
 /// Restarts in a row.
 const RESTARTS: usize = 12;
@@ -298,83 +299,6 @@ fn the_service_manager_hears_of_everything() {
     let _ = hydrafs(&[OsStr::new("stop"), node.as_os_str()]);
     assert!(!is_mounted(&point));
 }
-
-/// `systemd-escape --path /mnt/my-fs`.
-const INSTANCE: &str = "mnt-my\\x2dfs";
-
-#[test]
-fn systemd_understands_the_unit() {
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/hydrafs@.service");
-    let text = fs::read_to_string(unit).expect("it is part of the project");
-    // Anything that gives the service a mount name space of its own would hide the mount from everybody else.
-    for option in APART {
-        assert!(
-            !text.lines().any(|line| line.starts_with(option) && line[option.len()..].starts_with('=')),
-            "{option}"
-        );
-    }
-    // The program need not be installed here.
-    let folder = Folder::new("unit");
-    let text = text.replace("/usr/bin/hydrafs", env!("CARGO_BIN_EXE_hydrafs"));
-    fs::write(folder.join("hydrafs@.service"), text).expect("room");
-    // What cannot be started is not told by `spawn`.
-    if !run(Command::new("sh").args(["-c", "command -v systemd-analyze"])).status.success() {
-        return eprintln!("skipped: there is no systemd-analyze here");
-    }
-    let verify = |log_level: &str| {
-        let mut verify = Command::new("systemd-analyze");
-        verify.arg("verify").arg(folder.join(format!("hydrafs@{INSTANCE}.service")));
-        let output = run(verify.env("SYSTEMD_LOG_LEVEL", log_level));
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success(), "{said}");
-        said
-    };
-    let said = verify("warning");
-    assert!(!said.contains("hydrafs"), "{said}");
-    // What it would run, with a backslash shown as two.
-    let said = verify("debug");
-    for command in
-        ["mount --foreground \"/etc/hydrafs/mnt-my\\\\x2dfs\" /mnt/my-fs", "restart \"/etc/hydrafs/mnt-my\\\\x2dfs\""]
-    {
-        assert!(
-            said.lines().any(|line| line.contains("Command Line:") && line.ends_with(command)),
-            "{command}: {said}"
-        );
-    }
-}
-
-/// Options of systemd.exec(5) that give a service a mount name space of its own.
-const APART: [&str; 29] = [
-    "BindPaths",
-    "BindReadOnlyPaths",
-    "DynamicUser",
-    "ExecPaths",
-    "ExtensionDirectories",
-    "ExtensionImages",
-    "InaccessiblePaths",
-    "LogNamespace",
-    "MountAPIVFS",
-    "MountFlags",
-    "MountImages",
-    "NoExecPaths",
-    "PrivateDevices",
-    "PrivateIPC",
-    "PrivateMounts",
-    "PrivateTmp",
-    "ProcSubset",
-    "ProtectControlGroups",
-    "ProtectHome",
-    "ProtectKernelLogs",
-    "ProtectKernelModules",
-    "ProtectKernelTunables",
-    "ProtectProc",
-    "ProtectSystem",
-    "ReadOnlyPaths",
-    "ReadWritePaths",
-    "RootDirectory",
-    "RootImage",
-    "TemporaryFileSystem",
-];
 
 #[test]
 fn a_mount_whose_daemon_died_says_so_and_is_mended() {

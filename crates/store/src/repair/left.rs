@@ -1,6 +1,6 @@
 //! What is left of damaged chunks: looked for on all disks of a pack, and stored once.
 //!
-//! F-5   What is saved of a chunk has every group that was saved of it before, and lies on no fewer disks: of several remains the one that was stored
+//! F-9   What is saved of a chunk has every group that was saved of it before, and lies on no fewer disks: of several remains the one that was stored
 //!       last is as good as all of them.
 //!
 //! Not here: the form of remains (`chunk`), who reads them (`reading`), when they go (`reclaim`).

@@ -227,6 +227,37 @@ fn a_disk_that_fails_is_left_and_made_up_for() {
     }
 }
 
+/// What only disks have that failed together is at risk on each of them: without one of them the others are no help.
+#[test]
+fn what_lies_on_disks_that_failed_together_is_at_risk_on_both() {
+    let machine = Machine::new(4, 3, 64 << 20);
+    let (store, contents) = (open(&machine), contents(0..200));
+    machine.run(store.put_many(Class::Data, contents.clone())).unwrap();
+    close(&machine, store);
+    machine.world.restart();
+    // It is in no cache.
+    let store = open(&machine);
+    let fail = |faults: Faults| machine.disks[..2].iter().for_each(|disk| disk.set_faults(faults.clone()));
+    assert!(store.status().disks.iter().all(|disk| disk.alone == MissingStatus::default()));
+    fail(Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() });
+    machine.run(async {
+        store.put_many(Class::Data, contents_beyond(&contents)).await.unwrap();
+        store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
+    });
+    let status = store.status();
+    assert_eq!(status.disks.iter().map(|disk| disk.is_good).collect::<Vec<_>>(), [false, false, true]);
+    assert!(status.disks[0].alone.packs > 0 && status.disks[0].alone == status.disks[1].alone, "{:?}", status.disks);
+    fail(Faults { is_dead: true, ..Faults::default() });
+    let mut unreadable = 0;
+    machine.run(async {
+        for content in &contents {
+            let read = store.get(Class::Data, &store.key().address(content)).await;
+            unreadable += u64::from(read.is_err());
+        }
+    });
+    assert_eq!(status.disks[0].alone.chunks, unreadable);
+}
+
 /// K-3: a settle answers only for what was synced after a disk was left, also where somebody who appends has a pack leave it before the settle
 /// has looked. The power goes at any moment afterwards.
 #[test]

@@ -284,7 +284,7 @@ fn of_two_damaged_packs_the_second_repair_knows_what_the_first_saved() {
     }
 }
 
-/// F-5, where one copy is to be on two disks and the other on one: what the second repair finds is named, and reclaim takes none of it.
+/// F-9, where one copy is to be on two disks and the other on one: what the second repair finds is named, and reclaim takes none of it.
 #[test]
 fn what_is_saved_of_copies_for_different_levels_is_saved_together() {
     let machine = Machine::new(11, 2, 64 << 20);

@@ -308,8 +308,8 @@ impl Checked {
         self.store.problems.iter().chain(&self.files.problems)
     }
 
-    /// What there is to do, in order. While a disk is missing that is nothing: what seems to be lost may lie there.
-    pub(super) fn plan(&self) -> BTreeSet<Remedy> {
+    /// What could be done, in order. While a disk is missing that is nothing: what seems to be lost may lie there.
+    pub(super) fn proposed(&self) -> BTreeSet<Remedy> {
         if self.is_degraded {
             return BTreeSet::new();
         }
@@ -324,9 +324,10 @@ impl Checked {
         self.store.problems.iter().find(is_unanswered).map(words)
     }
 
-    pub(super) fn to_json(&self) -> Value {
+    /// `plan`: what a repair would do next.
+    pub(super) fn to_json(&self, plan: &BTreeSet<Remedy>) -> Value {
         let problems: Vec<Value> = self.problems().map(|found| problem(found, self.is_degraded)).collect();
-        let plan: Vec<String> = self.plan().iter().map(ToString::to_string).collect();
+        let plan: Vec<String> = plan.iter().map(ToString::to_string).collect();
         json!({
             "clean": problems.is_empty(),
             "deep": self.deep,
@@ -346,12 +347,12 @@ impl Checked {
     }
 
     /// The same after these steps of a repair.
-    pub(super) fn after(&self, steps: &[(Remedy, Result<String, String>)]) -> Value {
+    pub(super) fn after(&self, steps: &[(Remedy, Result<String, String>)], plan: &BTreeSet<Remedy>) -> Value {
         let step = |(remedy, outcome): &(Remedy, Result<String, String>)| {
             let (Ok(words) | Err(words)) = outcome;
             json!({ "remedy": remedy.to_string(), "done": outcome.is_ok(), "outcome": words })
         };
-        let mut report = self.to_json();
+        let mut report = self.to_json(plan);
         report["steps"] = steps.iter().map(step).collect();
         report
     }
