@@ -367,25 +367,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         report.did_not_run(workload.name, "left out of this run".to_owned());
     }
     println!("{}", report.heading());
-    for workload in workloads {
-        if let Some(limit) = workload.limit {
-            if let Some(why) = device::why_not()? {
-                report.did_not_run(workload.name, why);
-                continue;
-            }
-            let place = root.join("limited");
-            let mut limited = Sides::limited(&binary, &place, limit)?;
-            all_sides(workload, &mut limited, &inputs, arguments, &mut report)?;
-            drop(limited);
-            ground::take_away(&place)?;
-        } else {
-            all_sides(workload, &mut sides, &inputs, arguments, &mut report)?;
+    let mut left = workloads.into_iter();
+    let mut name = "";
+    let measured = left.try_for_each(|workload| {
+        name = workload.name;
+        let Some(limit) = workload.limit else {
+            return all_sides(workload, &mut sides, &inputs, arguments, &mut report);
+        };
+        if let Some(why) = device::why_not()? {
+            report.did_not_run(workload.name, why);
+            return Ok(());
         }
+        let place = root.join("limited");
+        let mut limited = Sides::limited(&binary, &place, limit)?;
+        all_sides(workload, &mut limited, &inputs, arguments, &mut report)?;
+        drop(limited);
+        ground::take_away(&place)
+    });
+    // What was measured until then took its time: it is kept.
+    if let Err(error) = &measured {
+        report.did_not_run(name, format!("all of it: {error:#}"));
+        left.for_each(|workload| report.did_not_run(workload.name, "the run ended before".to_owned()));
     }
     drop(sides);
-    ground::take_away(&root.join("sides"))?;
+    let taken_away = ground::take_away(&root.join("sides"));
     println!("\n{}", report.text());
     report.save(&tools::project().join("bench/results"))?;
+    measured.and(taken_away)?;
     if arguments.write_doc {
         report.write_document(&tools::project())?;
     }
