@@ -268,11 +268,15 @@ const fn masses(name: &'static str, limit: Option<Limit>, work: fn(&mut Run<'_>)
     Workload { name, sides: &MASS, limit, is_once: limit.is_some(), work }
 }
 
+const fn limited(name: &'static str, limit: Limit, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
+    Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: Some(limit), is_once: false, work }
+}
+
 const fn copies(name: &'static str, limit: Limit, work: fn(&mut Run<'_>) -> Result<()>) -> Workload {
     Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: Some(limit), is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 33] = [
+const WORKLOADS: [Workload; 35] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -289,6 +293,8 @@ const WORKLOADS: [Workload; 33] = [
     beside_ext4("random write", io::random_write),
     beside_ext4("small files", io::small_files),
     beside_ext4("fsync latency", io::fsync_latency),
+    limited("syncs, seek-limited", device::SEEK, io::syncs_on_seeks),
+    limited("syncs, SSD-limited", device::SSD, io::syncs_on_ssd),
     Workload {
         name: "pass-through",
         sides: &[Side::Hydrafs, Side::Ext4, Side::PassThrough],

@@ -154,47 +154,72 @@ pub(super) fn random_write(run: &mut Run<'_>) -> Result<()> {
 }
 
 pub(super) fn small_files(run: &mut Run<'_>) -> Result<()> {
-    const THREADS: u64 = 8;
-    const BYTES: usize = 16 * 1024;
-    let each = run.scaled(4000) / THREADS;
-    let bytes = fresh_bytes(run, (THREADS * each) as usize * BYTES);
-    let dir = run.dir.clone();
-    let started = Instant::now();
-    std::thread::scope(|scope| {
-        let work = |(thread, bytes): (usize, &[u8])| -> Result<()> {
-            for (number, content) in bytes.chunks(BYTES).enumerate() {
-                let mut file = File::create(dir.join(format!("{thread}-{number}")))?;
-                file.write_all(content)?;
-                file.sync_all()?;
-            }
-            Ok(())
-        };
-        let parts = bytes.chunks(each as usize * BYTES).enumerate();
-        let threads: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("it returns its errors"))
-    })?;
-    run.record(
-        &line("create, write 16 KiB, fsync, close: 8 threads", Unit::PerSecond, FSYNC_EACH),
-        per_second(THREADS * each, started.elapsed()),
-    );
-    Ok(())
+    small_files_of(run, 4000, FSYNC_EACH)
 }
 
 pub(super) fn fsync_latency(run: &mut Run<'_>) -> Result<()> {
-    let operations = run.scaled(2000) as usize;
+    fsync_latency_of(run, 2000, FSYNC_EACH)
+}
+
+/// Both where a sync is slow, so that those who wait at the same time can share one.
+pub(super) fn syncs_on_seeks(run: &mut Run<'_>) -> Result<()> {
+    let terms = "fsync of each; 150 requests a second";
+    small_files_of(run, 400, terms)?;
+    fsync_latency_of(run, 200, terms)
+}
+
+pub(super) fn syncs_on_ssd(run: &mut Run<'_>) -> Result<()> {
+    let terms = "fsync of each; 10,000 requests and 500 MB a second";
+    small_files_of(run, 4000, terms)?;
+    fsync_latency_of(run, 2000, terms)
+}
+
+fn small_files_of(run: &mut Run<'_>, count: u64, terms: &'static str) -> Result<()> {
+    const THREADS: u64 = 8;
+    const BYTES: usize = 16 * 1024;
+    let each = run.scaled(count) / THREADS;
+    let bytes = fresh_bytes(run, (THREADS * each) as usize * BYTES);
+    let dir = run.dir.clone();
+    let work = |(thread, bytes): (usize, &[u8])| -> Result<()> {
+        for (number, content) in bytes.chunks(BYTES).enumerate() {
+            let mut file = File::create(dir.join(format!("{thread}-{number}")))?;
+            file.write_all(content)?;
+            file.sync_all()?;
+        }
+        Ok(())
+    };
+    let parts: Vec<_> = bytes.chunks(each as usize * BYTES).enumerate().collect();
+    let time = run.sides.limited_work(|| {
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = parts.into_iter().map(|part| scope.spawn(move || work(part))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("it returns its errors"))
+        })?;
+        Ok(started.elapsed())
+    })?;
+    let line = line("create, write 16 KiB, fsync, close: 8 threads", Unit::PerSecond, terms);
+    run.record(&line, per_second(THREADS * each, time));
+    Ok(())
+}
+
+fn fsync_latency_of(run: &mut Run<'_>, count: u64, terms: &'static str) -> Result<()> {
+    let operations = run.scaled(count) as usize;
     let bytes = fresh_bytes(run, operations * PAGE as usize);
     let mut file = File::create(run.dir.join("log"))?;
-    let mut times = Vec::with_capacity(operations);
-    for page in bytes.chunks(PAGE as usize) {
-        let started = Instant::now();
-        file.write_all(page)?;
-        file.sync_data()?;
-        times.push(started.elapsed().as_secs_f64() * 1e6);
-    }
+    let mut times = run.sides.limited_work(|| {
+        let mut times = Vec::with_capacity(operations);
+        for page in bytes.chunks(PAGE as usize) {
+            let started = Instant::now();
+            file.write_all(page)?;
+            file.sync_data()?;
+            times.push(started.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(times)
+    })?;
     times.sort_by(f64::total_cmp);
     let at = |part: f64| times.get((times.len() as f64 * part) as usize).copied().context("no operation was timed");
     let (median, late) = (at(0.5)?, at(0.99)?);
-    run.record(&line("append 4 KiB and fdatasync, half are faster", Unit::Microseconds, FSYNC_EACH), median);
-    run.record(&line("append 4 KiB and fdatasync, 99 of 100 are faster", Unit::Microseconds, FSYNC_EACH), late);
+    run.record(&line("append 4 KiB and fdatasync, half are faster", Unit::Microseconds, terms), median);
+    run.record(&line("append 4 KiB and fdatasync, 99 of 100 are faster", Unit::Microseconds, terms), late);
     Ok(())
 }

@@ -11,7 +11,7 @@
 //!       which nobody knows.
 //! B-4   A call owns what it uses: who gave it up may go.
 //! B-5   While a change is under way, the lock of the disk is held, whoever let go of it: nobody opens the store on that disk before it has
-//!       ended.
+//!       ended. Who hears of its end finds that it holds the lock no more.
 //!
 //! Not here: which thread makes a call (`aside`), when patience ends (`watch`).
 
@@ -194,6 +194,10 @@ impl<T: Send + 'static> Blocking for Call<T> {
             let detail = "the thread that did it panicked".to_owned();
             Err(DiskError { kind: DiskErrorKind::Failed, detail, ..self.silent.clone() })
         });
+        // Before anybody hears of the end, who may open the store again. It may be the last that holds the lock, and to let go of that is a call
+        // too: not while the watch waits for the state.
+        let lock = self.state.lock().lock.take();
+        drop(lock);
         let mut state = self.state.lock();
         state.is_under_way = false;
         let answers = self.device.answers(self.effect);
@@ -202,12 +206,10 @@ impl<T: Send + 'static> Blocking for Call<T> {
         } else {
             answers.are_doubted.store(false, Ordering::SeqCst);
         }
-        // It may be the last that holds the lock, and to let go of that is a call too: not while the watch waits for the state.
-        let lock = state.lock.take();
         if state.is_owed {
             drop(state);
             // Before anybody asks again: it may be the lock.
-            drop((outcome, lock));
+            drop(outcome);
             answers.owed.fetch_sub(1, Ordering::SeqCst);
         } else {
             self.end(state, outcome);

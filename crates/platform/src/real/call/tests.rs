@@ -1,9 +1,12 @@
 //! A device that hangs, as a channel that nobody sends on yet.
 
 use std::fs::File;
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Wake, Waker};
 use std::thread::{spawn, yield_now};
 
 use super::{Blocking, Call, Device, Effect, Patience, Waiting};
@@ -156,6 +159,26 @@ fn a_change_that_is_under_way_holds_the_lock() {
     end_look.send(1).and_then(|()| end.send(1)).expect("they hang");
     until_nothing_is_owed(&device);
     assert_eq!(Arc::strong_count(&lock), 1);
+}
+
+/// B-5: who closes a store and opens it again was refused by the last change of its own, if the thread that made that was slow to go on.
+#[test]
+fn who_hears_that_a_change_ended_finds_the_lock_free() {
+    struct Hears(Arc<File>, AtomicUsize);
+    impl Wake for Hears {
+        fn wake(self: Arc<Hears>) {
+            self.1.store(Arc::strong_count(&self.0), Ordering::SeqCst);
+        }
+    }
+    let (device, lock) = (Arc::<Device>::default(), Arc::new(File::open("/").expect("a root")));
+    device.lock_with(&lock);
+    let call = quick(&device, Effect::Change);
+    let hears = Arc::new(Hears(lock, AtomicUsize::new(0)));
+    let (mut waiting, waker) = (pin!(Waiting::new(Arc::clone(&call))), Waker::from(Arc::clone(&hears)));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    call.run();
+    assert_eq!(hears.1.load(Ordering::SeqCst), 1, "its own alone");
+    assert_eq!(kind(block_on(waiting)), Ok(7));
 }
 
 #[test]
