@@ -158,7 +158,12 @@ fn stress_disks(platform: &Platform, disks: &[Disk], seed: u64, until: &Until) -
     // Once more as it is, and as the next process finds it.
     judge(&system, &mut writers, &tally)?;
     block_on(system.close())?;
+    let closed = Arc::downgrade(&system);
     drop(system);
+    // Whoever had it last may still be at dropping it, as when a daemon restarts.
+    while closed.strong_count() > 0 || !file::are_free(disks) {
+        std::thread::yield_now();
+    }
     let (system, _) = block_on(FileSystem::open(platform, disks, options()))?;
     judge(&system, &mut writers, &tally).map_err(|error| format!("opened again: {error}"))?;
     block_on(system.close())?;
