@@ -457,11 +457,6 @@ impl<'a> Life<'a> {
                 Event::Ended(result) => {
                     if let Err(error) = result {
                         tracing::warn!("the mount ended: {error}");
-                    } else if !is_unmounting && unmounter.is_some_and(|mount| mount.is_mounted().unwrap_or(false)) {
-                        tracing::warn!(
-                            "the kernel ended the connection of a mount that is still there: a request had waited for longer than \
-                             mount.request_patience, or somebody ended it by force; programs get errors until `hydrafs mount` makes it anew"
-                        );
                     }
                     if let Some(Plan { what: Planned::Stop(answers), .. }) = plan {
                         stops.extend(answers);
