@@ -15,6 +15,8 @@ use crate::start::Access;
 
 /// Exit code when the check could not be made, to tell it from problems that it found.
 const CANNOT_CHECK: u8 = 2;
+/// Rounds of a repair; four are many. A daemon from before an upgrade goes through all of them at once, and plans what failed again and again.
+const ROUNDS_MAX: usize = 16;
 
 /// Check everything that a node stores: files, directories, snapshots, packs, index, journal. Repairs only when told to.
 #[derive(Args, Debug)]
@@ -118,7 +120,10 @@ fn rounds(
         return Ok(found);
     }
     let (mut left, mut steps) = (found.clone(), Vec::new());
-    while !list(&left, "plan").is_empty() {
+    for _ in 0..ROUNDS_MAX {
+        if list(&left, "plan").is_empty() {
+            break;
+        }
         if !steps.is_empty() {
             say(plan(&left));
         }
@@ -192,12 +197,17 @@ fn lines(report: &Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use serde_json::{Value, json};
 
-    use super::{Arguments, rounds};
+    use super::{Arguments, ROUNDS_MAX, rounds};
     use crate::control::wire::Request;
+
+    fn arguments(dry_run: bool) -> Arguments {
+        let (node, degraded, json) = (PathBuf::new(), false, false);
+        Arguments { node, deep: true, repair: true, accept_loss: true, degraded, dry_run, json }
+    }
 
     /// A repair of two rounds, the second uncovered by the first: what was said and asked, in order, and the report.
     fn repair_of_two_rounds(dry_run: bool) -> (Vec<String>, Value) {
@@ -216,17 +226,8 @@ mod tests {
             said.borrow_mut().push(name.to_owned());
             Ok(answers.borrow_mut().pop().expect("no round without a plan"))
         };
-        let arguments = Arguments {
-            node: PathBuf::new(),
-            deep: true,
-            repair: true,
-            accept_loss: true,
-            degraded: false,
-            dry_run,
-            json: false,
-        };
-        let report =
-            rounds(&arguments, &arguments.node, ask, |lines| said.borrow_mut().extend(lines)).expect("answered");
+        let report = rounds(&arguments(dry_run), Path::new("n"), ask, |lines| said.borrow_mut().extend(lines))
+            .expect("answered");
         (said.into_inner(), report)
     }
 
@@ -243,6 +244,17 @@ mod tests {
         let remedies: Vec<&Value> =
             report["steps"].as_array().expect("a list").iter().map(|step| &step["remedy"]).collect();
         assert!(report["clean"] == true && remedies == [&json!("make again"), &json!("take in")], "{report}");
+    }
+
+    #[test]
+    fn a_plan_that_never_ends_is_left() {
+        let asked = RefCell::new(0);
+        let ask = |_| {
+            *asked.borrow_mut() += 1;
+            Ok(json!({ "plan": ["again"], "steps": [{ "remedy": "again", "done": false, "outcome": "no" }] }))
+        };
+        let report = rounds(&arguments(false), Path::new("n"), ask, drop).expect("answered");
+        assert_eq!((asked.into_inner(), &report["plan"]), (1 + ROUNDS_MAX, &json!(["again"])));
     }
 
     #[test]
