@@ -1,9 +1,9 @@
 //! The systemd unit: what systemd reads in it, and a daemon under what it forbids.
 //!
 //! Nothing of the unit gives the service a mount name space of its own, and nothing that it forbids is needed: the daemon has all that it has
-//! without it. What a filter forbids is made from the unit's own lines; a line that this test does not know fails it.
+//! without it. What the filter forbids is made from the unit's own lines.
 //!
-//! Not here: the messages to the service manager (`restart`). Nor is systemd run: limits and times of the unit are not tried.
+//! Not here: the messages to the service manager (`restart`). Nor is systemd run: limits, times, RestrictSUIDSGID and LockPersonality are not tried.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
