@@ -18,6 +18,7 @@ mod courtesy;
 mod dedup;
 mod device;
 mod direct;
+mod document;
 mod ground;
 mod inputs;
 mod io;
@@ -54,9 +55,9 @@ pub(crate) struct Arguments {
     /// A tenth of the work: to try it, not to quote it.
     #[arg(long)]
     quick: bool,
-    /// Write docs/bench.md and its plot from this run; what --only left out is named there.
-    #[arg(long)]
-    write_doc: bool,
+    /// Measure nothing: write docs/bench.md and its plots from the JSON of these runs, of each workload what the newest run has.
+    #[arg(long, value_name = "JSON", num_args = 1.., conflicts_with_all = ["runs", "only", "quick"])]
+    document: Vec<PathBuf>,
 }
 
 /// What a figure is.
@@ -73,6 +74,21 @@ enum Unit {
 }
 
 impl Unit {
+    const ALL: [Unit; 8] = [
+        Unit::Seconds,
+        Unit::MegabytesPerSecond,
+        Unit::PerSecond,
+        Unit::Microseconds,
+        Unit::Milliseconds,
+        Unit::Megabytes,
+        Unit::Kilobytes,
+        Unit::Count,
+    ];
+
+    fn of_words(words: &str) -> Option<Unit> {
+        Unit::ALL.into_iter().find(|unit| unit.words() == words)
+    }
+
     fn words(self) -> &'static str {
         match self {
             Unit::Seconds => "s",
@@ -165,6 +181,33 @@ enum Side {
 }
 
 impl Side {
+    const ALL: [Side; 20] = [
+        Side::Hydrafs,
+        Side::HydrafsTar,
+        Side::HydrafsOneByOne,
+        Side::Ext4,
+        Side::Copy,
+        Side::Tar,
+        Side::Rsync,
+        Side::Layout,
+        Side::Published,
+        Side::PassThrough,
+        Side::Cutting,
+        Side::Restic,
+        Side::Borg,
+        Side::FixedBlocks,
+        Side::Budget,
+        Side::Store,
+        Side::StoreCutting,
+        Side::WithoutWeights,
+        Side::WithoutPrefetch,
+        Side::WithoutBoth,
+    ];
+
+    fn of_words(words: &str) -> Option<Side> {
+        Side::ALL.into_iter().find(|side| side.words() == words)
+    }
+
     fn words(self) -> &'static str {
         match self {
             Side::Hydrafs => "HydraFS",
@@ -339,11 +382,13 @@ const WORKLOADS: [Workload; 35] = [
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if !arguments.document.is_empty() {
+        let reports = arguments.document.iter().map(|file| Report::load(file)).collect::<Result<_>>()?;
+        document::write(&Report::together(reports)?, &tools::project())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let _claim = tools::claim("bench")?;
     volume::can_mount()?;
-    if arguments.write_doc && arguments.quick {
-        bail!("--write-doc wants whole work: without --quick");
-    }
     let is_wanted =
         |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|part| name.contains(part.as_str()));
     let workloads: Vec<&Workload> = WORKLOADS.iter().filter(|workload| is_wanted(workload.name)).collect();
@@ -377,6 +422,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut name = "";
     let measured = left.try_for_each(|workload| {
         name = workload.name;
+        report.begin(name);
         let Some(limit) = workload.limit else {
             return all_sides(workload, &mut sides, &inputs, arguments, &mut report);
         };
@@ -397,12 +443,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     drop(sides);
     let taken_away = ground::take_away(&root.join("sides"));
-    println!("\n{}", report.text());
-    report.save(&tools::project().join("bench/results"))?;
+    println!("\n{}", document::text(&report));
+    let file = report.save(&tools::project().join("bench/results"))?;
+    document::save_plots(&report, &file)?;
+    println!("wrote {}, and plots beside it", file.display());
     measured.and(taken_away)?;
-    if arguments.write_doc {
-        report.write_document(&tools::project())?;
-    }
     Ok(ExitCode::SUCCESS)
 }
 

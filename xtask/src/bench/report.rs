@@ -1,22 +1,30 @@
-//! The outcome: a table, a JSON file, a plot, and docs/bench.md.
+//! What was measured, in one run of the bench or in several: figures by line and side, kept as JSON. What it looks like is in [`document`](super::document).
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
 
 use super::device::Count;
 use super::inputs::Inputs;
-use super::{Line, Side, plot};
-use crate::machine;
-use crate::text::{self, Table, date, short};
+use super::{Line, Side, Unit, WORKLOADS};
+use crate::{machine, text, tools};
 
 /// Figures of one line, of each side that was measured; ours is the first.
 #[derive(Debug)]
-struct Figures {
-    line: Line,
-    values: Vec<(Side, Vec<f64>)>,
+pub(super) struct Figures {
+    /// The workload that it is of, as [`WORKLOADS`] calls it.
+    pub(super) of: String,
+    pub(super) name: String,
+    pub(super) terms: String,
+    pub(super) unit: Unit,
+    pub(super) values: BySide<Vec<f64>>,
+    /// What the device was asked for, in each run.
+    pub(super) asked: BySide<Vec<Asked>>,
+    /// Which of the report's sessions measured it.
+    pub(super) session: usize,
 }
 
 /// What a device was asked for in the measured time.
@@ -34,31 +42,41 @@ pub(super) struct Asked {
 /// Seconds and mebibytes from the beginning of the device, of each request.
 pub(super) type Places = Vec<(f64, f64)>;
 
-type BySide<T> = Vec<(Side, T)>;
+pub(super) type BySide<T> = Vec<(Side, T)>;
 
 /// Median, least and most.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) least: f64,
+    pub(super) most: f64,
+}
+
+/// One run of the bench.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    /// As a file's name: sorts by time.
+    pub(super) date: String,
+    /// Runs of each workload.
+    pub(super) runs: u64,
+    pub(super) is_quick: bool,
+    /// What the machine and the inputs are, by name.
+    pub(super) machine: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Report {
-    runs: u32,
-    is_quick: bool,
-    date: String,
-    machine: Vec<(&'static str, String)>,
-    figures: Vec<Figures>,
+    /// One, but for several that were put together.
+    pub(super) sessions: Vec<Session>,
+    pub(super) figures: Vec<Figures>,
     /// Recovery times in milliseconds by MiB in the journal, for each amount stored.
-    recoveries: Vec<(String, Vec<(f64, f64)>)>,
-    /// What the device was asked for, by line and side, in each run.
-    asked: Vec<(Line, BySide<Vec<Asked>>)>,
+    pub(super) recoveries: Vec<(String, Vec<(f64, f64)>)>,
     /// Where the device was asked, by what was done and by side.
-    accesses: Vec<(String, BySide<Places>)>,
+    pub(super) accesses: Vec<(String, BySide<Places>)>,
     /// Workloads that did not run, and why.
-    missing: Vec<(&'static str, String)>,
+    pub(super) missing: Vec<(String, String)>,
+    /// The workload that is measured now.
+    workload: &'static str,
 }
 
 impl Report {
@@ -66,47 +84,65 @@ impl Report {
         let mut machine = machine::description(disk);
         machine.push(("sides", sides));
         machine.push(("inputs", inputs.words.clone()));
-        Ok(Report {
-            runs,
-            is_quick,
-            date: date(),
-            machine,
+        machine.extend(code().map(|code| ("code", code)));
+        let machine = machine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let session = Session { date: text::date(), runs: runs.into(), is_quick, machine };
+        Ok(Report::of(session))
+    }
+
+    fn of(session: Session) -> Report {
+        Report {
+            sessions: vec![session],
             figures: Vec::new(),
             recoveries: Vec::new(),
-            asked: Vec::new(),
             accesses: Vec::new(),
             missing: Vec::new(),
-        })
+            workload: "",
+        }
+    }
+
+    /// What is recorded from now on is of this workload.
+    pub(super) fn begin(&mut self, workload: &'static str) {
+        self.workload = workload;
     }
 
     pub(super) fn record(&mut self, line: &Line, side: Side, value: f64) {
-        let figures = match self.figures.iter_mut().find(|figures| figures.line == *line) {
-            Some(figures) => figures,
-            None => {
-                self.figures.push(Figures { line: *line, values: Vec::new() });
-                self.figures.last_mut().expect("just pushed")
-            }
-        };
-        match figures.values.iter_mut().find(|(known, _)| *known == side) {
-            Some((_, values)) => values.push(value),
-            None => figures.values.push((side, vec![value])),
-        }
+        let figures = self.figures_of(line);
+        entry(&mut figures.values, &side).push(value);
         figures.values.sort_by_key(|(side, _)| *side);
-    }
-
-    /// A recovery: with so many MiB in the journal it took so many milliseconds.
-    pub(super) fn point(&mut self, series: String, mebibytes: f64, milliseconds: f64) {
-        match self.recoveries.iter_mut().find(|(known, _)| *known == series) {
-            Some((_, points)) => points.push((mebibytes, milliseconds)),
-            None => self.recoveries.push((series, vec![(mebibytes, milliseconds)])),
-        }
     }
 
     /// What the device was asked for in a run.
     pub(super) fn asked(&mut self, line: &Line, side: Side, asked: Asked) {
-        let sides = entry(&mut self.asked, line);
-        entry(sides, &side).push(asked);
-        sides.sort_by_key(|(side, _)| *side);
+        let figures = self.figures_of(line);
+        entry(&mut figures.asked, &side).push(asked);
+        figures.asked.sort_by_key(|(side, _)| *side);
+    }
+
+    fn figures_of(&mut self, line: &Line) -> &mut Figures {
+        // Names tell amounts; a quick run did a tenth of them.
+        let is_quick = self.sessions[0].is_quick;
+        let name = if is_quick { format!("a tenth of: {}", line.name) } else { line.name.to_owned() };
+        let is_it =
+            |figures: &Figures| figures.name == name && figures.terms == line.terms && figures.unit == line.unit;
+        let place = self.figures.iter().position(is_it).unwrap_or_else(|| {
+            self.figures.push(Figures {
+                of: self.workload.to_owned(),
+                name,
+                terms: line.terms.to_owned(),
+                unit: line.unit,
+                values: Vec::new(),
+                asked: Vec::new(),
+                session: 0,
+            });
+            self.figures.len() - 1
+        });
+        &mut self.figures[place]
+    }
+
+    /// A recovery: with so many MiB in the journal it took so many milliseconds.
+    pub(super) fn point(&mut self, series: String, mebibytes: f64, milliseconds: f64) {
+        entry(&mut self.recoveries, &series).push((mebibytes, milliseconds));
     }
 
     /// Where the device was asked, one request after the other.
@@ -115,84 +151,67 @@ impl Report {
     }
 
     /// One more line about what was measured.
-    pub(super) fn describe(&mut self, name: &'static str, words: String) {
-        self.machine.push((name, words));
+    pub(super) fn describe(&mut self, name: &str, words: String) {
+        self.sessions[0].machine.push((name.to_owned(), words));
     }
 
     /// A workload that cannot run here.
-    pub(super) fn did_not_run(&mut self, name: &'static str, why: String) {
-        self.missing.push((name, why));
-    }
-
-    /// Names tell amounts; a quick run did a tenth of them.
-    fn name(&self, line: &Line) -> String {
-        if self.is_quick { format!("a tenth of: {}", line.name) } else { line.name.to_owned() }
+    pub(super) fn did_not_run(&mut self, name: &str, why: String) {
+        self.missing.push((name.to_owned(), why));
     }
 
     pub(super) fn heading(&self) -> String {
-        let lines: Vec<String> = self.machine.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        let quick = if self.is_quick { "\nQUICK: a tenth of the work; these figures are for trying only" } else { "" };
+        let session = &self.sessions[0];
+        let lines: Vec<String> = session.machine.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let is_quick = session.is_quick;
+        let quick = if is_quick { "\nQUICK: a tenth of the work; these figures are for trying only" } else { "" };
         format!("{}{quick}", lines.join("\n"))
     }
 
-    /// A table for each set of sides.
-    pub(super) fn tables(&self) -> Vec<Table> {
-        let mut tables: Vec<(Vec<Side>, Table)> = Vec::new();
-        for figures in &self.figures {
-            let sides: Vec<Side> = figures.values.iter().map(|(side, _)| *side).collect();
-            let table = match tables.iter_mut().find(|(known, _)| *known == sides) {
-                Some((_, table)) => table,
-                None => {
-                    let columns = sides.iter().map(|side| format!("{} (min-max)", side.words()));
-                    let beside = sides.iter().skip(1).filter(|side| !side.is_ours());
-                    let beside = beside.map(|side| format!("HydraFS beside {}", side.words()));
-                    let headings = ["workload", "terms", "unit"].map(ToOwned::to_owned).into_iter().chain(columns);
-                    let headings: Vec<String> = headings.chain(beside).collect();
-                    tables.push((sides, Table::new(2, &headings.iter().map(String::as_str).collect::<Vec<_>>())));
-                    &mut tables.last_mut().expect("just pushed").1
-                }
-            };
-            let cells = [self.name(&figures.line), figures.line.terms.to_owned(), figures.line.unit.words().to_owned()];
-            let spreads = figures.spreads().into_iter().map(|(_, spread, _)| spread.words());
-            let ratios = figures.ratios().into_iter();
-            let ratios = ratios.map(|(_, ratio)| format!("{} x as {}", short(ratio), figures.line.unit.praise()));
-            table.row(cells.into_iter().chain(spreads).chain(ratios));
+    /// All of several reports; of a workload that several measured what the newest has of it, whole.
+    ///
+    /// # Errors
+    /// There is none, or a quick one.
+    pub(super) fn together(mut reports: Vec<Report>) -> Result<Report> {
+        reports.sort_by(|one, other| one.sessions[0].date.cmp(&other.sessions[0].date));
+        let mut reports = reports.into_iter().rev();
+        let mut all = reports.next().context("no results were named")?;
+        for mut older in reports {
+            let is_known = |of: &str| all.figures.iter().any(|figures| figures.of == of);
+            let known: Vec<&str> =
+                WORKLOADS.iter().map(|workload| workload.name).filter(|name| is_known(name)).collect();
+            older.figures.retain(|figures| !known.contains(&figures.of.as_str()));
+            if older.figures.is_empty() {
+                continue;
+            }
+            let session = all.sessions.len();
+            older.figures.iter_mut().for_each(|figures| figures.session = session);
+            all.figures.append(&mut older.figures);
+            all.sessions.append(&mut older.sessions);
+            all.missing.append(&mut older.missing);
+            // Points are of one workload each.
+            let is_new = |name: &String, known: &[String]| !known.contains(name);
+            let known: Vec<String> = all.recoveries.iter().map(|(name, _)| name.clone()).collect();
+            all.recoveries.extend(older.recoveries.into_iter().filter(|(name, _)| is_new(name, &known)));
+            let known: Vec<String> = all.accesses.iter().map(|(name, _)| name.clone()).collect();
+            all.accesses.extend(older.accesses.into_iter().filter(|(name, _)| is_new(name, &known)));
         }
-        tables.into_iter().map(|(_, table)| table).collect()
-    }
-
-    /// Requests to the device and their size, a table for each set of sides; the last run of each.
-    fn asked_tables(&self) -> Vec<Table> {
-        let mut tables: Vec<(Vec<Side>, Table)> = Vec::new();
-        for (line, sides) in &self.asked {
-            let columns: Vec<Side> = sides.iter().map(|(side, _)| *side).collect();
-            let cells = sides.iter().map(|(_, runs)| runs.last().map(Asked::words).unwrap_or_default());
-            let row = [self.name(line), line.terms.to_owned()].into_iter().chain(cells);
-            let table = match tables.iter_mut().find(|(known, _)| *known == columns) {
-                Some((_, table)) => table,
-                None => {
-                    let headings = columns.iter().map(|side| side.words());
-                    let headings: Vec<&str> = ["requests to the device", "terms"].into_iter().chain(headings).collect();
-                    tables.push((columns, Table::new(2, &headings)));
-                    &mut tables.last_mut().expect("just pushed").1
-                }
-            };
-            table.row(row);
+        if all.sessions.iter().any(|session| session.is_quick) {
+            bail!("a quick run did a tenth of the work: its figures go into no document");
         }
-        tables.into_iter().map(|(_, table)| table).collect()
-    }
-
-    /// Tables and what is missing from them, for the terminal.
-    pub(super) fn text(&self) -> String {
-        let tables: Vec<String> = self.tables().iter().chain(&self.asked_tables()).map(Table::text).collect();
-        format!("{}\n{}", tables.join("\n"), self.missing_lines())
-    }
-
-    fn missing_lines(&self) -> String {
-        self.missing.iter().map(|(name, why)| format!("- did not run: {name}: {why}\n")).collect()
+        let place = |of: &str| WORKLOADS.iter().position(|workload| workload.name == of);
+        // Stable: lines of a workload stay as they were.
+        all.figures.sort_by_key(|figures| place(&figures.of));
+        let missing = std::mem::take(&mut all.missing);
+        for workload in WORKLOADS.iter().filter(|workload| all.figures.iter().all(|of| of.of != workload.name)) {
+            let why = missing.iter().find(|(name, _)| name == workload.name);
+            all.missing.push((workload.name.to_owned(), why.map_or("in no run".to_owned(), |(_, why)| why.clone())));
+        }
+        Ok(all)
     }
 
     fn to_json(&self) -> Value {
+        let session = &self.sessions[0];
         let lines = self.figures.iter().map(|figures| {
             let sides = figures.spreads().into_iter().map(|(side, spread, values)| {
                 let words =
@@ -200,147 +219,121 @@ impl Report {
                 (side.words().to_owned(), words)
             });
             let ratios = figures.ratios().into_iter().map(|(side, ratio)| (side.words().to_owned(), json!(ratio)));
-            let asked = self.asked.iter().find(|(line, _)| *line == figures.line);
-            let asked = asked.into_iter().flat_map(|(_, sides)| sides);
+            let asked = figures.asked.iter();
             let asked =
                 asked.map(|(side, runs)| (side.words().to_owned(), runs.iter().map(|asked| asked.to_json()).collect()));
             json!({
-                "workload": self.name(&figures.line),
-                "terms": figures.line.terms,
-                "unit": figures.line.unit.words(),
-                "more_is_better": figures.line.unit.is_more_better(),
-                "sides": sides.collect::<serde_json::Map<String, Value>>(),
-                "times_better_than": ratios.collect::<serde_json::Map<String, Value>>(),
-                "device": asked.collect::<serde_json::Map<String, Value>>(),
+                "of": figures.of,
+                "workload": figures.name,
+                "terms": figures.terms,
+                "unit": figures.unit.words(),
+                "more_is_better": figures.unit.is_more_better(),
+                "sides": sides.collect::<Map<String, Value>>(),
+                "times_better_than": ratios.collect::<Map<String, Value>>(),
+                "device": asked.collect::<Map<String, Value>>(),
             })
         });
-        let machine: serde_json::Map<String, Value> =
-            self.machine.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         let accesses: Vec<Value> = self
             .accesses
             .iter()
             .flat_map(|(what, sides)| sides.iter().map(move |(side, places)| (what, side, places)))
             .map(|(what, side, places)| json!({ "what": what, "side": side.words(), "points": places }))
             .collect();
-        json!({ "date": self.date, "runs": self.runs, "quick": self.is_quick, "machine": machine, "lines": lines.collect::<Vec<_>>(), "recovery_milliseconds_by_journal_mebibytes": self.recoveries, "accesses_seconds_and_mebibytes": accesses, "did_not_run": self.missing })
+        json!({
+            "date": session.date,
+            "runs": session.runs,
+            "quick": session.is_quick,
+            "machine": session.machine,
+            "lines": lines.collect::<Vec<_>>(),
+            "recovery_milliseconds_by_journal_mebibytes": self.recoveries,
+            "accesses_seconds_and_mebibytes": accesses,
+            "did_not_run": self.missing,
+        })
     }
 
-    fn plot(&self) -> String {
-        let bars = self.figures.iter().flat_map(|figures| {
-            let name = format!("{} ({})", self.name(&figures.line), figures.line.terms);
-            figures.ratios().into_iter().map(move |(side, ratio)| {
-                let beside = if side == Side::Ext4 { String::new() } else { format!(", beside {}", side.words()) };
-                (format!("{name}{beside}"), ratio)
-            })
+    /// What [`Report::save`] wrote.
+    ///
+    /// # Errors
+    /// It cannot be read, or is of another version of this program.
+    pub(super) fn load(file: &Path) -> Result<Report> {
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let value = serde_json::from_str(&text).with_context(|| format!("{} is no JSON", file.display()))?;
+        let report = Report::from_json(&value);
+        report.with_context(|| format!("{} is no result of this version of the bench", file.display()))
+    }
+
+    fn from_json(value: &Value) -> Option<Report> {
+        let string = |value: &Value| value.as_str().map(ToOwned::to_owned);
+        let pairs = |value: &Value| {
+            let pair = |pair: &Value| Some((string(&pair[0])?, string(&pair[1])?));
+            value.as_array()?.iter().map(pair).collect::<Option<Vec<_>>>()
+        };
+        let points = |value: &Value| {
+            let point = |point: &Value| Some((point[0].as_f64()?, point[1].as_f64()?));
+            value.as_array()?.iter().map(point).collect::<Option<Places>>()
+        };
+        let mut report = Report::of(Session {
+            date: string(&value["date"])?,
+            runs: value["runs"].as_u64()?,
+            is_quick: value["quick"].as_bool()?,
+            machine: pairs(&value["machine"])?,
         });
-        plot::bars(
-            "HydraFS beside ext4 or another on the same disk: times as fast, or as small",
-            &bars.collect::<Vec<_>>(),
-        )
+        for line in value["lines"].as_array()? {
+            let mut figures = Figures {
+                of: string(&line["of"])?,
+                name: string(&line["workload"])?,
+                terms: string(&line["terms"])?,
+                unit: Unit::of_words(line["unit"].as_str()?)?,
+                values: Vec::new(),
+                asked: Vec::new(),
+                session: 0,
+            };
+            for (side, spread) in line["sides"].as_object()? {
+                let values = spread["values"].as_array()?.iter().map(Value::as_f64).collect::<Option<_>>()?;
+                figures.values.push((Side::of_words(side)?, values));
+            }
+            for (side, runs) in line["device"].as_object()? {
+                let asked = runs.as_array()?.iter().map(Asked::from_json).collect::<Option<_>>()?;
+                figures.asked.push((Side::of_words(side)?, asked));
+            }
+            figures.values.sort_by_key(|(side, _)| *side);
+            figures.asked.sort_by_key(|(side, _)| *side);
+            report.figures.push(figures);
+        }
+        for series in value["recovery_milliseconds_by_journal_mebibytes"].as_array()? {
+            report.recoveries.push((string(&series[0])?, points(&series[1])?));
+        }
+        for places in value["accesses_seconds_and_mebibytes"].as_array()? {
+            report.places(
+                string(&places["what"])?,
+                Side::of_words(places["side"].as_str()?)?,
+                points(&places["points"])?,
+            );
+        }
+        report.missing = pairs(&value["did_not_run"])?;
+        Some(report)
     }
 
-    /// The plot of recoveries, if there were any.
-    fn plot_recoveries(&self) -> Option<String> {
-        let title = "Time of a recovery by the length of the journal";
-        let is_any = !self.recoveries.is_empty();
-        is_any.then(|| plot::points(title, ("MiB in the journal", "milliseconds"), &self.recoveries))
-    }
-
-    /// Where the device was asked, one by one on ext4 and by our batches, if it was looked at.
-    fn plot_accesses(&self) -> Option<String> {
-        let panels = self.accesses.iter().flat_map(|(what, sides)| {
-            let mut sorted: Vec<_> = sides.iter().collect();
-            sorted.sort_by_key(|(side, _)| std::cmp::Reverse(*side));
-            let wanted =
-                sorted.into_iter().filter(|(side, _)| matches!(side, Side::Ext4 | Side::Layout | Side::Hydrafs));
-            wanted.map(move |(side, places)| (format!("{what}: {}", side.words()), thinned(places)))
-        });
-        let panels: Vec<(String, Places)> = panels.collect();
-        let title = "Requests to the device: files of 4 KiB, before (one by one on ext4) and after (a batch)";
-        (!panels.is_empty()).then(|| plot::panels(title, ("seconds", "MiB of the device"), &panels))
-    }
-
-    /// Writes the JSON file and the plots.
-    pub(super) fn save(&self, dir: &Path) -> Result<()> {
+    /// Writes the JSON file; where it is.
+    pub(super) fn save(&self, dir: &Path) -> Result<PathBuf> {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let quick = if self.is_quick { "-quick" } else { "" };
-        let file = dir.join(format!("{}{quick}.json", self.date));
+        let Session { date, is_quick, .. } = &self.sessions[0];
+        let file = dir.join(format!("{date}{}.json", if *is_quick { "-quick" } else { "" }));
         fs::write(&file, serde_json::to_string_pretty(&self.to_json())? + "\n")?;
-        fs::write(file.with_extension("svg"), self.plot())?;
-        if let Some(plot) = self.plot_recoveries() {
-            fs::write(file.with_extension("recovery.svg"), plot)?;
-        }
-        if let Some(plot) = self.plot_accesses() {
-            fs::write(file.with_extension("accesses.svg"), plot)?;
-        }
-        println!("wrote bench/results/{}{quick}.json and .svg", self.date);
-        Ok(())
-    }
-
-    /// Writes docs/bench.md and its plots.
-    pub(super) fn write_document(&self, project: &Path) -> Result<()> {
-        let mut machine = Table::new(2, &["machine", ""]);
-        self.machine.iter().for_each(|(name, value)| machine.row([(*name).to_owned(), value.clone()]));
-        let mut recovery = "";
-        if let Some(plot) = self.plot_recoveries() {
-            fs::write(project.join("docs/recovery.svg"), plot)?;
-            recovery = "\n![time of a recovery by the length of the journal](recovery.svg)\n";
-        }
-        let asked = self.asked_words(project)?;
-        let text = format!(
-            "# How fast\n\n\
-             Written by `cargo xtask bench --write-doc` on {}. Each figure is the median of {} runs, with the least and the most \
-             beside it; all sides did the same work, by turns, on the same disk.\n\n{}\n\
-             \"Synced at the end\": the time includes syncfs on ext4 and `hydrafs sync` here, so that everything is on the disk. \
-             \"Cold\": HydraFS was mounted anew and the kernel's caches were dropped, on all sides.\n\n{}\n\
-             {}\n![times as fast as ext4](bench.svg)\n{}{}",
-            self.date.split('T').next().unwrap_or_default(),
-            self.runs,
-            machine.markdown(),
-            self.tables().iter().map(Table::markdown).collect::<Vec<_>>().join("\n"),
-            self.missing_lines(),
-            recovery,
-            asked,
-        );
-        fs::create_dir_all(project.join("docs"))?;
-        fs::write(project.join("docs/bench.md"), text)?;
-        fs::write(project.join("docs/bench.svg"), self.plot())?;
-        println!("wrote docs/bench.md and docs/bench.svg");
-        Ok(())
-    }
-
-    /// How batches were measured, what the devices were asked for, and where; nothing if no batch was measured.
-    fn asked_words(&self, project: &Path) -> Result<String> {
-        let tables = self.asked_tables();
-        if tables.is_empty() {
-            return Ok(String::new());
-        }
-        let mut plot = "";
-        if let Some(accesses) = self.plot_accesses() {
-            fs::write(project.join("docs/accesses.svg"), accesses)?;
-            plot = "\n![where the device was asked, over time](accesses.svg)\n";
-        }
-        let tables: Vec<String> = tables.iter().map(Table::markdown).collect();
-        Ok(format!("\n{ASKED}\n{}{plot}", tables.join("\n")))
+        Ok(file)
     }
 }
 
-const ASKED: &str = "## Masses of small files\n\n\
-    Sets of equal total size, of files of one size with random content, 200 to a directory. \"HydraFS\" and \"hydrafs tar\" are batches, \
-    `hydrafs cp` and `hydrafs tar`; \"ext4\" and \"HydraFS one by one\" open, read or write, and close one file after the other, in the order \
-    that the line names. Tools and batches get a set that was created one by one in that order. Overwriting is in place where it is one by \
-    one, and as each tool does it elsewhere. What tools write comes from memory, and what they read goes there.\n\n\
-    The devices: this machine's disk, and two pairs of loop devices on it that do no more than so many reads and as many writes a \
-    second, whoever asks. The upper device of a pair merges what file systems submit, with the scheduler of hard disks, and each request that \
-    comes out of it, of 512 KiB at most, is one for the lower one, which has the limit (cgroup v1, blkio.throttle, of the root group). It works in \
-    slices of 0.1 s, so times of less than half a second say little there. The pair does \
-    not know that a request which begins where the last one ended needs no seek. The simulated disk does: 7200 turns a minute, the arm's time by \
-    the distance, one turn to wait for what has passed (crates/platform/src/sim/platter.rs). There our layers below the kernel are measured, \
-    beside the requests that files need as ext4 lays them out, and what was published of ext4 on one such disk (Yang et al., MSST 2019, of 4 GiB, \
-    told for as many bytes); theirs of writing are of files that are there. The time there is the disk's alone.\n\n\
-    The devices' own counters, of the last run: requests, reads and writes together, with their average size; and seeks, where each \
-    request was looked at (tracepoint block_rq_issue): requests that did not begin where the one before ended. This machine's \
-    disk counts what neighbours ask, too.\n";
+/// The commit that is measured, if git knows.
+fn code() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(tools::project()).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=10", "HEAD"])?;
+    let changes = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Some(if changes.is_empty() { commit } else { format!("{commit}, and changes") })
+}
 
 impl Asked {
     pub(super) fn counted(count: Count, seeks: Option<u64>) -> Asked {
@@ -349,7 +342,7 @@ impl Asked {
     }
 
     /// `4,123 of 4.1 KiB, 4,120 seeks`.
-    fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let size = self.bytes.checked_div(self.requests).map(text::bytes);
         let size = size.map(|size| format!(" of {size}")).unwrap_or_default();
         let seeks = self.seeks.map(|seeks| format!(", {} seeks", text::count(seeks))).unwrap_or_default();
@@ -366,10 +359,16 @@ impl Asked {
         });
         json!({ "requests": self.requests, "bytes": self.bytes, "seeks": self.seeks, "counters": count })
     }
+
+    /// Without the kernel's own count, of which no table tells.
+    fn from_json(value: &Value) -> Option<Asked> {
+        let (requests, bytes) = (value["requests"].as_u64()?, value["bytes"].as_u64()?);
+        Some(Asked { requests, bytes, seeks: value["seeks"].as_u64(), count: None })
+    }
 }
 
 /// What is kept under a key; new if there is nothing yet.
-fn entry<'a, K: PartialEq + Clone, V: Default>(entries: &'a mut Vec<(K, V)>, key: &K) -> &'a mut V {
+pub(super) fn entry<'a, K: PartialEq + Clone, V: Default>(entries: &'a mut Vec<(K, V)>, key: &K) -> &'a mut V {
     let index = entries.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
         entries.push((key.clone(), V::default()));
         entries.len() - 1
@@ -377,22 +376,14 @@ fn entry<'a, K: PartialEq + Clone, V: Default>(entries: &'a mut Vec<(K, V)>, key
     &mut entries[index].1
 }
 
-/// Points of a panel at most: more cannot be told apart.
-const POINTS_MAX: usize = 800;
-
-/// Every so-manyth point.
-fn thinned(places: &Places) -> Places {
-    places.iter().step_by(places.len().div_ceil(POINTS_MAX).max(1)).copied().collect()
-}
-
 impl Figures {
     /// Each side with its spread and its values.
-    fn spreads(&self) -> Vec<(Side, Spread, &[f64])> {
+    pub(super) fn spreads(&self) -> Vec<(Side, Spread, &[f64])> {
         self.values.iter().filter_map(|(side, values)| Some((*side, Spread::of(values)?, values.as_slice()))).collect()
     }
 
     /// How many times better ours is than each other side.
-    fn ratios(&self) -> Vec<(Side, f64)> {
+    pub(super) fn ratios(&self) -> Vec<(Side, f64)> {
         let spreads = self.spreads();
         let Some((Side::Hydrafs, ours, _)) = spreads.first() else { return Vec::new() };
         let others = spreads.iter().filter(|(side, ..)| !side.is_ours());
@@ -401,7 +392,7 @@ impl Figures {
 
     fn times_better(&self, ours: Spread, other: Spread) -> f64 {
         let (ours, other) = (ours.median.max(1e-9), other.median.max(1e-9));
-        if self.line.unit.is_more_better() { ours / other } else { other / ours }
+        if self.unit.is_more_better() { ours / other } else { other / ours }
     }
 }
 
@@ -414,16 +405,17 @@ impl Spread {
         let median = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
         Some(Spread { median, least, most })
     }
-
-    fn words(&self) -> String {
-        format!("{} ({}-{})", short(self.median), short(self.least), short(self.most))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{Line, Side, Unit};
-    use super::{Figures, Spread};
+    use super::{Asked, Figures, Report, Session, Spread};
+
+    fn figures(unit: Unit, values: Vec<(Side, Vec<f64>)>) -> Figures {
+        let [of, name, terms] = ["untar", "x", ""].map(str::to_owned);
+        Figures { of, name, terms, unit, values, asked: Vec::new(), session: 0 }
+    }
 
     #[test]
     fn medians_and_ratios() {
@@ -432,9 +424,66 @@ mod tests {
         assert_eq!(Spread::of(&[]), None);
         let ratio = |unit| {
             let values = vec![(Side::Hydrafs, vec![2.0]), (Side::Ext4, vec![8.0]), (Side::Restic, vec![2.0])];
-            Figures { line: Line { name: "x", unit, terms: "" }, values }.ratios()
+            figures(unit, values).ratios()
         };
         assert_eq!(ratio(Unit::Seconds), [(Side::Ext4, 4.0), (Side::Restic, 1.0)]);
         assert_eq!(ratio(Unit::PerSecond), [(Side::Ext4, 0.25), (Side::Restic, 1.0)]);
+    }
+
+    fn report(date: &str, is_quick: bool) -> Report {
+        let machine = vec![("memory".to_owned(), "1 GiB".to_owned())];
+        Report::of(Session { date: date.to_owned(), runs: 3, is_quick, machine })
+    }
+
+    const LINE: Line = Line { name: "a line", unit: Unit::Milliseconds, terms: "cold" };
+
+    fn measured(date: &str, workload: &'static str, value: f64) -> Report {
+        let mut report = report(date, false);
+        report.begin(workload);
+        report.record(&Line { name: workload, ..LINE }, Side::Hydrafs, value);
+        report
+    }
+
+    #[test]
+    fn json_tells_all_that_a_document_does() {
+        let mut report = measured("2026-01-01", "untar", 2.5);
+        for side in Side::ALL.into_iter().rev() {
+            report.record(&LINE, side, 1.0);
+        }
+        report.asked(&LINE, Side::Ext4, Asked { requests: 7, bytes: 4096, seeks: Some(3), count: None });
+        report.point("1 GiB".to_owned(), 2.0, 30.0);
+        report.places("reading".to_owned(), Side::Ext4, vec![(0.5, 1.0), (0.75, 2.0)]);
+        report.did_not_run("memory", "no time".to_owned());
+        let json = report.to_json();
+        let read = Report::from_json(&json).expect("it was written by this program");
+        assert_eq!(format!("{:?}", Report { workload: "untar", ..read }), format!("{report:?}"));
+        let mut other = json.clone();
+        other["lines"][0]["unit"] = "parsecs".into();
+        assert!(Report::from_json(&other).is_none());
+    }
+
+    #[test]
+    fn the_newest_figures_of_each_workload_are_told() {
+        let mut newest = measured("2026-01-03", "git clone", 3.0);
+        newest.did_not_run("untar", "left out of this run".to_owned());
+        let both = || {
+            let mut older = measured("2026-01-02", "untar", 2.0);
+            older.begin("git clone");
+            older.record(&Line { name: "git clone", ..LINE }, Side::Hydrafs, 9.0);
+            older
+        };
+        let oldest = measured("2026-01-01", "untar", 1.0);
+        let all = Report::together(vec![oldest, both(), newest]).expect("none is quick");
+        let told: Vec<_> =
+            all.figures.iter().map(|line| (line.of.as_str(), line.values[0].1[0], line.session)).collect();
+        assert_eq!(told, [("untar", 2.0, 1), ("git clone", 3.0, 0)], "in the bench's order");
+        assert_eq!(
+            all.sessions.iter().map(|session| session.date.as_str()).collect::<Vec<_>>(),
+            ["2026-01-03", "2026-01-02"]
+        );
+        let missing = |name: &str| all.missing.iter().any(|(missing, _)| missing == name);
+        assert!(!missing("untar") && !missing("git clone") && missing("memory"));
+        assert!(Report::together(vec![both(), report("2026-01-04", true)]).is_err());
+        assert!(Report::together(Vec::new()).is_err());
     }
 }
