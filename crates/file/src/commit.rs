@@ -41,9 +41,10 @@ use crate::tree::Edits;
 
 /// Bytes of the journal that become chunks together.
 const PUT_BYTES: usize = 8 << 20;
-/// Extents that a hole hides are taken out so many at a time. A shorter one is not looked at for that: it hides little, or is as many holes.
+/// Extents that lie below what was recorded are looked at so many at a time, and those that a long run of it hides are taken out before: memory holds
+/// no more of a file of millions, which a few records cover. A shorter run hides no more than that.
 const HIDDEN_EXTENTS_MAX: usize = 16 << 10;
-const HOLE_BYTES_MIN: u64 = 64 << 20;
+const HIDING_BYTES_MIN: u64 = 64 << 20;
 /// Looks for a commit that is due, in parts of the commit interval.
 const ROUNDS_PER_INTERVAL: u32 = 10;
 
@@ -380,7 +381,7 @@ impl FileSystem {
         })
     }
 
-    /// Puts new content over the extents of a tree.
+    /// Puts new content over the extents of a tree, some of its ranges at a time (see [`HIDDEN_EXTENTS_MAX`]).
     async fn update_extents(
         &self,
         tree: Root,
@@ -393,44 +394,50 @@ impl FileSystem {
             [whole] if *whole == (0..u64::MAX) => (Root::Empty, 0),
             _ => (tree, allocated),
         };
-        let (tree, allocated) = self.without_hidden(tree, allocated, content).await?;
-        let mut old: IntervalMap<Extent> = IntervalMap::default();
-        for range in &ranges {
-            for (below, extent) in self.base_extents(&tree, range.clone(), usize::MAX).await?.0 {
-                old.insert(below, extent);
+        let (mut tree, mut allocated) = self.without_hidden(tree, allocated, &ranges).await?;
+        let bytes =
+            |range: &Range<u64>, extent: &Extent| if extent.is_allocated() { range.end - range.start } else { 0 };
+        let count = |extents: &IntervalMap<Extent>| extents.iter().map(|(range, extent)| bytes(&range, extent)).sum();
+        let (mut ranges, mut content) = (ranges.into_iter().peekable(), content.iter().peekable());
+        while ranges.peek().is_some() {
+            let (mut old, mut end) = (IntervalMap::default(), 0);
+            while let Some(range) = ranges.next_if(|_| old.count() < HIDDEN_EXTENTS_MAX) {
+                end = range.end;
+                for (below, extent) in self.base_extents(&tree, range, usize::MAX).await?.0 {
+                    old.insert(below, extent);
+                }
             }
+            let (mut new, mut added) = (old.clone(), 0);
+            while let Some((range, extent)) = content.next_if(|(range, _)| range.start < end) {
+                added += bytes(&range, extent);
+                new.insert(range, *extent);
+            }
+            let (before, after): (u64, u64) = (count(&old), count(&new));
+            self.dropped_bytes.fetch_add((before + added).saturating_sub(after), Ordering::Relaxed);
+            allocated = allocated.saturating_sub(before) + after;
+            let mut edits: Edits = old.iter().map(|(range, _)| (range.start, None)).collect();
+            for (range, extent) in joined(&new) {
+                let mut writer = Writer::with_capacity(64);
+                encode_extent(range.end - range.start, &extent, &mut writer);
+                edits.insert(range.start, Some(writer.into_bytes()));
+            }
+            tree = self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?;
         }
-        let mut new = old.clone();
-        for (range, extent) in content.iter() {
-            new.insert(range, *extent);
-        }
-        let count = |extents: &IntervalMap<Extent>| -> u64 {
-            extents.iter().filter(|(_, extent)| extent.is_allocated()).map(|(range, _)| range.end - range.start).sum()
-        };
-        let (before, after) = (count(&old), count(&new));
-        let dropped = (before + count(content)).saturating_sub(after);
-        self.dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
-        let allocated = allocated.saturating_sub(before) + after;
-        let mut edits: Edits = old.iter().map(|(range, _)| (range.start, None)).collect();
-        for (range, extent) in joined(&new) {
-            let mut writer = Writer::with_capacity(64);
-            encode_extent(range.end - range.start, &extent, &mut writer);
-            edits.insert(range.start, Some(writer.into_bytes()));
-        }
-        Ok((self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?, allocated))
+        Ok((tree, allocated))
     }
 
-    /// Takes out what long holes hide, and zeroes, while there is more of it than memory should hold: a large file that is cut has millions of extents.
+    /// Takes out what long ranges hide while there is more of it than memory should hold: a large file that is cut, or written anew, has millions of
+    /// extents.
     async fn without_hidden(
         &self,
         mut tree: Root,
         mut allocated: u64,
-        content: &IntervalMap<Extent>,
+        covered: &[Range<u64>],
     ) -> Result<(Root, u64), FileError> {
-        for (hole, _) in content.iter().filter(|(range, _)| range.end - range.start > HOLE_BYTES_MIN) {
+        for above in covered.iter().filter(|range| range.end - range.start > HIDING_BYTES_MIN) {
             loop {
-                let (found, next) = self.base_extents(&tree, hole.clone(), HIDDEN_EXTENTS_MAX).await?;
-                let hidden = found.iter().filter(|(range, _)| hole.start <= range.start && range.end <= hole.end);
+                let (found, next) = self.base_extents(&tree, above.clone(), HIDDEN_EXTENTS_MAX).await?;
+                let hidden = found.iter().filter(|(range, _)| above.start <= range.start && range.end <= above.end);
                 let edits: Edits = hidden.clone().map(|(range, _)| (range.start, None)).collect();
                 if next.is_none() || edits.is_empty() {
                     break;

@@ -28,7 +28,8 @@ use crate::left_out::Whole;
 use crate::system::{FileSystem, Pruning, Transaction, undecodable};
 use crate::tree::Edits;
 
-/// Branches that a pass prunes at most, the oldest first: a thousand clones are a thousand catalogs to be read.
+/// Branches that a pass prunes, the oldest first: a thousand clones are a thousand catalogs to be read. What they keep of all others is given back by
+/// one of the next passes. Where somebody waits for room, and where all is looked at, it prunes them all.
 const BRANCHES_PER_PASS: usize = 16;
 /// Entries of a catalog or directory that are looked at in one step.
 const STEP_ENTRIES: usize = 1024;
@@ -65,51 +66,57 @@ impl Numbers {
 type Hidden = BTreeMap<u64, u32>;
 
 impl FileSystem {
-    /// Prunes some of the branches that are not. The caller holds `reclaiming`.
-    pub(crate) async fn prune_branches(&self, pace: &Pace<'_>) -> Result<(), FileError> {
+    /// Prunes branches that are not, all of them if `wants_all`, which may change meanwhile. Whether it left any for the next pass. The caller holds
+    /// `reclaiming`.
+    pub(crate) async fn prune_branches(
+        &self,
+        pace: &Pace<'_>,
+        wants_all: &(dyn Fn() -> bool + Sync),
+    ) -> Result<bool, FileError> {
         // Of a tree that is being removed there the walk would meet nothing, and the list of unlinked files has it.
         let is_due = |(branch, value): &(&u32, &BranchValue)| {
             value.top != 0 && !value.is_pruned() && !self.removals.has_any_of(**branch)
         };
-        let due: Vec<u32> =
-            self.branches.lock().iter().filter(is_due).map(|(branch, _)| *branch).take(BRANCHES_PER_PASS).collect();
+        let due: Vec<u32> = self.branches.lock().iter().filter(is_due).map(|(branch, _)| *branch).collect();
+        let mut count = 0;
         for branch in due {
-            if !pace.step().await {
-                break;
+            if count >= BRANCHES_PER_PASS && !wants_all() || !pace.step().await {
+                return Ok(true);
             }
-            self.prune(branch, pace).await?;
+            count += usize::from(self.prune(branch, pace).await?);
         }
-        Ok(())
+        Ok(false)
     }
 
-    async fn prune(&self, branch: u32, pace: &Pace<'_>) -> Result<(), FileError> {
+    /// Whether it was pruned.
+    async fn prune(&self, branch: u32, pace: &Pace<'_>) -> Result<bool, FileError> {
         // Names and links of before are in its catalog then.
         self.commit_whole().await?;
         let since = self.store.moment();
         let (_ends, value) = {
             let _commit = self.commit.lock().await;
-            let Some(value) = self.branches.lock().get(&branch).cloned() else { return Ok(()) };
+            let Some(value) = self.branches.lock().get(&branch).cloned() else { return Ok(false) };
             *self.pruning.lock() = Some(Pruning { branch, changed: BTreeSet::new() });
             (Ends(self), value)
         };
         if value.top == 0 {
-            return Ok(());
+            return Ok(false);
         }
         let top = FileId { branch, number: value.top };
         if self.has_removed_tree(top, &value).await? {
-            return Ok(());
+            return Ok(false);
         }
         let below = self.below(top, &value.catalog, pace).await?;
         let mut hidden = self.hidden_names(top, &value.catalog, &below, pace).await?;
         let Some(catalog) = self.pruned(branch, &value.catalog, &below, &mut hidden, pace).await? else {
-            return Ok(());
+            return Ok(false);
         };
         for (number, names) in hidden {
             self.drop_hidden(top.beside(number), names).await?;
         }
         self.commit_with(Some(RootsChange::Prune { branch, catalog, since }), Whole::AsFarAsRead).await?;
         self.counters.branches_pruned.add(1);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether a tree that was removed still had something at the walk's moment. Its names are not below the top, and lead nowhere, but

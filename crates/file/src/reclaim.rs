@@ -153,9 +153,14 @@ impl FileSystem {
         self.measure_space();
         match &result {
             Ok(Some(report)) if !how.is_rehearsal => {
-                self.is_pass_partial.store(report.packs_left > 0, Ordering::SeqCst);
+                let are_branches_left = self.are_branches_left.load(Ordering::SeqCst);
+                self.is_pass_partial.store(report.packs_left > 0 || are_branches_left, Ordering::SeqCst);
                 let given = report.bytes_freed.saturating_sub(report.bytes_copied);
-                self.is_pass_in_vain.store(given < VAIN_BYTES, Ordering::SeqCst);
+                self.is_pass_in_vain.store(given < VAIN_BYTES && !are_branches_left, Ordering::SeqCst);
+                if are_branches_left {
+                    // They keep what others have dropped.
+                    self.note_dropped(dropped.saturating_sub(report.bytes_freed));
+                }
                 self.dead_left_bytes.store(report.bytes_dead_left, Ordering::Relaxed);
             }
             _ => {
@@ -179,10 +184,12 @@ impl FileSystem {
         let pace = Pace::new(&self.platform, &share, &goes_on).beside(&calls);
         if !how.is_rehearsal {
             // Without room for it the pass goes on with what there is.
-            match self.prune_branches(&pace).await {
-                Err(FileError::NoSpace) => {}
+            let wants_all = || how.is_thorough || is_hurried();
+            let are_left = match self.prune_branches(&pace, &wants_all).await {
+                Err(FileError::NoSpace) => false,
                 pruned => pruned?,
-            }
+            };
+            self.are_branches_left.store(are_left, Ordering::SeqCst);
         }
         let marks = self.store.begin_mark(how.is_rehearsal).await?;
         let walked_max = self.options.inodes_max.saturating_mul(NODES_PER_INODE);
@@ -345,6 +352,9 @@ impl FileSystem {
             let is_needed = self.commit_lacks_room.swap(false, Ordering::SeqCst) && !self.has_passed_lately();
             if self.goes_on() && (is_needed || self.is_reclaim_worthwhile()) {
                 let _ = self.reclaim(&Reclaim { share: self.options.background_share, ..Reclaim::default() }).await;
+                if self.are_branches_left.load(Ordering::SeqCst) {
+                    self.wants_reclaim.notify_one();
+                }
             }
         }
         self.stopped.add_permits(1);

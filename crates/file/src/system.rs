@@ -259,6 +259,8 @@ pub struct FileSystem {
     /// When the last pass ended, and whether it left packs that another one may empty.
     pub(crate) last_pass: Mutex<Option<Duration>>,
     pub(crate) is_pass_partial: AtomicBool,
+    /// Whether it left clones that are to be pruned, and may keep what was dropped elsewhere.
+    pub(crate) are_branches_left: AtomicBool,
     /// Whether it gave next to nothing.
     pub(crate) is_pass_in_vain: AtomicBool,
     /// Bytes that nobody needs, which it left among what is needed.
@@ -357,6 +359,7 @@ impl FileSystem {
             last_pass: Mutex::new(None),
             is_pass_in_vain: AtomicBool::new(false),
             is_pass_partial: AtomicBool::new(false),
+            are_branches_left: AtomicBool::new(false),
             dead_left_bytes: AtomicU64::new(0),
             dropped_since_pass: AtomicBool::new(true),
             journal_committed: AtomicU64::new(store.counters().log_bytes.value()),

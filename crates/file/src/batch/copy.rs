@@ -8,11 +8,13 @@
 //!       A file of too many extents for a unit is copied in steps, each of one moment.
 //!
 //! Such a large file comes when the unit before it is written, so that its directory is there, and has its name when it is whole (I-151).
-//! What fails, of a unit or of a large file, is told of each file by its own name, and the rest is copied.
+//! What fails, of a unit or of a large file, is told of each file by its own name, and the rest is copied. What ends a copy before its end (a full
+//! disk, a snapshot that went, who wants no more of it) leaves what was written, and names all that is missing: each file that was looked at, and
+//! each directory of which not all was.
 //!
 //! Not here: sharing a part of one file (`write`), a whole tree in constant time (`branch`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -23,6 +25,7 @@ use store::{Class, Resilience};
 
 use super::put::Stored;
 use super::unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
+use super::walk::is_removal;
 use super::write::{Looked, address};
 use crate::attributes::{AttributeChange, Attributes, Kind, Node, TimeChange};
 use crate::failure::FileError;
@@ -35,6 +38,16 @@ const LISTED: usize = 1000;
 /// Extents of a file that goes into a unit with others, holes among them; one of more is copied by itself.
 const EXTENTS_MAX: usize = 4096;
 
+/// What cannot be copied is named by so many paths; all of it is counted.
+const FAILED_MAX: usize = 100_000;
+/// First names of files that have several, which are remembered: so many bytes of them, and a quarter of the write buffer where that is more.
+const LINKED_BYTES_MIN: u64 = 16 << 20;
+/// What one takes beside its path.
+const LINKED_BYTES: u64 = 100;
+/// Why a file of several names is one of its own in the copy.
+const NO_ROOM_FOR_LINKS: &str =
+    "memory holds no more first names of files that have several: it was copied as a file of its own";
+
 /// Times that what has gone meanwhile is looked for again.
 const TRIES_MAX: u32 = 8;
 
@@ -44,8 +57,8 @@ pub struct BatchCopy<'a> {
     /// `None`: owners, modes, times, extended attributes and links within the tree stay. Else each name is a new file of this user, as if
     /// it were made by a call of its own.
     pub anew: Option<Anew>,
-    /// Hears of files and bytes done.
-    pub tell: &'a (dyn Fn(u64, u64) + Sync),
+    /// Hears of files and bytes done; `false`: no more.
+    pub tell: &'a (dyn Fn(u64, u64) -> bool + Sync),
     /// Hears of what was written, a unit or a large file at a time: who looks into the copy before its end may have seen less. The copy holds
     /// neither locks nor room then.
     pub written: &'a (dyn Fn(&[BatchEntry], &BatchWriteReport) + Sync),
@@ -69,8 +82,12 @@ pub struct BatchCopyReport {
     pub files: u64,
     /// Bytes of their content, all of it shared.
     pub bytes: u64,
-    /// What could not be copied, by path from the parent of the copy, and why.
+    /// What could not be copied, by path from the parent of the copy, and why: the first of them, [`failures`](Self::failures) counts all.
     pub failed: Vec<(Vec<u8>, FileError)>,
+    /// How many could not be copied.
+    pub failures: u64,
+    /// What ended it before its end. A directory that is in `failed` for that has only a part of what it should have.
+    pub ended: Option<FileError>,
 }
 
 /// Entries that go together.
@@ -107,6 +124,46 @@ struct Waiting {
     made_in: u64,
 }
 
+/// The first name of a file that has several.
+struct First {
+    path: Vec<u8>,
+    /// Names that are still to come, as far as it is known.
+    further: u32,
+}
+
+/// First names, of files whose further ones may come.
+#[derive(Default)]
+struct Linked {
+    names: HashMap<FileId, First, FixedState>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Linked {
+    /// The first name, for a further one.
+    fn first_of(&mut self, file: FileId) -> Option<Vec<u8>> {
+        let first = self.names.get_mut(&file)?;
+        first.further -= 1;
+        if first.further > 0 {
+            return Some(first.path.clone());
+        }
+        let First { path, .. } = self.names.remove(&file)?;
+        self.bytes -= path.len() as u64 + LINKED_BYTES;
+        Some(path)
+    }
+
+    /// Remembers one of so many names; `false`: there is no room for it.
+    fn remember(&mut self, file: FileId, path: &[u8], links: u32) -> bool {
+        let bytes = path.len() as u64 + LINKED_BYTES;
+        let has_room = self.bytes + bytes <= self.bytes_max;
+        if has_room && links > 1 {
+            self.bytes += bytes;
+            self.names.insert(file, First { path: path.to_vec(), further: links - 1 });
+        }
+        has_room
+    }
+}
+
 /// A copy under way.
 struct Copy<'a> {
     system: &'a FileSystem,
@@ -115,8 +172,11 @@ struct Copy<'a> {
     /// How many were written.
     units: u64,
     waiting: Vec<Waiting>,
-    /// The first name of each file that has several.
-    linked: HashMap<FileId, Vec<u8>, FixedState>,
+    linked: Linked,
+    /// Directories that could not be made.
+    unmade: HashSet<Vec<u8>, FixedState>,
+    /// Nobody wants more of it.
+    is_stopped: bool,
     /// Directories that later units put something in: their times come once more, at the end.
     again: BTreeMap<Vec<u8>, BatchEntry>,
     report: BatchCopyReport,
@@ -127,8 +187,8 @@ impl FileSystem {
     /// Copies a file, or a directory with everything below it, of the present or of a snapshot: content is shared. Accepted when it returns.
     ///
     /// # Errors
-    /// `Exists` and what else a new name can meet, `Invalid` for a directory that is to go below itself, or the store's. What cannot be
-    /// copied of a tree is in the report.
+    /// `Exists` and what else a new name can meet, `Invalid` for a directory that is to go below itself, or the store's: nothing was made. What
+    /// cannot be copied of a tree is in the report, and so is what ended it when some of it was there.
     pub async fn batch_copy(
         &self,
         from: Node,
@@ -149,20 +209,18 @@ impl FileSystem {
             unit: Unit::default(),
             units: 0,
             waiting: Vec::new(),
-            linked: HashMap::default(),
+            linked: Linked { bytes_max: LINKED_BYTES_MIN.max(self.options.dirty_bytes_max / 4), ..Linked::default() },
+            unmade: HashSet::default(),
+            is_stopped: false,
             again: BTreeMap::new(),
             report: BatchCopyReport::default(),
             how: *how,
         };
-        copy.add(from, to_name.to_vec()).await?;
-        while let Some(waiting) = copy.waiting.pop() {
-            if self.is_ending() {
-                return Err(FileError::Busy("the node is being closed"));
-            }
-            copy.go_on(waiting).await?;
+        match copy.all(from, to_name).await {
+            Ok(()) => {}
+            Err(error) if copy.report.files == 0 => return Err(error),
+            Err(error) => copy.end(error).await,
         }
-        copy.write().await?;
-        copy.set_times().await?;
         Ok(copy.report)
     }
 
@@ -233,10 +291,44 @@ fn is_end(error: &FileError) -> bool {
 }
 
 impl Copy<'_> {
+    async fn all(&mut self, from: Node, to_name: &[u8]) -> Result<(), FileError> {
+        self.add(from, to_name.to_vec()).await?;
+        while let Some(waiting) = self.waiting.pop() {
+            let end = match () {
+                () if self.system.is_ending() => Some("the node is being closed"),
+                () if self.is_stopped => Some("the copy was stopped"),
+                () => None,
+            };
+            if let Some(why) = end {
+                self.waiting.push(waiting);
+                return Err(FileError::Busy(why));
+            }
+            self.go_on(waiting).await?;
+        }
+        self.write().await?;
+        self.set_times().await
+    }
+
+    /// Names what is missing when not all was copied.
+    async fn end(&mut self, error: FileError) {
+        for entry in std::mem::take(&mut self.unit).entries {
+            self.note_failed(entry.path, entry.kind, error.clone());
+        }
+        for waiting in std::mem::take(&mut self.waiting) {
+            self.note_failed(waiting.path, Kind::Regular, error.clone());
+        }
+        // What is there is like its source, if that can be had.
+        if !self.system.is_ending() {
+            let _ = self.set_times().await;
+        }
+        self.report.ended = Some(error);
+    }
+
     /// The next entries of a directory.
     async fn go_on(&mut self, mut waiting: Waiting) -> Result<(), FileError> {
         let listed = match self.system.read_directory(waiting.node, waiting.after, LISTED).await {
             Ok(listed) => listed,
+            Err(error) if is_removal(&error, waiting.node) => return Ok(()),
             Err(error) => return self.fail(waiting.path, error),
         };
         let Some(last) = listed.last() else { return Ok(()) };
@@ -247,39 +339,55 @@ impl Copy<'_> {
         self.waiting.push(waiting);
         for entry in listed.into_iter().filter(|entry| entry.node.file != SNAPSHOTS) {
             let child = [&path[..], b"/", &entry.name].concat();
-            if let Err(error) = self.add(entry.node, child.clone()).await {
+            let Err(error) = self.add(entry.node, child.clone()).await else { continue };
+            // What went before it was copied was not there. What has its name still is missed.
+            let may_have_gone = is_removal(&error, entry.node);
+            if !may_have_gone || self.system.is_named(node, entry.node, &entry.name).await {
                 self.fail(child, error)?;
             }
         }
-        if self.how.anew.is_none() && made_in < self.units && !self.again.contains_key(&path) {
+        let is_again = self.again.contains_key(&path) || self.unmade.contains(&path);
+        if self.how.anew.is_none() && made_in < self.units && !is_again {
             match self.entry(node, path.clone()).await {
                 Ok((entry, _)) => drop(self.again.insert(path, entry)),
+                // It has gone since it was listed.
+                Err(error) if is_removal(&error, node) => {}
                 Err(error) => self.fail(path, error)?,
             }
         }
         Ok(())
     }
 
-    /// What cannot be read of a tree is told, and the rest goes on. What went before it was copied was not there.
+    /// What cannot be read or written of a tree is told, and the rest goes on, unless nothing can any more.
     fn fail(&mut self, path: Vec<u8>, error: FileError) -> Result<(), FileError> {
-        if matches!(error, FileError::NoEntry) { Ok(()) } else { self.tell_failed(path, error) }
+        let is_end = is_end(&error);
+        self.note_failed(path, Kind::Regular, error.clone());
+        if is_end { Err(error) } else { Ok(()) }
     }
 
-    /// What was to be written and is not.
-    fn tell_failed(&mut self, path: Vec<u8>, error: FileError) -> Result<(), FileError> {
-        if is_end(&error) {
-            return Err(error);
+    fn note_failed(&mut self, path: Vec<u8>, kind: Kind, error: FileError) {
+        if kind == Kind::Directory {
+            self.again.remove(&path);
+            self.unmade.insert(path.clone());
         }
-        self.report.failed.push((path, error));
-        Ok(())
+        self.report.failures += 1;
+        if self.report.failed.len() < FAILED_MAX {
+            self.report.failed.push((path, error));
+        }
+    }
+
+    fn tell(&mut self) {
+        self.is_stopped |= !(self.how.tell)(self.report.files, self.report.bytes);
     }
 
     /// Adds something to the unit; writes that before if it is full. An error is of what is added, or ends the copy.
     async fn add(&mut self, node: Node, path: Vec<u8>) -> Result<(), FileError> {
         let (mut entry, attributes) = self.entry(node, path.clone()).await?;
-        let mut is_first = self.how.anew.is_none() && attributes.kind != Kind::Directory && attributes.links > 1;
-        if let Some(first) = self.linked.get(&node.file) {
-            (entry.content, is_first) = (BatchContent::Link(first.clone()), false);
+        let has_several = self.how.anew.is_none() && attributes.kind != Kind::Directory && attributes.links > 1;
+        let first = if has_several { self.linked.first_of(node.file) } else { None };
+        let first_of = if has_several && first.is_none() { attributes.links } else { 0 };
+        if let Some(first) = first {
+            entry.content = BatchContent::Link(first);
         }
         let has_content = matches!(&entry.content, BatchContent::Data(_, size) if *size > 0);
         let mut stored = Stored::default();
@@ -292,7 +400,7 @@ impl Copy<'_> {
                 Some(found) => stored = found,
                 None => {
                     self.write().await?;
-                    return self.add_large(node, entry, is_first).await;
+                    return self.add_large(node, entry, first_of).await;
                 }
             }
         }
@@ -305,9 +413,7 @@ impl Copy<'_> {
         if has_content {
             self.unit.bytes += attributes.size;
         }
-        if is_first {
-            self.linked.insert(node.file, path.clone());
-        }
+        self.remember(node, &path, first_of);
         if attributes.kind == Kind::Directory {
             self.waiting.push(Waiting { node, path, after: 0, made_in: self.units });
         }
@@ -315,19 +421,24 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Copies a file that is too large for a unit; `is_first` of its names. If it fails, the next one is.
-    async fn add_large(&mut self, node: Node, entry: BatchEntry, is_first: bool) -> Result<(), FileError> {
+    /// Remembers the first of so many names; of none, or one, there is nothing to remember.
+    fn remember(&mut self, node: Node, path: &[u8], first_of: u32) {
+        if first_of > 1 && !self.linked.remember(node.file, path, first_of) {
+            self.note_failed(path.to_vec(), Kind::Regular, FileError::NotSupported(NO_ROOM_FOR_LINKS));
+        }
+    }
+
+    /// Copies a file that is too large for a unit; the first of so many names. If it fails, the next one is.
+    async fn add_large(&mut self, node: Node, entry: BatchEntry, first_of: u32) -> Result<(), FileError> {
         match self.copy_large(node, &entry).await {
             Ok(bytes) => {
                 self.report.files += 1;
                 self.report.bytes += bytes;
-                if is_first {
-                    self.linked.insert(node.file, entry.path);
-                }
-                (self.how.tell)(self.report.files, self.report.bytes);
+                self.remember(node, &entry.path, first_of);
+                self.tell();
                 Ok(())
             }
-            Err(error) => self.tell_failed(entry.path, error),
+            Err(error) => self.fail(entry.path, error),
         }
     }
 
@@ -391,15 +502,22 @@ impl Copy<'_> {
                 self.note(&unit.entries, &report);
                 self.report.bytes += unit.bytes;
             }
-            Err(error) if is_end(&error) => return Err(error),
             Err(error) => {
-                let failed = unit.entries.into_iter().map(|entry| (entry.path, error.clone()));
-                self.report.failed.extend(failed);
+                let grown = unit.grown.iter().filter(|_| is_end(&error)).map(|(_, entry)| entry.clone());
+                let failed: Vec<_> = unit.entries.into_iter().chain(grown).collect();
+                failed.into_iter().for_each(|entry| self.note_failed(entry.path, entry.kind, error.clone()));
+                if is_end(&error) {
+                    return Err(error);
+                }
             }
         }
-        (self.how.tell)(self.report.files, self.report.bytes);
-        for (node, entry) in unit.grown {
-            self.add_large(node, entry, false).await?;
+        self.tell();
+        let mut grown = unit.grown.into_iter();
+        while let Some((node, entry)) = grown.next() {
+            if let Err(error) = self.add_large(node, entry, 0).await {
+                grown.for_each(|(_, entry)| self.note_failed(entry.path, entry.kind, error.clone()));
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -449,6 +567,8 @@ impl Copy<'_> {
             }
             match found {
                 Ok(_) => unit.grown.push((node, entry)),
+                // What went meanwhile, and was not of a snapshot, was not there.
+                Err(error) if is_removal(&error, node) => {}
                 Err(error) => self.fail(entry.path, error)?,
             }
         }
@@ -459,7 +579,7 @@ impl Copy<'_> {
         self.report.files += report.made;
         for (entry, fate) in entries.iter().zip(&report.fates) {
             if let Err(error) = fate {
-                self.report.failed.push((entry.path.clone(), error.clone()));
+                self.note_failed(entry.path.clone(), entry.kind, error.clone());
             }
         }
     }
@@ -467,8 +587,6 @@ impl Copy<'_> {
     /// Of directories that got something after they were made.
     async fn set_times(&mut self) -> Result<(), FileError> {
         let files = self.report.files;
-        // One that was not made would be made now.
-        self.report.failed.iter().for_each(|(path, _)| drop(self.again.remove(path)));
         for (_, entry) in std::mem::take(&mut self.again) {
             if !self.unit.budget.take_stored(&entry, &[]) {
                 self.write().await?;
@@ -480,5 +598,28 @@ impl Copy<'_> {
         self.write().await?;
         self.report.files = files;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::id::FileId;
+
+    use super::{LINKED_BYTES, Linked};
+
+    #[test]
+    fn first_names_are_remembered_until_the_last_one_came_and_no_more_than_there_is_room_for() {
+        let file = |number| FileId { number, ..FileId::ROOT };
+        let mut linked = Linked { bytes_max: 2 * (LINKED_BYTES + 1), ..Linked::default() };
+        assert!(linked.remember(file(1), b"a", 3) && linked.remember(file(2), b"b", 2));
+        assert!(!linked.remember(file(3), b"c", 2), "there is no room");
+        assert_eq!(linked.first_of(file(3)), None);
+        assert_eq!(linked.first_of(file(1)).as_deref(), Some(&b"a"[..]));
+        assert_eq!(linked.first_of(file(2)).as_deref(), Some(&b"b"[..]));
+        assert_eq!(linked.first_of(file(2)), None, "all of its names came");
+        assert!(linked.remember(file(3), b"c", 2));
+        assert_eq!(linked.first_of(file(1)).as_deref(), Some(&b"a"[..]));
+        assert_eq!(linked.first_of(file(3)).as_deref(), Some(&b"c"[..]));
+        assert!(linked.names.is_empty() && linked.bytes == 0);
     }
 }

@@ -214,7 +214,7 @@ impl FileSystem {
     }
 
     /// Whether a directory has this entry still.
-    async fn is_named(&self, directory: Node, node: Node, name: &[u8]) -> bool {
+    pub(super) async fn is_named(&self, directory: Node, node: Node, name: &[u8]) -> bool {
         if directory == Node::live(SNAPSHOTS) {
             return self.find_snapshot(name) == Some(node);
         }

@@ -15,7 +15,7 @@ use crate::{
 /// What is told of a path: only before, only after, or in what it differs; or why it cannot be said.
 type Told = BTreeMap<String, Result<(bool, bool, Vec<Aspect>), String>>;
 
-const COPY: BatchCopy<'static> = BatchCopy { anew: None, tell: &|_, _| {}, written: &|_, _| {} };
+const COPY: BatchCopy<'static> = BatchCopy { anew: None, tell: &|_, _| true, written: &|_, _| {} };
 
 /// Enough of it.
 const MEMORY: u64 = 32 << 20;

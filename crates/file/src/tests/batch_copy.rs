@@ -19,7 +19,7 @@ use crate::{
     NewFile, Node, Options, Reclaim, TimeChange, XattrMode,
 };
 
-const AS_IT_IS: BatchCopy<'_> = BatchCopy { anew: None, tell: &|_, _| {}, written: &|_, _| {} };
+const AS_IT_IS: BatchCopy<'_> = BatchCopy { anew: None, tell: &|_, _| true, written: &|_, _| {} };
 
 /// Files of each kind in three directories, some accepted only, with links within the tree and out of it.
 async fn source(system: &FileSystem) {
@@ -92,7 +92,10 @@ fn a_copy_has_all_of_its_source_and_shares_the_content() {
         let before = system.store.counters().new_bytes.value();
         let told = AtomicU64::new(0);
         let from = find(&system, "s").await.unwrap();
-        let tell = |files, _| told.store(files, Ordering::Relaxed);
+        let tell = |files, _| {
+            told.store(files, Ordering::Relaxed);
+            true
+        };
         let report = system.batch_copy(from, FileId::ROOT, b"t", &BatchCopy { tell: &tell, ..AS_IT_IS }).await.unwrap();
         assert!(report.failed.is_empty(), "{:?}", report.failed);
         assert_eq!((report.files, told.load(Ordering::Relaxed)), (72, 72));
@@ -643,4 +646,38 @@ fn of_a_large_file_no_more_is_looked_at_than_goes_into_a_unit() {
             system.commit().await.unwrap();
         }
     });
+}
+
+/// Paths of a copy that are not there, and of which neither they nor a directory above was told.
+async fn untold(system: &FileSystem, paths: &[String], report: &BatchCopyReport) -> Vec<String> {
+    let told: BTreeSet<&[u8]> = report.failed.iter().map(|(path, _)| &path[..]).collect();
+    let mut untold = Vec::new();
+    for path in paths {
+        let mut above = path.as_bytes().split(|byte| *byte == b'/').scan(Vec::new(), |names, name| {
+            names.push(name);
+            Some(names.join(&b'/'))
+        });
+        if find(system, path).await.is_err() && !above.any(|path| told.contains(&path[..])) {
+            untold.push(path.clone());
+        }
+    }
+    untold
+}
+
+#[test]
+fn who_wants_no_more_of_a_copy_hears_what_is_missing() {
+    let machine = without_access_times(86);
+    let system = machine.open();
+    machine.run(async {
+        let (top, into) = many(&system).await;
+        let how = BatchCopy { tell: &|_, _| false, ..AS_IT_IS };
+        let report = system.batch_copy(Node::live(top), into, b"t", &how).await.unwrap();
+        assert!(matches!(report.ended, Some(FileError::Busy(_))), "{:?}", report.ended);
+        assert!(0 < report.files && report.files < 7000, "{}", report.files);
+        let paths: Vec<String> = (0..7000).map(|number| format!("into/t/{number:0>200}")).collect();
+        let failed = report.failed.into_iter().map(|(path, error)| ([b"into/", &path[..]].concat(), error)).collect();
+        let report = BatchCopyReport { failed, ..report };
+        assert_eq!(untold(&system, &paths, &report).await, Vec::<String>::new());
+    });
+    machine.check(&system);
 }

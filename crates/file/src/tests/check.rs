@@ -13,7 +13,7 @@ use crate::directory::encode_entry;
 use crate::format::{BranchValue, Entry, InodeValue, Root, Roots, SnapshotValue};
 use crate::namespace::Removal;
 use crate::tree::Edits;
-use crate::{FileSystem, Kind, Node, Reclaim};
+use crate::{BatchCopy, FileSystem, Kind, Node, Reclaim};
 
 /// What the file system has that is lied about: `/directory/inner` and `/directory/file`.
 struct Known {
@@ -142,6 +142,24 @@ fn each_inconsistency_has_its_number_and_is_mended() {
         });
         machine.check(&system);
     }
+}
+
+/// Of a copy nothing is missing that nobody is told of: a name that leads nowhere is no file that went meanwhile.
+#[test]
+fn a_copy_tells_of_a_name_that_leads_nowhere() {
+    let (machine, known) = machine();
+    let lie = async |system: &FileSystem, roots: &mut Roots| {
+        put(system, &mut roots.catalog, known.file.number, None).await;
+    };
+    let system = lying(&machine, lie);
+    machine.run(async {
+        let how = BatchCopy { anew: None, tell: &|_, _| true, written: &|_, _| {} };
+        let report = system.batch_copy(Node::live(known.directory), FileId::ROOT, b"copy", &how).await.unwrap();
+        let failed: Vec<&[u8]> = report.failed.iter().map(|(path, _)| &path[..]).collect();
+        assert_eq!((report.files, report.failures, failed), (2, 1, vec![&b"copy/file"[..]]));
+        assert!(report.ended.is_none());
+        find(&system, "copy/inner").await.unwrap();
+    });
 }
 
 const GIVES_UP: Option<Remedy> = Some(Remedy::Trees { gives_up: true });

@@ -780,3 +780,42 @@ fn a_clone_in_a_clone_that_is_removed_meanwhile_does_not_stay() {
     assert_eq!((system.clones(), system.branches.lock().len(), system.removing()), (0, 0, 0));
     machine.check(&system);
 }
+
+/// More clones than one pass prunes keep what was dropped beside them: the passes after it give it back, and who waits for room waits for none of them.
+#[test]
+fn what_many_clones_keep_comes_back() {
+    const CLONES: u32 = 40;
+    for is_hurried in [false, true] {
+        let machine = Machine::new(11);
+        let system = machine.open();
+        machine.run(async {
+            create(&system, FileId::ROOT, "source", Kind::Directory).await;
+            let large = create(&system, FileId::ROOT, "large", Kind::Regular).await.file;
+            system.write(large, 0, &pattern(8 << 20, 1), false).await.unwrap();
+            system.sync_all().await.unwrap();
+            for number in 0..CLONES {
+                clone(&system, "source", &format!("clone{number}")).await.unwrap();
+            }
+            system.commit().await.unwrap();
+            let stored = || system.status().store.data.stored_bytes;
+            assert!(stored() > 8 << 20);
+            system.remove_file(FileId::ROOT, b"large").await.unwrap();
+            system.commit().await.unwrap();
+            let mut passes = 0;
+            while stored() > 1 << 20 {
+                if is_hurried {
+                    assert!(system.make_room().await.unwrap());
+                } else {
+                    assert!(system.dropped_bytes.load(Ordering::Relaxed) > 7 << 20, "nobody would pass again");
+                    system.reclaim(&Reclaim::default()).await.unwrap();
+                }
+                passes += 1;
+                assert!(passes < 10);
+            }
+            assert_eq!(passes, if is_hurried { 1 } else { 3 });
+            assert!(system.branches.lock().values().all(BranchValue::is_pruned));
+            assert!(!system.are_branches_left.load(Ordering::Relaxed));
+        });
+        machine.check(&system);
+    }
+}

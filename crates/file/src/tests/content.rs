@@ -3,7 +3,7 @@
 use base::id::FileId;
 
 use super::{Machine, create, find, read_all};
-use crate::{Allocate, AttributeChange, FileError, Kind, Node, Seek, WriteHow, Written};
+use crate::{Allocate, AttributeChange, FileError, Kind, Node, Options, Seek, WriteHow, Written};
 
 pub(super) fn pattern(length: usize, salt: u64) -> Vec<u8> {
     let mut state = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -313,6 +313,67 @@ fn who_has_a_file_open_reads_it_and_nobody_reads_one_that_is_no_more() {
         assert!(matches!(system.allocated_ranges(&inode, 0..1000).await, Err(FileError::NoEntry)));
         assert!(matches!(system.layers(&inode, 0..1000).await, Err(FileError::NoEntry)));
         assert_eq!(buffer, [7; 10]);
+    });
+    machine.check(&system);
+}
+
+/// A file of many extents is written over, in many places and then in one: a commit holds some of them at a time.
+#[test]
+fn what_lies_over_many_extents_is_committed_in_steps() {
+    const PAGE: u64 = 4096;
+    const PAGES: u64 = 20_000;
+    const RUN_PAGES: u64 = 64;
+    let machine = Machine::with(87, 2 << 30, Options { access_times: false, ..Options::default() });
+    let mut system = machine.open();
+    let file = machine.run(async {
+        let [small, large, file] = ["small", "large", "file"];
+        let [small, large, file] = [
+            create(&system, FileId::ROOT, small, Kind::Regular).await.file,
+            create(&system, FileId::ROOT, large, Kind::Regular).await.file,
+            create(&system, FileId::ROOT, file, Kind::Regular).await.file,
+        ];
+        let pages = pattern(8 * PAGE as usize, 1);
+        let page_of = |number: u64| number * 3 % 8 * PAGE;
+        system.write(small, 0, &pages, false).await.unwrap();
+        let other = pattern(1 << 20, 2);
+        for at in 0..PAGES * PAGE / (1 << 20) + 1 {
+            system.write(large, at << 20, &other, false).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        // No two of them go on in each other.
+        for number in 0..PAGES {
+            system.copy_range(Node::live(small), page_of(number), file, number * PAGE, PAGE).await.unwrap();
+        }
+        system.commit().await.unwrap();
+        let mut expected: Vec<u8> =
+            (0..PAGES).flat_map(|number| &pages[page_of(number) as usize..][..PAGE as usize]).copied().collect();
+        assert!(read_all(&system, Node::live(file)).await == expected);
+        let mut over = async |from: u64, to: u64| {
+            let mut at = from;
+            while at < to {
+                at += system.copy_range(Node::live(large), at, file, at, to - at).await.unwrap();
+            }
+            for at in from..to {
+                expected[at as usize] = other[at as usize % other.len()];
+            }
+        };
+        for run in 0..PAGES / (RUN_PAGES + 1) {
+            let at = run * (RUN_PAGES + 1) * PAGE + 100;
+            over(at, at + RUN_PAGES * PAGE).await;
+        }
+        system.commit().await.unwrap();
+        over(2 * PAGE + 50, (PAGES - 2) * PAGE + 50).await;
+        let scattered = system.attributes(Node::live(file)).await.unwrap().allocated;
+        system.commit().await.unwrap();
+        assert_eq!((scattered, expected.len() as u64), (PAGES * PAGE, PAGES * PAGE));
+        assert_eq!(system.attributes(Node::live(file)).await.unwrap().allocated, PAGES * PAGE);
+        assert!(read_all(&system, Node::live(file)).await == expected);
+        file
+    });
+    machine.check(&system);
+    system = machine.power_cycle(system);
+    machine.run(async {
+        assert_eq!(read_all(&system, Node::live(file)).await.len() as u64, PAGES * PAGE);
     });
     machine.check(&system);
 }

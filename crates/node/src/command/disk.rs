@@ -1,5 +1,6 @@
 //! `hydrafs disk`: lists the disks of a node, adds one, drains one, removes one, or puts one in another's place.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -191,7 +192,8 @@ fn at_path<'a>(status: &'a Value, path: &Path) -> Option<&'a Value> {
     disks(status).find(|disk| Path::new(text(disk, "/path")) == path)
 }
 
-fn add(folder: &NodeFolder, dir: &Path) -> Result<(), Failure> {
+/// The folder of a disk that is to be added; made if it is not there.
+fn place(folder: &NodeFolder, dir: &Path) -> Result<PathBuf, Failure> {
     let what = "cannot add the disk";
     let cannot = |error: std::io::Error| Failure::new(what, error).at(dir);
     node_folder::make_folder(dir).map_err(cannot)?;
@@ -207,6 +209,11 @@ fn add(folder: &NodeFolder, dir: &Path) -> Result<(), Failure> {
     if others.iter().any(|other| *other != path && (path.starts_with(other) || other.starts_with(&path))) {
         return refuse("one disk would lie in another");
     }
+    Ok(path)
+}
+
+fn add(folder: &NodeFolder, dir: &Path) -> Result<(), Failure> {
+    let path = place(folder, dir)?;
     let answer = with_bar(folder, Request::DiskAdd { path })?;
     super::say(format!("added disk {}, {}", number(&answer, "/number"), text(&answer, "/path")));
     Ok(())
@@ -246,7 +253,12 @@ fn remove(folder: &NodeFolder, disk: u64, accept_loss: bool) -> Result<(), Failu
 fn replace(old: &Remove, dir: &Path, share: Option<u8>) -> Result<(), Failure> {
     // Each step changes the list of disks that the folder has.
     let folder = || Ok::<_, Failure>(NodeFolder::open(&old.node)?.degraded(old.degraded));
-    let (disk, state) = find(&folder()?, &old.disk)?;
+    let (disk, state) = find(&folder()?, &old.disk).map_err(|failure| match failure.place == old.disk {
+        true => failure.mend(
+            "see `hydrafs disk list`; where a replacement of it was interrupted `hydrafs disk add` puts the new one in. Nothing was changed",
+        ),
+        false => failure,
+    })?;
     if state["good"] == json!(true) {
         // A replacement that was interrupted may have added it already. The folder notes a disk before the node takes it in, so the node is asked.
         let status = start::ask(&folder()?, Request::Status {}, super::remark)?;
@@ -259,7 +271,20 @@ fn replace(old: &Remove, dir: &Path, share: Option<u8>) -> Result<(), Failure> {
         super::say(drained(&answer));
         return remove(&folder()?, disk, false);
     }
-    // While a disk is missing none is added: first it has to be known what the node has.
+    // While a disk is missing none is added: first it has to be known what the node has. But the old one does not go for one that cannot be added.
+    let path = place(&folder()?, dir)?;
+    let cannot = |error: std::io::Error| Failure::new("cannot replace the disk", error).at(&path);
+    if fs::read_dir(&path).map_err(cannot)?.next().is_some() {
+        return Err(Failure::new(
+            "cannot replace the disk",
+            "the directory that is to take its place has something in it",
+        )
+        .at(&path)
+        .mend("name an empty directory; nothing was changed"));
+    }
     remove(&folder()?, disk, old.accept_loss)?;
-    add(&folder()?, dir)
+    add(&folder()?, dir).map_err(|failure| {
+        let mend = format!("{}. The old disk was removed: `hydrafs disk add` finishes the replacement", failure.mend);
+        failure.mend(mend)
+    })
 }

@@ -1,5 +1,6 @@
 //! `hydrafs rm`: removes trees at once; their room comes back behind.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -44,21 +45,34 @@ pub(super) struct Arguments {
 const WHAT: &str = "cannot remove";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let (mut removed, mut failures) = (Vec::new(), Vec::new());
+    let (mut removed, mut failures, mut mounts) = (Vec::new(), Vec::new(), BTreeSet::new());
     for path in &arguments.paths {
         match remove(arguments, path) {
-            Ok(Some(answer)) => removed.push((path, answer)),
+            Ok(Some((mount, answer))) => {
+                mounts.insert(mount);
+                removed.push((path, answer));
+            }
             Ok(None) => {}
             Err(failure) => {
                 super::remark(&failure.to_string());
-                failures.push((path, failure));
+                failures.push((path.as_path(), failure));
             }
         }
     }
-    if !arguments.dry_run
-        && let Some((path, _)) = removed.last()
-    {
-        sync(parent_of(path))?;
+    if arguments.dry_run {
+        for (path, usage) in removed.iter().filter(|(_, usage)| number(usage, "/failed") > 0) {
+            let why = format!("{} of what lies below it could not be read", number(usage, "/failed"));
+            let failure = Failure::new("not all of it was counted", why).at(path).mend("see `hydrafs fsck`");
+            super::remark(&failure.to_string());
+            failures.push((path.as_path(), failure));
+        }
+    } else {
+        for mount in &mounts {
+            if let Err(failure) = sync(mount) {
+                super::remark(&format!("a crash may bring back what was removed: {failure}"));
+                failures.push((mount.as_path(), failure));
+            }
+        }
     }
     if arguments.json {
         let path = |path: &Path| json!(path.display().to_string());
@@ -78,8 +92,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What would go, where that was asked; `None`: it is not there.
-fn remove(arguments: &Arguments, path: &Path) -> Result<Option<Value>, Failure> {
+/// The mount that it lies in, and what would go, where that was asked; `None`: it is not there.
+fn remove(arguments: &Arguments, path: &Path) -> Result<Option<(PathBuf, Value)>, Failure> {
     let refuse = |why: &str| Failure::new(WHAT, why).at(path);
     let found = match fs::symlink_metadata(path) {
         Err(error) if arguments.force && error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -103,11 +117,13 @@ fn remove(arguments: &Arguments, path: &Path) -> Result<Option<Value>, Failure> 
     }
     if arguments.dry_run {
         let held = Held::open(&whole, WHAT)?;
-        return held.ask(&Request::Usage { inode: held.inode }, |_| {}).map(Some);
+        let usage = held.ask(&Request::Usage { inode: held.inode }, |_| {})?;
+        return Ok(Some((mount.point, usage)));
     }
     let held = Held::open(&directory, WHAT)?;
     let request = Request::BatchRemove { parent: held.inode, name: Name::new(name.as_bytes()) };
-    held.ask(&request, super::remark).map(Some)
+    let answer = held.ask(&request, super::remark)?;
+    Ok(Some((mount.point, answer)))
 }
 
 fn parent_of(path: &Path) -> &Path {

@@ -4,6 +4,7 @@
 //! that is answered from memory ([`Connection`]).
 
 use std::io::{self, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -246,6 +247,12 @@ impl Talk {
     /// Says something further.
     pub fn say(&mut self, turn: &Turn) -> Result<(), Failure> {
         write_line(self.reader.get_mut(), turn).map_err(|error| self.refused(&error))
+    }
+
+    /// Says that nobody wants more of what was asked. What came of it until then may still be heard.
+    pub fn give_up(&mut self) -> Result<(), Failure> {
+        let given_up = self.reader.get_ref().stream.shutdown(Shutdown::Write);
+        given_up.map_err(|error| self.refused(&error))
     }
 
     /// Why nothing more can be said. Where it hung up it has mostly said that.

@@ -230,7 +230,7 @@ impl Handler for Control {
             Request::Receive { name } => self.receive(name.as_deref(), brought.descriptor, progress),
             Request::Usage { inode } => self.usage(inode, progress),
             Request::BatchCopy { source, parent, name, anew } => {
-                self.batch_copy((source, parent, &name), anew, progress)
+                self.batch_copy((source, parent, &name), anew, brought, progress)
             }
             Request::BatchRemove { parent, name } => self.batch_remove(parent, &name),
             Request::BatchRead(how) => self.batch_read(&how, brought),

@@ -302,9 +302,16 @@ fn with_two_copies_a_disk_that_is_wiped_under_programs_costs_nothing() {
         &[OsStr::new("replace"), path, OsStr::new("0"), new.as_os_str()],
         "nobody can tell any more what is on it alone",
     );
+    // The old one goes for none that cannot be added.
+    let full = folder.make("full");
+    fs::write(full.join("something"), "x").expect("room");
+    let for_full = [OsStr::new("replace"), OsStr::new("--accept-loss"), path, OsStr::new("0"), full.as_os_str()];
+    refused(&for_full, "has something in it");
+    assert_eq!(list(&node)[0]["missing"], Value::Bool(true));
     // The index was there too.
     let said = disk(&[OsStr::new("replace"), OsStr::new("--accept-loss"), path, OsStr::new("0"), new.as_os_str()]);
     assert!(said.contains("removed disk 0") && said.contains("added disk "), "{said}");
+    refused(&[OsStr::new("replace"), path, OsStr::new("77"), new.as_os_str()], "puts the new one in");
     // What the background does soon anyway.
     let repaired = hydrafs(&[OsStr::new("fsck"), OsStr::new("--deep"), OsStr::new("--repair"), path]);
     let report = String::from_utf8_lossy(&repaired.stdout).into_owned();

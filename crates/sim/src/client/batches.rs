@@ -184,13 +184,16 @@ impl Client {
         let what = format!("copy {} (view {}) to {}", source.path(top), view.0, self.place(&model, parent, &name));
         let (system, directory) = (self.system.clone(), self.file(&model, parent));
         let from = FileNode { view, file: self.file(source, top) };
-        let how = BatchCopy { anew: None, tell: &|_, _| {}, written: &|_, _| {} };
+        let how = BatchCopy { anew: None, tell: &|_, _| true, written: &|_, _| {} };
         let call = async {
             let report = match system.batch_copy(from, directory, &name, &how).await {
                 // The keeper deleted the snapshot meanwhile: as if there had been no room.
                 Err(FileError::Stale | FileError::NoEntry) if view != View::LIVE => return Ok(None),
                 report => report?,
             };
+            if matches!(report.ended, Some(FileError::Stale)) {
+                return Ok(None);
+            }
             if let Some((_, error)) = report.failed.into_iter().next() {
                 return Err(if is_fault(&error) { error } else { FileError::Invalid("a copy lacks something") });
             }

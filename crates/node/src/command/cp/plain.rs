@@ -185,8 +185,12 @@ impl<'a> Plain<'a> {
     fn copy_file(&self, copier: &mut Copier<'_>, job: &Job) -> io::Result<()> {
         let copied = Source::open(job).and_then(|source| Ok((self.copy_content(copier, job, &source)?, source)));
         match copied {
-            Ok((there, source)) if self.how.archive => source.likeness()?.put_on(&there),
-            Ok(_) => Ok(()),
+            Ok((there, source)) => {
+                if self.how.archive {
+                    source.likeness()?.put_on(&there)?;
+                }
+                source.expect_unchanged()
+            }
             Err(error) => {
                 self.lost.lock().insert(job.to.clone());
                 Err(error)
@@ -213,7 +217,8 @@ impl<'a> Plain<'a> {
             _ if self.how.archive => source.likeness()?.put_on(file),
             Some(former) => hand_on(former, file),
             None => Ok(()),
-        })
+        })?;
+        source.expect_unchanged()
     }
 
     fn copy_into(&self, copier: &mut Copier<'_>, source: &Source<'_>, to: &File) -> io::Result<()> {
@@ -266,6 +271,18 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// An error where it was written to since it was opened. Its copy stays, as that of `cp` would, and has the time of before: who resumes the copy
+    /// does not take it for the file.
+    fn expect_unchanged(&self) -> io::Result<()> {
+        let state = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
+        match state(&self.found) == state(&self.file.metadata()?) {
+            true => Ok(()),
+            false => Err(io::Error::other(
+                "it was written to while it was read, and parts of its copy may be older than others",
+            )),
+        }
+    }
+
     fn likeness(&self) -> io::Result<Likeness> {
         Likeness::of_source(self.from, Some(&self.file), &self.found)
     }
@@ -310,5 +327,27 @@ pub(in crate::command) fn remove_other(path: &Path) -> io::Result<()> {
         Ok(_) => fs::remove_file(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files are what is tested")]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::FileExt;
+
+    use super::{Job, Source};
+
+    #[test]
+    fn what_is_written_to_while_it_is_read_is_told() {
+        let from = std::env::temp_dir().join(format!("hydrafs-written-{}", std::process::id()));
+        let file = File::create(&from).expect("room");
+        let job = Job { to: from.clone(), source: file.metadata().expect("open"), from };
+        let source = Source::open(&job).expect("it is there");
+        source.expect_unchanged().expect("nobody wrote to it");
+        file.write_all_at(b"x", 0).expect("room");
+        assert!(source.expect_unchanged().is_err());
+        Source::open(&job).expect("it is there").expect_unchanged().expect("nobody did since");
+        fs::remove_file(&job.from).expect("ours");
     }
 }

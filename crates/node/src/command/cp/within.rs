@@ -18,7 +18,8 @@ use crate::command::info::Held;
 use crate::command::sync::mount_of;
 use crate::command::tree::write_pages_back;
 use crate::control::client::Daemon;
-use crate::control::wire::{Anew, Name, Request};
+use crate::control::wire::{Anew, Answer, Name, Request};
+use crate::failure::Failure;
 use crate::mounts;
 
 /// Whether source and target are of one file system.
@@ -63,11 +64,28 @@ impl Within {
 
     /// Copies; all of it is on the disks then.
     pub(super) fn carry_out(self, job: &Job, progress: &Progress) {
-        let Within { daemon, source, parent, name, anew } = self;
-        let request = Request::BatchCopy { source: source.inode, parent: parent.inode, name, anew };
-        match daemon.ask(&request, |text| progress.say(text)) {
+        match self.ask(progress) {
             Ok(answer) => note(&answer, parent_of(&job.to), progress),
             Err(failure) => progress.note(&job.to, Err(failure)),
+        }
+    }
+
+    fn ask(self, progress: &Progress) -> Result<Value, Failure> {
+        let Within { daemon, source, parent, name, anew } = self;
+        let request = Request::BatchCopy { source: source.inode, parent: parent.inode, name, anew };
+        let (mut talk, mut has_given_up) = (daemon.begin(&request, None)?, false);
+        loop {
+            match talk.hear()? {
+                Answer::Progress(text) => progress.say(&text),
+                Answer::Done(answer) => return Ok(answer),
+                Answer::Failed(failure) => return Err(failure),
+                other => return Err(talk.unexpected(&other)),
+            }
+            // The daemon says something several times a second.
+            if progress.is_interrupted() && !has_given_up {
+                talk.give_up()?;
+                has_given_up = true;
+            }
         }
     }
 }
@@ -80,6 +98,10 @@ fn ours() -> Anew {
 fn note(answer: &Value, parent: &Path, progress: &Progress) {
     let count = |field: &str| answer[field].as_u64().unwrap_or_default();
     progress.done(count("files"), count("bytes"));
+    if progress.is_interrupted() && !answer["ended"].is_null() {
+        // All that is missing is named there, and nobody wants it.
+        return;
+    }
     let failed: Vec<(Name, String)> = serde_json::from_value(answer["failed"].clone()).unwrap_or_default();
     let unlisted = count("failures").saturating_sub(failed.len() as u64);
     for (path, why) in failed {

@@ -39,6 +39,8 @@ struct Extraction<'a> {
     away: BTreeMap<u64, Away>,
     /// Directories that are there, or on their way.
     known: HashSet<Vec<u8>>,
+    /// Those of them that could not be made.
+    unmade: HashSet<Vec<u8>>,
     /// Those of the archive, whose times come last.
     directories: Vec<Entry>,
     /// For large files.
@@ -82,6 +84,7 @@ pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
         outcome: Outcome::default(),
         away: BTreeMap::new(),
         known: HashSet::new(),
+        unmade: HashSet::new(),
         directories: Vec::new(),
         buffer: Vec::new(),
     };
@@ -260,7 +263,12 @@ impl Extraction<'_> {
         while let Some(entry) = self.away.first_entry().filter(|entry| *entry.key() < settled) {
             let (number, Away { path, .. }) = entry.remove_entry();
             match failed.get(&number) {
-                Some(why) => self.outcome.fail(below(self.directory, &path), why),
+                Some(why) => {
+                    self.outcome.fail(below(self.directory, &path), why);
+                    if self.known.contains(&path) {
+                        self.unmade.insert(path);
+                    }
+                }
                 None => self.outcome.entries += 1,
             }
         }
@@ -298,11 +306,17 @@ impl Extraction<'_> {
     /// What was put into directories has changed their times.
     fn finish(mut self) -> Result<Outcome, Failure> {
         self.settle()?;
+        let mut put = BTreeMap::new();
         for entry in std::mem::take(&mut self.directories) {
-            self.writer.put(&entry, &[])?;
+            put.insert(self.writer.put(&entry, &[])?, entry.path);
         }
         self.writer.settle()?;
-        self.writer.take_failed();
+        for (number, why) in self.writer.take_failed() {
+            // What could not be made was told of.
+            if let Some(path) = put.remove(&number).filter(|path| !self.unmade.contains(path)) {
+                self.outcome.fail(below(self.directory, &path), format!("its time and mode: {why}"));
+            }
+        }
         self.writer.finish()?;
         Ok(self.outcome)
     }

@@ -1,6 +1,8 @@
-//! Trees that are copied within the file system, with their content shared.
+//! Trees that are copied within the file system, with their content shared. Who hangs up, or says anything, wants no more of it.
 //!
 //! Not here: how (`file`).
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::units::Bytes;
 use file::{BatchCopy, BatchEntry, BatchWriteReport, FileError, View};
@@ -8,19 +10,18 @@ use platform::real::block_on;
 use serde_json::{Value, json};
 
 use super::name_of;
+use crate::control::server::Brought;
 use crate::control::wire::{Anew, Name};
 use crate::failure::Failure;
 use crate::front::control::Control;
 use crate::front::control::maintain::{Teller, beside};
-
-/// Failures that the answer lists; all of them are counted.
-const LISTED_MAX: usize = 100_000;
 
 impl Control {
     pub(in crate::front::control) fn batch_copy(
         &self,
         (source, parent, name): (u64, u64, &Name),
         anew: Option<Anew>,
+        brought: Brought<'_, '_>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Value, Failure> {
         let what = "cannot copy";
@@ -32,10 +33,18 @@ impl Control {
             return Err(refuse("it would be in a snapshot, which does not change"));
         }
         let started = self.platform.clock.elapsed();
-        let copied = beside(progress, |send| {
+        let is_stopped = AtomicBool::new(false);
+        let mut say = |text: &str| {
+            progress(text);
+            // Of one that cannot be asked nobody knows that he waits.
+            let has_left = brought.line.as_ref().is_some_and(|line| line.has_more().unwrap_or(true));
+            is_stopped.fetch_or(has_left, Ordering::Relaxed);
+        };
+        let copied = beside(&mut say, |send| {
             let teller = Teller::new(&self.platform, send);
             let tell = |files: u64, bytes: u64| {
                 teller.tell(files, None, &|rate| format!("{files} files, {}, {rate} files/s", Bytes(bytes)));
+                !is_stopped.load(Ordering::Relaxed)
             };
             let anew = anew.map(|Anew { uid, gid, umask }| file::Anew { uid, gid, umask: umask & 0o777 });
             // Who looks into the copy meanwhile has the kernel keep what there is of it.
@@ -53,13 +62,14 @@ impl Control {
             FileError::NotSupported(why) | FileError::Invalid(why) => refuse(why),
             error => self.explain(what)(error),
         })?;
-        let listed = report.failed.iter().take(LISTED_MAX);
+        let listed = report.failed.iter();
         let failed: Vec<_> = listed.map(|(path, error)| (Name::new(path), error.to_string())).collect();
         Ok(json!({
             "files": report.files,
             "bytes": report.bytes,
-            "failures": report.failed.len(),
+            "failures": report.failures,
             "failed": failed,
+            "ended": report.ended.map(|error| error.to_string()),
             "seconds": self.platform.clock.elapsed().saturating_sub(started).as_secs_f64(),
         }))
     }

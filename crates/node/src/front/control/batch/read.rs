@@ -31,6 +31,8 @@ const FOUND_BYTES: u64 = 600;
 const LINKED_BYTES_MIN: u64 = 16 << 20;
 /// What one takes beside its path.
 const LINKED_BYTES: u64 = 100;
+/// Why a file of several names is told of more than once.
+const NO_ROOM_FOR_LINKS: &str = "memory holds no more first names of files that have several: this one, and its further names, are files of their own";
 const WHAT: &str = "cannot read a batch";
 /// Bytes of a path below a root, which has a number in front of it.
 const WALKED_BYTES_MAX: usize = PATH_BYTES_MAX - 24;
@@ -43,6 +45,9 @@ struct Found {
     node: Node,
     attributes: Attributes,
 }
+
+/// An entry, of what its content is to be read, and whether a further name of it would be a file of its own.
+type Described = (Entry, Option<Node>, bool);
 
 /// A walk's next: an entry, or where it could not go on.
 type Step = Result<Found, (Vec<u8>, FileError)>;
@@ -104,16 +109,51 @@ impl Drop for Taker<'_> {
     }
 }
 
+/// The first name of a file that has several, and how many further ones are to come, as far as it is known.
+struct First {
+    path: Vec<u8>,
+    further: u32,
+}
+
+/// First names, of files whose further ones may come.
+struct Linked {
+    names: HashMap<Node, First>,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl Linked {
+    /// Meets one of so many names. The first one, if this is a further one; `Err`: there is no room to remember this one.
+    fn meet(&mut self, node: Node, path: &[u8], links: u32) -> Result<Option<Vec<u8>>, ()> {
+        if let Some(first) = self.names.get_mut(&node) {
+            first.further -= 1;
+            if first.further > 0 {
+                return Ok(Some(first.path.clone()));
+            }
+            let First { path, .. } = self.names.remove(&node).expect("it was just found");
+            self.bytes -= path.len() as u64 + LINKED_BYTES;
+            return Ok(Some(path));
+        }
+        let bytes = path.len() as u64 + LINKED_BYTES;
+        if links < 2 {
+            return Ok(None);
+        }
+        if self.bytes + bytes > self.bytes_max {
+            return Err(());
+        }
+        self.bytes += bytes;
+        self.names.insert(node, First { path: path.to_vec(), further: links - 1 });
+        Ok(None)
+    }
+}
+
 /// A batch that is read.
 struct Reader<'a, 'b> {
     control: &'a Control,
     how: &'a BatchReading,
     group_max: usize,
     filler: Mutex<Filler<'a, 'b>>,
-    /// First names of files that have several.
-    linked: HashMap<Node, Vec<u8>>,
-    linked_bytes: u64,
-    linked_bytes_max: u64,
+    linked: Linked,
     /// The next entry's number.
     next: u64,
     entries: u64,
@@ -139,25 +179,15 @@ impl Control {
         let roots = how.roots.iter().map(find).collect::<Result<Vec<Node>, Failure>>()?;
         let filler = Filler::begin(self, memory, line)?;
         let started = self.platform.clock.elapsed();
-        let (linked, filler) = (HashMap::new(), Mutex::new(filler));
+        let bytes_max = LINKED_BYTES_MIN.max(self.batch_bytes());
+        let linked = Linked { names: HashMap::new(), bytes: 0, bytes_max };
+        let filler = Mutex::new(filler);
         let group_max = match how.content {
             true => usize::try_from(self.batch_bytes() / FOUND_BYTES)
                 .map_or(READ_MAX, |most| most.clamp(LISTED_MAX, READ_MAX)),
             false => LISTED_MAX,
         };
-        let linked_bytes_max = LINKED_BYTES_MIN.max(self.batch_bytes());
-        let mut reader = Reader {
-            control: self,
-            how,
-            group_max,
-            filler,
-            linked,
-            linked_bytes: 0,
-            linked_bytes_max,
-            next: 0,
-            entries: 0,
-            lost: 0,
-        };
+        let mut reader = Reader { control: self, how, group_max, filler, linked, next: 0, entries: 0, lost: 0 };
         let ahead = Ahead::of(group_max as u64 * FOUND_BYTES);
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(group_max);
@@ -246,7 +276,12 @@ impl Reader<'_, '_> {
                 Err((path, error)) => Err((path, error)),
             };
             let record = match described {
-                Ok((entry, content)) => {
+                Ok((entry, content, is_split)) => {
+                    if is_split {
+                        self.lost += 1;
+                        let (path, why) = (entry.path.clone(), NO_ROOM_FOR_LINKS.to_owned());
+                        self.filler.get_mut().append(&Record::Lost { path, why }.encode())?;
+                    }
                     if let Some(node) = content {
                         nodes.push(node);
                         numbers.push(self.next);
@@ -266,8 +301,7 @@ impl Reader<'_, '_> {
         self.filler.get_mut().hand_over()
     }
 
-    /// An entry, and of what its content is to be read.
-    fn describe(&mut self, found: Found) -> Result<(Entry, Option<Node>), (Vec<u8>, FileError)> {
+    fn describe(&mut self, found: Found) -> Result<Described, (Vec<u8>, FileError)> {
         let Found { path, node, attributes } = found;
         let described = block_on(async {
             let leads = match attributes.kind {
@@ -287,14 +321,13 @@ impl Reader<'_, '_> {
             Ok(described) => described,
             Err(error) => return Err((path, error)),
         };
+        let mut is_split = false;
         if attributes.kind != Kind::Directory && attributes.links > 1 {
-            match self.linked.get(&node) {
-                Some(first) => leads = Leads::Link(first.clone()),
-                None if self.linked_bytes < self.linked_bytes_max => {
-                    self.linked_bytes += path.len() as u64 + LINKED_BYTES;
-                    self.linked.insert(node, path.clone());
-                }
-                None => {}
+            match self.linked.meet(node, &path, attributes.links) {
+                Ok(Some(first)) => leads = Leads::Link(first),
+                Ok(None) => {}
+                // Who only lists sees that by the numbers.
+                Err(()) => is_split = self.how.content,
             }
         }
         let is_read = self.how.content && attributes.kind == Kind::Regular && leads == Leads::Nothing;
@@ -314,7 +347,7 @@ impl Reader<'_, '_> {
             xattrs,
             ..Entry::new(path, attributes.kind)
         };
-        Ok((entry, is_read.then_some(node)))
+        Ok((entry, is_read.then_some(node), is_split))
     }
 
     fn content(&self, nodes: &[Node], numbers: &[u64]) -> Result<(), Failure> {
@@ -504,7 +537,26 @@ impl<'a, 'b> Filler<'a, 'b> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ahead, Taker, within};
+    use std::collections::HashMap;
+
+    use base::id::FileId;
+    use file::Node;
+
+    use super::{Ahead, LINKED_BYTES, Linked, Taker, within};
+
+    #[test]
+    fn first_names_are_remembered_until_the_last_one_came_and_no_more_than_there_is_room_for() {
+        let node = |number| Node::live(FileId { number, ..FileId::ROOT });
+        let mut linked = Linked { names: HashMap::new(), bytes: 0, bytes_max: 2 * (LINKED_BYTES + 1) };
+        let first = |path: &[u8]| Ok(Some(path.to_vec()));
+        assert_eq!((linked.meet(node(1), b"a", 3), linked.meet(node(2), b"b", 2)), (Ok(None), Ok(None)));
+        assert_eq!(linked.meet(node(3), b"c", 2), Err(()), "there is no room");
+        assert_eq!((linked.meet(node(1), b"d", 3), linked.meet(node(2), b"e", 2)), (first(b"a"), first(b"b")));
+        // All names of the second came.
+        assert_eq!((linked.meet(node(3), b"f", 2), linked.meet(node(1), b"g", 3)), (Ok(None), first(b"a")));
+        assert_eq!(linked.meet(node(3), b"h", 2), first(b"f"));
+        assert!(linked.names.is_empty() && linked.bytes == 0);
+    }
 
     #[test]
     fn a_long_path_is_cut_between_names() {
