@@ -487,14 +487,22 @@ impl FileSystem {
         self.references.lock().all()
     }
 
-    /// The files among them that may have content: those that memory does not know to be anything else.
+    /// In how many parts [`FileSystem::referenced_files`] tells them, so that none takes much memory.
     #[must_use]
-    pub fn referenced_files(&self) -> Vec<FileId> {
+    pub fn reference_parts(&self) -> u32 {
+        self.references.lock().parts()
+    }
+
+    /// The files among them that may have content, those that memory does not know to be anything else: one of so many parts, the same all the time.
+    #[must_use]
+    pub fn referenced_files(&self, number: u32, parts: u32) -> Vec<FileId> {
         let is_regular = |file: &FileId| {
             let inode = self.table.find(Node::live(*file));
             inode.is_none_or(|inode| inode.state.lock().attributes.kind == Kind::Regular)
         };
-        self.references().into_iter().map(|(file, _)| file).filter(is_regular).collect()
+        let mut files = self.references.lock().part(number, parts);
+        files.retain(is_regular);
+        files
     }
 
     /// Whether a front end was given this file and has not given it back: then it may know of it what is not true any more.

@@ -14,6 +14,8 @@ use foldhash::fast::FixedState;
 
 /// Counts of so many neighbouring ids lie together. Ids of one directory are given in runs of 64, but most directories have fewer files.
 const RUN: usize = 16;
+/// Runs of which a part is, about: of some ten thousand files.
+const PART_RUNS: usize = 1024;
 /// The count is in `large`.
 const LARGE: u8 = u8::MAX;
 
@@ -83,6 +85,22 @@ impl References {
         let files = self.runs.keys().flat_map(|run| (0..RUN as u64).map(move |place| run.beside(run.number + place)));
         files.map(|file| (file, self.count(file))).filter(|(_, count)| *count > 0).collect()
     }
+
+    /// In how many parts all of them are told, so that none takes much memory.
+    pub(crate) fn parts(&self) -> u32 {
+        u32::try_from(self.runs.len() / PART_RUNS + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Those of one of so many parts, in no order. A file is of the same one all the time.
+    pub(crate) fn part(&self, number: u32, parts: u32) -> Vec<FileId> {
+        let parts = u64::from(parts.max(1));
+        let runs = self.runs.iter().filter(|(run, _)| run.number / RUN as u64 % parts == u64::from(number));
+        let files = runs.flat_map(|(run, counts)| {
+            let given = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+            given.map(|(place, _)| run.beside(run.number + place as u64))
+        });
+        files.collect()
+    }
 }
 
 /// The first id of a file's run, and its place there.
@@ -98,7 +116,26 @@ mod tests {
     use base::id::FileId;
     use proptest::prelude::*;
 
-    use super::References;
+    use super::{PART_RUNS, RUN, References};
+
+    #[test]
+    fn parts_are_all_of_them_and_each_is_a_few() {
+        let mut references = References::default();
+        assert_eq!((references.parts(), references.part(0, 1)), (1, Vec::new()));
+        for file in 0..100_000 {
+            references.add(FileId::main(1 + 3 * file), 1);
+        }
+        let parts = references.parts();
+        let mut files = Vec::new();
+        for number in 0..parts {
+            let part = references.part(number, parts);
+            assert!(part.len() <= 2 * RUN * PART_RUNS, "{}", part.len());
+            files.extend(part);
+        }
+        files.sort_unstable();
+        assert_eq!(files, (0..100_000).map(|file| FileId::main(1 + 3 * file)).collect::<Vec<_>>());
+        assert_eq!(references.part(0, 1).len(), 100_000, "in one");
+    }
 
     proptest! {
         #[test]

@@ -37,19 +37,35 @@ pub(super) fn sync(path: &Path) -> Result<(), Failure> {
     // where the path cannot be opened: a socket, a file of somebody else.
     let opened = std::fs::File::open(&mount.point);
     rustix::fs::syncfs(opened.map_err(cannot)?).map_err(|error| cannot(error.into()))?;
-    let cached = Daemon::find(&mount.source)?.ask(&Request::Cached {}, super::remark)?;
-    let brought = fuse::bring_pages(&mount.point, wire::ascending(&cached["steps"]));
+    // Some of them at a time, for which the daemon has the memory.
+    let (mut brought, mut number, mut parts) = (Ok(()), 0, 1);
+    while number < parts {
+        let part = Some((number, if number == 0 { 0 } else { parts }));
+        let cached = match Daemon::find(&mount.source)?.ask(&Request::Cached { part }, super::remark) {
+            // A daemon from before an upgrade tells all at once.
+            Err(failure) if failure.what == wire::NOT_UNDERSTOOD => {
+                Daemon::find(&mount.source)?.ask(&Request::Cached { part: None }, super::remark)?
+            }
+            cached => cached?,
+        };
+        parts = cached["parts"].as_u64().and_then(|parts| u32::try_from(parts).ok()).unwrap_or(1);
+        let result = fuse::bring_pages(&mount.point, wire::ascending(&cached["steps"]));
+        number = if is_refused(&result) { parts } else { number + 1 };
+        brought = brought.and(result);
+    }
     // Also where some of them could not be brought: for all the rest.
     Daemon::find(&mount.source)?.ask(&Request::Sync {}, super::remark)?;
-    match brought {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            super::remark(
-                "what programs changed through mappings and did not msync(2) may be missing: root alone can have the kernel give it",
-            );
-            Ok(())
-        }
-        brought => brought.map_err(cannot),
+    if is_refused(&brought) {
+        super::remark(
+            "what programs changed through mappings and did not msync(2) may be missing: root alone can have the kernel give it",
+        );
+        return Ok(());
     }
+    brought.map_err(cannot)
+}
+
+fn is_refused(brought: &std::io::Result<()>) -> bool {
+    matches!(brought, Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// The mount of ours that a path lies in. The daemon that its source leads to is that of this mount: in a folder that has taken the place of the

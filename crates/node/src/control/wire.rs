@@ -51,7 +51,11 @@ pub enum Request {
     /// Everything that was accepted becomes local.
     Sync {},
     /// The numbers of the files of which the kernel may have pages that were changed through mappings.
-    Cached {},
+    Cached {
+        /// This part, of so many; of 0: the first, and the daemon says of how many. `None`: all in one answer, which takes memory by their number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        part: Option<(u32, u32)>,
+    },
     /// The device number of the mount's files, as in the mount table; none: it has no mount.
     Device {},
     /// Takes a snapshot.
@@ -241,7 +245,7 @@ impl Request {
         match self {
             Request::Status {} | Request::Counters {} | Request::Metrics {} => true,
             Request::Info { .. } | Request::SnapshotList {} | Request::Device {} => true,
-            Request::Sync {} | Request::Cached {} | Request::Fsck { .. } | Request::Repair { .. } => false,
+            Request::Sync {} | Request::Cached { .. } | Request::Fsck { .. } | Request::Repair { .. } => false,
             Request::Gc { .. } | Request::Scrub { .. } => false,
             Request::PolicySet { .. } | Request::Optimize { .. } | Request::Warmup { .. } => false,
             Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
@@ -264,7 +268,7 @@ impl Request {
             Request::Scrub { .. } | Request::Optimize { .. } | Request::Fsck { .. } => true,
             Request::Send { .. } | Request::Receive { .. } | Request::DiskDrain { .. } => true,
             Request::Status {} | Request::Counters {} | Request::Metrics {} | Request::Info { .. } => false,
-            Request::Cached {} | Request::Device {} => false,
+            Request::Cached { .. } | Request::Device {} => false,
             // A name; what it had goes later. Who waits for room waits for a pass.
             Request::BatchRemove { .. } | Request::Gc { .. } => false,
             Request::Usage { .. } | Request::Sync {} | Request::PolicySet { .. } | Request::Clone { .. } => false,
@@ -494,6 +498,8 @@ mod tests {
             Request::Clone { source: 1 << 63, parent: 2, name: "a b".to_owned() },
             Request::Send { snapshot: "b".into(), from: Some("a".into()), resume: None, dry_run: true },
             Request::Receive { name: None },
+            Request::Cached { part: None },
+            Request::Cached { part: Some((3, 7)) },
             Request::Gc { dry_run: true, thorough: true, share: Some(1) },
             Request::Scrub { dry_run: false, older_than_seconds: u64::MAX, share: None },
             Request::PolicySet { inode: 2, copies: None, fragments: Some("4+2".into()), recursive: true },

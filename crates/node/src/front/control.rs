@@ -115,10 +115,16 @@ impl Control {
     }
 
     /// Node numbers of files that the kernel was given and may be written: of one that it has let go it has no pages.
-    fn cached(&self) -> Vec<u64> {
-        let Some(Mounted { kernel, .. }) = &self.mount else { return Vec::new() };
-        let files = self.system.referenced_files().into_iter();
-        files.filter_map(|file| kernel.number_of(Node::live(file))).collect()
+    fn cached(&self, part: Option<(u32, u32)>) -> Value {
+        let Some(Mounted { kernel, .. }) = &self.mount else { return json!({ "steps": [], "parts": 1 }) };
+        let (number, parts) = match part {
+            None => (0, 1),
+            Some((_, 0)) => (0, self.system.reference_parts()),
+            Some(part) => part,
+        };
+        let files = self.system.referenced_files(number, parts).into_iter();
+        let numbers = files.filter_map(|file| kernel.number_of(Node::live(file))).collect();
+        json!({ "steps": wire::steps(numbers), "parts": parts })
     }
 
     fn create_snapshot(&self, name: &str, of: Option<u64>) -> Result<Value, Failure> {
@@ -214,7 +220,7 @@ impl Handler for Control {
                 block_on(self.system.sync_all()).map_err(self.explain("cannot sync"))?;
                 Ok(json!({}))
             }
-            Request::Cached {} => Ok(json!({ "steps": wire::steps(self.cached()) })),
+            Request::Cached { part } => Ok(self.cached(part)),
             Request::Device {} => Ok(json!({ "device": self.mount.as_ref().map(|mount| &mount.device) })),
             Request::SnapshotCreate { name, of } => self.create_snapshot(&name, of),
             Request::SnapshotList {} => {
