@@ -185,6 +185,8 @@ impl FileSystem {
         if !how.is_rehearsal {
             // Without room for it the pass goes on with what there is.
             let wants_all = || how.is_thorough || is_hurried();
+            // A pass that fails asks for no other.
+            self.are_branches_left.store(false, Ordering::SeqCst);
             let are_left = match self.prune_branches(&pace, &wants_all).await {
                 Err(FileError::NoSpace) => false,
                 pruned => pruned?,
