@@ -1,4 +1,9 @@
-//! What a report looks like: tables, plots, and docs/bench.md.
+//! What a report looks like: tables and plots, for the terminal, beside the results, and as docs/bench.md.
+//!
+//! Each line stands beside others of its own session alone; where there are several, each says of which it is. A plot or a section of which nothing
+//! was measured is left out, and what did not run is named.
+//!
+//! Not here: the figures, and which session's count ([`report`](super::report)).
 
 use std::fs;
 use std::path::Path;

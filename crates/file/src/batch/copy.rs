@@ -315,6 +315,7 @@ impl Copy<'_> {
             self.note_failed(entry.path, entry.kind, error.clone());
         }
         for waiting in std::mem::take(&mut self.waiting) {
+            // It was made, and lacks some of what should be in it.
             self.note_failed(waiting.path, Kind::Regular, error.clone());
         }
         // What is there is like its source, if that can be had.
@@ -365,6 +366,7 @@ impl Copy<'_> {
         if is_end { Err(error) } else { Ok(()) }
     }
 
+    /// Counts and names what failed. Of kind `Directory`: one that was not made, which gets no times in the end.
     fn note_failed(&mut self, path: Vec<u8>, kind: Kind, error: FileError) {
         if kind == Kind::Directory {
             self.again.remove(&path);
