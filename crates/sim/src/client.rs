@@ -75,7 +75,7 @@ impl Client {
                 }
             }
             if self.random.one_in(self.pause_one_in) {
-                let most = self.random.pick(&[1, 30, 400, 2500]);
+                let most = self.random.pick(self.shared.plan.pauses());
                 let pause = Duration::from_millis(self.random.below(most));
                 self.shared.platform.tasks.sleep(pause).await;
             }

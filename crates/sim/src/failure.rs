@@ -1,6 +1,7 @@
 //! What a run came to.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Numbers of a run that found nothing wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Summary {
     pub syncs: u64,
     /// Snapshots taken.
     pub snapshots: u64,
+    /// Passes of reclaim that came to their end.
+    pub reclaims: u64,
     /// Packs that reclaim removed.
     pub packs_deleted: u64,
     /// Clean ends.
@@ -29,6 +32,8 @@ pub struct Summary {
     pub openings_refused: u64,
     /// Operations that all disks were asked for.
     pub disk_operations: u64,
+    /// How long all of it took in the simulated world.
+    pub simulated: Duration,
     /// Hash of every step of the world: equal for equal seeds.
     pub trace: u64,
 }
@@ -41,6 +46,7 @@ impl Summary {
         self.looks += other.looks;
         self.syncs += other.syncs;
         self.snapshots += other.snapshots;
+        self.reclaims += other.reclaims;
         self.packs_deleted += other.packs_deleted;
         self.closes += other.closes;
         self.crashes += other.crashes;
@@ -48,6 +54,7 @@ impl Summary {
         self.refused += other.refused;
         self.openings_refused += other.openings_refused;
         self.disk_operations += other.disk_operations;
+        self.simulated += other.simulated;
         self.trace ^= other.trace;
     }
 }
@@ -56,8 +63,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} lives ({} closed, {} crashes, {} power cuts), {} changes, {} looks, {} syncs, {} snapshots, {} packs reclaimed, {} refused, \
-             {} openings refused, {} disk operations, trace {:016x}",
+            "{} lives ({} closed, {} crashes, {} power cuts), {} changes, {} looks, {} syncs, {} snapshots, {} packs reclaimed in {} passes, {} refused, \
+             {} openings refused, {} disk operations, {:.1} simulated hours, trace {:016x}",
             self.lives,
             self.closes,
             self.crashes,
@@ -67,9 +74,11 @@ impl fmt::Display for Summary {
             self.syncs,
             self.snapshots,
             self.packs_deleted,
+            self.reclaims,
             self.refused,
             self.openings_refused,
             self.disk_operations,
+            self.simulated.as_secs_f64() / 3600.0,
             self.trace
         )
     }

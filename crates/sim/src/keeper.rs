@@ -32,7 +32,12 @@ impl Keeper {
     pub(crate) async fn work(mut self) {
         loop {
             let often = self.shared.plan.reclaims_often;
-            let pause = Duration::from_millis(1 + self.random.below(if often { 20 } else { 300 }));
+            let most = match often {
+                _ if !self.shared.plan.is_short() => self.random.pick(self.shared.plan.pauses()),
+                true => 20,
+                false => 300,
+            };
+            let pause = Duration::from_millis(1 + self.random.below(most));
             self.shared.platform.tasks.sleep(pause).await;
             if self.shared.state().working == 0 {
                 return;
@@ -234,7 +239,8 @@ impl Keeper {
         self.shared.log("keeper", "reclaim");
         let is_rehearsal = self.random.one_in(6);
         // A tenth of the time, or all of it; every dead chunk or the worst packs: by what was drawn already.
-        let is_thorough = self.shared.plan.reclaims_often;
+        let plan = &self.shared.plan;
+        let is_thorough = plan.reclaims_often && (plan.is_short() || self.random.one_in(2));
         let share = if is_thorough { Share::FULL } else { Share::DEFAULT };
         let how = Reclaim { is_rehearsal, is_thorough, share, ..Reclaim::default() };
         let reclaimed = match self.system.reclaim(&how).await {
@@ -250,7 +256,9 @@ impl Keeper {
             let problems = report.problems.join("; ");
             self.shared
                 .log("keeper", &format!("reclaimed: {dead} dead, {sparse} sparse, {deleted} deleted {problems}"));
-            self.shared.state().summary.packs_deleted += deleted;
+            let mut state = self.shared.state();
+            state.summary.packs_deleted += deleted;
+            state.summary.reclaims += u64::from(!is_rehearsal);
         }
         if is_rehearsal {
             self.shared.log("keeper", "scrub");

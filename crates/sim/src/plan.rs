@@ -79,6 +79,8 @@ pub struct Plan {
     pub operations: u64,
     /// Most lives.
     pub lives: u64,
+    /// Further lives follow until so much simulated time has passed, and everybody pauses for seconds and minutes.
+    pub lasts: Duration,
     /// What to lie about.
     pub sabotage: Option<Sabotage>,
 }
@@ -104,6 +106,7 @@ const BASE: Plan = Plan {
     absences: false,
     operations: 160,
     lives: 3,
+    lasts: Duration::ZERO,
     sabotage: None,
 };
 
@@ -271,6 +274,15 @@ const PLANS: &[Plan] = &[
         lives: 8,
         ..BASE
     },
+    Plan {
+        name: "hours",
+        about: "room is reclaimed beside writers for an hour of simulated time and more, in as many lives as there are crashes and power cuts",
+        reclaims_often: true,
+        clones: true,
+        cuts_power: true,
+        lasts: Duration::from_secs(3600),
+        ..BASE
+    },
 ];
 
 impl Plan {
@@ -303,6 +315,21 @@ impl Plan {
     pub(crate) fn disks_min(&self) -> u64 {
         let whole = if self.drains { 3 } else { 1 + self.bad_disks as u64 };
         self.fragments.map_or(whole, |(data, parity)| u64::from(data + parity))
+    }
+
+    /// Most milliseconds of a client's pause.
+    pub(crate) fn pauses(&self) -> &'static [u64] {
+        if self.is_short() { &[1, 30, 400, 2500] } else { &[30, 2500, 20_000, 60_000] }
+    }
+
+    /// Most milliseconds until a life ends at some time.
+    pub(crate) fn ends(&self) -> &'static [u64] {
+        if self.is_short() { &[30, 1000, 20_000] } else { &[20_000, 600_000, 1_800_000] }
+    }
+
+    /// Whether its time does not count.
+    pub(crate) fn is_short(&self) -> bool {
+        self.lasts.is_zero()
     }
 
     /// Whether a disk may err on its own, so that any operation may fail.
@@ -370,6 +397,11 @@ impl Plan {
         };
         if self.streams {
             options.dirty_bytes_max = options.dirty_bytes_max.max(1 << 20) * 2;
+        }
+        if !self.is_short() {
+            // Timers that come round all the time would be most of what happens.
+            options.flush_interval = options.flush_interval.max(Duration::from_millis(500));
+            options.commit_interval = options.commit_interval.max(Duration::from_millis(1000));
         }
         if self.bad_disks > 0 {
             options.store.copies = 2;

@@ -30,6 +30,8 @@ use crate::tree::read_tree;
 
 /// Steps of the world in one go: a run that needs more goes in circles.
 const STEPS_MAX: u64 = 500_000;
+/// The same where a life takes minutes.
+const LONG_STEPS_MAX: u64 = 10 * STEPS_MAX;
 /// Virtual time in which every operation of a life comes to an end, also on the slowest disk.
 const LIFE_MAX: Duration = Duration::from_secs(40_000);
 
@@ -92,7 +94,7 @@ impl Run {
             plan.fragments = None;
         }
         let world = Arc::new(World::new(seed));
-        world.set_step_limit(STEPS_MAX);
+        world.set_step_limit(if plan.is_short() { STEPS_MAX } else { LONG_STEPS_MAX });
         let mut random = Random::stream(seed, "run");
         let count = plan.disks_min() + random.below(3);
         let capacity = |random: &mut Random| plan.capacity(random);
@@ -121,7 +123,9 @@ impl Run {
     pub(crate) fn go(&mut self) -> Result<Summary, String> {
         self.format()?;
         let lives = 1 + self.random.below(self.plan.lives);
-        for _ in 0..lives {
+        let mut lived = 0;
+        while lived < lives || self.elapsed() < self.plan.lasts {
+            lived += 1;
             self.lose_disks()?;
             let Some(system) = self.open_and_verify()? else { return Ok(self.summary()) };
             self.live(system)?;
@@ -146,7 +150,13 @@ impl Run {
         let mut summary = self.shared.state().summary.clone();
         summary.trace = self.world.trace();
         summary.disk_operations = self.world.operations();
+        summary.simulated = self.elapsed();
         summary
+    }
+
+    /// Simulated time since the run began.
+    fn elapsed(&self) -> Duration {
+        self.world.platform().clock.elapsed()
     }
 
     fn handles(&self) -> Vec<Disk> {
@@ -345,7 +355,7 @@ impl Run {
         let time = match end {
             End::Close | End::Cut => LIFE_MAX,
             End::Crash | End::PowerOff => {
-                let most = self.random.pick(&[30, 1000, 20_000]);
+                let most = self.random.pick(self.plan.ends());
                 Duration::from_millis(self.random.below(most))
             }
         };
@@ -374,7 +384,7 @@ impl Run {
         let (seed, life) = (self.seed, self.life);
         let stream = |name: &str| Random::stream(seed, &format!("{name}, life {life}"));
         self.shared.state().working = self.clients;
-        let pause_one_in = self.random.pick(&[4, 30, 1000]);
+        let pause_one_in = self.random.pick(if self.plan.is_short() { &[4, 30, 1000] } else { &[1, 2, 4] });
         for number in 0..self.clients {
             let client = Client {
                 number,
