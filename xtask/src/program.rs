@@ -9,6 +9,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -26,6 +28,7 @@ pub(crate) struct Program {
     command: Command,
     words: String,
     limit: Duration,
+    until: Option<Arc<AtomicBool>>,
     log: Option<PathBuf>,
 }
 
@@ -35,6 +38,7 @@ pub(crate) struct Child {
     pub(crate) inner: std::process::Child,
     words: String,
     limit: Duration,
+    until: Option<Arc<AtomicBool>>,
     started: Instant,
     is_over: bool,
 }
@@ -44,7 +48,7 @@ impl Program {
         let words = program.as_ref().to_string_lossy().into_owned();
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).process_group(0);
-        Program { command, words, limit: Duration::from_secs(600), log: None }
+        Program { command, words, limit: Duration::from_secs(600), until: None, log: None }
     }
 
     pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Program {
@@ -78,6 +82,12 @@ impl Program {
         self
     }
 
+    /// When this is set nobody waits for it any more: it has a moment to end by itself, and is killed then.
+    pub(crate) fn until(mut self, is_over: Arc<AtomicBool>) -> Program {
+        self.until = Some(is_over);
+        self
+    }
+
     /// Its words go to the end of this file.
     pub(crate) fn log(mut self, log: &Path) -> Program {
         self.log = Some(log.to_owned());
@@ -90,7 +100,8 @@ impl Program {
         let spawned = self.command.stdin(input).stdout(output).stderr(errors).spawn();
         let inner = spawned
             .with_context(|| format!("cannot start `{}`; `scripts/setup` installs what is needed", self.words))?;
-        Ok(Child { inner, words: self.words, limit: self.limit, started: Instant::now(), is_over: false })
+        let Program { words, limit, until, .. } = self;
+        Ok(Child { inner, words, limit, until, started: Instant::now(), is_over: false })
     }
 
     /// Runs it to its end; its words go to the log, or are shown.
@@ -161,7 +172,7 @@ impl Program {
 impl Child {
     /// Waits for its end.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
-        let mut process = None;
+        let (mut process, mut over) = (None, None);
         loop {
             if let Some(status) = self.inner.try_wait()? {
                 self.is_over = true;
@@ -174,6 +185,12 @@ impl Child {
             if self.started.elapsed() > self.limit {
                 self.end();
                 bail!("`{}` did not end within {}; it was killed", self.words, text::span(self.limit));
+            }
+            if self.until.as_ref().is_some_and(|until| until.load(Ordering::SeqCst))
+                && over.get_or_insert_with(Instant::now).elapsed() > GRACE
+            {
+                self.kill();
+                bail!("`{}` went on for {} after it was over; it was killed", self.words, text::span(GRACE));
             }
             // It was not waited for, so that its number is its own. Woken by its end: what it took is measured.
             let process = match &mut process {
@@ -263,6 +280,8 @@ fn open_log(path: &Path) -> Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
     use std::time::{Duration, Instant};
 
     use super::Program;
@@ -284,5 +303,8 @@ mod tests {
         let error = program.run().expect_err("it would not end").to_string();
         assert!(error.contains("did not end"), "{error}");
         assert!(started.elapsed() < Duration::from_secs(30));
+        let program = Program::new("sh").args(["-c", "sleep 600 & sleep 600"]).until(Arc::new(AtomicBool::new(true)));
+        let error = program.output().expect_err("it would not end").to_string();
+        assert!(error.contains("after it was over"), "{error}");
     }
 }

@@ -158,6 +158,11 @@ impl Round {
         self.is_killing.load(Ordering::SeqCst)
     }
 
+    /// What [`Round::killing`] sets.
+    pub(super) fn when_killing(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_killing)
+    }
+
     /// Step after step, until one cannot be done. What went wrong, if the daemon lived.
     pub(super) fn until_killed(&self, mut step: impl FnMut() -> Result<()>) -> Option<String> {
         loop {
