@@ -12,6 +12,7 @@
 //! inode, table, references      a file in memory, all of them, and who holds them
 //! removals                      trees that have lost their name
 //! upkeep                        what is known of layout upkeep
+//! mending                       how far a mender is
 //! receipts                      what came from other nodes and has no name yet
 //! system                        what operations share: transactions, ids, loading
 //! admission                     who may change something now, and who waits
@@ -38,6 +39,7 @@ mod grace;
 mod waiting;
 
 mod inode;
+mod mending;
 mod readers;
 mod receipts;
 mod references;
@@ -107,6 +109,7 @@ pub use check::FilesReport;
 pub use directory::DirectoryEntry;
 pub use failure::FileError;
 pub use format::FORMS;
+pub use mending::Mending;
 pub use namespace::RenameMode;
 pub use open::{OpenReport, format_node, format_node_in};
 pub use policy::PolicyReport;

@@ -1,6 +1,6 @@
 //! Mending in the background: what lies on fewer disks than it should, for one failed, is gone or lied, is brought onto others.
 //!
-//! Not here: which packs those are, and how (`store`).
+//! Not here: which packs those are, and how (`store`); how far it is (`mending`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use platform::task::first;
 use store::{CopiesReport, Pace, Share};
 
+use crate::mending::Mending;
 use crate::reclaim::Reclaim;
 use crate::system::FileSystem;
 
@@ -38,8 +39,8 @@ impl FileSystem {
         }
     }
 
-    /// Bytes that are written at the moment and those that will be, if any are; and what was done last.
-    pub fn mending(&self) -> (Option<(u64, u64)>, CopiesReport) {
+    /// How far it is, if it is at work; and what was done last.
+    pub fn mending(&self) -> (Option<Mending>, CopiesReport) {
         (*self.mending.lock(), self.mended.lock().clone())
     }
 
@@ -48,7 +49,10 @@ impl FileSystem {
         while !self.is_stopping.load(Ordering::SeqCst) {
             first(self.wants_mending.notified(), self.platform.tasks.sleep(pause)).await;
             if !self.is_stopping.load(Ordering::SeqCst) && self.store.lacks_copies() {
-                let progress = |done, total| *self.mending.lock() = Some((done, total));
+                let progress = |done, total| {
+                    let mut mending = self.mending.lock();
+                    *mending = Some(Mending::now(*mending, self.platform.clock.elapsed(), done, total));
+                };
                 let report = self.restore_copies(self.options.repair_share, &progress).await;
                 *self.mending.lock() = None;
                 let is_vain = !report.problems.is_empty() && report.written == 0;

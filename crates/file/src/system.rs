@@ -29,6 +29,7 @@ use crate::format::{
 };
 use crate::grace::Grace;
 use crate::inode::{Inode, InodeSet, LeftOut, State};
+use crate::mending::Mending;
 use crate::readers::Readers;
 use crate::receipts::Receipts;
 use crate::references::References;
@@ -218,8 +219,8 @@ pub struct FileSystem {
     pub(crate) wants_flush: Notify,
     pub(crate) wants_commit: Notify,
     pub(crate) wants_reclaim: Notify,
-    /// Bytes that the mender has written, and that it will have.
-    pub(crate) mending: Mutex<Option<(u64, u64)>>,
+    /// How far the mender is, while it is at work.
+    pub(crate) mending: Mutex<Option<Mending>>,
     /// What it did last.
     pub(crate) mended: Mutex<store::CopiesReport>,
     /// The mender is to look at once: something is lacking, or it is to end.

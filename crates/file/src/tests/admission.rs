@@ -17,6 +17,8 @@ const WRITES: u64 = 64;
 const WRITE_BYTES: u64 = 32 << 10;
 /// A hundredth of the load, about.
 const BUFFER_BYTES: u64 = WRITERS * WRITES * WRITE_BYTES / 100;
+/// What a busy store takes at a time.
+const GROUP_BYTES: u64 = 32 << 10;
 
 fn options() -> Options {
     let store = StoreOptions { pack_bytes: 4 << 20, cache_bytes: 1 << 20, ..StoreOptions::default() };
@@ -30,8 +32,9 @@ fn options() -> Options {
     }
 }
 
-/// Writers side by side, each of a file of its own; gives the most bytes that were in the buffer, and by how many writes one was ever behind another.
-fn write_side_by_side(machine: &Machine, latency: Duration) -> (u64, u64) {
+/// Writers side by side, each of a file of its own; gives the most bytes that were in the buffer, by how many writes one was ever behind another, and
+/// how often the store was busy.
+fn write_side_by_side(machine: &Machine, latency: Duration) -> (u64, u64, u64) {
     let system = machine.open();
     machine.disk.set_faults(Faults { latency, ..Faults::default() });
     let progress: Arc<Vec<AtomicU64>> = Arc::new((0..WRITERS).map(|_| AtomicU64::new(0)).collect());
@@ -79,18 +82,33 @@ fn write_side_by_side(machine: &Machine, latency: Duration) -> (u64, u64) {
     machine.disk.set_faults(Faults::default());
     assert!(!is_failed.load(Ordering::SeqCst));
     machine.check(&system);
+    let busy = system.store.counters().put_busy.value();
     machine.run(system.close()).unwrap();
-    (most.load(Ordering::SeqCst), spread.load(Ordering::SeqCst))
+    (most.load(Ordering::SeqCst), spread.load(Ordering::SeqCst), busy)
 }
 
 #[test]
 fn pools_a_hundredth_of_the_load_are_never_overdrawn_and_nobody_starves() {
     for (seed, latency) in [(31, Duration::ZERO), (32, Duration::from_millis(5)), (33, Duration::from_secs(2))] {
         let machine = Machine::with(seed, 1 << 30, options());
-        let (most, spread) = write_side_by_side(&machine, latency);
+        let (most, spread, _) = write_side_by_side(&machine, latency);
         assert!(most <= BUFFER_BYTES, "{most} of {BUFFER_BYTES} at {latency:?}");
         // Who is admitted may still be slow: the schedule is random. Were the last to come the first to be served, it would be 64.
         assert!(spread <= WRITES / 8, "one is {spread} writes ahead of another at {latency:?}");
+    }
+}
+
+/// A store that takes one group at a time, and seconds for each, says that it is busy to every other.
+#[test]
+fn a_store_that_is_busy_for_seconds_lets_nobody_fail() {
+    for seed in 36..38 {
+        let store = StoreOptions { put_bytes_max: GROUP_BYTES, ..options().store };
+        let options = Options { group_bytes: GROUP_BYTES as usize, store, ..options() };
+        let machine = Machine::with(seed, 1 << 30, options);
+        let (most, spread, busy) = write_side_by_side(&machine, Duration::from_secs(2));
+        assert!(most <= BUFFER_BYTES, "{most} of {BUFFER_BYTES}");
+        assert!(spread <= WRITES / 8, "one is {spread} writes ahead of another");
+        assert!(busy > WRITES, "the store was busy {busy} times");
     }
 }
 

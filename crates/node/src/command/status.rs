@@ -114,7 +114,10 @@ fn lines(status: &Value) -> Vec<String> {
     let lacking = &status["lacking"];
     if lacking.is_object() {
         let mending = match (lacking["bytes_done"].as_u64(), lacking["bytes_in_all"].as_u64()) {
-            (Some(done), Some(total)) => format!("{} of {} are copied", Bytes(done), Bytes(total)),
+            (Some(done), Some(total)) => {
+                let left = lacking["seconds_left"].as_u64().map(|left| format!(", about {} left", moment::span(left)));
+                format!("{} of {} are copied{}", Bytes(done), Bytes(total), left.unwrap_or_default())
+            }
             _ => {
                 lacking["problems"][0].as_str().unwrap_or("to be copied soon, if another disk takes writes").to_owned()
             }

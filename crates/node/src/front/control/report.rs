@@ -86,8 +86,9 @@ impl Control {
             "chunks": lacking.chunks,
             "content_bytes": lacking.content_bytes,
             "stored_bytes": lacking.pack_bytes,
-            "bytes_done": progress.map(|(done, _)| done),
-            "bytes_in_all": progress.map(|(_, total)| total),
+            "bytes_done": progress.map(|progress| progress.bytes_done),
+            "bytes_in_all": progress.map(|progress| progress.bytes_in_all),
+            "seconds_left": progress.and_then(|progress| progress.time_left).map(|left| left.as_secs()),
             "problems": last.problems,
         })
     }
