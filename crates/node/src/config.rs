@@ -329,7 +329,7 @@ const KEYS: &[Key] = &[
         section: "mount",
         name: "request_patience",
         default: "1 h",
-        help: "How long one request of a program may take. Who waits longer waits for a daemon that stands still: the kernel takes the mount\nfrom it, everybody gets an error, and `hydrafs mount` makes it again. Longer than the slowest sync of all that memory holds.\n0 is as long as it takes, as on kernels before 6.15.",
+        help: "How long one request of a program may take. Who waits longer waits for a daemon that stands still: the kernel takes the mount\nfrom it, everybody gets an error, and `hydrafs mount` makes it again. Longer than the slowest sync of all that memory holds.\nOver io_uring, who waits for a daemon that a signal has stopped waits until that is killed.\n0 is as long as it takes, as on kernels before 6.15.",
         set: |config, text| duration(text, 0, 18 * 3_600_000).map(|patience| config.request_patience = patience),
     },
     Key {
