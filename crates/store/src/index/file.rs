@@ -41,8 +41,6 @@ const GONE: TableDefinition<'_, u64, ()> = TableDefinition::new("gone");
 /// The field of `about` that is there as long as the file lacks packs.
 const LACKS_PACKS: &str = "lacks packs";
 
-/// As much of the file is asked for when it is opened: the entries of some 20 GiB, in a few milliseconds.
-const WARMED_BYTES_MAX: u64 = 32 << 20;
 /// A file of more is not walked at each opening to know what is new: that of some 200 GiB of content in chunks of 64 KiB.
 const WALKED_BYTES_MAX: u64 = 256 << 20;
 /// A file of more is not read whole before many look-ups: with all of it in memory already that is 10 ms of copying.
@@ -254,8 +252,8 @@ impl IndexFile {
 
     fn open_database(&self, disk: &Disk, how: Open) -> Result<Contained<Database>, StoreError> {
         let file = disk.open(self.name, how)?;
-        // Look-ups come by hash, from everywhere in it, and each that finds nothing cached would wait for the disk by itself.
-        file.will_read(0, file.length()?.min(WARMED_BYTES_MAX).min(self.cache_bytes as u64));
+        // Nothing is asked for ahead here: what an opening reads of trees would wait behind it, and whoever looks up much has all of it read soon
+        // (`Backend::note_read`), the filter's walk first of all.
         *self.file.lock() = Some(file.clone());
         *self.failure.lock() = None;
         let backend = Backend::new(file, self.failure.clone());
