@@ -327,7 +327,7 @@ impl Plan {
         if self.is_short() { &[30, 1000, 20_000] } else { &[20_000, 600_000, 1_800_000] }
     }
 
-    /// Whether its time does not count.
+    /// Whether operations alone tell how long it goes on, most of them within seconds.
     pub(crate) fn is_short(&self) -> bool {
         self.lasts.is_zero()
     }
