@@ -22,8 +22,10 @@ impl Mending {
     pub(crate) fn now(before: Option<Mending>, now: Duration, bytes_done: u64, bytes_in_all: u64) -> Mending {
         // A second round begins anew.
         let began = before.filter(|before| before.bytes_done <= bytes_done).map_or(now, |before| before.began);
-        let bytes_left = bytes_in_all.saturating_sub(bytes_done) as f64;
-        let time_left = (bytes_done > 0 && now > began).then(|| (now - began).mul_f64(bytes_left / bytes_done as f64));
+        let (bytes_left, elapsed) = (bytes_in_all.saturating_sub(bytes_done), now.saturating_sub(began));
+        let time_left = (bytes_done > 0 && !elapsed.is_zero())
+            .then(|| elapsed.as_secs_f64() * bytes_left as f64 / bytes_done as f64)
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         Mending { bytes_done, bytes_in_all, time_left, began }
     }
 }
