@@ -31,11 +31,10 @@ impl Keeper {
     /// Works as long as the clients do.
     pub(crate) async fn work(mut self) {
         loop {
-            let often = self.shared.plan.reclaims_often;
-            let most = match often {
-                _ if !self.shared.plan.is_short() => self.random.pick(self.shared.plan.pauses()),
-                true => 20,
-                false => 300,
+            let most = match &self.shared.plan {
+                plan if !plan.is_short() => self.random.pick(plan.pauses()),
+                plan if plan.reclaims_often => 20,
+                _ => 300,
             };
             let pause = Duration::from_millis(1 + self.random.below(most));
             self.shared.platform.tasks.sleep(pause).await;
