@@ -174,6 +174,8 @@ enum Side {
     Store,
     /// As before, and the stream is cut in the same time.
     StoreCutting,
+    /// What was not there before.
+    NewContent,
     /// Ours with parts of the read path switched off.
     WithoutWeights,
     WithoutPrefetch,
@@ -181,7 +183,7 @@ enum Side {
 }
 
 impl Side {
-    const ALL: [Side; 20] = [
+    const ALL: [Side; 21] = [
         Side::Hydrafs,
         Side::HydrafsTar,
         Side::HydrafsOneByOne,
@@ -199,6 +201,7 @@ impl Side {
         Side::Budget,
         Side::Store,
         Side::StoreCutting,
+        Side::NewContent,
         Side::WithoutWeights,
         Side::WithoutPrefetch,
         Side::WithoutBoth,
@@ -227,6 +230,7 @@ impl Side {
             Side::Budget => "the budget",
             Side::Store => "the raw store",
             Side::StoreCutting => "the raw store and cutting",
+            Side::NewContent => "new content",
             Side::WithoutWeights => "plain LRU",
             Side::WithoutPrefetch => "no prefetch",
             Side::WithoutBoth => "neither",

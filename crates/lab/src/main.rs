@@ -38,6 +38,9 @@ enum Experiment {
         /// Percent of duplicates.
         #[arg(long, value_delimiter = ',', default_value = "0,25,50,75,100")]
         duplicates: Vec<u64>,
+        /// What the streams are made of.
+        #[arg(long, value_enum, default_value = "random")]
+        fill: stream::Fill,
         /// What is measured, in this order and back. One alone is for a profile.
         #[arg(long, value_enum, value_delimiter = ',', default_value = "raw,raw-cut,file")]
         sides: Vec<stream::Side>,
@@ -88,8 +91,8 @@ enum Experiment {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().experiment {
-        Experiment::Stream { folder, mebibytes, duplicates, sides } => {
-            stream::run(&folder, mebibytes << 20, &duplicates, &sides)
+        Experiment::Stream { folder, mebibytes, duplicates, fill, sides } => {
+            stream::run(&folder, mebibytes << 20, &duplicates, fill, &sides)
         }
         Experiment::Chunks { folder, counts } => chunks::run(&folder, &counts),
         Experiment::Cuts { trees } => cuts::run(&trees),

@@ -31,11 +31,11 @@ const GROUP_BYTES: usize = MIB;
 const GROUP_CHUNKS: usize = 16;
 const READS_AHEAD: usize = 8;
 
-pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64], sides: &[Side]) -> Outcome<()> {
+pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64], fill: Fill, sides: &[Side]) -> Outcome<()> {
     let platform = platform::real::platform();
     let stream_bytes = usize::try_from(stream_bytes)?;
     for (number, share) in duplicates.iter().enumerate() {
-        let content = Content::with(&platform, stream_bytes, *share);
+        let content = Content::with(&platform, stream_bytes, *share, fill);
         // A B, B A: a disk that gets slower with time is no side's.
         let mut sides = sides.to_vec();
         if number % 2 == 1 {
@@ -49,7 +49,7 @@ pub(crate) fn run(folder: &Path, stream_bytes: u64, duplicates: &[u64], sides: &
             let Measured { written, read, seconds } = measured?;
             let rate = |time: Duration| stream_bytes as f64 / 1e6 / time.as_secs_f64();
             let result = serde_json::json!({
-                "experiment": "stream", "side": side.name(), "duplicates": share,
+                "experiment": "stream", "fill": fill.name(), "side": side.name(), "duplicates": share,
                 "write_megabytes_per_second": rate(written), "read_megabytes_per_second": rate(read),
                 "seconds": seconds,
             });
@@ -79,6 +79,66 @@ impl Side {
     }
 }
 
+/// What streams are made of.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Fill {
+    /// Bytes by chance: nothing of them compresses.
+    Random,
+    /// Words by chance, some of them often: about half of them can be saved.
+    Words,
+}
+
+impl Fill {
+    fn name(self) -> &'static str {
+        match self {
+            Fill::Random => "random",
+            Fill::Words => "words",
+        }
+    }
+
+    /// New content.
+    fn fresh(self, platform: &Platform, count: usize) -> Vec<u8> {
+        match self {
+            Fill::Random => by_chance(platform, count),
+            Fill::Words => words(platform, count),
+        }
+    }
+}
+
+fn by_chance(platform: &Platform, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    bytes.chunks_mut(MIB).for_each(|part| platform.chance.fill(part));
+    bytes
+}
+
+const WORDS: usize = 4096;
+const LONGEST_WORD: usize = 12;
+
+/// Of some thousand words those that come first are the most frequent, as in texts. Each stretch has its own words.
+fn words(platform: &Platform, count: usize) -> Vec<u8> {
+    let known: Vec<Vec<u8>> = by_chance(platform, WORDS * LONGEST_WORD)
+        .chunks(LONGEST_WORD)
+        .map(|letters| {
+            let length = 2 + usize::from(letters[0]) % (LONGEST_WORD - 2);
+            let mut word: Vec<u8> = letters[..length].iter().map(|letter| b'a' + letter % 26).collect();
+            word.push(b' ');
+            word
+        })
+        .collect();
+    let mut text = Vec::with_capacity(count + LONGEST_WORD);
+    while text.len() < count {
+        for picks in by_chance(platform, MIB).chunks_exact(4) {
+            let pick = |at: usize| usize::from(u16::from_le_bytes([picks[at], picks[at + 1]])) % WORDS;
+            text.extend_from_slice(&known[pick(0).min(pick(2))]);
+            if text.len() >= count {
+                break;
+            }
+        }
+    }
+    text.truncate(count);
+    text
+}
+
 /// What is there before, and the stream.
 struct Content {
     before: Bytes,
@@ -87,13 +147,8 @@ struct Content {
 
 impl Content {
     /// A stream of which so many percent are duplicates, evenly spread.
-    fn with(platform: &Platform, stream_bytes: usize, share: u64) -> Content {
-        let fresh = |count: usize| {
-            let mut bytes = vec![0; count];
-            bytes.chunks_mut(MIB).for_each(|part| platform.chance.fill(part));
-            bytes
-        };
-        let before = fresh(stream_bytes);
+    fn with(platform: &Platform, stream_bytes: usize, share: u64, fill: Fill) -> Content {
+        let before = fill.fresh(platform, stream_bytes);
         let mut stream = Vec::with_capacity(stream_bytes);
         let mut owed = 0;
         for piece in before.chunks(PIECE_BYTES) {
@@ -102,7 +157,7 @@ impl Content {
                 owed -= 100;
                 stream.extend_from_slice(piece);
             } else {
-                stream.extend(fresh(piece.len()));
+                stream.extend(fill.fresh(platform, piece.len()));
             }
         }
         Content { before: before.into(), stream: stream.into() }

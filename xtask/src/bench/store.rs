@@ -11,39 +11,64 @@ const TERMS: &str = "in one process, without the kernel; all durable at the end"
 const COLD_TERMS: &str = "in one process, without the kernel; cold";
 const FAR_TERMS: &str = "cold, from a simulated disk of 5 ms";
 
-/// Lines by percent of duplicates.
-const WRITES: [(u64, &str); 5] = [
-    (0, "write a stream without duplicates"),
-    (25, "write a stream, a quarter of it duplicates"),
-    (50, "write a stream, half of it duplicates"),
-    (75, "write a stream, three quarters of it duplicates"),
-    (100, "write a stream of duplicates"),
+/// A stream by its content and percent of duplicates: how its lines are called.
+struct Stream {
+    fill: &'static str,
+    duplicates: u64,
+    written: &'static str,
+    read: &'static str,
+}
+
+const fn stream(fill: &'static str, duplicates: u64, written: &'static str, read: &'static str) -> Stream {
+    Stream { fill, duplicates, written, read }
+}
+
+const STREAMS: [Stream; 7] = [
+    stream("random", 0, "write a stream without duplicates", "read a stream without duplicates"),
+    stream("random", 25, "write a stream, a quarter of it duplicates", "read a stream, a quarter of it duplicates"),
+    stream("random", 50, "write a stream, half of it duplicates", "read a stream, half of it duplicates"),
+    stream(
+        "random",
+        75,
+        "write a stream, three quarters of it duplicates",
+        "read a stream, three quarters of it duplicates",
+    ),
+    stream("random", 100, "write a stream of duplicates", "read a stream of duplicates"),
+    stream("words", 0, "write a stream of words without duplicates", "read a stream of words without duplicates"),
+    stream("words", 100, "write a stream of words, all duplicates", "read a stream of words, all duplicates"),
 ];
-const READS: [(u64, &str); 5] = [
-    (0, "read a stream without duplicates"),
-    (25, "read a stream, a quarter of it duplicates"),
-    (50, "read a stream, half of it duplicates"),
-    (75, "read a stream, three quarters of it duplicates"),
-    (100, "read a stream of duplicates"),
-];
+
+/// Duplicates beside new content, by what both are made of.
+const FILLS: [(&str, &str); 2] =
+    [("random", "write a stream: duplicates"), ("words", "write a stream of words: duplicates")];
 
 pub(super) fn streams(run: &mut Run<'_>) -> Result<()> {
     let mebibytes = run.scaled(1000).to_string();
-    let program = Program::new(tools::lab()?).args(["stream", "--mebibytes", &mebibytes]).arg(&run.dir);
-    for result in results(program)? {
-        let side = match result["side"].as_str() {
-            Some("raw") => Side::Store,
-            Some("raw-cut") => Side::StoreCutting,
-            Some("file") => Side::Hydrafs,
-            _ => bail!("lab said something else: {result}"),
-        };
-        let share = result["duplicates"].as_u64().context("lab tells no share")?;
-        for (lines, field, terms) in
-            [(&WRITES, "write_megabytes_per_second", TERMS), (&READS, "read_megabytes_per_second", COLD_TERMS)]
-        {
-            let (_, name) = lines.iter().find(|(known, _)| *known == share).context("a share without a line")?;
-            let line = Line { name, unit: Unit::MegabytesPerSecond, terms };
-            run.report.record(&line, side, result[field].as_f64().context("lab tells no rate")?);
+    for (fill, beside) in FILLS {
+        let wanted: Vec<&Stream> = STREAMS.iter().filter(|stream| stream.fill == fill).collect();
+        let shares: Vec<String> = wanted.iter().map(|stream| stream.duplicates.to_string()).collect();
+        let program = Program::new(tools::lab()?)
+            .args(["stream", "--mebibytes", &mebibytes, "--fill", fill, "--duplicates", &shares.join(",")])
+            .arg(&run.dir);
+        for result in results(program)? {
+            let side = match result["side"].as_str() {
+                Some("raw") => Side::Store,
+                Some("raw-cut") => Side::StoreCutting,
+                Some("file") => Side::Hydrafs,
+                _ => bail!("lab said something else: {result}"),
+            };
+            let is_it = |stream: &&&Stream| result["duplicates"] == stream.duplicates;
+            let stream = wanted.iter().find(is_it).context("a share without a line")?;
+            let rate = |field: &str| result[field].as_f64().context("lab tells no rate");
+            let written = rate("write_megabytes_per_second")?;
+            let line = |name, terms| Line { name, unit: Unit::MegabytesPerSecond, terms };
+            run.report.record(&line(stream.written, TERMS), side, written);
+            run.report.record(&line(stream.read, COLD_TERMS), side, rate("read_megabytes_per_second")?);
+            match (side, stream.duplicates) {
+                (Side::Hydrafs, 0) => run.report.record(&line(beside, TERMS), Side::NewContent, written),
+                (Side::Hydrafs, 100) => run.report.record(&line(beside, TERMS), Side::Hydrafs, written),
+                _ => {}
+            }
         }
     }
     Ok(())
