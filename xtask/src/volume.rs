@@ -187,6 +187,11 @@ impl Volume {
         self.program("sync").arg(&self.point).output().map(drop)
     }
 
+    /// Has the daemon measure what its disks take for requests.
+    pub(crate) fn measure_disks(&self) -> Result<()> {
+        self.program("disk").arg("measure").arg(&self.node).output().map(drop)
+    }
+
     /// Clones a directory of the mount.
     pub(crate) fn clone_tree(&self, from: &Path, to: &Path) -> Result<()> {
         self.program("clone").arg(from).arg(to).output().map(drop)

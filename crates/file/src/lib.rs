@@ -19,7 +19,7 @@
 //! acl, directory, attribute, read, write, namespace      the operations
 //! cut, flush, commit            accepted → local → trees, in the background
 //! batch                         many files in one go
-//! snapshot, branch, prune, open, status, check, repair, reclaim, scrub, layout, transfer         the whole file system
+//! snapshot, branch, prune, open, status, check, repair, reclaim, scrub, layout, speed, transfer         the whole file system
 //! ```
 //!
 //! Not here: errno, the kernel's protocol and processes (`node`), packs and disks (`store`), other nodes.
@@ -85,6 +85,7 @@ mod scrub;
 mod batch;
 
 mod layout;
+mod speed;
 
 mod transfer;
 
@@ -120,9 +121,9 @@ pub use status::{Description, Space, Status, metrics};
 /// The options of the store below.
 pub use store::Options as StoreOptions;
 pub use store::{
-    COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskStatus, Domain, DrainPlan,
-    Erasure, Gone, Health, OrderedReport, Problem, RUN_BYTES, ReclaimReport, RecoveryReport, Remedy, Resilience,
-    ScrubStatus, Share, StoreError, StoreStatus, Weights, are_free,
+    COPIES_MAX, CUT_BYTES_MAX, CheckReport, Class, ClassStatus, Compression, Depth, DiskSpeed, DiskStatus, Domain,
+    DrainPlan, Erasure, Gone, Health, OrderedReport, Problem, RUN_BYTES, ReclaimReport, RecoveryReport, Remedy,
+    Resilience, ScrubStatus, Share, StoreError, StoreStatus, Weights, are_free,
 };
 pub use system::{FileSystem, Options, SNAPSHOTS};
 pub use transfer::{Received, Receiving, Sending, Sent, TransferError};

@@ -32,8 +32,8 @@ use crate::namespace::has_entries;
 use crate::system::{FileSystem, Options, RECEIVES_MAX, SENDS_MAX, Transaction, batch_units, corrupt, untrue};
 use crate::tree::Gap;
 
-/// Flusher, committer, reclaimer, mender, scrubber, layout upkeep, remover.
-const BACKGROUND_TASKS: u32 = 7;
+/// Flusher, committer, reclaimer, mender, scrubber, measurer, layout upkeep, remover.
+const BACKGROUND_TASKS: u32 = 8;
 
 /// What opening did.
 #[derive(Clone, Debug)]
@@ -165,6 +165,7 @@ impl FileSystem {
         platform.tasks.spawn("reclaimer", Box::pin(system.clone().run_reclaimer()));
         platform.tasks.spawn("mender", Box::pin(system.clone().run_mender()));
         platform.tasks.spawn_behind("scrubber", Box::pin(system.clone().run_scrubber()));
+        platform.tasks.spawn_behind("measurer", Box::pin(system.clone().run_measurer()));
         system.begin_upkeep();
         platform.tasks.spawn("remover", Box::pin(system.clone().run_remover()));
         Ok((system, report))
@@ -180,6 +181,7 @@ impl FileSystem {
         self.wants_commit.notify_one();
         self.wants_reclaim.notify_one();
         self.wants_no_scrub.notify_one();
+        self.wants_no_measuring.notify_one();
         self.upkeep.wants_end.notify_one();
         self.wants_mending.notify_one();
         self.removals.wanted.notify_one();

@@ -93,6 +93,8 @@ pub struct Options {
     pub scrub_interval: Duration,
     /// Small files that lie scattered are brought together once in this time; zero: only when somebody says so.
     pub layout_interval: Duration,
+    /// What disks take for a request is measured once in this time, if the node is used; zero: only when somebody says so.
+    pub speed_interval: Duration,
     /// Opens without the changes that the journal has of files whose inode or attributes cannot be read: they are lost then.
     pub gives_up_records: bool,
     /// The store's options.
@@ -121,6 +123,7 @@ impl Default for Options {
             repair_share: Share::FULL,
             scrub_interval: Duration::from_secs(28 * 24 * 3600),
             layout_interval: Duration::ZERO,
+            speed_interval: Duration::from_secs(3600),
             gives_up_records: false,
             store: store::Options::default(),
         }
@@ -227,6 +230,8 @@ pub struct FileSystem {
     pub(crate) wants_mending: Notify,
     /// The scrubber is to end.
     pub(crate) wants_no_scrub: Notify,
+    /// The measurer is to end.
+    pub(crate) wants_no_measuring: Notify,
     pub(crate) flush_failed: Notify,
     pub(crate) commit_ended: Notify,
     /// Why the last commit failed.
@@ -341,6 +346,7 @@ impl FileSystem {
             mended: Mutex::default(),
             wants_mending: Notify::new(),
             wants_no_scrub: Notify::new(),
+            wants_no_measuring: Notify::new(),
             flush_failed: Notify::new(),
             commit_ended: Notify::new(),
             commit_failure: Mutex::new(None),

@@ -95,6 +95,7 @@ fn requests() -> Vec<Vec<u8>> {
         Request::PolicySet { inode: 1, copies: Some(3), fragments: Some("4+2".into()), recursive: false },
         Request::DiskAdd { path: "/d".into() },
         Request::DiskDrain { disk: 1, dry_run: false, stop: true, share: Some(50), accept_fewer: true },
+        Request::DiskMeasure {},
         Request::DiskRemove { disk: u64::MAX, accept_loss: false },
         Request::Stop { detach: false },
         Request::BatchWrite(writing()),

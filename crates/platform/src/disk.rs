@@ -284,6 +284,19 @@ impl File {
         self.expect(offset, length, count)
     }
 
+    /// Reads so many bytes from the device, for who wants to know how long that takes. `false`: memory has some of them, or the file ends before.
+    pub async fn read_fresh(&self, offset: u64, length: usize) -> Result<bool, DiskError> {
+        let mut buffer = vec![0; length];
+        if let Some(pause) = self.0.pause(Access::Read(offset, length as u64)) {
+            pause.await;
+            return Ok(self.0.read_at(offset, &mut buffer)? == length);
+        }
+        match self.0.read_or_wait(offset, &mut buffer)? {
+            Read::Waits(0, rest) => Ok(rest.await?.len() == length),
+            Read::Waits(..) | Read::Done(_) => Ok(false),
+        }
+    }
+
     fn expect(&self, offset: u64, expected: usize, found: usize) -> Result<(), DiskError> {
         if found == expected {
             return Ok(());

@@ -380,6 +380,7 @@ impl Plan {
             background_share: Share::DEFAULT,
             scrub_interval: Duration::from_secs(3600),
             layout_interval: Duration::ZERO,
+            speed_interval: Duration::ZERO,
             repair_share: Share::DEFAULT,
             gives_up_records: false,
             store: StoreOptions {
@@ -416,7 +417,7 @@ impl Plan {
             options.layout_interval = Duration::from_millis(random.pick(&[500, 5000]));
             options.background_share = Share::FULL;
             // Next to nothing lies together.
-            options.store.gap_bytes = 0;
+            options.store.gap_bytes = Some(0);
         }
         // By what was drawn already: the plans of known seeds stay as they are.
         if options.access_times {

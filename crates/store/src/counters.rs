@@ -27,6 +27,7 @@ base::metrics! {
     prefetched_used: Counter, Count, "such chunks that somebody wanted later, and found";
     prefetched_unused: Counter, Count, "such chunks that left the cache before anybody wanted them";
     chunk_read: Histogram, Seconds, "a chunk that the cache lacks is looked up, read, decompressed and verified";
+    speeds_measured: Counter, Count, "times it was measured what a disk takes for a request, and how many at a time it does best";
     ordered_runs: Counter, Count, "runs of chunks read in the order in which they lie, each by one request";
     ordered_gap_bytes: Counter, Bytes, "bytes of such runs that nobody wanted: they lie between the chunks";
     ordered_alone: Counter, Count, "chunks that were to be read so and were read alone: nobody knew where they lie, or a run did not give them";

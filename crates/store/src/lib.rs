@@ -9,7 +9,7 @@
 //! - What [`Store::get`] returns was checked against its address. Damaged bytes are an error, never a result.
 //!
 //! The caller in turn settles chunks before it logs a frame that names them. Layers, from the ground up: `failure`, `level` and `format`;
-//! `identity`, `domain`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `reading`, `ordered`, `warm`, `parcel`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
+//! `identity`, `domain`, `speed`, `pool`, `run`, `superblock`; `chunk`, `index`, `pack`; `journal`; `store`, `probe`, `reading`, `ordered`, `warm`, `parcel`, `recover`; and what keeps it well: `check`, `scrub`, `repair`,
 //! `copies` and `members`, `mark` and `reclaim`, `rewrite`. Every byte on disk: docs/format.md. Every numbered truth: docs/invariants.md.
 //!
 //! Not here: what chunks, frames and roots mean; which chunks are still needed; other nodes.
@@ -27,6 +27,8 @@ mod erasure;
 mod identity;
 
 mod domain;
+mod speed;
+
 mod pool;
 mod run;
 mod superblock;
@@ -48,6 +50,8 @@ mod pace;
 mod journal;
 
 mod store;
+
+mod probe;
 
 mod reading;
 
@@ -97,6 +101,7 @@ pub use recover::{Recovered, RecoveryReport};
 pub use remedy::Remedy;
 pub use rewrite::Scatter;
 pub use scrub::{ScrubPlan, ScrubReport, ScrubStatus};
+pub use speed::DiskSpeed;
 pub use status::{ClassStatus, CutStatus, DiskStatus, MissingStatus, StoreStatus};
 pub use store::{Room, Store};
 pub use warm::Warming;

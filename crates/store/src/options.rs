@@ -19,9 +19,9 @@ pub struct Options {
     pub cache_weights: Weights,
     /// Most bytes of packs that are read ahead at a time.
     pub ahead_bytes_max: u32,
-    /// Of chunks that are read in order those are read together that lie no further apart than this many bytes. What a disk reads in the
-    /// time of a request: some ten KiB where nothing turns, a MiB where something does.
-    pub gap_bytes: u32,
+    /// Of chunks that are read in order those are read together that lie no further apart than this many bytes. `None`: as far as reading on costs
+    /// less than another request, by the measured speed of the disk ([`crate::Store::measure_speeds`]).
+    pub gap_bytes: Option<u32>,
     /// Bytes of content that are hashed, compressed and appended at a time; who comes then is told that the store is busy.
     pub put_bytes_max: u64,
     /// Most bytes of the index kept in memory: three quarters for its pages, and one for what says that content is new.
@@ -74,7 +74,7 @@ impl Default for Options {
             cache_bytes: 256 << 20,
             cache_weights: Weights::WEIGHTED,
             ahead_bytes_max: 8 << 20,
-            gap_bytes: 128 << 10,
+            gap_bytes: None,
             put_bytes_max: 32 << 20,
             index_cache_bytes: 64 << 20,
             pack_bytes: 64 << 20,

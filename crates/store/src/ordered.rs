@@ -33,9 +33,8 @@ use crate::store::Store;
 /// Bytes of a run at most, and of the content in it: a rotating disk gives most of its speed at this length.
 pub(crate) const RUN_BYTES_MAX: u64 = 1 << 20;
 const CONTENT_BYTES_MAX: u64 = 4 << 20;
-/// Bytes that a disk is asked for at a time, and what a request counts for at least: so few that who comes meanwhile waits little.
+/// Bytes that a disk is asked for at a time: so few that who comes meanwhile waits little. As many requests as it does best share them (`probe`).
 const DISK_BYTES: u32 = 4 << 20;
-const REQUEST_BYTES: u32 = 256 << 10;
 /// Room is counted in these.
 const ROOM_UNIT: u64 = 1 << 10;
 /// What the list has of a chunk, in bytes.
@@ -174,8 +173,8 @@ impl Store {
 impl Reading {
     async fn begin(self) {
         let (lists, others) = self.lists();
-        for (_, list) in lists {
-            self.store.platform.tasks.aside_behind(Box::pin(self.clone().read_disk(list)));
+        for (disk, list) in lists {
+            self.store.platform.tasks.aside_behind(Box::pin(self.clone().read_disk(disk, list)));
         }
         self.read_alone(&others).await;
     }
@@ -195,7 +194,7 @@ impl Reading {
         let address = |number: u32| &self.addresses[number as usize];
         numbers.sort_unstable_by_key(|number| address(*number));
         let (store, mut report) = (&self.store, OrderedReport::default());
-        store.packs.index.file().expect(numbers.len() as u64, u64::from(store.options.gap_bytes));
+        store.packs.index.file().expect(numbers.len() as u64, store.gap_bytes(Some(store.pool.index_disk())));
         for same in numbers.chunk_by(|a, b| address(*a) == address(*b)) {
             let is_cached = store.cache.has(address(same[0]));
             let look = || store.packs.index.lookup(address(same[0]), &store.counters).ok().flatten();
@@ -223,9 +222,9 @@ impl Reading {
     }
 
     /// Reads what lies on one disk.
-    async fn read_disk(self, list: Vec<Member>) {
+    async fn read_disk(self, disk: usize, list: Vec<Member>) {
         let requests = Arc::new(Semaphore::new(DISK_BYTES as usize));
-        let gap_bytes = u64::from(self.store.options.gap_bytes);
+        let (gap_bytes, request_bytes) = (self.store.gap_bytes(Some(disk)), DISK_BYTES / self.store.depth(disk));
         let mut at = 0;
         while at < list.len() && !self.is_over() {
             let run = run_at(&list, at, (self.run_bytes_max(), self.content_bytes_max()), gap_bytes);
@@ -233,7 +232,7 @@ impl Reading {
             let members = list[run].to_vec();
             let bytes = bytes_of(&members);
             let content: u64 = distinct(&members).map(|member| u64::from(member.place.raw)).sum();
-            let cost = u32::try_from(bytes).unwrap_or(DISK_BYTES).clamp(REQUEST_BYTES, DISK_BYTES);
+            let cost = u32::try_from(bytes).unwrap_or(DISK_BYTES).clamp(request_bytes, DISK_BYTES);
             let turn = Arc::clone(&requests).acquire_many_owned(cost).await.expect("never closed");
             let room = self.room_for(bytes + content).await;
             let reading = self.clone();
@@ -354,10 +353,11 @@ fn run_at(list: &[Member], at: usize, (bytes_max, content_bytes_max): (u64, u64)
 }
 
 /// How many runs some places come to, which are read in this order.
-pub(crate) fn runs(places: &[Place], gap_bytes: u64) -> u64 {
+pub(crate) fn runs(places: &[Place], gap_bytes: impl Fn(u64) -> u64) -> u64 {
     let list: Vec<Member> = places.iter().map(|place| Member { place: *place, number: 0 }).collect();
     let (mut at, mut runs) = (0, 0);
     while at < list.len() {
+        let gap_bytes = gap_bytes(list[at].place.pack);
         at = run_at(&list, at, (RUN_BYTES_MAX, CONTENT_BYTES_MAX), gap_bytes).end;
         runs += 1;
     }

@@ -31,6 +31,7 @@ use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::StoreError;
 use crate::format::{Class, Identity};
 use crate::identity::{Lock, Member};
+use crate::speed::DiskSpeed;
 
 /// How a disk does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +71,7 @@ pub(crate) struct PoolDisk {
     promised: AtomicU64,
     /// P-4.
     reads_failed: AtomicU64,
+    speed: Mutex<Option<DiskSpeed>>,
     /// Counts the packs that began here and have copies, for whose turn it is to have them.
     turn: AtomicUsize,
     /// P-2.
@@ -95,6 +97,7 @@ impl PoolDisk {
             free: AtomicU64::new(space.free),
             promised: AtomicU64::new(0),
             reads_failed: AtomicU64::new(0),
+            speed: Mutex::default(),
             turn: AtomicUsize::new(0),
             reserve_bytes: reserve_bytes.min(space.total / RESERVE_PART),
             lock: Mutex::new(lock),
@@ -144,6 +147,15 @@ impl PoolDisk {
     /// Notes such a read.
     pub(crate) fn note_failed_read(&self) {
         self.reads_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As it was measured last.
+    pub(crate) fn speed(&self) -> Option<DiskSpeed> {
+        *self.speed.lock()
+    }
+
+    pub(crate) fn set_speed(&self, speed: DiskSpeed) {
+        *self.speed.lock() = Some(speed);
     }
 
     pub(crate) fn free(&self) -> u64 {

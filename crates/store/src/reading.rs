@@ -238,7 +238,7 @@ impl Store {
     /// look-up, or read, is left to who wants it. Returns when the reading of the last has begun.
     pub async fn prefetch(self: &Arc<Store>, class: Class, addresses: &[ChunkAddress]) {
         for some in addresses.chunks(LOOKED_UP_TOGETHER) {
-            self.prefetch_runs(class, self.runs_of(some, GAP_AHEAD_BYTES), &|| true).await;
+            self.prefetch_runs(class, self.runs_of(some, |_| GAP_AHEAD_BYTES), &|| true).await;
         }
     }
 
@@ -249,7 +249,7 @@ impl Store {
         addresses: &[ChunkAddress],
         goes_on: &(dyn Fn() -> bool + Sync),
     ) {
-        self.prefetch_runs(class, self.runs_of(addresses, u64::from(self.options.gap_bytes)), goes_on).await;
+        self.prefetch_runs(class, self.runs_of(addresses, |pack| self.gap_bytes_at(pack)), goes_on).await;
     }
 
     async fn prefetch_runs(
@@ -284,7 +284,7 @@ impl Store {
     }
 
     /// Where chunks lie that are not cached, those that lie together, over gaps of so many bytes, in one group.
-    fn runs_of(&self, addresses: &[ChunkAddress], gap_bytes: u64) -> Vec<Vec<(Place, ChunkAddress)>> {
+    fn runs_of(&self, addresses: &[ChunkAddress], gap_bytes: impl Fn(u64) -> u64) -> Vec<Vec<(Place, ChunkAddress)>> {
         let absent = addresses.iter().filter(|address| !self.cache.has(address));
         let place = |address: &ChunkAddress| {
             let place = self.packs.index.lookup(address, &self.counters).ok()??;
@@ -294,12 +294,14 @@ impl Store {
         places.sort_unstable_by_key(|(place, _)| (place.pack, place.offset));
         places.dedup_by_key(|(_, address)| *address);
         let bytes_max = RUN_AHEAD_BYTES.min(u64::from(self.options.ahead_bytes_max) / 4);
-        let (mut runs, mut content) = (Vec::<Vec<(Place, ChunkAddress)>>::new(), 0);
+        let (mut runs, mut content, mut gap) = (Vec::<Vec<(Place, ChunkAddress)>>::new(), 0, 0);
         for member in places {
+            if runs.last().is_none_or(|run| run[0].0.pack != member.0.pack) {
+                gap = gap_bytes(member.0.pack);
+            }
             content += u64::from(member.0.raw);
             let is_next = |run: &Vec<(Place, ChunkAddress)>| {
-                content <= RUN_AHEAD_BYTES
-                    && is_of_run(&run[0].0, &run[run.len() - 1].0, &member.0, (bytes_max, gap_bytes))
+                content <= RUN_AHEAD_BYTES && is_of_run(&run[0].0, &run[run.len() - 1].0, &member.0, (bytes_max, gap))
             };
             match runs.last_mut().filter(|run| is_next(run)) {
                 Some(run) => run.push(member),

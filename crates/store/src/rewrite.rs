@@ -54,7 +54,7 @@ impl Store {
             start = end;
         }
         let bytes = stored_bytes(places.iter());
-        let runs = ordered::runs(&places, u64::from(self.options.gap_bytes));
+        let runs = ordered::runs(&places, |pack| self.gap_bytes_at(pack));
         Scatter { chunks: places.len() as u64, bytes, runs }
     }
 

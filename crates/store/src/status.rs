@@ -8,6 +8,7 @@ use crate::pack::PackState;
 use crate::pack::fragments::Fragments;
 use crate::pool::{Part, Pool};
 use crate::scrub::ScrubStatus;
+use crate::speed::DiskSpeed;
 use crate::store::Store;
 
 /// A disk of the store.
@@ -31,6 +32,8 @@ pub struct DiskStatus {
     pub health: String,
     /// Reads since the store was opened that it failed, or answered with wrong bytes. Nothing new goes there while another has room.
     pub reads_failed: u64,
+    /// What it takes for a request, once that was measured.
+    pub speed: Option<DiskSpeed>,
     /// Its size.
     pub total_bytes: u64,
     /// What is free on it, the reserve included.
@@ -280,6 +283,7 @@ fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
                 _ => disk.words(),
             },
             reads_failed: disk.reads_failed(),
+            speed: disk.speed(),
             total_bytes: space.total,
             free_bytes: space.free,
             has_journal: pool.homes().has(number),

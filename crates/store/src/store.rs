@@ -69,6 +69,8 @@ pub struct Store {
     pub(crate) reclaim_work: tokio::sync::Mutex<()>,
     /// F-8.
     pub(crate) copy_work: tokio::sync::Mutex<()>,
+    /// Held by who measures disks: two at a time would measure each other.
+    pub(crate) measuring: tokio::sync::Mutex<()>,
     /// Held by who changes which disks the node has.
     pub(crate) disk_work: tokio::sync::Mutex<()>,
 }
@@ -154,6 +156,7 @@ impl Store {
             index_checked: Mutex::default(),
             reclaim_work: tokio::sync::Mutex::new(()),
             copy_work: tokio::sync::Mutex::new(()),
+            measuring: tokio::sync::Mutex::new(()),
             disk_work: tokio::sync::Mutex::new(()),
             options,
         }

@@ -41,6 +41,7 @@ mod reclaim;
 mod reindex;
 mod repair;
 mod scrub;
+mod speed;
 
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ pub(crate) fn options() -> Options {
         cache_bytes: 64 << 10,
         cache_weights: crate::Weights::WEIGHTED,
         ahead_bytes_max: 1 << 20,
-        gap_bytes: 128 << 10,
+        gap_bytes: Some(128 << 10),
         put_bytes_max: 8 << 20,
         index_cache_bytes: 256 << 10,
         pack_bytes: 0,

@@ -194,6 +194,11 @@ impl Sides {
         if side.is_ours() {
             self.volume.unmount()?;
             self.volume.mount()?;
+            if let Some(device) = self.device() {
+                // What the daemon does by itself after a while, with the limit on.
+                self.drop_caches()?;
+                device.limited(|| self.volume.measure_disks())?;
+            }
         }
         if side == Side::PassThrough {
             let mounted = self.pass_through.take().context("the pass-through is not mounted")?;

@@ -18,6 +18,7 @@ use crate::start;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     hydrafs disk list ./node\n  \
+    hydrafs disk measure ./node                   what a request takes on each, now\n  \
     hydrafs disk add ./node /disks/c              one more; what is new goes there too from now on\n  \
     hydrafs disk drain --dry-run ./node 1         say how much lies there, and whether the others have room for it\n  \
     hydrafs disk drain ./node /disks/b            bring everything from there to the others\n  \
@@ -33,6 +34,15 @@ pub(super) struct Arguments {
 enum Verb {
     /// List the disks: how they do, how full they are, what lies there.
     List {
+        /// The node's folder.
+        node: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure what a request takes on each disk, and how many at a time it does best; masses of files are read by that. A node that is used does it
+    /// once in an hour by itself.
+    Measure {
         /// The node's folder.
         node: PathBuf,
         /// Print JSON.
@@ -99,6 +109,7 @@ struct Remove {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::List { node, json } => list(&NodeFolder::open(node)?, *json)?,
+        Verb::Measure { node, json } => measure(&NodeFolder::open(node)?, *json)?,
         Verb::Add { node, dir } => add(&NodeFolder::open(node)?, dir)?,
         Verb::Drain { node, disk, dry_run, stop, share, accept_fewer_copies, json } => {
             check_share(*share, "cannot drain the disk")?;
@@ -134,6 +145,16 @@ fn list(folder: &NodeFolder, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+fn measure(folder: &NodeFolder, json: bool) -> Result<(), Failure> {
+    let answer = with_bar(folder, Request::DiskMeasure {})?;
+    if answer["all"] != json!(true) {
+        super::remark(
+            "some disks have too little in packs that is not in memory, or failed: they keep what is known of them",
+        );
+    }
+    list(folder, json)
+}
+
 fn line(disk: &Value) -> String {
     let state = match (disk["missing"] == json!(true), disk["drained"] == json!(true)) {
         (true, _) => "missing",
@@ -159,14 +180,28 @@ fn line(disk: &Value) -> String {
         ""
     };
     let health = if health.is_empty() { String::new() } else { format!("; {health}") };
+    let speed = speed(disk).map_or_else(String::new, |speed| format!("\n    {speed}"));
     format!(
-        "{shown}  {state:<7}  {} packs with {}{also}; {} of {} free  {}{health}",
+        "{shown}  {state:<7}  {} packs with {}{also}; {} of {} free  {}{health}{speed}",
         number(disk, "/packs"),
         bytes("/pack_bytes"),
         bytes("/free_bytes"),
         bytes("/total_bytes"),
         text(disk, "/path")
     )
+}
+
+/// What a request takes there, if that was measured.
+fn speed(disk: &Value) -> Option<String> {
+    let milliseconds = |name: &str| Some(disk.pointer(name)?.as_f64()? * 1000.0);
+    Some(format!(
+        "a small read takes {:.3} ms alone, and {:.3} ms where {} are under way; long ones {} a second; gaps of {} are read over",
+        milliseconds("/speed/alone_seconds")?,
+        milliseconds("/speed/request_seconds")?,
+        number(disk, "/speed/depth"),
+        Bytes(number(disk, "/speed/bytes_per_second")),
+        Bytes(number(disk, "/speed/gap_bytes")),
+    ))
 }
 
 /// Number and state of a disk that a person named.

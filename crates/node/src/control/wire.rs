@@ -217,6 +217,8 @@ pub enum Request {
         #[serde(default)]
         accept_fewer: bool,
     },
+    /// Measures what a request takes on each disk.
+    DiskMeasure {},
     /// Does without a disk from now on.
     DiskRemove {
         /// Its number.
@@ -248,7 +250,8 @@ impl Request {
             Request::Sync {} | Request::Cached { .. } | Request::Fsck { .. } | Request::Repair { .. } => false,
             Request::Gc { .. } | Request::Scrub { .. } => false,
             Request::PolicySet { .. } | Request::Optimize { .. } | Request::Warmup { .. } => false,
-            Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskRemove { .. } => false,
+            Request::DiskAdd { .. } | Request::DiskDrain { .. } | Request::DiskMeasure {} => false,
+            Request::DiskRemove { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotDelete { .. } | Request::Clone { .. } => false,
             Request::Send { .. } | Request::Receive { .. } => false,
             Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchRemove { .. } => false,
@@ -266,7 +269,9 @@ impl Request {
             Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchCopy { .. } => true,
             Request::BatchCompare(_) | Request::Warmup { .. } | Request::Fill { .. } => true,
             Request::Scrub { .. } | Request::Optimize { .. } | Request::Fsck { .. } => true,
-            Request::Send { .. } | Request::Receive { .. } | Request::DiskDrain { .. } => true,
+            Request::Send { .. } | Request::Receive { .. } | Request::DiskDrain { .. } | Request::DiskMeasure {} => {
+                true
+            }
             Request::Status {} | Request::Counters {} | Request::Metrics {} | Request::Info { .. } => false,
             Request::Cached { .. } | Request::Device {} => false,
             // A name; what it had goes later. Who waits for room waits for a pass.
@@ -507,6 +512,7 @@ mod tests {
             Request::Warmup { inodes: vec![1 << 63, 2], metadata: true },
             Request::DiskAdd { path: "/a \"b\"".into() },
             Request::DiskDrain { disk: 3, dry_run: true, stop: false, share: None, accept_fewer: false },
+            Request::DiskMeasure {},
             Request::DiskRemove { disk: 63, accept_loss: true },
             Request::Stop { detach: true },
             Request::Restart { program: Some("/a b".into()) },

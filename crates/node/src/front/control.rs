@@ -259,6 +259,7 @@ impl Handler for Control {
             Request::DiskDrain { disk, share, accept_fewer, .. } => {
                 self.drain_disk(disk, (share, accept_fewer), progress)
             }
+            Request::DiskMeasure {} => Ok(json!({ "all": block_on(self.system.measure_speeds()) })),
             Request::DiskRemove { disk, accept_loss } => self.remove_disk(disk, accept_loss),
             Request::Repair { deep, accept_loss } => self.repair(deep, accept_loss, progress),
             Request::Stop { .. } | Request::Restart { .. } => {

@@ -104,6 +104,41 @@ fn is_empty(disk: &Path) -> bool {
 }
 
 #[test]
+fn what_a_request_takes_is_measured_on_request() {
+    const FILES: u64 = 200;
+    let folder = Folder::new("speeds");
+    let (node, point) = (init(&folder, &[&folder.join("a")]), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let measure = || {
+        let output = hydrafs(&[OsStr::new("disk"), OsStr::new("measure"), OsStr::new("--json"), node.as_os_str()]);
+        assert!(output.status.success(), "{output:?}");
+        let disks: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
+        (disks[0]["speed"].clone(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (speed, said) = measure();
+    assert!(speed.is_null() && said.contains("too little"), "{speed}, {said}");
+    for number in 0..FILES {
+        fs::write(point.join(format!("f{number}")), bytes(number)).expect("there is room");
+    }
+    // Then packs are whole, and in no memory but where direct I/O is not to be had.
+    mounted.umount();
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let (speed, said) = measure();
+    let text = disk(&[OsStr::new("list"), node.as_os_str()]);
+    if speed.is_null() {
+        assert!(said.contains("not in memory") && !text.contains("a small read takes"), "{said}, {text}");
+    } else {
+        let number = |name: &str| speed[name].as_f64().unwrap_or_default();
+        assert!(number("alone_seconds") > 0.0 && number("request_seconds") > 0.0, "{speed}");
+        assert!((1.0..=32.0).contains(&number("depth")) && number("bytes_per_second") > 1e6, "{speed}");
+        assert!((32768.0..=1048576.0).contains(&number("gap_bytes")), "{speed}");
+        assert!(said.is_empty() && text.contains("a small read takes"), "{said}, {text}");
+    }
+    expect_files(&point, FILES);
+    mounted.umount();
+}
+
+#[test]
 fn disks_come_and_go_under_programs() {
     let folder = Folder::new("disks");
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| folder.join(name));

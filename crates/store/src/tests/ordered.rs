@@ -197,7 +197,7 @@ fn gaps_are_read_over_as_far_as_somebody_says() {
     let wanted: Vec<_> = all.iter().step_by(10).cloned().collect();
     let mut reports = Vec::new();
     for gap_bytes in [0, 1 << 20] {
-        store = reopen(&machine, store, Options { gap_bytes, ..options() });
+        store = reopen(&machine, store, Options { gap_bytes: Some(gap_bytes), ..options() });
         let (report, lost) = read(&machine, &store, &wanted);
         assert!(lost.is_empty());
         reports.push(report);

@@ -141,6 +141,7 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
             "silent": disk.is_silent,
             "health": disk.health,
             "reads_failed": disk.reads_failed,
+            "speed": disk.speed.as_ref().map(speed),
             "total_bytes": disk.total_bytes,
             "free_bytes": disk.free_bytes,
             "packs": disk.packs,
@@ -153,6 +154,16 @@ fn disks(store: &StoreStatus) -> Vec<Value> {
         })
     };
     store.disks.iter().map(disk).collect()
+}
+
+fn speed(speed: &file::DiskSpeed) -> Value {
+    json!({
+        "alone_seconds": speed.alone.as_secs_f64(),
+        "depth": speed.depth,
+        "request_seconds": speed.request.as_secs_f64(),
+        "bytes_per_second": speed.bytes_per_second,
+        "gap_bytes": speed.gap_bytes(),
+    })
 }
 
 /// Of a disk that failed, or failed to read: what lies there alone, what goes on without it, and what to do.
