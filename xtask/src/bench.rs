@@ -323,7 +323,7 @@ const fn copies(name: &'static str, limit: Limit, work: fn(&mut Run<'_>) -> Resu
     Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: Some(limit), is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 35] = [
+const WORKLOADS: [Workload; 36] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -372,6 +372,13 @@ const WORKLOADS: [Workload; 35] = [
     copies("batches, copies, seek-limited", device::SEEK, batches::copies_on_seeks),
     copies("batches, copies, SSD-limited", device::SSD, batches::copies_on_ssd),
     alone("batches, reader beside", batches::beside),
+    Workload {
+        name: "batches, reader beside, seek-limited",
+        sides: &[Side::Hydrafs],
+        limit: Some(device::SEEK),
+        is_once: true,
+        work: batches::beside_on_seeks,
+    },
     Workload {
         name: "batches, simulated disk",
         sides: &[Side::Hydrafs],

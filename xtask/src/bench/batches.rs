@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-pub(super) use self::beside::beside;
+pub(super) use self::beside::{beside, beside_on_seeks};
 pub(super) use self::copies::{here as copies_here, on_seeks as copies_on_seeks, on_ssd as copies_on_ssd};
 pub(super) use self::names::names;
 pub(super) use self::tools::has_verb;

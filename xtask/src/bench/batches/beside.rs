@@ -1,4 +1,5 @@
-//! What somebody who reads at random notices of a batch beside him: of one that reads a hundred thousand cold files, and of one that writes as many.
+//! What somebody who reads at random notices of a batch beside him: of one that reads cold files, and of one that writes as many; on this machine's
+//! disk, and on one that does 150 requests a second.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,31 +20,46 @@ use crate::program::Child;
 use crate::random::Random;
 
 const MIB: usize = 1 << 20;
+/// Where it is done, and with what.
+struct Ground {
+    /// Of the file that is read at random.
+    read_bytes: u64,
+    /// In the batch.
+    files: u64,
+    terms: &'static str,
+}
+
 /// A file that no cache holds at the default budget.
-const READ_BYTES: u64 = 2 << 30;
-const FILES: u64 = 100_000;
+const HERE: Ground = Ground { read_bytes: 2 << 30, files: 100_000, terms: "4 KiB at random past the kernel's cache" };
+/// A tenth of it is asked for in the time that is measured.
+const SEEKING: Ground = Ground {
+    read_bytes: 256 << 20,
+    files: 20_000,
+    terms: "4 KiB at random past the kernel's cache; 150 requests a second",
+};
+
 const ALONE: Duration = Duration::from_secs(10);
 /// How often it is looked whether the batch has ended.
 const SLICE: Duration = Duration::from_millis(50);
 
-const TERMS: &str = "4 KiB at random past the kernel's cache";
-const fn line(name: &'static str) -> Line {
-    Line { name, unit: Unit::Microseconds, terms: TERMS }
-}
 /// Half of the reads, and 99 of 100, are faster.
-const ALONE_LINES: [Line; 2] = [line("a read, half are faster: alone"), line("a read, 99 of 100 are faster: alone")];
-const READING_LINES: [Line; 2] = [
-    line("a read, half are faster: beside a batch that reads"),
-    line("a read, 99 of 100 are faster: beside a batch that reads"),
-];
-const WRITING_LINES: [Line; 2] = [
-    line("a read, half are faster: beside a batch that writes"),
-    line("a read, 99 of 100 are faster: beside a batch that writes"),
-];
+const ALONE_NAMES: [&str; 2] = ["a read, half are faster: alone", "a read, 99 of 100 are faster: alone"];
+const READING_NAMES: [&str; 2] =
+    ["a read, half are faster: beside a batch that reads", "a read, 99 of 100 are faster: beside a batch that reads"];
+const WRITING_NAMES: [&str; 2] =
+    ["a read, half are faster: beside a batch that writes", "a read, 99 of 100 are faster: beside a batch that writes"];
 
 pub(in super::super) fn beside(run: &mut Run<'_>) -> Result<()> {
-    let bytes = run.scaled(READ_BYTES / MIB as u64) * MIB as u64;
-    let set = Set { files: run.scaled(FILES), file_bytes: 4 << 10, order: Order::Random };
+    on(run, &HERE)
+}
+
+pub(in super::super) fn beside_on_seeks(run: &mut Run<'_>) -> Result<()> {
+    on(run, &SEEKING)
+}
+
+fn on(run: &mut Run<'_>, ground: &Ground) -> Result<()> {
+    let bytes = run.scaled(ground.read_bytes / MIB as u64) * MIB as u64;
+    let set = Set { files: run.scaled(ground.files), file_bytes: 4 << 10, order: Order::Random };
     let memory = Mount::make("tmpfs", Path::new("none"), &run.inputs.root.join("memory"))?;
     write_data(&run.dir.join("data"), bytes)?;
     set.write(&run.dir.join("files"), super::FIRST)?;
@@ -53,18 +69,22 @@ pub(in super::super) fn beside(run: &mut Run<'_>) -> Result<()> {
     for _ in 0..run.runs {
         run.cool()?;
         let mut reader = Reader::open(&run.dir.join("data"), bytes)?;
-        // What is asked for first is in memory then.
-        reader.alone()?;
-        let alone = reader.alone()?;
-        let batch = tools::copier(Side::Hydrafs, &binary)?.arg(run.dir.join("files")).arg(&out);
-        let reading = reader.beside(batch.start(Stdio::null(), Stdio::null(), Stdio::inherit())?)?;
-        let to = run.dir.join("beside");
+        let (files, to) = (run.dir.join("files"), run.dir.join("beside"));
         fs::create_dir(&to)?;
-        let batch = tools::copier(Side::Hydrafs, &binary)?.arg(&source).arg(&to);
-        let writing = reader.beside(batch.start(Stdio::null(), Stdio::null(), Stdio::inherit())?)?;
-        for (lines, times) in [(ALONE_LINES, alone), (READING_LINES, reading), (WRITING_LINES, writing)] {
-            for (line, percent) in lines.iter().zip([50, 99]) {
-                run.record(line, below(&times, percent)?);
+        let [alone, reading, writing] = run.sides.limited_work(|| {
+            // What is asked for first is in memory then.
+            reader.alone()?;
+            let alone = reader.alone()?;
+            let batch = tools::copier(Side::Hydrafs, &binary)?.arg(&files).arg(&out);
+            let reading = reader.beside(batch.start(Stdio::null(), Stdio::null(), Stdio::inherit())?)?;
+            let batch = tools::copier(Side::Hydrafs, &binary)?.arg(&source).arg(&to);
+            let writing = reader.beside(batch.start(Stdio::null(), Stdio::null(), Stdio::inherit())?)?;
+            Ok([alone, reading, writing])
+        })?;
+        for (names, times) in [(ALONE_NAMES, alone), (READING_NAMES, reading), (WRITING_NAMES, writing)] {
+            for (name, percent) in names.into_iter().zip([50, 99]) {
+                let line = Line { name, unit: Unit::Microseconds, terms: ground.terms };
+                run.record(&line, below(&times, percent)?);
             }
         }
         fs::remove_dir_all(out.join("files"))?;
