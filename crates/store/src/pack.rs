@@ -30,6 +30,9 @@
 //!       ([`StoreError::Dropped`]): each settle that goes back to a moment before it. So who took a moment, then put chunks or found them here,
 //!       and then settled since that moment, may rely on all of them. What lies elsewhere is named there again.
 //!
+//! K-13  While a run of an open pack is being written the next one fills. One is under way at a time, nothing else is done to the file before it has
+//!       ended, and who has the lane next hears what came of it: who settles, seals or takes the writer out waits for it first.
+//!
 //! Not here: how packs are filled (`lanes`), what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
 mod buffers;
@@ -53,6 +56,7 @@ use base::id::ChunkAddress;
 use base::limits::CHUNK_BYTES_MAX;
 use parking_lot::{Mutex, RwLock};
 use platform::disk::{DiskError, File};
+use platform::task::Tasks;
 
 use crate::ages::{Ages, Checked};
 use crate::chunk::Compression;
@@ -276,6 +280,7 @@ pub(crate) struct FoundPacks {
 /// All packs of the node.
 pub(crate) struct Packs {
     pub(crate) pool: Arc<Pool>,
+    tasks: Arc<dyn Tasks>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) index: Index,
     pub(crate) key: DomainKey,
@@ -326,7 +331,7 @@ pub(crate) struct Packs {
 
 impl Packs {
     pub(crate) fn new(
-        pool: Arc<Pool>,
+        (tasks, pool): (&Arc<dyn Tasks>, Arc<Pool>),
         counters: Arc<Counters>,
         index: Index,
         key: DomainKey,
@@ -337,6 +342,7 @@ impl Packs {
         Packs {
             files: (0..DISKS_MAX).map(|_| OnceLock::new()).collect(),
             lanes: (0..DISKS_MAX).map(|_| Default::default()).collect(),
+            tasks: Arc::clone(tasks),
             pool,
             counters,
             index,

@@ -28,6 +28,7 @@ use base::units;
 use bytes::Bytes;
 use platform::Platform;
 use platform::disk::{Disk, DiskErrorKind, Open};
+use platform::task::Tasks;
 
 use crate::counters::Counters;
 use crate::disks::DiskSet;
@@ -138,6 +139,7 @@ impl Store {
         superblock.without = pool.without();
 
         let mut recovery = Recovery {
+            tasks: &platform.tasks,
             pool: &pool,
             identity: &identity,
             counters: &counters,
@@ -259,6 +261,7 @@ impl Store {
 }
 
 struct Recovery<'a> {
+    tasks: &'a Arc<dyn Tasks>,
     pool: &'a Arc<Pool>,
     identity: &'a Identity,
     counters: &'a Arc<Counters>,
@@ -460,7 +463,7 @@ impl Recovery<'_> {
         let (level, compression) = (options.level(), options.compression);
         let sizes = Sizes { pack_bytes, pack_chunks_max, run_bytes, cache_bytes, level, compression, floor };
         let found_packs = FoundPacks { known, next, checked: opened.checked };
-        let packs = Packs::new(self.pool.clone(), self.counters.clone(), index, key, sizes, found_packs);
+        let packs = Packs::new((self.tasks, self.pool.clone()), self.counters.clone(), index, key, sizes, found_packs);
         let (mut step_entries, mut unsealed, mut are_all) = (0, Vec::new(), self.pool.missing().is_none());
         *packs.suspects.lock() = suspects;
         let is_covered = |pack: &u64| opened.packs.get(pack).is_some_and(|summary| !summary.lacks_directory);

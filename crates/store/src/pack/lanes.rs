@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 
 use base::id::ChunkAddress;
 use platform::disk::{DiskError, Open};
+use tokio::sync::oneshot;
 
-use super::open::{Member, OpenPack, Pages, Writer};
+use super::open::{Member, OpenPack, Writer, Written};
 use super::read::Copied;
 use super::{PackKnown, PackState, Packs};
 use crate::chunk::{Compression, Named, Packed, lots, pack_lot};
@@ -207,9 +208,8 @@ impl Packs {
                     }
                 }
             }
-            if writer.pack.buffered_bytes() >= self.run_bytes as u64 {
-                let pages = writer.pages();
-                self.flush(writer, Some(pages)).await;
+            if writer.pack.waiting_bytes() >= self.run_bytes as u64 {
+                self.write_beside(writer).await;
             }
             lane.turn_bytes += chunk.header.stored as usize;
             if lane.turn_bytes >= TURN_BYTES {
@@ -336,14 +336,53 @@ impl Packs {
     pub(super) async fn flush_all(&self, writer: &mut Writer) {
         let padded = writer.pad();
         self.pool.promise(writer.pack.disks(), padded);
-        self.flush(writer, None).await;
+        self.end_writing(writer).await;
+        if writer.is_stuck {
+            return;
+        }
+        let pack = &writer.pack;
+        let give_back = |bytes| self.give_back(pack, bytes);
+        let written = pack.flush(None, &self.counters, &give_back).await;
+        self.note_written(writer, written);
     }
 
-    /// Writes the buffer, or the whole pages of it; on failure the writer is stuck and keeps what it has.
-    pub(super) async fn flush(&self, writer: &mut Writer, pages: Option<Pages>) {
-        let pack = &writer.pack;
-        let written = |bytes| pack.disks().iter().for_each(|disk| self.pool.disks[disk].settle_promise(bytes));
-        if let Err((disk, error)) = pack.flush(pages, &self.counters, &written).await {
+    /// Has the whole pages of the buffer written while it fills again, once those before them are (K-13).
+    async fn write_beside(&self, writer: &mut Writer) {
+        self.end_writing(writer).await;
+        if writer.is_stuck {
+            return;
+        }
+        let Some(write) = writer.pack.begin_write(Some(writer.pages()), &self.counters) else { return };
+        let ((send, written), pool) = (oneshot::channel(), Arc::clone(&self.pool));
+        self.tasks.aside(Box::pin(async move {
+            let written = write.make().await;
+            // Not before: the locks of the disks go with it.
+            drop(pool);
+            drop(send.send(written));
+        }));
+        writer.under_way = Some(written);
+    }
+
+    /// Waits for the run that is being written (K-13).
+    pub(super) async fn end_writing(&self, writer: &mut Writer) {
+        let Some(written) = &mut writer.under_way else { return };
+        let written = written.await.expect("a panic there is one here");
+        writer.under_way = None;
+        if written.is_ok() {
+            let bytes = writer.pack.end_write();
+            self.give_back(&writer.pack, bytes);
+        }
+        self.note_written(writer, written);
+    }
+
+    /// What was promised of a pack's disks is on them.
+    fn give_back(&self, pack: &OpenPack, bytes: u64) {
+        pack.disks().iter().for_each(|disk| self.pool.disks[disk].settle_promise(bytes));
+    }
+
+    /// After a failure the writer is stuck, and keeps what it has.
+    fn note_written(&self, writer: &mut Writer, written: Written) {
+        if let Err((disk, error)) = written {
             writer.is_stuck = true;
             let _ = self.pool.failed(disk, error, &self.counters);
             return;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use platform::disk::{DiskError, DiskErrorKind, File, RUN_ALIGN};
 use platform::task::all;
+use tokio::sync::oneshot;
 
 use crate::chunk::{CUT_BYTES_MAX, Packed};
 use crate::counters::Counters;
@@ -71,6 +72,26 @@ impl Step<'_> {
         }
     }
 }
+
+/// Bytes on their way into the files of an open pack.
+pub(super) struct Write {
+    members: Members,
+    start: u64,
+    bytes: Bytes,
+    is_run: bool,
+}
+
+impl Write {
+    /// Writes them to all members side by side; the first failure, with its disk. Nothing of them is held when it returns.
+    pub(super) async fn make(self) -> Written {
+        let Write { members, start, bytes, is_run } = self;
+        let step = if is_run { Step::Run(start, &bytes) } else { Step::Bytes(start, &bytes) };
+        OpenPack::take(&members, step).await
+    }
+}
+
+/// What came of it.
+pub(super) type Written = Result<(), (usize, DiskError)>;
 
 /// Until when an open pack that takes no more is not sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,6 +329,12 @@ impl OpenPack {
         tail.end() - tail.written
     }
 
+    /// Of them those that are not being written either.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        let tail = self.tail.lock();
+        tail.end() - tail.flushing.as_ref().map_or(tail.written, |(_, end)| *end)
+    }
+
     /// Bytes from the buffer; `None` if they are in the file.
     pub(super) fn buffered(&self, offset: u64, length: usize) -> Option<Bytes> {
         let tail = self.tail.lock();
@@ -327,25 +354,32 @@ impl OpenPack {
         counters: &Counters,
         written: &(dyn Fn(u64) + Sync),
     ) -> Result<(), (usize, DiskError)> {
-        loop {
-            let (start, held, end) = {
-                let mut tail = self.tail.lock();
-                let Some((held, end)) = tail.next_write(pages, room(self.run_bytes)) else { return Ok(()) };
-                (tail.written, held, end)
-            };
-            counters.pack_writes.add(1);
-            let part = held.range(start, end).expect("in memory until they are written");
-            let bytes = held.run.part(part);
-            let is_run = pages.is_some() || bytes.len() >= *RUN_BYTES.start();
-            let step = if is_run { Step::Run(start, &bytes) } else { Step::Bytes(start, &bytes) };
-            OpenPack::take(&self.members(), step).await?;
-            drop(bytes);
-            written(end - start);
-            let mut tail = self.tail.lock();
-            tail.written = end;
-            tail.flushing = None;
-            tail.spare = Arc::into_inner(held.run).unwrap_or_default();
+        while let Some(write) = self.begin_write(pages, counters) {
+            write.make().await?;
+            written(self.end_write());
         }
+        Ok(())
+    }
+
+    /// What is to be written next, if anything is. It stays in memory until [`OpenPack::end_write`].
+    pub(super) fn begin_write(&self, pages: Option<Pages>, counters: &Counters) -> Option<Write> {
+        let (start, held, end) = {
+            let mut tail = self.tail.lock();
+            let (held, end) = tail.next_write(pages, room(self.run_bytes))?;
+            (tail.written, held, end)
+        };
+        counters.pack_writes.add(1);
+        let bytes = held.run.part(held.range(start, end).expect("in memory until they are written"));
+        let is_run = pages.is_some() || bytes.len() >= *RUN_BYTES.start();
+        Some(Write { members: self.members(), start, bytes, is_run })
+    }
+
+    /// What was begun is in the files; how many bytes that are.
+    pub(super) fn end_write(&self) -> u64 {
+        let mut tail = self.tail.lock();
+        let (held, end) = tail.flushing.take().expect("a write was begun");
+        tail.spare = Arc::into_inner(held.run).unwrap_or_default();
+        end - std::mem::replace(&mut tail.written, end)
     }
 
     /// Makes durable what was written. After one failure it fails for ever: the kernel may have dropped the pages.
@@ -421,17 +455,20 @@ pub(crate) struct Writer {
     end: u64,
     /// A write failed; only `rescue` deals with it now.
     pub(crate) is_stuck: bool,
+    /// Tells what comes of the run that is being written (K-13).
+    pub(super) under_way: Option<oneshot::Receiver<Written>>,
 }
 
 impl Writer {
     pub(super) fn new(pack: Arc<OpenPack>) -> Writer {
-        Writer { pack, entries: Vec::new(), others: Vec::new(), end: PackHeader::BYTES as u64, is_stuck: false }
+        let end = PackHeader::BYTES as u64;
+        Writer { pack, entries: Vec::new(), others: Vec::new(), end, is_stuck: false, under_way: None }
     }
 
     /// Of one that takes no more.
     pub(super) fn found(pack: Arc<OpenPack>, entries: Vec<Entry>, others: Vec<Entry>) -> Writer {
         let end = pack.bytes();
-        Writer { pack, entries, others, end, is_stuck: false }
+        Writer { pack, entries, others, end, is_stuck: false, under_way: None }
     }
 
     /// Bytes of the pack with what is buffered.

@@ -104,6 +104,7 @@ impl Packs {
         let mut lane = lane.lock().await;
         let Some(writer) = &mut lane.writer else { return Ok(None) };
         let is_good = |disk: usize| self.pool.disks[disk].is_good();
+        self.end_writing(writer).await;
         if !writer.is_stuck && writer.pack.disks().iter().all(is_good) && writer.pack.buffered_bytes() > 0 {
             self.flush_all(writer).await;
         }
@@ -119,6 +120,7 @@ impl Packs {
         for lane in self.lanes() {
             let mut lane = lane.lock().await;
             let Some(writer) = &mut lane.writer else { continue };
+            self.end_writing(writer).await;
             let is_bad = |disk: usize| !self.pool.disks[disk].is_good();
             if writer.is_stuck || writer.pack.has_failed() || writer.pack.disks().iter().any(is_bad) {
                 if self.leave_failed(writer) {

@@ -1,6 +1,7 @@
 //! Masses of chunks, read in the order in which they lie.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::id::ChunkAddress;
 use bytes::Bytes;
@@ -122,12 +123,40 @@ fn what_streams_is_written_in_whole_pages() {
     }
     let stored = store.counters().stored_bytes.value() - before - CHUNKS * Entry::BYTES as u64;
     let waiting = stored - written;
-    assert!(written > stored / 2 && waiting < machine.disks.len() as u64 * (RUN + 21_000), "{written} of {stored}");
+    // One run is being written, and the next one fills (K-13).
+    assert!(written > stored / 2 && waiting < machine.disks.len() as u64 * (2 * RUN + 21_000), "{written} of {stored}");
     // The rest goes when it has to be durable.
     machine.run(store.settle(store.moment())).unwrap();
     let packs = machine.disks.iter().flat_map(|disk| disk.durable_files());
     let durable: u64 = packs.filter(|(path, _)| path.ends_with(".pack")).map(|(_, bytes)| bytes.len() as u64).sum();
     assert!(durable >= stored, "{durable} of {stored}");
+}
+
+/// K-13: who appends waits for no disk before the second run is full, and then for the first.
+#[test]
+fn a_run_is_written_while_the_next_one_fills() {
+    const RUN: usize = 256 << 10;
+    const CHUNK: usize = 64 << 10;
+    let machine = Machine::new(8, 1, 1 << 40);
+    let (store, _) = machine.open();
+    let store = reopen(&machine, store, Options { pack_bytes: 1 << 30, run_bytes: RUN, ..options() });
+    machine.disks[0].set_platter(Platter::SAS_7200);
+    let mut number = 0;
+    let mut time = |chunks: usize| {
+        let start = machine.world.elapsed();
+        for _ in 0..chunks {
+            // Even numbers do not compress.
+            machine.run(store.put(Class::Data, &content(2 * number, CHUNK))).unwrap();
+            number += 1;
+        }
+        machine.world.elapsed() - start
+    };
+    // The pack is made.
+    time(1);
+    assert_eq!(time(RUN / CHUNK + 1), Duration::ZERO);
+    let waited = time(RUN / CHUNK);
+    assert!(waited > Duration::ZERO && waited < 2 * Platter::SAS_7200.turn, "{waited:?}");
+    machine.run(store.settle(store.moment())).unwrap();
 }
 
 /// K-11: what was made durable is not written again. A page with the end of it and what comes next would be read, and written twice; and while
