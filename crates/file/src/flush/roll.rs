@@ -24,6 +24,8 @@ use crate::write::RECORD_EXTENTS;
 /// What is published at a time, what is taken at a time, and what is still to be cut when more is taken: as so many streams, the least that is
 /// flushed while it is written.
 const PUBLISHED_STREAMS: u64 = 2;
+/// And such a part at least of all that is not local: each time the lanes of the packs are held up.
+const PUBLISHED_PART: u64 = 4;
 const TAKEN_STREAMS: u64 = 4;
 const LEFT_STREAMS: u64 = 1;
 /// Less than such a part of that is not worth it.
@@ -59,7 +61,8 @@ impl Roll<'_> {
         }
         let stream_bytes = self.system.stream_bytes();
         let put: u64 = taken.content.iter().map(|(_, content)| content.length()).sum();
-        if self.settling.is_none() && put >= PUBLISHED_STREAMS * stream_bytes {
+        let is_worth_it = || put >= taken.inode.state.lock().unlogged_bytes() / PUBLISHED_PART;
+        if self.settling.is_none() && put >= PUBLISHED_STREAMS * stream_bytes && is_worth_it() {
             self.settling = Some((taken.content.len(), self.begin_settle()));
         }
         if cutter.left_bytes() < LEFT_STREAMS * stream_bytes && self.takes_more(taken) {
