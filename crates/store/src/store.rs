@@ -577,6 +577,13 @@ impl Store {
     /// # Errors
     /// As for [`Store::sync_log`] and [`Store::settle`].
     pub async fn close(&self) -> Result<(), StoreError> {
+        let closed = self.bring_to_rest().await;
+        // Also where that failed: the locks of the disks may go next, and no write goes on after them (K-13).
+        self.packs.end_writes().await;
+        closed
+    }
+
+    async fn bring_to_rest(&self) -> Result<(), StoreError> {
         self.packs.index.end_filter();
         // Who reads ahead has ended, and nobody does from now on. Closed already: the same.
         if let Ok(all) = self.ahead.acquire_many(self.options.ahead_bytes_max).await {

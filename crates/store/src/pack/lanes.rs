@@ -375,6 +375,15 @@ impl Packs {
         self.note_written(writer, written);
     }
 
+    /// Waits for all runs that are being written.
+    pub(crate) async fn end_writes(&self) {
+        for lane in self.lanes() {
+            if let Some(writer) = &mut lane.lock().await.writer {
+                self.end_writing(writer).await;
+            }
+        }
+    }
+
     /// What was promised of a pack's disks is on them.
     fn give_back(&self, pack: &OpenPack, bytes: u64) {
         pack.disks().iter().for_each(|disk| self.pool.disks[disk].settle_promise(bytes));

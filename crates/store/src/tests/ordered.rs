@@ -159,6 +159,28 @@ fn a_run_is_written_while_the_next_one_fills() {
     machine.run(store.settle(store.moment())).unwrap();
 }
 
+/// K-13: who closes a store, and fails, waits for what is being written all the same: the locks of the disks go next.
+#[test]
+fn no_run_is_being_written_after_the_last_was_waited_for() {
+    const RUN: usize = 256 << 10;
+    let machine = Machine::new(10, 1, 1 << 40);
+    let (store, _) = machine.open();
+    let store = reopen(&machine, store, Options { pack_bytes: 1 << 30, run_bytes: RUN, ..options() });
+    let put = |number: u64| machine.run(store.put(Class::Data, &content(2 * number, 64 << 10))).unwrap();
+    put(0);
+    let latency = Duration::from_secs(5);
+    machine.disks[0].set_faults(platform::sim::Faults { latency, ..platform::sim::Faults::default() });
+    for number in 1..6 {
+        put(number);
+    }
+    let before = machine.disks[0].snapshot_files();
+    machine.run(store.packs.end_writes());
+    let written = machine.disks[0].snapshot_files();
+    assert!(before != written, "a run was being written");
+    machine.world.run_for(2 * latency).unwrap();
+    assert!(machine.disks[0].snapshot_files() == written);
+}
+
 /// K-11: what was made durable is not written again. A page with the end of it and what comes next would be read, and written twice; and while
 /// that goes on, what is durable would hang on the device writing it whole.
 #[test]
