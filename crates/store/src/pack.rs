@@ -31,7 +31,7 @@
 //!       and then settled since that moment, may rely on all of them. What lies elsewhere is named there again.
 //!
 //! K-13  While a run of an open pack is being written the next one fills. One is under way at a time, nothing else is done to the file before it has
-//!       ended, and who has the lane next hears what came of it: who settles, seals or takes the writer out waits for it first.
+//!       ended, and who has the lane next hears what came of it: who settles, seals, closes the store or takes the writer out waits for it first.
 //!
 //! Not here: how packs are filled (`lanes`), what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 

@@ -28,7 +28,7 @@ const PAGE: usize = IndexSums::PAGE_BYTES;
 const PAGES: u64 = IndexSums::PAGES as u64;
 /// redb's header.
 const HEADER: u64 = 0;
-/// Reading a page by itself takes about as long as reading so many bytes in order (as [`crate::Options::gap_bytes`]).
+/// Reading a page by itself takes about as long as reading so many bytes in order (as a gap between chunks, before a disk is measured).
 const READ_WORTH: u64 = 128 << 10;
 /// As much of the file is asked for at once: more than this is likely to push out what is read next.
 const AHEAD_BYTES_MAX: u64 = 256 << 20;
