@@ -70,22 +70,26 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// What the file system says then; the words are its own.
+    pub(crate) fn error(self) -> FileError {
+        match self {
+            Refusal::NoEntry => FileError::NoEntry,
+            Refusal::Exists => FileError::Exists,
+            Refusal::NotDirectory => FileError::NotDirectory,
+            Refusal::IsDirectory => FileError::IsDirectory,
+            Refusal::NotEmpty => FileError::NotEmpty,
+            Refusal::Invalid => FileError::Invalid("it is to be refused"),
+            Refusal::NotPermitted => FileError::NotPermitted("it is to be refused"),
+            Refusal::NoAttribute => FileError::NoAttribute,
+            Refusal::NameTooLong => FileError::NameTooLong,
+            Refusal::NotSupported => FileError::NotSupported("it is to be refused"),
+            Refusal::CrossView => FileError::CrossView,
+        }
+    }
+
     /// Whether the file system says the same.
     pub(crate) fn matches(self, error: &FileError) -> bool {
-        matches!(
-            (self, error),
-            (Refusal::NoEntry, FileError::NoEntry)
-                | (Refusal::Exists, FileError::Exists)
-                | (Refusal::NotDirectory, FileError::NotDirectory)
-                | (Refusal::IsDirectory, FileError::IsDirectory)
-                | (Refusal::NotEmpty, FileError::NotEmpty)
-                | (Refusal::Invalid, FileError::Invalid(_))
-                | (Refusal::NotPermitted, FileError::NotPermitted(_))
-                | (Refusal::NoAttribute, FileError::NoAttribute)
-                | (Refusal::NameTooLong, FileError::NameTooLong)
-                | (Refusal::NotSupported, FileError::NotSupported(_))
-                | (Refusal::CrossView, FileError::CrossView)
-        )
+        std::mem::discriminant(&self.error()) == std::mem::discriminant(error)
     }
 }
 

@@ -42,10 +42,13 @@ impl Client {
         let (system, directory) = (self.system.clone(), self.file(&model, parent));
         let from = FileNode { view, file: self.file(source, top) };
         let before = self.shared.acknowledged();
+        let refusal = change.as_ref().err().copied();
         let call = async {
             match system.clone_tree(from, directory, &name).await {
-                // The keeper deleted the snapshot meanwhile: as if there had been no room.
-                Err(FileError::Stale | FileError::NoEntry) if view != View::LIVE => Ok(None),
+                // The keeper deleted the snapshot meanwhile: as if there had been no room, or as refused as it was to be.
+                Err(FileError::Stale | FileError::NoEntry) if view != View::LIVE => {
+                    refusal.map_or(Ok(None), |refusal| Err(refusal.error()))
+                }
                 made => made.map(Some),
             }
         };

@@ -101,6 +101,8 @@ const FOUND: &[(&str, u64)] = &[
     ("batches", 1070000049),
     // `replay`: a spare segment that a power cut had left with holes in it was taken, and the first write into one ended the journal of a full disk.
     ("full", 3_000_108),
+    // `clone_of`, of the simulator: a clone that was to be refused, of a snapshot that was deleted meanwhile, passed for one that was made.
+    ("clones", 1_770_000_567),
 ];
 
 /// Seeds of each plan beyond those; a third for the long one. `make soak` runs fresh ones.
