@@ -440,7 +440,7 @@ impl Packs {
 
     /// K-9: whether another pack is on fewer disks than it should be, and this one on more, or on one that the other is not on: both together
     /// survive what the other would not.
-    fn lies_better(&self, pack: u64, other: u64) -> bool {
+    pub(crate) fn lies_better(&self, pack: u64, other: u64) -> bool {
         let (Some(known), Some(of_other)) = (self.known_pack(pack), self.known_pack(other)) else { return false };
         let (there, at_other) = (self.copies_on_good(&known), self.copies_on_good(&of_other));
         let good = self.pool.good();
@@ -564,7 +564,7 @@ impl Packs {
         })
     }
 
-    /// Whether what lies in `pack` lies on fewer disks than what lies in `other`: it is not to be relied upon in its place.
+    /// Whether what lies in `pack` is to lie on fewer disks than what lies in `other`: it is not to be relied upon in its place.
     pub(crate) fn is_lower(&self, pack: u64, other: u64) -> bool {
         let catalog = self.catalog.read();
         let wanted = |pack| catalog.get(&pack).map_or(0, |known| self.wanted(&known.summary));

@@ -101,6 +101,8 @@ const FOUND: &[(&str, u64)] = &[
     ("batches", 1070000049),
     // `replay`: a spare segment that a power cut had left with holes in it was taken, and the first write into one ended the journal of a full disk.
     ("full", 3_000_108),
+    // `is_better`: what a failed disk had left of a pack that was removed without it was taken in, and named in place of a copy on two disks.
+    ("absences", 1_750_008_623),
     // `clone_of`, of the simulator: a clone that was to be refused, of a snapshot that was deleted meanwhile, passed for one that was made.
     ("clones", 1_770_000_567),
 ];

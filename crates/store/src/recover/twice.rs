@@ -47,8 +47,10 @@ async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &
     if other.codec == Codec::Bundle && here.codec != Codec::Bundle {
         return false;
     }
+    // K-9: by what is asked for, and by what is there; a disk that was away may have what was left of a pack when that went on without it.
+    let is_lower = packs.is_lower(here.pack, other.pack) || packs.lies_better(other.pack, here.pack);
     // N-4: of one that is left open the others may lack something.
-    let is_lower = packs.is_lower(here.pack, other.pack) || (is_left && !packs.is_lower(other.pack, here.pack));
+    let is_lower = is_lower || (is_left && !packs.is_lower(other.pack, here.pack));
     let here = grade(here).await;
     // K-9.
     (here < 3 || is_lower) && grade(other).await >= here + i32::from(!is_lower)
