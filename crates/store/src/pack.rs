@@ -435,6 +435,7 @@ impl Packs {
             && !self.lacks_directory(at)
             && !self.is_missing(at)
             && !self.is_part(at)
+            && !self.is_lower(at, here)
             && !self.lies_better(here, at)
     }
 

@@ -274,7 +274,7 @@ impl Store {
     async fn is_elsewhere(&self, address: &ChunkAddress, here: &Place) -> Result<bool, StoreError> {
         match self.packs.index.lookup(address, &self.counters)? {
             // C-6.
-            Some(at) if at != *here && at.codec != Codec::Bundle && !self.packs.is_lower(at.pack, here.pack) => {
+            Some(at) if at != *here && at.codec != Codec::Bundle => {
                 Ok(self.packs.stands_for(at.pack, here.pack) && self.packs.is_good(address, &at).await.is_ok())
             }
             _ => Ok(false),

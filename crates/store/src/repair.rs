@@ -367,9 +367,7 @@ impl Store {
 
     async fn is_good_elsewhere(&self, pack: u64, address: &ChunkAddress) -> bool {
         match self.packs.index.lookup(address, &self.counters) {
-            Ok(Some(place))
-                if place.pack != pack && place.codec != Codec::Bundle && !self.packs.is_lower(place.pack, pack) =>
-            {
+            Ok(Some(place)) if place.pack != pack && place.codec != Codec::Bundle => {
                 self.packs.stands_for(place.pack, pack) && self.packs.is_good(address, &place).await.is_ok()
             }
             _ => false,
