@@ -34,6 +34,9 @@ base::metrics! {
     siblings_ahead: Counter, Count, "small files read ahead of who reads the files of a directory";
     siblings_used: Counter, Count, "such files that were read later";
     siblings_wasted: Counter, Count, "such files that nobody read before their directory was given up or forgotten";
+    walks_ahead: Counter, Count, "directories read ahead of who lists those of a directory";
+    walks_used: Counter, Count, "such directories that were listed later";
+    walks_wasted: Counter, Count, "such directories that nobody listed before their parent was given up or forgotten";
     layout_passes: Counter, Count, "passes of layout upkeep in the background that went through everything";
     layout_files: Counter, Count, "small files that layout upkeep looked at, in the background and on request";
     warmed_files: Counter, Count, "files that warm-ups read into memory";

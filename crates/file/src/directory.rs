@@ -206,6 +206,9 @@ impl FileSystem {
             return Ok(self.list_snapshots(after));
         }
         let directory = self.inode(node).await?;
+        if after < COOKIE_MIN {
+            self.walk_ahead(node, &directory);
+        }
         let mut after = after;
         loop {
             let (found, end) = self.list_range(&directory, after, limit.max(1)).await?;

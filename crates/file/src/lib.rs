@@ -58,6 +58,7 @@ mod directory;
 mod read;
 
 mod prefetch;
+mod walk_ahead;
 
 mod write;
 

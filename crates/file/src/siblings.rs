@@ -7,7 +7,9 @@
 //! A directory is given up when few of what was read ahead was what was read. Where much was in vain it takes more files of the next one before
 //! anybody believes it, up to a bound, until guesses come true again.
 //!
-//! Not here: the reading (`prefetch`).
+//! A tree that is walked is foreseen in the same way: what is a file here is then a directory, and what is read of it the names that it has.
+//!
+//! Not here: the reading (`batch::ahead`, `walk_ahead`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

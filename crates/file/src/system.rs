@@ -80,8 +80,8 @@ pub struct Options {
     pub access_times: bool,
     /// File content that is read ahead of one reader at most, in bytes; 0: nothing is.
     pub read_ahead_bytes_max: u64,
-    /// Content of small files that is read ahead of who reads the files of a directory, in bytes, and no more than an eighth of the cache; 0:
-    /// nothing is.
+    /// Content of small files that is read ahead of who reads the files of a directory, in bytes, and no more than an eighth of the cache; as
+    /// much of directories, of who lists those of a directory one after the other. 0: nothing is.
     pub directory_ahead_bytes_max: u64,
     /// Memory that batches take which are read, all together; who comes then waits.
     pub batch_bytes_max: u64,
@@ -244,7 +244,9 @@ pub struct FileSystem {
     pub(crate) is_stopping: AtomicBool,
     pub(crate) stopped: tokio::sync::Semaphore,
     pub(crate) readers: Readers,
+    /// Whose files somebody reads, and whose directories somebody lists.
     pub(crate) siblings: Siblings,
+    pub(crate) walks: Siblings,
     /// For tasks that nobody waits for. Each of those holds a permit until it has dropped what it made of this.
     pub(crate) me: Weak<FileSystem>,
     pub(crate) prefetchers: Arc<tokio::sync::Semaphore>,
@@ -306,6 +308,7 @@ impl FileSystem {
             records: room::records(options.commit_journal_bytes, options.uncommitted_files_max),
             readers: Readers::new(options.read_ahead_bytes_max),
             siblings: Siblings::new(options.directory_ahead_bytes_max.min(options.store.cache_bytes / 8)),
+            walks: Siblings::new(options.directory_ahead_bytes_max.min(options.store.cache_bytes / 8)),
             batches: tokio::sync::Semaphore::new(batch_units(options.batch_bytes_max) as usize),
             batches_waiting: AtomicUsize::new(0),
             me: me.clone(),

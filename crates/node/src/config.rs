@@ -245,7 +245,7 @@ const KEYS: &[Key] = &[
         section: "read",
         name: "prefetch_directory",
         default: "32 MiB",
-        help: "How much of a directory's small files is read ahead of who reads them one by one, in the order in which they lie on\nthe disks, where the memory budget leaves room for it. 0 is not at all.",
+        help: "How much of a directory's small files is read ahead of who reads them one by one, in the order in which they lie on\nthe disks, and as much of directories for who lists those of a directory, where the memory budget leaves room for it.\n0 is not at all.",
         set: |config, text| size(text, 0, 256 << 20).map(|bytes| config.prefetch_directory_bytes = bytes),
     },
     Key {

@@ -199,6 +199,66 @@ fn who_reads_a_directory_one_by_one_in_any_order_has_it_read_ahead_in_the_disks_
     assert!(ahead > 1400 && used > 1300 && wasted == 0, "{ahead} {used} {wasted}");
 }
 
+/// A directory with so many of `entries` each, which were made in turns, and the directories in the order of its listing.
+fn tree(directories: u64, entries: u64) -> (Machine, Vec<FileId>) {
+    let machine = Machine::with(23, 1 << 40, Options::default());
+    let system = machine.open();
+    let listed = machine.run(async {
+        let mut made = Vec::new();
+        for number in 0..directories {
+            made.push(create(&system, FileId::ROOT, &format!("d{number}"), Kind::Directory).await.file);
+        }
+        for entry in 0..entries {
+            for directory in &made {
+                create(&system, *directory, &format!("f{entry}"), Kind::Regular).await;
+            }
+        }
+        system.sync_all().await.unwrap();
+        let listed = system.read_directory(Node::live(FileId::ROOT), 0, usize::MAX).await.unwrap();
+        listed.into_iter().map(|entry| entry.node.file).collect()
+    });
+    machine.run(system.close()).unwrap();
+    drop(system);
+    (machine, listed)
+}
+
+/// Lists directories cold, one after the other: the time, and how many were read ahead, used, and wasted.
+fn list(machine: &mut Machine, directories: &[FileId], entries: u64, ahead_bytes: u64) -> (Duration, [u64; 3]) {
+    machine.options.directory_ahead_bytes_max = ahead_bytes;
+    machine.world.restart();
+    let system = machine.open();
+    machine.disk.set_platter(Platter::SAS_7200);
+    let clock = machine.world.platform().clock;
+    let begun = clock.elapsed();
+    machine.run(async {
+        for directory in directories {
+            let listed = system.read_directory(Node::live(*directory), 0, usize::MAX).await.unwrap();
+            assert_eq!(listed.len() as u64, entries);
+        }
+    });
+    let time = clock.elapsed() - begun;
+    let counters = &system.counters;
+    let counts = [&counters.walks_ahead, &counters.walks_used, &counters.walks_wasted];
+    let counts = counts.map(base::metric::Counter::value);
+    machine.run(system.close()).unwrap();
+    (time, counts)
+}
+
+#[test]
+fn who_walks_a_tree_in_any_order_has_its_directories_read_ahead() {
+    let (mut machine, listed) = tree(1000, 60);
+    let mut shuffled = listed.clone();
+    (1..shuffled.len()).for_each(|last| shuffled.swap(last, machine.world.below(last as u64 + 1) as usize));
+    for (name, order) in [("in order", listed), ("in any order", shuffled)] {
+        let (without, none) = list(&mut machine, &order, 60, 0);
+        let (with, [ahead, used, wasted]) = list(&mut machine, &order, 60, 32 << 20);
+        eprintln!("1000 directories of 60 entries, {name}: {without:?}, read ahead {with:?}; {ahead} {used} {wasted}");
+        assert_eq!(none, [0; 3]);
+        assert!(with * 2 < without, "{name}: {with:?}, {without:?}");
+        assert!(ahead > 900 && used > 900 && wasted == 0, "{ahead} {used} {wasted}");
+    }
+}
+
 #[test]
 fn a_wrong_guess_at_a_directory_costs_little() {
     let (mut machine, directories) = small_files(40, 200);

@@ -280,6 +280,45 @@ fn who_is_interrupted_leaves_all_or_nothing() {
     mounted.umount();
 }
 
+#[test]
+fn who_is_interrupted_within_a_mount_leaves_all_or_nothing() {
+    let folder = Folder::new("within-interrupted");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.join("from"));
+    many(&from, 5000);
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    copied(&[&"-a", &"--json", &from, &point]);
+    let (source, target) = (point.join("from"), point.join("target"));
+    fs::create_dir(&target).expect("room");
+    let listed =
+        || -> Vec<_> { fs::read_dir(&target).expect("mounted").flatten().map(|entry| entry.file_name()).collect() };
+    for how in ["--jobs=8", "--no-batch"] {
+        let program = Command::new(env!("CARGO_BIN_EXE_hydrafs"))
+            .args(["cp", "-aq", "--atomic", how])
+            .args([&source, &target.join("to")])
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut copy = program.expect("it runs");
+        // Something of it has come, under another name.
+        while listed().is_empty() && copy.try_wait().expect("our child").is_none() {
+            std::thread::yield_now();
+        }
+        // It may be faster.
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&copy), rustix::process::Signal::INT);
+        let output = copy.wait_with_output().expect("our child");
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            assert_eq!(listed(), ["to"]);
+            assert_eq!(likeness(&from), likeness(&target.join("to")));
+            fs::remove_dir_all(target.join("to")).expect("there");
+        } else {
+            assert!(listed().is_empty() && said.contains("the copy was interrupted"), "{:?}: {said}", listed());
+        }
+        assert_eq!(likeness(&from), likeness(&source));
+    }
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
 /// Also without --atomic: what is there is whole.
 #[test]
 fn who_is_interrupted_outside_leaves_no_part_of_a_file() {

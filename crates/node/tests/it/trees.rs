@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::batch::{expect_whole, many};
 use crate::copy::{fill, likeness};
-use crate::support::{Folder, Mounted, hydrafs, noise, os, refusal, run, spawn, succeed};
+use crate::support::{Folder, Mounted, Tmpfs, hydrafs, noise, os, refusal, run, spawn, succeed};
 
 /// Every path below a folder, and the folder.
 fn paths(top: &Path) -> BTreeSet<PathBuf> {
@@ -166,6 +166,31 @@ fn trees_go_at_once() {
 }
 
 #[test]
+fn trees_of_two_mounts_go_by_one_command_and_stay_away() {
+    let folder = Folder::new("rm-two");
+    let [one, two] = ["one", "two"].map(|name| (folder.node(&format!("n{name}")), folder.make(name)));
+    let Some(first) = Mounted::start(&one.0, &one.1, &[]) else { return };
+    let mut mounts = [first, Mounted::start(&two.0, &two.1, &[]).expect("as the first")];
+    for mounted in &mounts {
+        many(&mounted.point.join("a"), 100);
+        fs::write(mounted.point.join("kept"), "kept").expect("room");
+        succeed(&[os("sync"), mounted.point.as_os_str()]);
+    }
+    let paths = [one.1.join("a"), two.1.join("nothing"), two.1.join("a")];
+    let output = hydrafs(&[[os("rm"), os("-r")].as_slice(), &paths.each_ref().map(|path| path.as_os_str())].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("two/nothing"), "{said}");
+    for mounted in &mut mounts {
+        mounted.kill();
+        mounted.mend();
+        let names: Vec<_> = fs::read_dir(&mounted.point).expect("mounted").flatten().map(|e| e.file_name()).collect();
+        assert_eq!(names, ["kept"]);
+        expect_whole(mounted);
+    }
+    mounts.into_iter().for_each(Mounted::umount);
+}
+
+#[test]
 fn archives_are_those_of_tar() {
     let folder = Folder::new("tar");
     let (node, point, from) = (folder.node("n"), folder.make("m"), folder.join("from"));
@@ -313,6 +338,54 @@ fn of_a_cut_archive_what_came_before_is_there() {
         }
         assert_eq!(fs::metadata(into.join("d")).and_then(|made| made.modified()).expect("there"), time);
     }
+    expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// A disk that is full in the middle: each entry is there whole, or named as failed.
+#[test]
+fn of_an_archive_that_finds_no_room_each_entry_is_there_or_named() {
+    let folder = Folder::new("tar-full");
+    let Some(disk) = Tmpfs::mount(&folder.make("disk"), 160 << 20) else {
+        return eprintln!("skipped: a tmpfs cannot be mounted here");
+    };
+    let (node, point, from) = (folder.join("n"), folder.make("m"), folder.make("from"));
+    succeed(&[os("init"), node.as_os_str(), os("--disk"), disk.0.as_os_str()]);
+    let name = |number: u64| format!("f{number}");
+    let content = |number: u64| noise(number, if number % 100 == 99 { 3 << 20 } else { 256 << 10 });
+    for number in 0..800 {
+        fs::write(from.join(name(number)), content(number)).expect("room");
+    }
+    let archive = folder.join("archive");
+    assert!(run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&from).arg(".")).status.success());
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let output =
+        hydrafs(&[os("tar"), os("-x"), os("--json"), os("-f"), archive.as_os_str(), os("-C"), point.as_os_str()]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let failed = answer["failed"].as_array().expect("a list").iter().filter_map(|one| one["path"].as_str());
+    let failed: BTreeSet<_> = failed.filter_map(|path| path.rsplit('/').next()).collect();
+    let mut whole = 0;
+    for number in 0..800 {
+        match fs::read(point.join(name(number))) {
+            Ok(found) => {
+                whole += 1;
+                assert!(found == content(number), "{} is not whole", name(number));
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+                assert!(failed.contains(name(number).as_str()), "{} is not named: {said}", name(number));
+            }
+        }
+    }
+    assert!((100..700).contains(&whole), "{whole} of 800");
+    // What was given up takes no room for ever.
+    for number in 0..800 {
+        let _ = fs::remove_file(point.join(name(number)));
+    }
+    fs::write(point.join("again"), noise(7, 60 << 20)).expect("room came back");
+    succeed(&[os("sync"), point.as_os_str()]);
     expect_whole(&mounted);
     mounted.umount();
 }
