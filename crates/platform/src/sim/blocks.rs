@@ -3,16 +3,19 @@
 //! Truth kept: bytes of the last block beyond the length are zero, and there is no block beyond it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// What a file takes from its disk's space at a time, as on ext4 and XFS.
 pub(super) const BLOCK_BYTES: usize = 4096;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Bytes of a file.
 /// One block, shared by the copies that have it.
 pub(super) type Block = Arc<[u8; BLOCK_BYTES]>;
 
+/// What nobody wrote to. Spare segments of a journal are nothing else.
+static ZEROES: LazyLock<Block> = LazyLock::new(|| Arc::new([0; BLOCK_BYTES]));
+
+/// Bytes of a file.
 #[derive(Clone, Default)]
 pub(super) struct Blocks {
     length: u64,
@@ -52,9 +55,12 @@ impl Blocks {
     /// Writes, growing if needed.
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         for piece in pieces(offset, bytes.len()) {
-            let block = self.blocks.entry(piece.block).or_insert_with(|| Arc::new([0; BLOCK_BYTES]));
-            let target = &mut Arc::make_mut(block)[piece.start..piece.start + piece.count];
-            target.copy_from_slice(&bytes[piece.at..piece.at + piece.count]);
+            let source = &bytes[piece.at..piece.at + piece.count];
+            let block = self.blocks.entry(piece.block).or_insert_with(|| Arc::clone(&ZEROES));
+            if Arc::ptr_eq(block, &ZEROES) && source == &ZEROES[..source.len()] {
+                continue;
+            }
+            Arc::make_mut(block)[piece.start..piece.start + piece.count].copy_from_slice(source);
         }
         if !bytes.is_empty() {
             self.length = self.length.max(offset + bytes.len() as u64);
@@ -83,7 +89,7 @@ impl Blocks {
 
     /// A block; zeroes where nothing was written.
     pub(super) fn block(&self, number: u64) -> Block {
-        self.blocks.get(&number).cloned().unwrap_or_else(|| Arc::new([0; BLOCK_BYTES]))
+        self.blocks.get(&number).cloned().unwrap_or_else(|| Arc::clone(&ZEROES))
     }
 
     /// All bytes.

@@ -79,7 +79,7 @@ impl Content {
             self.older.insert(number, self.durable.block(number));
         }
         for change in std::mem::take(&mut self.pending) {
-            change.apply(&mut self.durable, |_| true);
+            change.apply_all(&mut self.durable);
         }
     }
 
@@ -137,7 +137,7 @@ impl Content {
         for change in std::mem::take(&mut self.pending) {
             match mood {
                 0 => {}
-                1 => change.apply(&mut self.durable, |_| true),
+                1 => change.apply_all(&mut self.durable),
                 _ => change.survive(&mut self.durable, random),
             }
         }
@@ -155,19 +155,20 @@ impl Change {
         }
     }
 
-    /// Writes the sectors that `keep` chooses.
-    fn apply(&self, target: &mut Blocks, mut keep: impl FnMut(u64) -> bool) {
-        let (start, image, end) = match self {
-            Change::Length(length) => return target.set_length(*length),
-            Change::Write { start, image, end } => (*start, image, *end),
-        };
-        // Bytes of the last sector that belong to other writes go with it, but do not make the file longer.
-        let limit = target.length().max(end);
+    fn apply_all(&self, target: &mut Blocks) {
+        match self {
+            Change::Length(length) => target.set_length(*length),
+            Change::Write { start, image, end } => write(target, *start, image, target.length().max(*end)),
+        }
+    }
+
+    /// Writes some of the sectors of a write.
+    fn apply_some(&self, target: &mut Blocks, random: &mut Random) {
+        let Change::Write { start, image, end } = self else { return };
+        let limit = target.length().max(*end);
         for (index, sector) in image.chunks(SECTOR_BYTES).enumerate() {
-            let offset = start + index as u64 * SECTOR;
-            if keep(offset) {
-                let count = usize::try_from(limit - offset).unwrap_or(usize::MAX).min(sector.len());
-                target.write(offset, &sector[..count]);
+            if random.coin() {
+                write(target, start + index as u64 * SECTOR, sector, limit);
             }
         }
     }
@@ -175,9 +176,8 @@ impl Change {
     fn survive(&self, target: &mut Blocks, random: &mut Random) {
         match random.below(3) {
             0 => {}
-            1 => return self.apply(target, |_| true),
-            _ if matches!(self, Change::Length(_)) => {}
-            _ => self.apply(target, |_| random.coin()),
+            1 => return self.apply_all(target),
+            _ => self.apply_some(target, random),
         }
         // The journal may have the new length without the data.
         if let Change::Write { end, .. } = self
@@ -187,4 +187,10 @@ impl Change {
             target.set_length(*end);
         }
     }
+}
+
+/// Bytes of the last sector that belong to other writes go with it, but do not make the file longer.
+fn write(target: &mut Blocks, offset: u64, sectors: &[u8], limit: u64) {
+    let count = usize::try_from(limit - offset).unwrap_or(usize::MAX).min(sectors.len());
+    target.write(offset, &sectors[..count]);
 }
