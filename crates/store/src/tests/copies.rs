@@ -1,9 +1,10 @@
 //! Packs on several disks: any one of those may fail, lie or go, and nothing is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::id::ChunkAddress;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use platform::disk::DiskErrorKind;
@@ -573,30 +574,60 @@ fn a_dead_pack_goes_from_all_its_disks() {
     expect_twice(&machine);
 }
 
+/// The same chunks in two packs on the same disks, closed; their numbers, and the chunks.
+fn stored_twice(machine: &Machine, contents: &[Bytes]) -> ([u64; 2], BTreeSet<ChunkAddress>) {
+    let store = open(machine);
+    let needed: BTreeSet<_> = contents.iter().map(|content| store.key().address(content)).collect();
+    let places = [(); 2].map(|()| {
+        machine.run(async {
+            store.put_many(Class::Data, contents.to_vec()).await.unwrap();
+            store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
+            store.packs.seal_all().await;
+        });
+        // All of it is stored anew.
+        needed.iter().for_each(|address| store.packs.doubt(*address));
+        named(&store, &needed)
+    });
+    assert_ne!(places[0], places[1]);
+    close(machine, store);
+    (places, needed)
+}
+
+/// The pack that the index names for chunks that lie together.
+fn named(store: &Store, chunks: &BTreeSet<ChunkAddress>) -> u64 {
+    let lookup = |address| store.packs.index.lookup(address, &store.counters).unwrap().unwrap().pack;
+    let packs: BTreeSet<u64> = chunks.iter().map(lookup).collect();
+    assert_eq!(packs.len(), 1, "{packs:?}");
+    packs.into_iter().next().expect("one")
+}
+
+/// O-5: a disk that comes back with a pack that went without it is not named for what lies on two (seed 1750008623 of plan `absences`).
+#[test]
+fn what_lies_on_two_disks_is_named_and_not_what_is_on_one() {
+    for (alone, gone) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let machine = Machine::new(28, 2, 64 << 20);
+        let contents = contents(0..20);
+        let (places, needed) = stored_twice(&machine, &contents);
+        // As after a life without the one disk, in which that pack went, and the index lost since.
+        assert!(machine.disks[gone].remove(&pack_path(places[alone])));
+        assert!(machine.disks.iter().any(|disk| disk.remove("index")));
+        let store = open(&machine);
+        assert_eq!(named(&store, &needed), places[1 - alone], "without disk {gone}, pack {alone}");
+        machine.run(reclaim(&store, &|address| needed.contains(address))).unwrap();
+        close(&machine, store);
+        let there = [machine.disks[gone].disk()];
+        let (store, _) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
+        expect_all(&machine, &store, &contents);
+    }
+}
+
 /// L-4: two packs with the same chunks, each on a disk that the other is not on, survive together what neither would: what is on one disk alone
 /// lets the other go only when it is on two (seed 181240220657 of plan `absences`).
 #[test]
 fn what_lies_on_one_disk_alone_lets_no_copy_on_another_go() {
     let machine = Machine::new(27, 2, 64 << 20);
     let contents = contents(0..20);
-    let store = open(&machine);
-    let needed: std::collections::BTreeSet<_> = contents.iter().map(|content| store.key().address(content)).collect();
-    let places = machine.run(async {
-        let mut places = Vec::new();
-        for _ in 0..2 {
-            store.put_many(Class::Data, contents.clone()).await.unwrap();
-            store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
-            store.packs.seal_all().await;
-            places.push(
-                store.packs.index.lookup(&store.key().address(&contents[0]), &store.counters).unwrap().unwrap().pack,
-            );
-            // All of it is stored anew.
-            needed.iter().for_each(|address| store.packs.doubt(*address));
-        }
-        places
-    });
-    assert_ne!(places[0], places[1]);
-    close(&machine, store);
+    let (places, needed) = stored_twice(&machine, &contents);
     // As after a life without the one disk, in which what was there was copied and went, and the index lost since.
     assert!(machine.disks[0].remove(&pack_path(places[1])) && machine.disks[1].remove(&pack_path(places[0])));
     assert!(machine.disks.iter().any(|disk| disk.remove("index")));
