@@ -1,7 +1,7 @@
 //! Cloning directories.
 
 use base::id::FileId;
-use file::{FileError, Kind, Node as FileNode, View};
+use file::{FileError, FileSystem, Kind, Node as FileNode, View};
 
 use super::{Client, Done};
 use crate::model::{Key, Model, show};
@@ -46,7 +46,7 @@ impl Client {
         let call = async {
             match system.clone_tree(from, directory, &name).await {
                 // The keeper deleted the snapshot meanwhile: as if there had been no room, or as refused as it was to be.
-                Err(FileError::Stale | FileError::NoEntry) if view != View::LIVE => {
+                Err(FileError::Stale | FileError::NoEntry) if is_gone(&system, view) => {
                     refusal.map_or(Ok(None), |refusal| Err(refusal.error()))
                 }
                 made => made.map(Some),
@@ -70,4 +70,9 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// Whether a snapshot is there no more.
+fn is_gone(system: &FileSystem, view: View) -> bool {
+    view != View::LIVE && system.snapshots().iter().all(|snapshot| snapshot.view != view)
 }
