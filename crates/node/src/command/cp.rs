@@ -114,7 +114,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     let stage = if arguments.atomic { Some(Stage::divert(&mut plan)?) } else { None };
-    let progress = Progress::new(arguments.quiet || arguments.json, stage::watch()?);
+    let mut progress = Progress::new(arguments.quiet || arguments.json, stage::watch()?);
     refused.into_iter().for_each(|(source, why)| progress.note(source, Err(why)));
     let copied = copy(arguments, plan, &progress);
     let Some(mut stage) = stage else {
@@ -123,10 +123,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     };
     let placed = copied.and_then(|place| {
         if progress.has_failures() || progress.is_interrupted() {
-            return Ok(());
+            return Ok(false);
         }
         stage.take_place(arguments.archive)?;
-        place.map_or(Ok(()), |place| sync(&place))
+        place.map_or(Ok(()), |place| sync(&place))?;
+        Ok(true)
     });
     let left = stage.undo();
     if let Some((_, error)) = left.first() {
@@ -135,8 +136,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let left: Vec<String> = left.iter().map(|(aside, _)| aside.display().to_string()).collect();
         return Err(failure.mend(format!("what was copied until then could not be undone; remove {}", left.join(", "))));
     }
-    placed?;
-    if progress.is_interrupted() {
+    if placed? {
+        progress.heed_no_interruption();
+    } else if progress.is_interrupted() {
         return Err(Failure::new("the copy was interrupted", "what it had copied by then was undone"));
     }
     if progress.has_failures() {

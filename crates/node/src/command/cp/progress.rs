@@ -47,6 +47,11 @@ impl Progress {
         self.interrupted.load(Ordering::Relaxed)
     }
 
+    /// All is in its place: who interrupts now comes too late to undo it.
+    pub(super) fn heed_no_interruption(&mut self) {
+        self.interrupted = Arc::default();
+    }
+
     /// So many bytes more are to be copied.
     pub(super) fn expect(&self, bytes: u64) {
         self.bar.inc_length(bytes);
