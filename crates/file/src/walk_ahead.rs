@@ -22,6 +22,8 @@ use crate::system::FileSystem;
 const DIRECTORY_BYTES: u64 = 8 << 10;
 /// Entries of the parent that are looked at together.
 const TOGETHER: usize = 256;
+/// Entries that are passed over for each directory that may be read ahead: where few are directories, the listing goes on at the next wish.
+const PASSED: u64 = 16;
 
 /// Directories of a parent that are to be read ahead.
 #[derive(Default)]
@@ -29,8 +31,9 @@ struct Ahead {
     /// By number, with their bytes.
     directories: Vec<(u64, u64)>,
     addresses: Vec<ChunkAddress>,
-    /// Those that were looked at, with what is in memory.
+    /// Those that were looked at, with what is in memory; and entries of any kind.
     looked_at: u64,
+    passed: u64,
 }
 
 impl FileSystem {
@@ -68,7 +71,8 @@ impl FileSystem {
     async fn prefetch_walk(&self, parent: Node, wish: &Wish) {
         let goes_on = || !self.is_ending() && !wish.is_cancelled.load(Ordering::Relaxed);
         let (mut ahead, mut next) = (Ahead::default(), Some(wish.after));
-        while let Some(after) = next.filter(|_| ahead.has_room(wish) && goes_on()) {
+        let is_patient = |ahead: &Ahead| ahead.passed < wish.files * PASSED;
+        while let Some(after) = next.filter(|_| ahead.has_room(wish) && is_patient(&ahead) && goes_on()) {
             // Whoever comes to what cannot be listed hears of it.
             next = self.choose_directories(parent, after, wish, &mut ahead).await;
         }
@@ -83,6 +87,7 @@ impl FileSystem {
     async fn choose_directories(&self, parent: Node, after: u64, wish: &Wish, ahead: &mut Ahead) -> Option<u64> {
         let inode = self.inode(parent).await.ok()?;
         let (entries, end) = self.list_range(&inode, after, TOGETHER).await.ok()?;
+        ahead.passed += entries.len() as u64;
         let directories = entries.iter().filter(|(_, entry)| entry.kind == Kind::Directory);
         let found: Vec<(u64, FileId)> = directories.map(|(cookie, entry)| (*cookie, entry.file)).collect();
         let files: Vec<FileId> = found.iter().map(|(_, file)| *file).collect();

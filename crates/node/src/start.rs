@@ -317,9 +317,6 @@ pub(crate) fn settings(config: &Config) -> fuse::Settings {
     // All changes go through this kernel. It sees new times after each of its own writes and must not drop its pages for that.
     features.auto_inval_data = false;
     features.explicit_inval_data = true;
-    // Which names come with attributes we choose (`front::listers`): left to itself, the kernel asks for none but at a listing's beginning,
-    // and then for those of each directory, one by one, when a walk comes there.
-    features.readdirplus_auto = false;
     settings
 }
 

@@ -199,8 +199,8 @@ fn who_reads_a_directory_one_by_one_in_any_order_has_it_read_ahead_in_the_disks_
     assert!(ahead > 1400 && used > 1300 && wasted == 0, "{ahead} {used} {wasted}");
 }
 
-/// A directory with so many of `entries` each, which were made in turns, and the directories in the order of its listing.
-fn tree(directories: u64, entries: u64) -> (Machine, Vec<FileId>) {
+/// A directory with so many files beside so many directories of `entries` each, made in turns; the directories in the order of the listing.
+fn tree(files: u64, directories: u64, entries: u64) -> (Machine, Vec<FileId>) {
     let machine = Machine::with(23, 1 << 40, Options::default());
     let system = machine.open();
     let listed = machine.run(async {
@@ -213,9 +213,13 @@ fn tree(directories: u64, entries: u64) -> (Machine, Vec<FileId>) {
                 create(&system, *directory, &format!("f{entry}"), Kind::Regular).await;
             }
         }
+        for file in 0..files {
+            create(&system, FileId::ROOT, &format!("f{file}"), Kind::Regular).await;
+        }
         system.sync_all().await.unwrap();
         let listed = system.read_directory(Node::live(FileId::ROOT), 0, usize::MAX).await.unwrap();
-        listed.into_iter().map(|entry| entry.node.file).collect()
+        let listed = listed.into_iter().filter(|entry| entry.kind == Kind::Directory);
+        listed.map(|entry| entry.node.file).collect()
     });
     machine.run(system.close()).unwrap();
     drop(system);
@@ -246,7 +250,7 @@ fn list(machine: &mut Machine, directories: &[FileId], entries: u64, ahead_bytes
 
 #[test]
 fn who_walks_a_tree_in_any_order_has_its_directories_read_ahead() {
-    let (mut machine, listed) = tree(1000, 60);
+    let (mut machine, listed) = tree(0, 1000, 60);
     let mut shuffled = listed.clone();
     (1..shuffled.len()).for_each(|last| shuffled.swap(last, machine.world.below(last as u64 + 1) as usize));
     for (name, order) in [("in order", listed), ("in any order", shuffled)] {
@@ -257,6 +261,14 @@ fn who_walks_a_tree_in_any_order_has_its_directories_read_ahead() {
         assert!(with * 2 < without, "{name}: {with:?}, {without:?}");
         assert!(ahead > 900 && used > 900 && wasted == 0, "{ahead} {used} {wasted}");
     }
+}
+
+#[test]
+fn few_directories_among_many_files_are_read_ahead_by_and_by() {
+    let (mut machine, listed) = tree(20_000, 600, 60);
+    let (_, [ahead, used, wasted]) = list(&mut machine, &listed, 60, 32 << 20);
+    eprintln!("600 directories among 20000 files: {ahead} {used} {wasted}");
+    assert!((300..600).contains(&ahead) && used * 2 > ahead && wasted == 0, "{ahead} {used} {wasted}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Who lists directories, and wants attributes with the names.
 //!
-//! The kernel always asks for attributes too (READDIRPLUS). For `ls -l`, `rm -r` or tar they save a LOOKUP of each name;
+//! Whenever a listing begins the kernel asks for attributes too (READDIRPLUS). For `ls -l`, `rm -r` or tar they save a LOOKUP of each name;
 //! for `find`, which wants names, they are inodes read from the disk for nobody, 100 for each name that leads on. So a caller's first listing
 //! has the attributes of directories alone, for a walk goes there next; if it then looks up a file in the directory that it listed, its
 //! listings have all attributes from then on.

@@ -174,26 +174,3 @@ fn who_looks_at_what_it_lists_is_given_attributes_with_the_names() {
     assert!(count(&all, &looks) < FILES as u64 + 10, "{all:?}");
     mounted.umount();
 }
-
-#[test]
-fn a_walk_over_many_directories_is_given_all_of_them_with_their_names() {
-    // More than one answer of 32 KiB holds, which is what a program asks for at a time.
-    const DIRECTORIES: usize = 500;
-    let folder = Folder::new("walked");
-    let (node, point) = (folder.node("n"), folder.make("m"));
-    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
-    for number in 0..DIRECTORIES {
-        let directory = point.join(format!("d{number}"));
-        fs::create_dir(&directory).expect("room");
-        fs::write(directory.join("file"), b"x").expect("room");
-    }
-    mounted.umount();
-    let mounted = Mounted::start(&node, &point, &[]).expect("as before");
-    let all = cost(&mounted, || {
-        let output = run(Command::new("find").arg(&point));
-        assert!(output.status.success());
-        assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 1 + 2 * DIRECTORIES);
-    });
-    assert!(count(&all, &["lookup"]) <= 1, "{all:?}");
-    mounted.umount();
-}
