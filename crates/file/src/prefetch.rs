@@ -29,24 +29,24 @@ impl FileSystem {
         if !(ahead.data.is_empty() && ahead.metadata.is_empty())
             && let Some(permit) = permit
         {
-            self.begin_prefetch(permit, node, Arc::clone(inode), ahead.data, ahead.metadata);
+            let inode = Arc::clone(inode);
+            self.begin_ahead(permit, move |system| async move {
+                // Who wants it hears of what fails.
+                let _ = system.prefetch(node, &inode, ahead.data, ahead.metadata).await;
+            });
         }
         ahead.is_jump
     }
 
-    fn begin_prefetch(
-        &self,
-        permit: OwnedSemaphorePermit,
-        node: Node,
-        inode: Arc<Inode>,
-        data: Vec<Range<u64>>,
-        metadata: Vec<Range<u64>>,
-    ) {
-        let Some(system) = self.me.upgrade().filter(|_| !self.is_stopping.load(Ordering::SeqCst)) else { return };
+    /// Begins to read something ahead, beside everybody. The permit is kept until nothing of the work is left.
+    pub(crate) fn begin_ahead<W>(&self, permit: OwnedSemaphorePermit, work: impl FnOnce(Arc<FileSystem>) -> W)
+    where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let Some(system) = self.me.upgrade().filter(|_| !self.is_ending()) else { return };
+        let work = work(system);
         self.platform.tasks.aside(Box::pin(async move {
-            // Who wants it hears of what fails.
-            let _ = system.prefetch(node, &inode, data, metadata).await;
-            drop((inode, system));
+            work.await;
             drop(permit);
         }));
     }

@@ -1,7 +1,9 @@
 //! Reading directories ahead of who walks a tree: he lists one directory of a parent after the other, in whatever order. What [`Siblings`]
 //! foresee of files they foresee of directories too.
 //!
-//! A guess: it changes what is in memory, never what is listed.
+//! A guess: it changes what is in memory, never what is listed. A walk that asks for some directories looks at a bounded number of entries.
+//!
+//! Not here: whose walk is believed, and for how many directories (`siblings`); files (`batch::ahead`).
 //!
 //! [`Siblings`]: crate::siblings::Siblings
 
@@ -10,7 +12,6 @@ use std::sync::atomic::Ordering;
 
 use base::id::{ChunkAddress, FileId};
 use store::Class;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::attributes::{Kind, Node};
 use crate::format::Root;
@@ -55,17 +56,8 @@ impl FileSystem {
         self.counters.walks_used.add(u64::from(noted.was_ahead));
         self.counters.walks_wasted.add(noted.wasted);
         if let (Some(wish), Some(permit)) = (noted.wish, permit) {
-            self.begin_walk(permit, parent, wish);
+            self.begin_ahead(permit, move |system| async move { system.prefetch_walk(parent, &wish).await });
         }
-    }
-
-    fn begin_walk(&self, permit: OwnedSemaphorePermit, parent: Node, wish: Wish) {
-        let Some(system) = self.me.upgrade().filter(|_| !self.is_ending()) else { return };
-        self.platform.tasks.aside(Box::pin(async move {
-            system.prefetch_walk(parent, &wish).await;
-            drop(system);
-            drop(permit);
-        }));
     }
 
     async fn prefetch_walk(&self, parent: Node, wish: &Wish) {

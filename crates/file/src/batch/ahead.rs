@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use base::id::ChunkAddress;
 use store::Class;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::read::Look;
 use super::walk::Named;
@@ -44,17 +43,8 @@ impl FileSystem {
         self.counters.siblings_used.add(u64::from(noted.was_ahead));
         self.counters.siblings_wasted.add(noted.wasted);
         if let (Some(wish), Some(permit)) = (noted.wish, permit) {
-            self.begin_siblings(permit, directory, wish);
+            self.begin_ahead(permit, move |system| async move { system.prefetch_siblings(directory, &wish).await });
         }
-    }
-
-    fn begin_siblings(&self, permit: OwnedSemaphorePermit, directory: Node, wish: Wish) {
-        let Some(system) = self.me.upgrade().filter(|_| !self.is_ending()) else { return };
-        self.platform.tasks.aside(Box::pin(async move {
-            system.prefetch_siblings(directory, &wish).await;
-            drop(system);
-            drop(permit);
-        }));
     }
 
     async fn prefetch_siblings(&self, directory: Node, wish: &Wish) {

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use base::hash::GROUP_BYTES;
 use base::id::FileId;
+use base::metric::Counter;
 use platform::sim::{Faults, Platter};
 use store::Weights;
 
 use super::content::pattern;
 use super::{Machine, create};
-use crate::{Kind, Node, Options};
+use crate::counters::Counters;
+use crate::{FileSystem, Kind, Node, Options};
 
 const PIECE: u64 = 128 << 10;
 const BYTES: u64 = 96 << 20;
@@ -164,26 +166,37 @@ fn small_files(directories: u64, files: u64) -> (Machine, Vec<Vec<(FileId, Strin
     (machine, made)
 }
 
-/// Looks files up and reads them cold, one by one: the time, and how many were read ahead, used, and wasted.
-fn read_small(machine: &mut Machine, files: &[(FileId, String)], ahead_bytes: u64) -> (Duration, [u64; 3]) {
+/// Does something cold, with so much of a directory read ahead: the time, and what these counters say.
+fn cold(
+    machine: &mut Machine,
+    ahead_bytes: u64,
+    work: impl AsyncFnOnce(&FileSystem),
+    counters: fn(&Counters) -> [&Counter; 3],
+) -> (Duration, [u64; 3]) {
     machine.options.directory_ahead_bytes_max = ahead_bytes;
     machine.world.restart();
     let system = machine.open();
     machine.disk.set_platter(Platter::SAS_7200);
     let clock = machine.world.platform().clock;
     let begun = clock.elapsed();
-    machine.run(async {
-        for (parent, name) in files {
-            let (node, _) = system.lookup(Node::live(*parent), name.as_bytes()).await.unwrap();
-            assert!(super::read_all(&system, node).await == pattern(4096, node.file.number));
-        }
-    });
+    machine.run(work(&system));
     let time = clock.elapsed() - begun;
-    let counters = &system.counters;
-    let counts = [&counters.siblings_ahead, &counters.siblings_used, &counters.siblings_wasted];
-    let counts = counts.map(base::metric::Counter::value);
+    let counts = counters(&system.counters).map(Counter::value);
     machine.run(system.close()).unwrap();
     (time, counts)
+}
+
+/// Looks files up and reads them cold, one by one: the time, and how many were read ahead, used, and wasted.
+fn read_small(machine: &mut Machine, files: &[(FileId, String)], ahead_bytes: u64) -> (Duration, [u64; 3]) {
+    let read = async |system: &FileSystem| {
+        for (parent, name) in files {
+            let (node, _) = system.lookup(Node::live(*parent), name.as_bytes()).await.unwrap();
+            assert!(super::read_all(system, node).await == pattern(4096, node.file.number));
+        }
+    };
+    cold(machine, ahead_bytes, read, |counters| {
+        [&counters.siblings_ahead, &counters.siblings_used, &counters.siblings_wasted]
+    })
 }
 
 #[test]
@@ -228,24 +241,13 @@ fn tree(files: u64, directories: u64, entries: u64) -> (Machine, Vec<FileId>) {
 
 /// Lists directories cold, one after the other: the time, and how many were read ahead, used, and wasted.
 fn list(machine: &mut Machine, directories: &[FileId], entries: u64, ahead_bytes: u64) -> (Duration, [u64; 3]) {
-    machine.options.directory_ahead_bytes_max = ahead_bytes;
-    machine.world.restart();
-    let system = machine.open();
-    machine.disk.set_platter(Platter::SAS_7200);
-    let clock = machine.world.platform().clock;
-    let begun = clock.elapsed();
-    machine.run(async {
+    let list = async |system: &FileSystem| {
         for directory in directories {
             let listed = system.read_directory(Node::live(*directory), 0, usize::MAX).await.unwrap();
             assert_eq!(listed.len() as u64, entries);
         }
-    });
-    let time = clock.elapsed() - begun;
-    let counters = &system.counters;
-    let counts = [&counters.walks_ahead, &counters.walks_used, &counters.walks_wasted];
-    let counts = counts.map(base::metric::Counter::value);
-    machine.run(system.close()).unwrap();
-    (time, counts)
+    };
+    cold(machine, ahead_bytes, list, |counters| [&counters.walks_ahead, &counters.walks_used, &counters.walks_wasted])
 }
 
 #[test]

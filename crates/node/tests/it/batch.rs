@@ -1,7 +1,7 @@
 //! Batches: many files by one request, into mounts and out of them.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -244,6 +244,26 @@ fn who_dies_in_the_middle_leaves_whole_files_and_a_daemon_that_goes_on() {
     mounted.umount();
 }
 
+/// Copies, and interrupts that once it has begun; it may be faster.
+fn interrupted(arguments: &[&dyn AsRef<OsStr>], has_begun: impl Fn() -> bool) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+    let mut copy = program
+        .arg("cp")
+        .args(arguments.iter().map(|argument| argument.as_ref()))
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    while !has_begun() && copy.try_wait().expect("our child").is_none() {
+        std::thread::yield_now();
+    }
+    let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&copy), rustix::process::Signal::INT);
+    copy.wait_with_output().expect("our child")
+}
+
+fn names_in(directory: &Path) -> Vec<OsString> {
+    fs::read_dir(directory).expect("mounted").flatten().map(|entry| entry.file_name()).collect()
+}
+
 #[test]
 fn who_is_interrupted_leaves_all_or_nothing() {
     let folder = Folder::new("batch-interrupted");
@@ -253,24 +273,14 @@ fn who_is_interrupted_leaves_all_or_nothing() {
     }
     let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
     for how in ["--jobs=8", "--no-batch"] {
-        let program = Command::new(env!("CARGO_BIN_EXE_hydrafs"))
-            .args(["cp", "-aq", "--atomic", how])
-            .args([&from, &point.join("to")])
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut copy = program.expect("it runs");
         // Something of it has come, under another name.
-        while fs::read_dir(&point).expect("mounted").count() == 0 && copy.try_wait().expect("our child").is_none() {
-            std::thread::yield_now();
-        }
-        let pid = rustix::process::Pid::from_child(&copy);
-        let told = rustix::process::kill_process(pid, rustix::process::Signal::INT);
-        let output = copy.wait_with_output().expect("our child");
+        let output =
+            interrupted(&[&"-aq", &"--atomic", &how, &from, &point.join("to")], || !names_in(&point).is_empty());
         let said = String::from_utf8_lossy(&output.stderr);
-        let names: Vec<_> = fs::read_dir(&point).expect("mounted").flatten().map(|entry| entry.file_name()).collect();
+        let names = names_in(&point);
         if output.status.success() {
             // It was faster.
-            assert!(names == ["to"], "{told:?}: {names:?}");
+            assert_eq!(names, ["to"]);
             fs::remove_dir_all(point.join("to")).expect("room");
         } else {
             assert!(names.is_empty() && said.contains("the copy was interrupted"), "{names:?}: {said}");
@@ -289,29 +299,18 @@ fn who_is_interrupted_within_a_mount_leaves_all_or_nothing() {
     copied(&[&"-a", &"--json", &from, &point]);
     let (source, target) = (point.join("from"), point.join("target"));
     fs::create_dir(&target).expect("room");
-    let listed =
-        || -> Vec<_> { fs::read_dir(&target).expect("mounted").flatten().map(|entry| entry.file_name()).collect() };
     for how in ["--jobs=8", "--no-batch"] {
-        let program = Command::new(env!("CARGO_BIN_EXE_hydrafs"))
-            .args(["cp", "-aq", "--atomic", how])
-            .args([&source, &target.join("to")])
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut copy = program.expect("it runs");
         // Something of it has come, under another name.
-        while listed().is_empty() && copy.try_wait().expect("our child").is_none() {
-            std::thread::yield_now();
-        }
-        // It may be faster.
-        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&copy), rustix::process::Signal::INT);
-        let output = copy.wait_with_output().expect("our child");
+        let arguments: [&dyn AsRef<OsStr>; 5] = [&"-aq", &"--atomic", &how, &source, &target.join("to")];
+        let output = interrupted(&arguments, || !names_in(&target).is_empty());
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
-            assert_eq!(listed(), ["to"]);
+            assert_eq!(names_in(&target), ["to"]);
             assert_eq!(likeness(&from), likeness(&target.join("to")));
             fs::remove_dir_all(target.join("to")).expect("there");
         } else {
-            assert!(listed().is_empty() && said.contains("the copy was interrupted"), "{:?}: {said}", listed());
+            let names = names_in(&target);
+            assert!(names.is_empty() && said.contains("the copy was interrupted"), "{names:?}: {said}");
         }
         assert_eq!(likeness(&from), likeness(&source));
     }
@@ -332,18 +331,7 @@ fn who_is_interrupted_outside_leaves_no_part_of_a_file() {
     let source = point.join("from");
     for how in ["--jobs=8", "--no-batch"] {
         let out = folder.make(&format!("out{how}"));
-        let program = Command::new(env!("CARGO_BIN_EXE_hydrafs"))
-            .args(["cp", "-aq", how])
-            .args([&source, &out])
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut copy = program.expect("it runs");
-        while !out.join("from").exists() && copy.try_wait().expect("our child").is_none() {
-            std::thread::yield_now();
-        }
-        // It may be faster.
-        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&copy), rustix::process::Signal::INT);
-        let output = copy.wait_with_output().expect("our child");
+        let output = interrupted(&[&"-aq", &how, &source, &out], || out.join("from").exists());
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() || said.contains("the copy was interrupted"), "{said}");
         for entry in fs::read_dir(out.join("from")).expect("copied").flatten() {

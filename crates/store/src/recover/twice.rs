@@ -35,7 +35,8 @@ pub(super) async fn sort_out(packs: &Packs, sealed: &mut SealedPack, is_left: bo
 }
 
 /// Whether the chunk at `other` verifies and the one at `here` does not, or nobody knows. Few chunks lie in two places, so few are read.
-/// Of two that verify, and lie on as many disks, the newcomer's counts: mostly reclaim copied it there, and then the other pack goes, with what the index has of it.
+/// Of two that verify the newcomer's counts, unless the other lies on a disk that it lacks, and it on too few: mostly reclaim copied it there, and then the other
+/// pack goes, with what the index has of it.
 async fn is_better(packs: &Packs, address: &ChunkAddress, other: &Place, here: &Place, is_left: bool) -> bool {
     let grade = async |place: &Place| match packs.is_good(address, place).await {
         Ok(()) => 3,
