@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use base::hash::checksum;
@@ -105,17 +105,23 @@ impl Machine {
     }
 
     pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> Outcome<T> {
+        let mut value = None;
+        self.drive(pin!(async { value = Some(future.await) }))?;
+        Ok(value.expect("it came to its end"))
+    }
+
+    /// Compiled once, and not for each of the hundreds of tests that run something.
+    fn drive(&self, mut root: Pin<&mut dyn Future<Output = ()>>) -> Outcome<()> {
         let _running = Running::begin(self);
         let steps = self.schedule.lock().step_limit;
-        let mut root = pin!(future);
         let waker = self.ready.waker(ROOT);
         let mut context = Context::from_waker(&waker);
         waker.wake_by_ref();
         for _ in 0..steps {
             match self.pick() {
                 Some(ROOT) => {
-                    if let Poll::Ready(value) = root.as_mut().poll(&mut context) {
-                        return Ok(value);
+                    if root.as_mut().poll(&mut context).is_ready() {
+                        return Ok(());
                     }
                 }
                 Some(number) => self.step(number),
