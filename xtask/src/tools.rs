@@ -114,10 +114,10 @@ pub(crate) fn installed(package: &str, version: &str) -> Result<PathBuf> {
     }
     println!("   installing {package} {version} from the package registry (once)");
     std::fs::create_dir_all(&root)?;
-    // Lightly optimised: half the time to build, and they wait for the file system anyway.
+    // Not optimised: half the time to build, and they wait for the file system anyway.
     let install =
         cargo().args(["install", "--quiet", "--locked", "--force", "--debug", "--version", version, package, "--root"]);
-    let install = install.arg(&root).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "false");
+    let install = install.arg(&root).env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "false");
     // One folder for both: they share dependencies.
     let install = install.env("CARGO_TARGET_DIR", root.join("build")).log(&root.join(format!("{package}.log")));
     install.run().with_context(|| format!("cannot install {package} {version} from the package registry"))?;
