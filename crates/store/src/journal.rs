@@ -15,8 +15,8 @@
 //! J-4   A segment is used again, or removed, only when the superblock before the newest one covers all of it: should the
 //!       newest superblock be unreadable, the one before still finds its frames. An opening that can read every superblock takes as free what
 //!       none of them needs (seed 14487).
-//! J-5   A write or sync that failed, or a close, ends the journal until the store is opened again: nothing is written after it. Only a full disk, met before anything
-//!       was written, leaves the frames where they are for another try.
+//! J-5   A close, or a write or sync that failed on the last disk that could have the journal, ends it until the store is opened again: nothing is written after that. A full
+//!       disk, met before anything was written, leaves the frames where they are for another try.
 //! J-6   At most one leader. Who waits is on the list before a leader is sought, and a leader goes only when it has seen the list empty, so
 //!       nobody waits without one. It answers after the frame is durable, or the try has failed; should it end in another way, the list is
 //!       dropped, and that is an error too.
@@ -26,14 +26,16 @@
 //!       names. Else what a torn group of the life before left behind its gap would follow what the superblock covers (seed 50132).
 //!
 //! J-9   A frame is durable when it is so on every home of the journal (P-5). A home that fails is left, and counts no more: the next group begins
-//!       a segment on as many homes as there should be. So each acknowledged frame is on all homes of its segment that did not fail.
+//!       a segment on as many homes as there should be. Where it was the last one, the group itself is written again, to a new segment on others. So each
+//!       acknowledged frame is on all homes of its segment that did not fail later.
 //!
 //! J-10  An opening without a disk begins a segment before anybody reads what it found: what that disk has of frames that no other had does not
 //!       follow on it when it is back (J-3; seed 3418 of plan copies). It leaves out [`LEFT_OUT`] numbers of segments, as of packs.
 //!
 //! [`LEFT_OUT`]: crate::superblock::LEFT_OUT
 //!
-//! J-11  Whoever may open the node by what some superblock says of homes has every frame that was acknowledged. So a group that is not on all
+//! J-11  Whoever may open the node by what some superblock says of homes has every frame that was acknowledged, unless all disks that are there had failed
+//!       before: those hear of nothing that comes later. So a group that is not on all
 //!       disks that it says each have every frame (one failed, or the journal moved) is acknowledged when both slots say something else: those
 //!       disks of which each has every frame that it does not cover, or, where there is none, some that have them together.
 //! J-12  All blocks of a segment exist before a frame goes there, so that no frame meets a full disk. After a crash a file of full length that was
@@ -379,7 +381,8 @@ impl Journal {
         StoreError::ReadOnly { cause }
     }
 
-    /// Writes all frames, a run into each segment: `length` bytes of `group`, which goes on with zeroes to the end of a page.
+    /// Writes all frames, a run into each segment: `length` bytes of `group`, which goes on with zeroes to the end of a page. What fails on the last
+    /// home that a segment has goes to a new one on others, as long as there are any (J-9).
     async fn write_frames(
         &self,
         segments: &mut Segments,
@@ -388,36 +391,60 @@ impl Journal {
         written: &mut Written,
     ) -> Result<(), StoreError> {
         while written.bytes < length {
-            let (start, first) = (written.bytes, written.last.0 + 1);
-            let head = FrameHeader::own_frame_bytes(&group.content()[start..]) as u64;
-            if segments.current.as_ref().is_none_or(|current| current.end + head > self.segment_bytes) {
-                segments.current = None;
-                let next = self.begin_segment(segments, Position(first)).await?;
-                segments.current = Some(next);
+            match self.write_run(segments, group, length, written).await {
+                Err(error) if !matches!(error, StoreError::Full { .. }) && self.wants_homes() => {
+                    self.look_at_homes(segments);
+                    if self.pool.homes().is_empty() {
+                        return Err(error);
+                    }
+                }
+                tried => tried?,
             }
-            let current = segments.current.as_mut().expect("begun above");
-            let room = usize::try_from(self.segment_bytes - current.end).unwrap_or(usize::MAX);
-            let frames = &mut group.content_mut()[start..length];
-            let (run, count) = stamp_run(frames, room, current.life, first, self.last_durable());
-            // The last page whole, if what comes then is not for the next segment.
-            let end = if start + run == length { group.len() } else { start + run };
-            let time = self.pool.clock.timer(&self.counters.log_sync);
-            let shared = Arc::new(std::mem::take(group));
-            let written_to_all = self.write_to_all(current, &shared.part(start..end)).await;
-            *group = shared.unshare();
-            written_to_all?;
-            drop(time);
-            self.counters.log_sync_frames.record(count);
-            let taken = (run as u64).next_multiple_of(FrameHeader::GROUP_ALIGN as u64);
-            current.end += taken;
-            written.bytes += run;
-            written.last = Position(written.last.0 + count);
-            let live = segments.live.back_mut().expect("the current segment is live");
-            live.last = written.last;
-            live.whole = current.files.iter().map(|(disk, _)| *disk).collect();
-            written.runs.push((written.last, live.whole));
-            self.sizes.lock().push_back((written.last, taken));
         }
+        Ok(())
+    }
+
+    /// The next run of them. Each try that fails costs a home.
+    async fn write_run(
+        &self,
+        segments: &mut Segments,
+        group: &mut Run,
+        length: usize,
+        written: &mut Written,
+    ) -> Result<(), StoreError> {
+        let (start, first) = (written.bytes, written.last.0 + 1);
+        let head = FrameHeader::own_frame_bytes(&group.content()[start..]) as u64;
+        if segments.current.as_ref().is_none_or(|current| current.end + head > self.segment_bytes) {
+            segments.current = None;
+            let next = self.begin_segment(segments, Position(first)).await?;
+            segments.current = Some(next);
+        }
+        let current = segments.current.as_mut().expect("begun above");
+        let room = usize::try_from(self.segment_bytes - current.end).unwrap_or(usize::MAX);
+        let frames = &mut group.content_mut()[start..length];
+        let (run, count) = stamp_run(frames, room, current.life, first, self.last_durable());
+        // The last page whole, if what comes then is not for the next segment.
+        let end = if start + run == length { group.len() } else { start + run };
+        let time = self.pool.clock.timer(&self.counters.log_sync);
+        let shared = Arc::new(std::mem::take(group));
+        let written_to_all = self.write_to_all(current, &shared.part(start..end)).await;
+        *group = shared.unshare();
+        if current.end == SegmentHeader::FRAMES_AT as u64 && written_to_all.is_err() {
+            // It holds no frame that anybody needs.
+            segments.live.pop_back();
+        }
+        written_to_all?;
+        drop(time);
+        self.counters.log_sync_frames.record(count);
+        let taken = (run as u64).next_multiple_of(FrameHeader::GROUP_ALIGN as u64);
+        current.end += taken;
+        written.bytes += run;
+        written.last = Position(written.last.0 + count);
+        let live = segments.live.back_mut().expect("the current segment is live");
+        live.last = written.last;
+        live.whole = current.files.iter().map(|(disk, _)| *disk).collect();
+        written.runs.push((written.last, live.whole));
+        self.sizes.lock().push_back((written.last, taken));
         Ok(())
     }
 

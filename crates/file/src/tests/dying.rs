@@ -82,7 +82,8 @@ async fn read(system: &FileSystem, file: usize, lives: usize) -> Option<usize> {
 #[test]
 fn a_disk_that_dies_at_work_stops_nobody_else() {
     let (mut left_out, mut refused) = (0, 0);
-    for seed in 0..3 {
+    // The first one has journal and index, and the tree of the root: the journal goes on, and nothing can be reached.
+    for (seed, dies) in [(0, 2), (1, 2), (2, 2), (3, 0), (4, 0), (5, 0)] {
         let world = World::new(seed);
         let sims: Vec<SimDisk> = (0..3).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
         let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
@@ -97,8 +98,8 @@ fn a_disk_that_dies_at_work_stops_nobody_else() {
                 create(&system, directory.file, "late", Kind::Regular).await;
             }
             system.sync_all().await.unwrap();
-            // In the middle of it. Not the first, which has journal and index.
-            sims[2].set_faults(Faults { is_dead: true, ..Faults::default() });
+            // In the middle of it.
+            sims[dies].set_faults(Faults { is_dead: true, ..Faults::default() });
             let mut synced: Vec<Option<usize>> = (0..FILES).map(|file| Some(usize::from(file % 3 == 0))).collect();
             synced.resize(FILES + 20, None);
             for file in (0..FILES).step_by(2).chain(FILES..FILES + 20) {
@@ -113,12 +114,15 @@ fn a_disk_that_dies_at_work_stops_nobody_else() {
             }
             system.commit().await.unwrap();
             let status = system.status();
-            assert!(!status.store.disks[2].is_good && status.commit_failure.is_none());
+            assert!(!status.store.disks[dies].is_good && status.commit_failure.is_none());
             left_out += status.left_out.len();
             for directory in 0..DIRECTORIES {
-                let directory = find(&system, &format!("d{directory}")).await.unwrap();
-                let made = system.create_file(directory.file, b"later", &super::new(Kind::Regular)).await;
-                assert!(matches!(made, Ok(_) | Err(FileError::Store(_))), "{made:?}");
+                let made = match find(&system, &format!("d{directory}")).await {
+                    Ok(node) => system.create_file(node.file, b"later", &super::new(Kind::Regular)).await.map(drop),
+                    // Its inode lies there alone.
+                    Err(error) => Err(error),
+                };
+                assert!(matches!(made, Ok(()) | Err(FileError::Store(_))), "{made:?}");
                 refused += usize::from(made.is_err());
             }
             let (mut readable, mut took) = (0, 0);
@@ -128,15 +132,15 @@ fn a_disk_that_dies_at_work_stops_nobody_else() {
                 readable += usize::from(found.is_some());
                 took += usize::from(*synced == Some(2));
             }
-            assert!((FILES / 2..FILES + 10).contains(&readable), "{readable} could be read");
-            assert!(took > FILES / 3, "{took} took changes");
+            assert!(dies == 0 || (FILES / 2..FILES + 10).contains(&readable), "{readable} could be read");
+            assert!(dies == 0 || took > FILES / 3, "{took} took changes");
             synced
         };
         let synced = world.run_until(work).unwrap();
         // It is there again, after the power was away.
         drop(system);
         world.restart();
-        sims[2].set_faults(Faults::default());
+        sims[dies].set_faults(Faults::default());
         let system = world.run_until(open(&world, &disks)).unwrap();
         let look = async {
             for (file, synced) in synced.iter().enumerate() {

@@ -393,8 +393,8 @@ fn what_lies_alone_on_a_disk_that_failed_is_counted_until_it_lies_elsewhere() {
 }
 
 #[test]
-fn a_failed_journal_makes_the_store_read_only_until_it_is_opened_again() {
-    let machine = Machine::new(6, 2, 64 << 20);
+fn a_journal_that_fails_on_the_last_disk_makes_the_store_read_only_until_it_is_opened_again() {
+    let machine = Machine::new(6, 1, 64 << 20);
     let (store, _) = machine.open();
     let (kept, content) = (content(1, 5000), content(2, 5000));
     machine.run(async {
@@ -419,6 +419,74 @@ fn a_failed_journal_makes_the_store_read_only_until_it_is_opened_again() {
         store.log(b"again");
         store.sync_log(store.last_logged()).await.unwrap();
     });
+}
+
+/// J-9: a group that the only home does not take goes to another disk, and so does what comes after it; nothing that was synced before is missing.
+#[test]
+fn where_the_only_disk_with_the_journal_fails_it_goes_on_on_another_one() {
+    let ways = [
+        Faults { write_error: 1.0, ..Faults::default() },
+        Faults { sync_error: 1.0, ..Faults::default() },
+        Faults { is_dead: true, ..Faults::default() },
+    ];
+    for (way, faults) in ways.into_iter().enumerate() {
+        for is_new in [false, true] {
+            let machine = Machine::new(6, 3, 64 << 20);
+            let (store, _) = machine.open();
+            machine.run(async {
+                if !is_new {
+                    store.log(b"before");
+                    store.sync_log(Position(1)).await.unwrap();
+                }
+                // Two at once: the first of those that are left fails too.
+                machine.disks[0].set_faults(faults.clone());
+                machine.disks[1].set_faults(faults.clone());
+                for frame in [b"while", b"after"] {
+                    store.log(frame);
+                    store.sync_log(store.last_logged()).await.unwrap();
+                }
+            });
+            assert!(store.status().journal_failure.is_none());
+            assert_eq!(store.pool.homes().iter().collect::<Vec<_>>(), [2], "way {way}");
+            let frames =
+                |recovered: &Recovered| recovered.frames.iter().map(|(_, frame)| frame.to_vec()).collect::<Vec<_>>();
+            let all: Vec<Vec<u8>> = [&b"before"[..], b"while", b"after"]
+                .iter()
+                .skip(usize::from(is_new))
+                .map(|frame| frame.to_vec())
+                .collect();
+            drop(store);
+            machine.world.crash();
+            machine.world.restart();
+            machine.disks.iter().for_each(|disk| disk.set_faults(Faults::default()));
+            let (store, recovered) = machine.open();
+            assert_eq!(frames(&recovered), all, "way {way}");
+            // What a superblock covers needs no disk that failed.
+            machine.run(async {
+                machine.disks[0].set_faults(faults.clone());
+                machine.disks[1].set_faults(faults.clone());
+                store.log(b"covered");
+                store.sync_log(store.last_logged()).await.unwrap();
+                for _ in 0..2 {
+                    store.commit(store.moment(), b"roots", store.last_logged()).await.unwrap();
+                }
+                store.log(b"last");
+                store.sync_log(store.last_logged()).await.unwrap();
+            });
+            drop(store);
+            machine.world.crash();
+            machine.world.restart();
+            machine.disks.iter().for_each(|disk| disk.set_faults(Faults::default()));
+            let options = Options { goes_without_disks: true, ..options() };
+            let last = [machine.disks[2].disk()];
+            let (_, recovered) = machine.run(Store::open(&machine.world.platform(), &last, options)).unwrap();
+            assert_eq!(
+                (frames(&recovered), &recovered.roots[..]),
+                (vec![b"last".to_vec()], &b"roots"[..]),
+                "way {way}"
+            );
+        }
+    }
 }
 
 /// Packs that are written run by run, long before they are sealed.
