@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use base::id::{FileId, Version};
 use base::metric::{Description as MetricDescription, Metric};
+use platform::disk::DiskCounters;
 use store::{Resilience, StoreStatus};
 
 use crate::attributes::{Attributes, Kind, Node};
@@ -50,14 +51,14 @@ pub struct Status {
     pub journal_failure: Option<String>,
     /// The store.
     pub store: StoreStatus,
-    /// What both layers measured.
+    /// What both layers measured, and the disks.
     pub metrics: Vec<Metric>,
 }
 
-/// What the file layer and the store measure.
+/// What the file layer, the store and its disks measure.
 #[must_use]
 pub fn metrics() -> Vec<MetricDescription> {
-    [Counters::DESCRIPTIONS, store::Counters::DESCRIPTIONS].concat()
+    [Counters::DESCRIPTIONS, store::Counters::DESCRIPTIONS, DiskCounters::DESCRIPTIONS].concat()
 }
 
 /// Room on the disks of this node, the store's reserve taken off.
@@ -98,6 +99,7 @@ impl FileSystem {
     pub fn status(&self) -> Status {
         let mut metrics = self.counters.list();
         metrics.extend(self.store.counters().list());
+        metrics.extend(self.store.disk_metrics());
         Status {
             dirty_bytes: self.dirty_bytes(),
             dirty_bytes_max: self.options.dirty_bytes_max,

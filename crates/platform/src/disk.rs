@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
+pub use crate::meter::Counters as DiskCounters;
 use crate::task::{Boxed, all};
 
 /// What went wrong on a disk, in words for a person and in a kind for the program.
@@ -234,6 +235,10 @@ pub trait RawDisk: Send + Sync {
     /// Whether it owes an answer that somebody waited for in vain.
     fn is_silent(&self) -> bool {
         false
+    }
+    /// What it was asked for, and how long that took. `None` where that is not measured.
+    fn counters(&self) -> Option<&DiskCounters> {
+        None
     }
     /// Takes the lock file at `path` until the returned value is dropped; `Locked` if somebody has it.
     fn lock(&self, path: &str) -> Result<Box<dyn Send + Sync>, DiskError>;
@@ -477,6 +482,12 @@ impl Disk {
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.0.is_silent()
+    }
+
+    /// What it was asked for, and how long that took. `None` where that is not measured.
+    #[must_use]
+    pub fn counters(&self) -> Option<&DiskCounters> {
+        self.0.counters()
     }
 
     /// Reads a small file; of one that is longer than 1 MiB only so much, for it may be longer than memory.

@@ -12,6 +12,8 @@ pub mod pools;
 
 pub mod memory;
 
+mod meter;
+
 pub mod disk;
 
 pub mod real;

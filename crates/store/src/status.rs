@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use base::metric::Metric;
+use platform::disk::DiskCounters;
+
 use crate::format::{Class, Summary};
 use crate::level::Erasure;
 use crate::pack::PackState;
 use crate::pack::fragments::Fragments;
-use crate::pool::{Part, Pool};
+use crate::pool::{Part, Pool, PoolDisk};
 use crate::scrub::ScrubStatus;
 use crate::speed::DiskSpeed;
 use crate::store::Store;
@@ -183,6 +186,21 @@ impl StoreStatus {
 }
 
 impl Store {
+    /// What each disk was asked for and how long that took, disk after disk for each metric; nothing of one that is not measured.
+    #[must_use]
+    pub fn disk_metrics(&self) -> Vec<Metric> {
+        let measured = |(number, disk): (usize, &PoolDisk)| Some((number, disk.disk.counters()?.list()));
+        let lists: Vec<_> = self.pool.there().filter_map(measured).collect();
+        let of_all = |at: usize| {
+            let of_one = move |(number, list): &(usize, Vec<Metric>)| Metric {
+                label: Some(("disk", number.to_string())),
+                ..list[at].clone()
+            };
+            lists.iter().map(of_one)
+        };
+        (0..DiskCounters::DESCRIPTIONS.len()).flat_map(of_all).collect()
+    }
+
     /// Whether a disk is missing: what is not found may lie there.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
@@ -264,7 +282,7 @@ impl Store {
 const SILENT: &str = "it does not answer: see the system's log";
 
 fn disks(pool: &Arc<Pool>) -> Vec<DiskStatus> {
-    let status = |(number, disk): (usize, &crate::pool::PoolDisk)| {
+    let status = |(number, disk): (usize, &PoolDisk)| {
         let space = disk.disk.space().unwrap_or_default();
         DiskStatus {
             number: number as u64,

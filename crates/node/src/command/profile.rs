@@ -137,6 +137,10 @@ const WORKS: &[Part] = &[
     part("store_settle", 0, "packs synced (same)"),
 ];
 
+/// What disks were asked for, all together.
+const DISKS: &[Part] =
+    &[part("disk_read", 0, "read, not from memory"), part("disk_write", 0, "written"), part("disk_sync", 0, "synced")];
+
 fn lines(between: &Sample) -> Vec<String> {
     let row = |name: &str, cells: [String; 6]| {
         let [count, total, share, p50, p99, max] = cells;
@@ -165,6 +169,7 @@ fn lines(between: &Sample) -> Vec<String> {
             "  Summed over all who waited at once: requests (it is part of their time) and background tasks.",
         ),
         ("work below", WORKS, "  For a request or in the background. Indented lines are part of the line above them."),
+        ("disks", DISKS, "  Calls, summed over all that were under way at once; it is part of what stands above."),
     ] {
         let parts = parts.iter().map(|part| (part, between.times(part.name))).filter(|(_, values)| values.count() > 0);
         let shown: Vec<String> = parts
@@ -247,6 +252,7 @@ fn as_json(between: &Sample) -> Value {
         "requests": Value::Object(requests.collect()),
         "waits": parts(WAITS),
         "works": parts(WORKS),
+        "disks": parts(DISKS),
         "counters": sample::object(&between.counters, |value| Some(json!(value))),
         "gauges": sample::object(&between.gauges, |value| Some(json!(value))),
     })
@@ -256,7 +262,7 @@ fn as_json(between: &Sample) -> Value {
 mod tests {
     use base::metric::{Distribution, Kind};
 
-    use super::{Sample, WAITS, WORKS, as_json, lines};
+    use super::{DISKS, Sample, WAITS, WORKS, as_json, lines};
     use crate::front;
 
     fn sample(times: &[(&str, Option<&str>, u64)]) -> Sample {
@@ -269,7 +275,7 @@ mod tests {
     #[test]
     fn every_part_is_measured() {
         let known = front::descriptions();
-        for part in WAITS.iter().chain(WORKS) {
+        for part in WAITS.iter().chain(WORKS).chain(DISKS) {
             let is_it = |known: &base::metric::Description| known.key() == part.name && known.kind == Kind::Histogram;
             assert!(known.iter().any(is_it), "{}", part.name);
         }
@@ -284,6 +290,8 @@ mod tests {
             ("store_log_wait", None, 1_400_000_000),
             ("store_log_sync", None, 700_000_000),
             ("file_flush", None, 300_000_000),
+            ("disk_sync", Some("0"), 200_000_000),
+            ("disk_sync", Some("1"), 400_000_000),
         ]);
         let found = text(&busy);
         assert!(found.contains("4 requests took 2.00s together, 2.00 were under way"), "{found}");
@@ -293,6 +301,8 @@ mod tests {
         assert!(!found.contains("spent the rest elsewhere"), "{found}");
         assert_eq!(as_json(&busy)["requests"]["fsync"]["count"], 2);
         assert_eq!(as_json(&busy)["waits"]["store_log_wait"]["sum"], 1_400_000_000_u64);
+        assert_eq!(as_json(&busy)["disks"]["disk_sync"]["sum"], 600_000_000_u64);
+        assert!(found.lines().any(|line| line.starts_with("  synced ") && line.contains("600ms")), "{found}");
 
         let idle = text(&sample(&[]));
         assert!(idle.contains("No request was answered") && !idle.contains("Below requests"), "{idle}");

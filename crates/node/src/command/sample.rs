@@ -11,6 +11,9 @@ use crate::control::wire::Request;
 use crate::exposition;
 use crate::failure::Failure;
 
+/// The metric of the kernel's requests, by kind.
+pub(super) const REQUEST: &str = "fuse_request";
+
 /// A metric's name, and its label where it is one of several.
 pub(super) type Key = (String, Option<String>);
 
@@ -75,15 +78,17 @@ impl Sample {
         self.gauges.get(&(name.to_owned(), None)).copied().unwrap_or_default()
     }
 
-    /// A histogram without labels; empty where there is none.
+    /// A histogram, of all its labels together; empty where there is none.
     pub(super) fn times(&self, name: &str) -> Distribution {
-        self.histograms.get(&(name.to_owned(), None)).cloned().unwrap_or_default()
+        let mut sum = Distribution::default();
+        let known = self.histograms.iter().filter(|((known, _), _)| known == name);
+        known.for_each(|(_, values)| sum.merge(values));
+        sum
     }
 
     /// The requests of each kind, the kind with the largest sum of times first.
     pub(super) fn requests(&self) -> Vec<(String, Distribution)> {
-        let requests =
-            self.histograms.iter().filter(|((name, _), values)| name == "fuse_request" && values.count() > 0);
+        let requests = self.histograms.iter().filter(|((name, _), values)| name == REQUEST && values.count() > 0);
         let mut requests: Vec<_> =
             requests.map(|((_, op), values)| (op.clone().unwrap_or_default(), values.clone())).collect();
         requests.sort_by_key(|(_, values)| std::cmp::Reverse(values.sum()));

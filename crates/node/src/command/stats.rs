@@ -166,8 +166,11 @@ fn latency(sample: &Sample) -> Vec<String> {
     };
     let mut lines = vec![row("", ["count", "p50", "p90", "p99", "max", "total"].map(str::to_owned))];
     let requests = sample.requests().into_iter().map(|(op, values)| (format!("request {op}"), values));
-    let layers = sample.histograms.iter().filter(|((_, label), _)| label.is_none());
-    let layers = layers.map(|((name, _), values)| (name.replacen('_', " ", 1), values.clone()));
+    let layers = sample.histograms.iter().filter(|((name, _), _)| name != sample::REQUEST);
+    let layers = layers.map(|((name, label), values)| {
+        let name = name.replacen('_', " ", 1);
+        (label.as_ref().map_or(name.clone(), |label| format!("{name} {label}")), values.clone())
+    });
     for (name, values) in requests.chain(layers).filter(|(_, values)| values.count() > 0) {
         let is_time = !name.ends_with("_frames");
         let show = |value: u64| if is_time { sample::time(value) } else { value.to_string() };

@@ -143,6 +143,8 @@ fn prometheus_reads_what_was_done() {
     assert!(grown("hydrafs_store_log_sync_seconds_count") >= 1.0, "an fsync syncs the journal");
     assert!(grown("hydrafs_store_log_sync_seconds_sum") <= grown("hydrafs_node_uptime_seconds"), "one at a time");
     assert!(grown("hydrafs_store_settle_seconds_count") >= 1.0, "300 KB are stored as chunks");
+    let asked = |what: &str| grown(&format!("hydrafs_disk_{what}_seconds_count{{disk=\"0\"}}"));
+    assert!(asked("write") >= 2.0 && asked("sync") >= 2.0, "a pack and the journal are written and synced");
     assert!(now["hydrafs_store_disk_free_bytes{disk=\"0\"}"] > 0.0 && now["hydrafs_node_resident_bytes"] > 1e6);
 
     // Whatever is there is in the reference, and the command prints the same.
@@ -257,6 +259,7 @@ fn a_profile_says_where_the_time_of_a_command_went() {
     let (fsync, wait, sync) =
         (&requests["fsync"], &found["waits"]["store_log_wait"], &found["works"]["store_log_sync"]);
     assert!(sum(fsync) > 0 && sum(wait) > 0 && sum(sync) > 0, "{found}");
+    assert!(sum(&found["disks"]["disk_sync"]) > 0, "{found}");
     assert!(sum(sync) as f64 <= found["seconds"].as_f64().expect("seconds") * 1e9, "{found}");
     assert!(
         sum(fsync) <= fsync["count"].as_u64().expect("a count") * fsync["max"].as_u64().expect("a time"),
@@ -270,7 +273,7 @@ fn a_profile_says_where_the_time_of_a_command_went() {
     let text = succeed(&[OsStr::new("profile"), node, OsStr::new("0.01")]);
     assert!(text.contains(" watched: "), "{text}");
     let table = succeed(&["stats", "--latency"].map(OsStr::new).into_iter().chain([node]).collect::<Vec<_>>());
-    assert!(table.contains("request fsync ") && table.contains("store log_sync "), "{table}");
+    assert!(["request fsync ", "store log_sync ", "disk sync 0 "].iter().all(|row| table.contains(row)), "{table}");
     mounted.umount();
 }
 

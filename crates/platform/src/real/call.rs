@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::disk::{DiskError, DiskErrorKind};
+use crate::disk::{DiskCounters, DiskError, DiskErrorKind};
 
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,7 @@ pub(super) struct Device {
     slow: AtomicUsize,
     /// The lock of the disk, as long as somebody holds it.
     lock: Mutex<Weak<File>>,
+    pub(super) counters: DiskCounters,
 }
 
 #[derive(Default)]

@@ -14,7 +14,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
+use base::metric::Histogram;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -24,7 +26,8 @@ use super::aside::{ask, begin, elsewhere};
 use super::call::{Call, Device, Effect};
 use super::question::Question;
 use crate::disk::{
-    Access, Disk, DiskError, DiskErrorKind, Doubt, Length, Open, Opening, RUN_ALIGN, RawDisk, RawFile, Read, Space,
+    Access, Disk, DiskCounters, DiskError, DiskErrorKind, Doubt, Length, Open, Opening, RUN_ALIGN, RawDisk, RawFile,
+    Read, Space,
 };
 use crate::task::Boxed;
 
@@ -194,6 +197,10 @@ impl RawDisk for Directory {
         self.device.is_silent()
     }
 
+    fn counters(&self) -> Option<&DiskCounters> {
+        Some(&self.device.counters)
+    }
+
     fn length_or_wait(&self, path: &str) -> Result<Length, DiskError> {
         let measured = |path: &Path| Ok(fs::metadata(path)?.len());
         Ok(Length::Waits(Box::pin(begin(self.call("measure", path, Effect::Read, measured)))))
@@ -304,19 +311,42 @@ impl DirectoryFile {
         Call::new(&self.device, effect, silent(operation, &self.inner.shown), work)
     }
 
+    /// The same, and measured.
+    fn measured<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        effect: Effect,
+        times: fn(&DiskCounters) -> &Histogram,
+        act: impl FnOnce(&Inner) -> io::Result<T> + Send + 'static,
+    ) -> Arc<Call<T>> {
+        let device = Arc::clone(&self.device);
+        self.call(operation, effect, move |inner| {
+            let began = Instant::now();
+            let outcome = act(inner);
+            times(&device.counters).record_time(began.elapsed());
+            outcome
+        })
+    }
+
+    /// What `rest` has of it is read.
+    fn read(&self, effect: Effect, offset: u64, rest: Vec<u8>) -> Arc<Call<Vec<u8>>> {
+        self.measured("read", effect, |counters| &counters.read, move |inner| inner.rest(offset, rest))
+    }
+
     /// As much as the system has in memory, as long as the device answers.
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> usize {
         // What is not there is read ahead by this, and may have to wait for its turn.
         if self.device.is_slow() { 0 } else { self.inner.fill_now(offset, buffer) }
     }
 
-    /// Has something changed.
-    fn begin(
-        &self,
-        operation: &'static str,
-        act: impl FnOnce(&Inner) -> io::Result<()> + Send + 'static,
-    ) -> Option<Boxed<Result<(), DiskError>>> {
-        Some(Box::pin(begin(self.call(operation, Effect::Change, act))))
+    /// Has something written.
+    fn write(&self, act: impl FnOnce(&Inner) -> io::Result<()> + Send + 'static) -> Arc<Call<()>> {
+        self.measured("write", Effect::Change, |counters| &counters.write, act)
+    }
+
+    /// Has what was written made durable.
+    fn make_durable(&self, act: impl FnOnce(&Inner) -> io::Result<()> + Send + 'static) -> Arc<Call<()>> {
+        self.measured("sync", Effect::Change, |counters| &counters.sync, act)
     }
 }
 
@@ -327,7 +357,7 @@ impl RawFile for DirectoryFile {
         if length == 0 {
             return Ok(now);
         }
-        let rest = ask(self.call("read", Effect::Look, move |inner| inner.rest(at, vec![0; length])))?;
+        let rest = ask(self.read(Effect::Look, at, vec![0; length]))?;
         buffer[now..][..rest.len()].copy_from_slice(&rest);
         Ok(now + rest.len())
     }
@@ -338,13 +368,13 @@ impl RawFile for DirectoryFile {
         if length == 0 {
             return Ok(Read::Done(now));
         }
-        let rest = self.call("read", Effect::Read, move |inner| inner.rest(at, vec![0; length]));
+        let rest = self.read(Effect::Read, at, vec![0; length]);
         Ok(Read::Waits(now, Box::pin(begin(rest))))
     }
 
     fn begin_read(&self, offset: u64, buffer: &mut Vec<u8>) -> Option<Boxed<Result<Vec<u8>, DiskError>>> {
         let buffer = mem::take(buffer);
-        Some(Box::pin(begin(self.call("read", Effect::Read, move |inner| inner.rest(offset, buffer)))))
+        Some(Box::pin(begin(self.read(Effect::Read, offset, buffer))))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
@@ -352,19 +382,18 @@ impl RawFile for DirectoryFile {
     }
 
     fn write_many(&self, pieces: Vec<(u64, Bytes)>) -> Result<(), DiskError> {
-        ask(self.call("write", Effect::Change, move |inner| {
-            pieces.iter().try_for_each(|(offset, bytes)| inner.file.write_all_at(bytes, *offset))
-        }))
+        ask(self
+            .write(move |inner| pieces.iter().try_for_each(|(offset, bytes)| inner.file.write_all_at(bytes, *offset))))
     }
 
     fn begin_write(&self, offset: u64, bytes: &Bytes) -> Option<Boxed<Result<(), DiskError>>> {
         let bytes = bytes.clone();
-        self.begin("write", move |inner| inner.file.write_all_at(&bytes, offset))
+        Some(Box::pin(begin(self.write(move |inner| inner.file.write_all_at(&bytes, offset)))))
     }
 
     fn begin_run(&self, offset: u64, bytes: &Bytes) -> Option<Boxed<Result<(), DiskError>>> {
         let bytes = bytes.clone();
-        self.begin("write", move |inner| inner.write_run(offset, &bytes))
+        Some(Box::pin(begin(self.write(move |inner| inner.write_run(offset, &bytes)))))
     }
 
     fn will_read(&self, offset: u64, bytes: u64) {
@@ -404,11 +433,11 @@ impl RawFile for DirectoryFile {
     }
 
     fn sync(&self) -> Result<(), DiskError> {
-        ask(self.call("sync", Effect::Change, |inner| inner.file.sync_data()))
+        ask(self.make_durable(|inner| inner.file.sync_data()))
     }
 
     fn begin_sync(&self, doubt: Doubt) -> Boxed<Result<(), DiskError>> {
-        Box::pin(begin(self.call("sync", Effect::Change, move |inner| doubt.settle(|| inner.file.sync_data()))))
+        Box::pin(begin(self.make_durable(move |inner| doubt.settle(|| inner.file.sync_data()))))
     }
 
     fn length(&self) -> Result<u64, DiskError> {

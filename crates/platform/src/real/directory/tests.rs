@@ -83,6 +83,21 @@ fn pipe() -> DirectoryFile {
 }
 
 #[test]
+fn what_the_device_is_asked_for_is_counted_and_what_memory_has_is_not() {
+    let file = file("counted", false);
+    rustix::fs::fadvise(&file.inner.file, 0, None, rustix::fs::Advice::Random).unwrap();
+    file.write_at(0, &[7; 10_000]).unwrap();
+    file.sync().unwrap();
+    rustix::fs::fadvise(&file.inner.file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    for _ in 0..2 {
+        assert_eq!(file.read_at(0, &mut [0; 10_000]).unwrap(), 10_000);
+    }
+    let counters = &file.device.counters;
+    let counts = [&counters.read, &counters.write, &counters.sync].map(|times| times.distribution().count());
+    assert_eq!(counts, [1, 1, 1]);
+}
+
+#[test]
 fn of_files_that_are_synced_together_each_has_its_own_answer() {
     for count in 0..5 {
         for bad in 0..=count {
