@@ -239,9 +239,9 @@ fn where_the_disk_with_the_journal_dies_files_are_synced_all_the_same() {
             }
             assert!(system.status().store.disks[0].has_journal);
             sims[0].set_faults(Faults { is_dead: true, ..Faults::default() });
-            for file in 5..10 {
-                system.write(made[file], 0, &little(file, 1), false).await.unwrap();
-                system.sync(made[file]).await.unwrap();
+            for (file, id) in made.into_iter().enumerate().skip(5) {
+                system.write(id, 0, &little(file, 1), false).await.unwrap();
+                system.sync(id).await.unwrap();
             }
             let status = system.status();
             assert!(!status.store.disks[0].is_good && !status.store.disks[0].has_journal);
