@@ -23,7 +23,7 @@
 //! | HF0016 | a disk, or a file on it, cannot be read |
 //! | HF0017 | a pack was set aside: nothing good was found in it, or the rest of it was saved |
 //! | HF0018 | the copy of a disk's identity is missing or damaged |
-//! | HF0020 | a pack is on fewer disks than it should be |
+//! | HF0020 | a pack is on fewer disks than somebody asked for |
 //! | HF0019 | a disk is missing: nothing is known of what lies there |
 //! | HF0021 | a fragment of a pack is damaged or missing |
 //!

@@ -87,6 +87,7 @@ impl Store {
     pub async fn restore_copies(&self, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> CopiesReport {
         let mut report = CopiesReport::default();
         let drained = self.pool.drained();
+        self.pool.look();
         self.packs.seal_lacking().await;
         self.copy_held(pace, &mut report).await;
         if !drained.is_empty() {
@@ -175,6 +176,8 @@ impl Store {
     /// Whether there is anything for [`Store::restore_copies`] to do, as far as disks for it are there.
     #[must_use]
     pub fn lacks_copies(&self) -> bool {
+        // Something may have been deleted since the last look.
+        self.pool.look();
         let drained = self.pool.drained();
         let is_on_drained =
             |known: &PackKnown| !known.places().both(drained).is_empty() && !self.packs.is_waiting(&known.state);
@@ -318,7 +321,8 @@ impl Store {
             .filter(|disk| disks.has(*disk) || !only_fragment(disk))
             .collect();
         let others = suspect.iter().filter(|disk| !disks.has(*disk)).count();
-        let wanted = self.packs.wanted(&known.summary).min(takers.count());
+        let kind = (known.summary.class, self.packs.now(&known.summary));
+        let wanted = self.packs.copies_now(kind, disks, known.summary.file_bytes());
         let lacking = wanted.saturating_sub(sound + others);
         // Where nothing takes anything it stays.
         let leaving = if takers.is_empty() { DiskSet::NONE } else { disks.both(drained) };
@@ -341,9 +345,13 @@ impl Store {
         let Copies { pack, known, suspect, lacking, leaving } = due;
         let bytes = known.summary.file_bytes();
         let class = known.summary.class;
+        let is_asked = known.disks().both(self.pool.takers()).count()
+            < self.packs.asked_now((class, self.packs.now(&known.summary)));
         let taken: DiskSet = suspect.iter().chain(known.disks().iter()).collect();
         let others = self.pool.candidates(class, bytes, usize::try_from(*pack).unwrap_or(0));
-        let others: Vec<usize> = others.into_iter().filter(|disk| !taken.has(*disk)).take(*lacking).collect();
+        let others =
+            others.into_iter().filter(|disk| !taken.has(*disk) && (is_asked || self.pool.is_roomy(*disk, bytes)));
+        let others: Vec<usize> = others.take(*lacking).collect();
         let mut failure = None;
         // First where nothing is yet. Want of room on one keeps no other from its copy.
         for disk in others.iter().copied().chain(suspect.iter()) {

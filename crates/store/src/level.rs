@@ -8,6 +8,9 @@ use std::str::FromStr;
 /// Most disks that something lies on at once.
 pub const COPIES_MAX: u8 = 8;
 
+/// On so many disks trees lie, where the node has them and nobody asks for more.
+const TREE_COPIES: u8 = 2;
+
 /// What is asked for against the loss of disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resilience {
@@ -115,6 +118,21 @@ impl Level {
         fragments.map_or(Level::of_node(copies), Level::coded)
     }
 
+    /// What trees get where so many copies are asked for and the node has so many disks (K-14).
+    pub(crate) fn of_trees(copies: u8, disks: usize) -> Level {
+        Level::of_node(if disks < usize::from(TREE_COPIES) { copies } else { copies.max(TREE_COPIES) })
+    }
+
+    /// The same for trees that are stored already. Those that were stored when there were more disks need no second one where there is none.
+    pub(crate) fn now_of_trees(self, of_trees: Level) -> Level {
+        if self.copies <= TREE_COPIES { of_trees } else { self.now(of_trees) }
+    }
+
+    /// Of the copies of trees those that somebody asked for, where so many are asked for now: the second one comes by itself.
+    pub(crate) fn asked_of_trees(self, asked: u8) -> u8 {
+        if self.copies <= TREE_COPIES { self.copies.min(asked) } else { self.copies }
+    }
+
     /// What is asked for, where the node's settings say this.
     pub(crate) fn of(resilience: Resilience, of_node: Level) -> Level {
         match resilience {
@@ -203,6 +221,17 @@ mod tests {
             let told = wrong.parse::<Erasure>().unwrap_err();
             assert!(told.starts_with("expected k+m such as 4+2"), "{wrong}: {told}");
         }
+    }
+
+    #[test]
+    fn trees_lie_on_two_disks_where_there_are_two() {
+        let of = |copies, disks| Level::of_trees(copies, disks).copies();
+        assert_eq!([of(1, 1), of(1, 2), of(1, 3), of(2, 1), of(3, 3)], [1, 2, 2, 2, 3]);
+        let (one, two, three) = (Level::of_node(1), Level::of_node(2), Level::of_node(3));
+        assert_eq!([one.now_of_trees(two), two.now_of_trees(one), two.now_of_trees(three)], [two, one, three]);
+        assert_eq!(three.now_of_trees(two), three);
+        assert_eq!([one, two, three].map(|level| level.asked_of_trees(1)), [1, 1, 3]);
+        assert_eq!([one, two, three].map(|level| level.asked_of_trees(2)), [1, 2, 3]);
     }
 
     #[test]

@@ -134,14 +134,16 @@ impl Store {
         let mut plan = DrainPlan { copies: of_trees, disks_left: takers.count(), ..DrainPlan::default() };
         for known in self.packs.known().into_values().filter(|known| known.places().has(disk)) {
             plan.packs += 1;
-            plan.copies = plan.copies.max(self.packs.wanted(&known.summary));
+            // What nobody asked for keeps no disk.
+            let wanted = self.packs.asked_copies((known.summary.class, self.packs.now(&known.summary)));
+            plan.copies = plan.copies.max(wanted);
             if let Some(fragments) = known.fragments().filter(|_| known.is_cut()) {
                 plan.bytes += match takers.count() < fragments.cut.erasure.count() {
                     // It is made whole again.
                     true => known.bytes() * u64::from(fragments.cut.erasure.copies()),
                     false => fragments.cut.file_bytes(),
                 };
-            } else if known.disks().both(takers).count() < self.packs.wanted(&known.summary).min(takers.count()) {
+            } else if known.disks().both(takers).count() < wanted.min(takers.count()) {
                 plan.bytes += known.bytes();
             }
         }

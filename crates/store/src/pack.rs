@@ -20,7 +20,7 @@
 //!       on; one that fails is left before the pack goes on, and the pack is sealed soon, so that what follows lies on enough disks.
 //! K-9   What lies there is a duplicate of what is put if it is to lie on as many disks as that asks for, and does, as far as so many take
 //!       writes; and nothing of a pack of which there is less than all is one. Else it is stored anew, on more; the index names the newer, and
-//!       the other one goes with the next pass of reclaim.
+//!       the other one goes with the next pass of reclaim. Copies that nobody asked for (K-14) do not count here.
 //!
 //! K-11  A chunk of an open pack is whole in memory, or whole in the file. While content streams the file ends with a page, and the chunk that this
 //!       divides stays in memory until the rest of it is written. What is made durable is filled up to a page with zeroes, and what comes next
@@ -32,6 +32,9 @@
 //!
 //! K-13  While a run of an open pack is being written the next one fills. One is under way at a time, nothing else is done to the file before it has
 //!       ended, and who has the lane next hears what came of it: who settles, seals, closes the store or takes the writer out waits for it first.
+//!
+//! K-14  Trees lie on two disks at least where the node has two. A copy that nobody asked for is one that nobody waits for, and it leaves half of
+//!       a reserve: where one disk alone takes it they lie there, are told of, and are brought to another one when there is one (decision 0011).
 //!
 //! Not here: how packs are filled (`lanes`), what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
@@ -416,7 +419,7 @@ impl Packs {
     fn lies_well_enough(&self, pack: u64, level: Level) -> bool {
         let Some(known) = self.known_pack(pack) else { return false };
         let there = self.copies_on_good(&known);
-        there >= usize::from(level.copies()) || there >= self.pool.takers().count()
+        there >= self.asked_copies((known.summary.class, level)) || there >= self.pool.takers().count()
     }
 
     /// Of how many disks one more than it survives, with those that fail at this time left out: copies of it, or as good as that.
@@ -538,9 +541,39 @@ impl Packs {
         }
     }
 
-    /// Trees survive as much as anything in them. They are never cut into fragments: they are small, and read in small pieces.
+    /// Trees survive as much as anything in them, and one disk where there are two (K-14). They are never cut into fragments: they are small, and
+    /// read in small pieces.
     fn of_trees(&self) -> Level {
-        Level::of_node(self.of_node.copies().max(self.floor()))
+        Level::of_trees(self.asked_of_trees(), self.pool.whole())
+    }
+
+    /// The most copies that the settings or any file ask for.
+    fn asked_of_trees(&self) -> u8 {
+        self.of_node.copies().max(self.floor())
+    }
+
+    /// Copies that somebody asked for, and waits for (K-14).
+    pub(crate) fn asked_copies(&self, (class, level): (Class, Level)) -> usize {
+        usize::from(match class {
+            Class::Metadata => level.asked_of_trees(self.asked_of_trees()),
+            Class::Data => level.copies(),
+        })
+    }
+
+    /// On how many disks what lies on `disks`, or on none yet, is to be now, as far as there are disks that take it.
+    pub(crate) fn copies_now(&self, kind: (Class, Level), disks: DiskSet, bytes: u64) -> usize {
+        let (takers, asked) = (self.pool.takers(), self.asked_now(kind));
+        let wanted = usize::from(kind.1.copies()).min(takers.count());
+        if wanted <= asked {
+            return asked;
+        }
+        let can = |disk: &usize| disks.has(*disk) || self.pool.is_roomy(*disk, bytes);
+        takers.iter().filter(can).count().clamp(asked, wanted)
+    }
+
+    /// Of those the ones that somebody asked for.
+    pub(crate) fn asked_now(&self, kind: (Class, Level)) -> usize {
+        self.asked_copies(kind).min(self.pool.takers().count()).max(1)
     }
 
     pub(crate) fn floor(&self) -> u8 {
@@ -559,10 +592,10 @@ impl Packs {
 
     /// What is asked now for a pack.
     pub(crate) fn now(&self, summary: &Summary) -> Level {
-        summary.level.now(match summary.class {
-            Class::Metadata => self.of_trees(),
-            Class::Data => self.of_node,
-        })
+        match summary.class {
+            Class::Metadata => summary.level.now_of_trees(self.of_trees()),
+            Class::Data => summary.level.now(self.of_node),
+        }
     }
 
     /// Whether what lies in `pack` is to lie on fewer disks than what lies in `other`: it is not to be relied upon in its place.

@@ -232,6 +232,8 @@ pub(crate) struct Pool {
 
 /// A reserve never takes more than this part of a disk.
 const RESERVE_PART: u64 = 8;
+/// K-14: this part of the reserve.
+const UNASKED_PART: u64 = 2;
 /// P-7: this part of the reserve.
 const LAST_PART: u64 = 16;
 
@@ -286,6 +288,17 @@ impl Pool {
     /// Those that take something new.
     pub(crate) fn takers(&self) -> DiskSet {
         self.disks.iter().filter(|(_, disk)| disk.takes()).map(|(number, _)| number).collect()
+    }
+
+    /// How many belong to the node and are not drained, those that failed or are missing among them.
+    pub(crate) fn whole(&self) -> usize {
+        self.disks.iter().filter(|(_, disk)| disk.part() == Part::Whole).count()
+    }
+
+    /// Whether a disk has room for `bytes` that nobody asked for (K-14).
+    pub(crate) fn is_roomy(&self, disk: usize, bytes: u64) -> bool {
+        let disk = &self.disks[disk];
+        disk.takes() && disk.free() >= bytes.saturating_add(disk.reserve_bytes / UNASKED_PART)
     }
 
     /// Those that take no writes.

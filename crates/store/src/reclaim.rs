@@ -296,8 +296,8 @@ impl Store {
                 return Ok(None);
             }
             let level = self.packs.level_now(pack);
-            if !examined.live.is_empty() {
-                self.expect_room(examined.live_bytes(), self.packs.copies_now(level))?;
+            if let Some(first) = examined.live_entries().next() {
+                self.expect_room(examined.live_bytes(), self.packs.asked_now((first.header.class, level)))?;
             }
             let (mut copies, mut bytes, mut lost, mut memo) = (Vec::<Copied>::new(), 0, None, Memo::default());
             let last = examined.live.len().saturating_sub(1);

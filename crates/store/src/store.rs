@@ -654,10 +654,10 @@ impl Store {
         let erasure = level.erasure().filter(|erasure| self.pool.takers().count() >= erasure.count());
         let (of, copies) = match erasure {
             Some(erasure) => (u64::from(erasure.data()), erasure.count()),
-            None => (1, self.packs.copies_now(level)),
+            None => (1, self.packs.asked_now((Class::Data, level))),
         };
         let rooms = self.pool.rooms();
-        let of_trees = self.packs.copies_now(self.packs.level(Class::Metadata, Resilience::OfNode));
+        let of_trees = self.packs.asked_now((Class::Metadata, self.packs.level(Class::Metadata, Resilience::OfNode)));
         let (space, takes_trees) = (rooms.for_copies(copies), rooms.for_copies(of_trees).free > 0);
         let free = if takes_trees { space.free.saturating_mul(of) } else { 0 };
         Space { total: space.total.saturating_mul(of), free, ..space }

@@ -19,6 +19,7 @@
 //! - `reclaim`: what nobody needs goes, what somebody needs stays
 //! - `reindex`: an index that is damaged while the store works
 //! - `repair`: what is found is mended, also when the power goes meanwhile
+//! - `trees`: trees lie on two disks, and want of the second stops nobody
 
 mod bundles;
 mod calls;
@@ -42,6 +43,7 @@ mod reindex;
 mod repair;
 mod scrub;
 mod speed;
+mod trees;
 
 use std::sync::Arc;
 

@@ -79,81 +79,106 @@ async fn read(system: &FileSystem, file: usize, lives: usize) -> Option<usize> {
     Some(life.unwrap_or_else(|| panic!("wrong bytes in file {file}")))
 }
 
+/// K-14: whichever it is, every name is there and takes changes.
 #[test]
-fn a_disk_that_dies_at_work_stops_nobody_else() {
+fn a_disk_that_dies_at_work_takes_nothing_with_it_but_content() {
+    for dying in 0..3 {
+        assert_eq!(die_at_work(dying as u64, 3, &[dying]), (0, 0), "left out and refused without disk {dying}");
+    }
+}
+
+/// Trees that lie on both of two disks go with them.
+#[test]
+fn two_disks_that_die_at_work_stop_nobody_else() {
     let (mut left_out, mut refused) = (0, 0);
     for seed in 0..3 {
-        let world = World::new(seed);
-        let sims: Vec<SimDisk> = (0..3).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
-        let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
-        world.run_until(fill(&world, &disks)).unwrap();
-        let system = world.run_until(open(&world, &disks)).unwrap();
-        let work = async {
-            for file in (0..FILES).step_by(3) {
-                write(&system, file, 1).await.unwrap();
-            }
-            for directory in 0..DIRECTORIES {
-                let directory = find(&system, &format!("d{directory}")).await.unwrap();
-                create(&system, directory.file, "late", Kind::Regular).await;
-            }
-            system.sync_all().await.unwrap();
-            // In the middle of it. Not the first two, which have parts of trees that everybody needs.
-            sims[2].set_faults(Faults { is_dead: true, ..Faults::default() });
-            let mut synced: Vec<Option<usize>> = (0..FILES).map(|file| Some(usize::from(file % 3 == 0))).collect();
-            synced.resize(FILES + 20, None);
-            for file in (0..FILES).step_by(2).chain(FILES..FILES + 20) {
-                let written = write(&system, file, 2).await;
-                assert!(matches!(written, Ok(()) | Err(FileError::Store(_))), "file {file}: {written:?}");
-                if written.is_ok() {
-                    synced[file] = Some(2);
-                }
-                if file % 30 == 0 {
-                    system.commit().await.unwrap();
-                }
-            }
-            system.commit().await.unwrap();
-            let status = system.status();
-            assert!(!status.store.disks[2].is_good && status.commit_failure.is_none());
-            left_out += status.left_out.len();
-            for directory in 0..DIRECTORIES {
-                let directory = find(&system, &format!("d{directory}")).await.unwrap();
-                let made = system.create_file(directory.file, b"later", &super::new(Kind::Regular)).await;
-                assert!(matches!(made, Ok(_) | Err(FileError::Store(_))), "{made:?}");
-                refused += usize::from(made.is_err());
-            }
-            let (mut readable, mut took) = (0, 0);
-            for (file, synced) in synced.iter().enumerate() {
-                let found = read(&system, file, 3).await;
-                assert!(found.is_none() || found == *synced, "file {file}: {found:?} and not {synced:?}");
-                readable += usize::from(found.is_some());
-                took += usize::from(*synced == Some(2));
-            }
-            assert!((FILES / 2..FILES + 10).contains(&readable), "{readable} could be read");
-            assert!(took > FILES / 3, "{took} took changes");
-            synced
-        };
-        let synced = world.run_until(work).unwrap();
-        // It is there again, after the power was away.
-        drop(system);
-        world.restart();
-        sims[2].set_faults(Faults::default());
-        let system = world.run_until(open(&world, &disks)).unwrap();
-        let look = async {
-            for (file, synced) in synced.iter().enumerate() {
-                let found = read(&system, file, 3).await;
-                assert!(found == *synced || found == Some(2), "seed {seed}, file {file}: {found:?} and not {synced:?}");
-            }
-            for directory in 0..DIRECTORIES {
-                find(&system, &format!("d{directory}/late")).await.unwrap();
-            }
-            system.commit().await.unwrap();
-            assert!(system.status().left_out.is_empty());
-            let report = system.check_files(&|_| {}).await.unwrap();
-            assert!(report.problems.is_empty(), "{:#?}", report.problems);
-        };
-        world.run_until(look).unwrap();
+        let (some, more) = die_at_work(seed, 4, &[2, 3]);
+        left_out += some;
+        refused += more;
     }
     assert!(left_out > 0 && refused > 0, "{left_out} left out, {refused} refused");
+}
+
+/// Some of the disks die in the middle of the work, and are there again. How many files were left out of a commit, and how many directories took no
+/// name.
+fn die_at_work(seed: u64, disks: usize, dying: &[usize]) -> (usize, usize) {
+    let (mut left_out, mut refused) = (0, 0);
+    let world = World::new(seed);
+    let sims: Vec<SimDisk> = (0..disks).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
+    let set_dead = |is_dead: bool| {
+        dying.iter().for_each(|disk| sims[*disk].set_faults(Faults { is_dead, ..Faults::default() }));
+    };
+    let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
+    world.run_until(fill(&world, &disks)).unwrap();
+    let system = world.run_until(open(&world, &disks)).unwrap();
+    let work = async {
+        for file in (0..FILES).step_by(3) {
+            write(&system, file, 1).await.unwrap();
+        }
+        for directory in 0..DIRECTORIES {
+            let directory = find(&system, &format!("d{directory}")).await.unwrap();
+            create(&system, directory.file, "late", Kind::Regular).await;
+        }
+        system.sync_all().await.unwrap();
+        // In the middle of it.
+        set_dead(true);
+        let mut synced: Vec<Option<usize>> = (0..FILES).map(|file| Some(usize::from(file % 3 == 0))).collect();
+        synced.resize(FILES + 20, None);
+        for file in (0..FILES).step_by(2).chain(FILES..FILES + 20) {
+            let written = write(&system, file, 2).await;
+            assert!(matches!(written, Ok(()) | Err(FileError::Store(_))), "file {file}: {written:?}");
+            if written.is_ok() {
+                synced[file] = Some(2);
+            }
+            if file % 30 == 0 {
+                system.commit().await.unwrap();
+            }
+        }
+        system.commit().await.unwrap();
+        let status = system.status();
+        assert!(dying.iter().all(|disk| !status.store.disks[*disk].is_good) && status.commit_failure.is_none());
+        left_out += status.left_out.len();
+        for directory in 0..DIRECTORIES {
+            let directory = find(&system, &format!("d{directory}")).await.unwrap();
+            let made = system.create_file(directory.file, b"later", &super::new(Kind::Regular)).await;
+            assert!(matches!(made, Ok(_) | Err(FileError::Store(_))), "{made:?}");
+            refused += usize::from(made.is_err());
+        }
+        let (mut readable, mut took) = (0, 0);
+        for (file, synced) in synced.iter().enumerate() {
+            let found = read(&system, file, 3).await;
+            assert!(found.is_none() || found == *synced, "file {file}: {found:?} and not {synced:?}");
+            readable += usize::from(found.is_some());
+            took += usize::from(*synced == Some(2));
+        }
+        assert!((FILES / 2..FILES + 20).contains(&readable), "{readable} could be read");
+        assert!(took > FILES / 3, "{took} took changes");
+        if dying.len() == 1 {
+            assert_eq!(took, FILES / 2 + 20, "files that were synced meanwhile");
+        }
+        synced
+    };
+    let synced = world.run_until(work).unwrap();
+    // It is there again, after the power was away.
+    drop(system);
+    world.restart();
+    set_dead(false);
+    let system = world.run_until(open(&world, &disks)).unwrap();
+    let look = async {
+        for (file, synced) in synced.iter().enumerate() {
+            let found = read(&system, file, 3).await;
+            assert!(found == *synced || found == Some(2), "seed {seed}, file {file}: {found:?} and not {synced:?}");
+        }
+        for directory in 0..DIRECTORIES {
+            find(&system, &format!("d{directory}/late")).await.unwrap();
+        }
+        system.commit().await.unwrap();
+        assert!(system.status().left_out.is_empty());
+        let report = system.check_files(&|_| {}).await.unwrap();
+        assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    };
+    world.run_until(look).unwrap();
+    (left_out, refused)
 }
 
 /// K-12: with one copy of everything, a disk that dies in the middle of a flush takes with it what the flush has written there. The flush still

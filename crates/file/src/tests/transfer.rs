@@ -671,6 +671,9 @@ fn on_disks(
     (world, disks, opened.expect("nothing halts the machine"))
 }
 
+/// Where the header of a pack has its class, and that of content: trees name the chunk too.
+const CLASS: (usize, u8) = (12, 2);
+
 /// On how many of the disks the only chunk of a file lies.
 async fn disks_of(disks: &[SimDisk], system: &FileSystem, path: &str) -> usize {
     let inode = system.inode(find(system, path).await.unwrap()).await.unwrap();
@@ -680,7 +683,7 @@ async fn disks_of(disks: &[SimDisk], system: &FileSystem, path: &str) -> usize {
     let is_there = |bytes: &Vec<u8>| bytes.windows(address.0.len()).any(|window| window == address.0);
     let has = |disk: &&SimDisk| {
         let packs = disk.durable_files().into_iter().filter(|(path, _)| path.starts_with("packs/"));
-        packs.into_iter().any(|(_, bytes)| is_there(&bytes))
+        packs.into_iter().any(|(_, bytes)| bytes.get(CLASS.0) == Some(&CLASS.1) && is_there(&bytes))
     };
     disks.iter().filter(has).count()
 }

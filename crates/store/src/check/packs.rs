@@ -114,9 +114,9 @@ impl Check<'_> {
             is_compared |= self.sealed_on(disk, pack, known, remedy, !is_compared).await.is_some();
         }
         // The mender sees it without reading anything.
-        if self.pace.is_none() && !known.is_cut() && disks.count() < usize::from(known.summary.level.copies()) {
-            let words =
-                (format!("a pack on {} disks", known.summary.level.copies()), format!("one on {}", disks.count()));
+        let asked = self.store.packs.asked_copies((known.summary.class, known.summary.level));
+        if self.pace.is_none() && !known.is_cut() && disks.count() < asked {
+            let words = (format!("a pack on {asked} disks"), format!("one on {}", disks.count()));
             let remedy = Some(Remedy::Copies { pack });
             self.problem("HF0020", "a pack", (self.store.packs.path_of(pack), 0), words, remedy);
         }

@@ -230,12 +230,13 @@ impl Packs {
         room: Class,
         (bytes, count): (u64, usize),
     ) -> bool {
-        let copies = self.copies_now(level);
+        let kind = (class, level);
         if let Some(writer) = &mut lane.writer {
             if writer.is_stuck && !self.leave_failed(writer) {
                 return false;
             }
             let disks = writer.pack.disks();
+            let copies = self.copies_now(kind, disks, bytes);
             let has_room = disks.iter().all(|disk| self.pool.room(disk, room) >= bytes);
             // K-7.
             let is_on_enough = disks.count() >= copies && disks.both(self.pool.takers()) == disks;
@@ -245,7 +246,9 @@ impl Packs {
             if fits && has_room && is_on_enough && is_of_level {
                 return true;
             }
-            if writer.entries.is_empty() && is_on_enough && is_of_level {
+            // Fewer of its disks may have room.
+            let is_least = disks.count() <= self.asked_now(kind);
+            if writer.entries.is_empty() && is_on_enough && is_of_level && (has_room || is_least) {
                 return has_room;
             }
             if !self.seal(lane).await {
@@ -253,8 +256,9 @@ impl Packs {
             }
         }
         // Each time round but the last a disk is found to have failed.
-        while let Some(disks) = self.pool.disks_for(disk, room, bytes, self.copies_now(level)) {
-            match self.create(disks, disk, (class, level)) {
+        while let Some(disks) = self.pool.disks_for(disk, room, bytes, self.copies_now(kind, DiskSet::of(disk), bytes))
+        {
+            match self.create(disks, disk, kind) {
                 Ok(writer) => {
                     lane.writer = Some(writer);
                     return true;
@@ -265,11 +269,6 @@ impl Packs {
             }
         }
         false
-    }
-
-    /// On how many disks a pack of a level can be now.
-    pub(crate) fn copies_now(&self, level: Level) -> usize {
-        usize::from(level.copies()).min(self.pool.takers().count()).max(1)
     }
 
     /// K-7: has a pack go on without disks that failed; `false` where none is left, or it is stuck for another reason.
@@ -473,7 +472,8 @@ impl Packs {
     pub(super) fn is_on_few(&self, pack: &OpenPack) -> bool {
         let takers = self.pool.takers();
         let summary = pack.summary();
-        summary.count > 0 && pack.disks().both(takers).count() < self.wanted(&summary).min(takers.count())
+        let disks = pack.disks();
+        summary.count > 0 && disks.both(takers).count() < self.copies_now((summary.class, self.now(&summary)), disks, 0)
     }
 
     async fn seal_where(&self, is_due: impl Fn(&OpenPack) -> bool) {
