@@ -62,9 +62,20 @@ pub(crate) fn open_with_loss(
 ) -> Result<(Arc<FileSystem>, OpenReport, Option<String>), Failure> {
     let disks = folder.disks()?;
     let mut options = options(config, ram_bytes(), disks.len());
+    options.store.goes_without_disks = folder.goes_without_disks;
     let cannot = |error| explain("cannot open the node", folder, &error);
-    match carry_open(platform, &disks, options.clone(), &[]) {
-        Err(error @ FileError::Store(StoreError::FramesLost { .. } | StoreError::TwoHistories { .. })) => {
+    let opened = carry_open(platform, &disks, options.clone(), &[]);
+    // F-4: what else is lost may lie on a disk that is missing.
+    let is_without = options.store.goes_without_disks;
+    match opened {
+        Err(error) if is_without && !matches!(error, FileError::Store(StoreError::JournalMissing { .. })) => {
+            Err(cannot(error))
+        }
+        Err(
+            error @ FileError::Store(
+                StoreError::FramesLost { .. } | StoreError::TwoHistories { .. } | StoreError::JournalMissing { .. },
+            ),
+        ) => {
             plan(&error.to_string());
             options.store.gives_up_frames = true;
             let (system, report) = carry_open(platform, &disks, options, &[]).map_err(cannot)?;
@@ -202,6 +213,12 @@ pub(crate) fn explain(what: &str, folder: &NodeFolder, error: &FileError) -> Fai
                     "name the node without one of them (`--degraded`) to see what it has and to copy it; `hydrafs fsck --repair \
                      --accept-loss` goes on with what {newer} has; nothing was changed"
                 ))
+        }
+        FileError::Store(StoreError::JournalMissing { path, why }) => {
+            Failure::new(what, why.trim_end_matches('.')).place(&**path).mend(
+                "mount the missing disk and name it too; where it is gone for good, `hydrafs fsck --degraded --repair --accept-loss` goes on from \
+                 the last commit, without what was written after it; nothing was changed",
+            )
         }
         FileError::Store(StoreError::Disk(error)) => explain_disk(what, error),
         error => at_node(error.to_string()),

@@ -52,6 +52,14 @@ pub enum StoreError {
         /// The other.
         older: Box<str>,
     },
+    /// The journal is on disks that are missing, and on no other. Nothing was changed; [`crate::Options::gives_up_frames`] opens with what was
+    /// committed, and gives up what was written after that.
+    JournalMissing {
+        /// A disk that is there.
+        path: Box<str>,
+        /// Where the journal is, as a full sentence.
+        why: Box<str>,
+    },
     /// No healthy disk has room. Nothing was lost; deleting, and a commit afterwards, make room.
     Full {
         /// What needed room.
@@ -116,6 +124,11 @@ impl fmt::Display for StoreError {
                 f,
                 "{newer} and {older} were each used without the other, and each has what the other has not. Open the node without one of \
                  them (`--degraded`) to see what it has and to copy it; `hydrafs fsck --repair --accept-loss` goes on with what {newer} has"
+            ),
+            StoreError::JournalMissing { path, why } => write!(
+                f,
+                "{path}: {why} Mount the missing disk and name it too. Where it is gone for good, `hydrafs fsck --degraded --repair \
+                 --accept-loss` goes on from the last commit, without what was written after it"
             ),
             StoreError::Full { what, needed, free } => write!(
                 f,

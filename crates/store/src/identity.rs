@@ -5,9 +5,9 @@
 //!       The copy of the identity stands in for one that is damaged or cannot be read, never for one that is not there. Who writes
 //!       both (a newer format, one day) writes the copy first.
 //! D-3   All disks are locked while the store is open.
-//! D-4   A node is opened without a disk only where the caller said so ([`crate::Options::goes_without_disks`]), and never without all disks
-//!       that have the journal. A disk that is there and belongs to another node is refused all the same. Nothing
-//!       is written to the place where a missing disk should be.
+//! D-4   A node is opened without a disk only where the caller said so ([`crate::Options::goes_without_disks`]), and without the disks that
+//!       have the journal only where what was written after the last commit was given up ([`crate::Options::gives_up_frames`]). A disk that is
+//!       there and belongs to another node is refused all the same. Nothing is written to the place where a missing disk should be.
 //! D-5   Which disks a node has the newest superblock says. One more is formatted first, and gets nothing before a superblock that names it is
 //!       durable; one that goes has nothing any more when a superblock without it is written, and is wiped after that. So what says that it is
 //!       a disk of the node, and is named nowhere, was never taken in or has gone: it is left alone.

@@ -44,7 +44,8 @@ pub struct Options {
     /// Room on each disk that content of files never takes (at most an eighth of the disk), so that deleting and
     /// committing work on a full disk.
     pub reserve_bytes: u64,
-    /// Opens although frames are lost that were durable ([`crate::StoreError::FramesLost`]): what they changed is given up.
+    /// Opens although frames are lost that were durable ([`crate::StoreError::FramesLost`], [`crate::StoreError::TwoHistories`]), or all of them
+    /// are missing ([`crate::StoreError::JournalMissing`]): what they changed is given up.
     pub gives_up_frames: bool,
     /// Opens although disks are missing, unless the journal is on no other: what lies on them alone cannot be read, and everything else
     /// goes on.

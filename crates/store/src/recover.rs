@@ -119,7 +119,12 @@ impl Store {
         let are_there = members.iter().filter(|member| member.missing.is_none());
         let there: DiskSet = are_there.clone().map(|member| usize::from(member.identity.disk)).collect();
         let identity = are_there.map(|member| &member.identity).next().expect("one has the superblock").clone();
-        refuse_without_journal(&members, &superblock, there)?;
+        if let Err(error) = expect_journal(&members, &superblock, there) {
+            if !options.gives_up_frames {
+                return Err(error);
+            }
+            report.problems.push(format!("given up: {error}"));
+        }
         let segment_bytes = segment_size(options.segment_bytes);
         let pool = Pool::new(platform.clock.clone(), members, superblock.drained, options.reserve_bytes)?;
         let pool = Arc::new(pool);
@@ -187,8 +192,9 @@ impl Store {
             next += LEFT_OUT;
             superblock.generation += LEFT_OUT;
             superblock.pack_next = next;
-            // J-10: nor does it have one of these numbers.
-            replayed.resume.next_segment += LEFT_OUT;
+            // J-10: nor does it have one of these numbers, also where it has the journal: they rise with generations or behind them.
+            let before = replayed.resume.next_segment.max(found_superblock.generation);
+            replayed.resume.next_segment = before + LEFT_OUT;
         }
         // S-6: those that failed since are among those that it does not go to, and those that fail with it are told by one more.
         superblock.without = pool.without();
@@ -743,8 +749,8 @@ fn refuse_endless(candidates: &[Candidate], superblock: &Superblock) -> Result<(
     Err(refused(path, why, "HydraFS did not write this: restore the disks from a copy."))
 }
 
-/// D-4.
-fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: DiskSet) -> Result<(), StoreError> {
+/// D-4: fails where the journal is on no disk that is there.
+fn expect_journal(members: &[Member], superblock: &Superblock, there: DiskSet) -> Result<(), StoreError> {
     if superblock.homes.are_among(there) {
         return Ok(());
     }
@@ -762,7 +768,7 @@ fn refuse_without_journal(members: &[Member], superblock: &Superblock, there: Di
         ),
     };
     let path = members.iter().find(|member| member.missing.is_none()).map_or("the node", |member| member.disk.path());
-    Err(refused(path, why, "Mount the missing disk and name it too; a disk without the journal can be gone without."))
+    Err(StoreError::JournalMissing { path: path.into(), why: why.into() })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `hydrafs fsck`: checks everything that a node stores, and repairs what can be repaired.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -42,8 +42,9 @@ pub(super) struct Arguments {
     /// says what that is; without this option the rest is repaired. Not beside a daemon. With --dry-run nothing is given up.
     #[arg(long, requires = "repair")]
     accept_loss: bool,
-    /// Check although disks are missing, if one that has the journal is there: tells which files need what lies there. Nothing is repaired then.
-    #[arg(long, conflicts_with_all = ["repair", "accept_loss"])]
+    /// Check although disks are missing, if one that has the journal is there: tells which files need what lies there. Nothing is repaired then;
+    /// but where the journal is gone for good, --repair --accept-loss goes on from the last commit.
+    #[arg(long)]
     degraded: bool,
     /// Only print the plan, of the first round. A node that cannot be opened without giving something up is not opened: the error says what that is.
     #[arg(long, requires = "repair")]
@@ -86,7 +87,9 @@ fn check(arguments: &Arguments, folder: &NodeFolder) -> Result<Value, Failure> {
         bar.finish_and_clear();
         answer
     };
-    let mut report = rounds(arguments, &folder.path, ask, say);
+    // While a disk is missing a repair gives up what the journal had, and that is all.
+    let repairs = arguments.repair && !(arguments.degraded && access.given_up.is_some());
+    let mut report = rounds(&Arguments { repair: repairs, node: folder.path.clone(), ..*arguments }, ask, say);
     if let (Ok(report), Some(what)) = (&mut report, &access.given_up) {
         report["given_up"] = json!(what);
     }
@@ -97,7 +100,6 @@ fn check(arguments: &Arguments, folder: &NodeFolder) -> Result<Value, Failure> {
 /// Checks, and as long as a repair is wanted and there is a plan: shows it, has it carried out, and shows what came of it.
 fn rounds(
     arguments: &Arguments,
-    node: &Path,
     ask: impl Fn(Request) -> Result<Value, Failure>,
     say: impl Fn(Vec<String>),
 ) -> Result<Value, Failure> {
@@ -112,7 +114,7 @@ fn rounds(
             "cannot repair the node",
             "a disk is missing, and what seems to be lost may lie there",
         )
-        .at(node)
+        .at(&arguments.node)
         .mend("mount the disk again, `hydrafs restart`, and repair then; nothing was changed"));
     }
     say(plan(&found));
@@ -197,7 +199,7 @@ fn lines(report: &Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::path::{Path, PathBuf};
+    use std::path::PathBuf;
 
     use serde_json::{Value, json};
 
@@ -226,8 +228,7 @@ mod tests {
             said.borrow_mut().push(name.to_owned());
             Ok(answers.borrow_mut().pop().expect("no round without a plan"))
         };
-        let report = rounds(&arguments(dry_run), Path::new("n"), ask, |lines| said.borrow_mut().extend(lines))
-            .expect("answered");
+        let report = rounds(&arguments(dry_run), ask, |lines| said.borrow_mut().extend(lines)).expect("answered");
         (said.into_inner(), report)
     }
 
@@ -253,7 +254,7 @@ mod tests {
             *asked.borrow_mut() += 1;
             Ok(json!({ "plan": ["again"], "steps": [{ "remedy": "again", "done": false, "outcome": "no" }] }))
         };
-        let report = rounds(&arguments(false), Path::new("n"), ask, drop).expect("answered");
+        let report = rounds(&arguments(false), ask, drop).expect("answered");
         assert_eq!((asked.into_inner(), &report["plan"]), (1 + ROUNDS_MAX, &json!(["again"])));
     }
 

@@ -856,10 +856,8 @@ fn a_node_goes_without_a_disk_and_takes_it_in_again() {
     }
     mounted.umount();
 
-    // The trees are few and lie together: the disk that has none of them can be gone without a loss of names.
-    let has_trees =
-        |disk: &PathBuf| content(&disk.join("packs")).values().any(|(_, _, bytes)| bytes.get(12) == Some(&1));
-    let lost = disks[1..].iter().find(|disk| !has_trees(disk)).expect("trees are written in one run").clone();
+    // Any but that with the journal: trees lie on two.
+    let lost = disks[2].clone();
     fs::rename(&lost, &gone).expect("our own disk");
     let refused = hydrafs(&[OsStr::new("mount"), node.as_os_str(), point.as_os_str()]);
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -914,11 +912,47 @@ fn a_node_goes_without_a_disk_and_takes_it_in_again() {
     }
     mounted.umount();
     assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), node.as_os_str()]).contains("all is well"));
-    // The only home of the journal is the one disk that cannot be gone without.
+    // The only home of the journal is the one disk that cannot be gone without, unless somebody gives up what was written last.
     fs::rename(&disks[0], &gone).expect("our own disk");
     let refused = hydrafs(&[OsStr::new("serve"), OsStr::new("--degraded"), node.as_os_str()]);
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(1) && message.contains("the journal is on disk 0"), "{message}");
+    let check = |more: &[&str]| {
+        let arguments = ["fsck", "--degraded", "--repair"].iter().chain(more).map(OsStr::new);
+        let output = hydrafs(&arguments.chain([node.as_os_str()]).collect::<Vec<_>>());
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for cautious in [&[][..], &["--accept-loss", "--dry-run"]] {
+        let (code, message) = check(cautious);
+        assert!(code == Some(2) && message.contains("goes on from the last commit"), "{message}");
+    }
+    let (code, message) = check(&["--accept-loss"]);
+    assert!(
+        code == Some(1) && message.contains("given up: ") && message.contains("the journal is on disk 0"),
+        "{message}"
+    );
+    // From now on the journal is elsewhere.
+    succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), node.as_os_str(), point.as_os_str()]);
+    let mounted = Mounted::running(&node, &point);
+    fs::write(point.join("newest"), bytes(200)).expect("room");
+    let there =
+        (0..12).filter(|number| fs::read(point.join(format!("f{number}"))).is_ok_and(|read| read == bytes(*number)));
+    assert!(there.count() > 0);
+    assert_eq!(
+        fs::read_dir(&point).expect("trees lie on two disks").count(),
+        15,
+        "12 files, and three that were made later"
+    );
+    mounted.umount();
+    // And should it come back after all, it is one of the node's.
+    fs::rename(&gone, &disks[0]).expect("our own disk");
+    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    for number in 0..12 {
+        assert!(fs::read(point.join(format!("f{number}"))).expect("it is back") == bytes(number));
+    }
+    assert!(fs::read(point.join("newest")).expect("it was synced") == bytes(200));
+    mounted.umount();
+    assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), node.as_os_str()]).contains("all is well"));
 }
 
 #[test]

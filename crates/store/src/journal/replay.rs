@@ -14,6 +14,9 @@
 //! R-6   What a torn tail left behind its gap is erased as well, before anything is logged, where it was read: no later opening can take it
 //!       for history, should the segment that J-3 names be gone. Such a frame may be the only one to know that those before the gap are durable,
 //!       so a superblock says that first. A disk that does not take this has failed; only a full one may keep it.
+//!
+//! R-7   Where no home of the journal is there, and its frames were given up (D-4), no frame of any disk counts, and all that follow what the
+//!       superblock covers are erased: they may be of a history that was given up before.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -137,7 +140,10 @@ pub(crate) async fn replay(
         let why = format!("no segment of a journal comes near its number: expected at most {NUMBER_OPENED_MAX:016x}.");
         return Err(refused(&path, why, "HydraFS did not write this: restore the disks from a copy."));
     }
-    let mut replayed = take_frames(&segments, superblock);
+    // none of them has what was written last, and what they have may be of a history that was given up.
+    let there: DiskSet = pool.there().map(|(disk, _)| disk).collect();
+    let has_journal = !superblock.homes.disks.both(there).is_empty();
+    let mut replayed = take_frames(if has_journal { &segments } else { &[] }, superblock);
     let missing = Position(replayed.resume.last.0 + 1);
     if let Some(lost) = find_lost(pool, &segments, missing, superblock) {
         if !gives_up_frames {

@@ -807,7 +807,7 @@ fn a_home_that_could_not_be_given_what_it_lacks_is_not_named() {
                 true
             }
             Err(error) => {
-                assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+                assert!(matches!(error, StoreError::JournalMissing { .. }), "{error}");
                 false
             }
         };

@@ -116,8 +116,14 @@ fn a_disk_is_let_go_only_when_told_to_and_disk_0_never() {
     let unmounted = [handles[0].clone(), empty.disk(), handles[2].clone()];
     refuses(&unmounted, false, &["/empty: it is not a disk of a HydraFS node", "`--degraded`", "Nothing was changed"]);
     for goes_without in [false, true] {
-        let words = if goes_without { "the journal is on disk 0" } else { "disk 0 of this node is missing" };
-        refuses(&handles[1..], goes_without, &[words, "Nothing was"]);
+        let words = match goes_without {
+            true => [
+                "the journal is on disk 0",
+                "`hydrafs fsck --degraded --repair --accept-loss` goes on from the last commit",
+            ],
+            false => ["disk 0 of this node is missing", "Nothing was changed"],
+        };
+        refuses(&handles[1..], goes_without, &words);
         let foreign = [handles[0].clone(), other.disk(), handles[2].clone()];
         refuses(&foreign, goes_without, &["it belongs to another node"]);
     }
@@ -475,7 +481,7 @@ fn what_was_acknowledged_where_the_journal_moved_to_is_not_gone_without() {
                 Ok(opened) => {
                     assert!(has_all(&opened), "seed {seed}: without {gone}, {:?}", opened.1.frames)
                 }
-                Err(StoreError::Refused { .. }) => refused[usize::from(drains)] += 1,
+                Err(StoreError::JournalMissing { .. }) => refused[usize::from(drains)] += 1,
                 Err(error) => panic!("seed {seed}: without {gone}: {error}"),
             }
             machine.world.restart();
@@ -618,4 +624,82 @@ fn a_short_file_is_read_where_the_whole_one_has_rotted() {
     assert_eq!(report.problems, Vec::<String>::new());
     assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
     all_read();
+}
+
+/// D-4: the disk with the journal does not come back, and the node goes on from what was committed, whenever the power goes meanwhile. Should the
+/// disk be found after all, what it has of the journal is no history any more.
+#[test]
+fn without_its_journal_a_node_goes_on_from_the_last_commit_when_told_to() {
+    let (mut were_cut, mut went_through) = (0, 0);
+    each_seed(0..40, |seed| {
+        let (machine, contents, _) = node(300 + seed);
+        // Each leaves out numbers of segments on the disk that goes later (J-10).
+        for _ in 0..5 * (seed % 2) {
+            end(&machine, open_without(&machine, 2).0);
+        }
+        let (store, _) = machine.open();
+        machine.run(async {
+            store.put(Class::Metadata, b"of the last commit").await.unwrap();
+            let last = store.log(b"committed");
+            store.commit(store.moment(), b"third", last).await.unwrap();
+            for _ in 0..5 {
+                store.sync_log(store.log(b"on disk 0 alone")).await.unwrap();
+            }
+        });
+        assert!(store.status().disks[0].has_journal);
+        end(&machine, store);
+        let told = try_open(&machine, &without(&machine, 0), true).err().expect("what was written last is not there");
+        assert!(matches!(&told, StoreError::JournalMissing { .. }), "{told}");
+        let options = Options { goes_without_disks: true, gives_up_frames: true, ..options() };
+        let go_on = async || Store::open(&machine.world.platform(), &without(&machine, 0), options.clone()).await;
+        machine.world.cut_power_at(machine.world.operations() + 1 + seed * 12);
+        let opened = machine.world.run_until(go_on());
+        match opened {
+            Ok(Ok((store, _))) => {
+                went_through += 1;
+                drop(store);
+            }
+            Ok(Err(_)) | Err(_) => were_cut += 1,
+        }
+        machine.world.restart();
+        machine.world.cut_power_at(u64::MAX);
+        let (store, recovered) = machine.run(go_on()).unwrap();
+        assert_eq!((&recovered.roots[..], recovered.frames.len()), (&b"third"[..], 0));
+        machine.run(async {
+            assert_eq!(
+                store.get(Class::Metadata, &store.key().address(b"of the last commit")).await.unwrap(),
+                "of the last commit"
+            );
+            store.sync_log(store.log(b"since then")).await.unwrap();
+            if seed % 4 > 1 {
+                store.commit(store.moment(), b"fourth", store.last_logged()).await.unwrap();
+                store.sync_log(store.log(b"since then")).await.unwrap();
+            }
+        });
+        end(&machine, store);
+        let roots: &[u8] = if seed % 4 > 1 { b"fourth" } else { b"third" };
+        let is_so = |recovered: &Recovered| {
+            assert_eq!(recovered.roots, roots);
+            let frames: Vec<_> = recovered.frames.iter().map(|(_, frame)| &frame[..]).collect();
+            assert_eq!(frames, [b"since then"]);
+        };
+        // The journal has another home now.
+        let (store, recovered) = open_without(&machine, 0);
+        is_so(&recovered);
+        end(&machine, store);
+        // And the disk was found.
+        let (store, recovered) = machine.open();
+        is_so(&recovered);
+        reads(&machine, &store, &contents, &[]);
+        assert_eq!(codes(&machine, &store), Vec::<&str>::new());
+        // Then the next home goes, before a commit: what the first one had is not taken for what followed.
+        let home = store.status().disks.iter().position(|disk| disk.has_journal).unwrap();
+        assert_ne!(home, 0);
+        end(&machine, store);
+        let (store, recovered) =
+            machine.run(Store::open(&machine.world.platform(), &without(&machine, home), options.clone())).unwrap();
+        assert_eq!((&recovered.roots[..], recovered.frames.len()), (roots, 0));
+        end(&machine, store);
+    });
+    assert!(were_cut > 5 && went_through > 5, "{were_cut} cut, {went_through} not");
 }
