@@ -345,8 +345,8 @@ impl Store {
         let Copies { pack, known, suspect, lacking, leaving } = due;
         let bytes = known.summary.file_bytes();
         let class = known.summary.class;
-        let is_asked = known.disks().both(self.pool.takers()).count()
-            < self.packs.asked_now((class, self.packs.now(&known.summary)));
+        let kind = (class, self.packs.now(&known.summary));
+        let is_asked = known.disks().both(self.pool.takers()).count() < self.packs.asked_now(kind);
         let taken: DiskSet = suspect.iter().chain(known.disks().iter()).collect();
         let others = self.pool.candidates(class, bytes, usize::try_from(*pack).unwrap_or(0));
         let others =
@@ -363,11 +363,17 @@ impl Store {
                 Err(error) => drop(failure.get_or_insert(error)),
             }
         }
-        if let Some(error) = failure {
-            return Err(error);
+        if failure.is_none() && others.len() < *lacking {
+            failure = Some(self.pool.full("a copy of a pack", bytes));
         }
-        if others.len() < *lacking {
-            return Err(self.pool.full("a copy of a pack", bytes));
+        // What nobody asked for keeps nothing on a disk that is drained (K-14).
+        let staying =
+            leaving.iter().chain(suspect.iter()).fold(known.disks().both(self.pool.takers()), DiskSet::without);
+        let may_leave = !leaving.is_empty() && staying.count() >= self.packs.asked_now(kind);
+        if let Some(error) = failure
+            && !may_leave
+        {
+            return Err(error);
         }
         if !leaving.is_empty() && others.is_empty() {
             // The last one that is known to be whole does not go.
@@ -375,9 +381,14 @@ impl Store {
             let rewritten: DiskSet = bad.iter().filter(|disk| self.pool.disks[*disk].takes()).collect();
             for disk in rewritten.iter() {
                 self.packs.suspects.lock().insert((*pack, disk));
-                self.copy_pack(*pack, disk, pace).await?;
-                report.written += 1;
-                report.bytes += bytes;
+                match self.copy_pack(*pack, disk, pace).await {
+                    Ok(()) => {
+                        report.written += 1;
+                        report.bytes += bytes;
+                    }
+                    Err(_) if may_leave => {}
+                    Err(error) => return Err(error),
+                }
             }
             let Some(known) = self.packs.known_pack(*pack) else { return Ok(()) };
             if !rewritten.is_empty() {

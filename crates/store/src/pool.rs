@@ -416,18 +416,29 @@ impl Pool {
         disks.iter().for_each(|disk| self.disks[disk].promise(bytes));
     }
 
-    /// So many disks for a pack that begins with `bytes`, `first` one of them; `None` where not so many have room. Which ones goes by turns,
-    /// so that those of one disk have their copies on all others.
-    pub(crate) fn disks_for(&self, first: usize, class: Class, bytes: u64, count: usize) -> Option<DiskSet> {
+    /// So many disks for a pack that begins with `bytes`, `first` one of them; `None` where not so many have room; and more that nobody asked
+    /// for, as far as they have (K-14). Which ones goes by turns, so that those of one disk have their copies on all others.
+    pub(crate) fn disks_for(
+        &self,
+        first: usize,
+        class: Class,
+        bytes: u64,
+        (asked, more): (usize, usize),
+    ) -> Option<DiskSet> {
         if self.room(first, class) < bytes {
             return None;
         }
         let others = self.disks.end().saturating_sub(1).max(1);
-        let turn = if count > 1 { self.disks[first].turn.fetch_add(1, Ordering::Relaxed) % others } else { 0 };
+        let turn = if asked + more > 1 { self.disks[first].turn.fetch_add(1, Ordering::Relaxed) % others } else { 0 };
         let turn = first + 1 + turn;
         let others = self.candidates(class, bytes, turn).into_iter().filter(|disk| *disk != first);
-        let disks: DiskSet = others.take(count - 1).chain([first]).collect();
-        (disks.count() == count).then_some(disks)
+        let disks: DiskSet = others.take(asked - 1).chain([first]).collect();
+        if disks.count() < asked {
+            return None;
+        }
+        let others = if more > 0 { self.candidates(Class::Metadata, bytes, turn) } else { Vec::new() };
+        let others = others.into_iter().filter(|disk| !disks.has(*disk) && self.is_roomy(*disk, bytes));
+        Some(others.take(more).chain(disks.iter()).collect())
     }
 
     /// The error when no disk has room.

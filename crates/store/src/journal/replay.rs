@@ -441,7 +441,13 @@ fn find_lost(pool: &Pool, segments: &[Segment], missing: Position, superblock: &
         let muddled = segments.iter().find(|segment| segment.is_muddled)?;
         Some(format!("for all anybody can tell {}, damaged throughout,", segment_path(muddled.number)))
     };
-    let witness = segments.iter().find_map(knew).or_else(superblock_knew).or_else(may_know)?;
+    // they go before a superblock names other homes.
+    let is_given_up = || {
+        let is_behind = segments.iter().any(|segment| segment.frames.range(missing..).next().is_some());
+        (is_behind && superblock.homes.disks.both(there).is_empty())
+            .then(|| "for all anybody can tell the missing journal".to_owned())
+    };
+    let witness = segments.iter().find_map(knew).or_else(superblock_knew).or_else(may_know).or_else(is_given_up)?;
     let headers = segments.iter().flat_map(|segment| segment.frames.values()).map(|found| &found.header);
     let last = headers.map(|header| header.durable.max(header.position)).max();
     let behind = segments.iter().map(|segment| segment.frames.range(missing..).count() as u64).sum();

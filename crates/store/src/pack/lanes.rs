@@ -237,7 +237,11 @@ impl Packs {
             }
             let disks = writer.pack.disks();
             let copies = self.copies_now(kind, disks, bytes);
-            let has_room = disks.iter().all(|disk| self.pool.room(disk, room) >= bytes);
+            // What nobody asked for takes room as trees do, whatever is asked for.
+            let has = |room: Class| disks.iter().filter(|disk| self.pool.room(*disk, room) >= bytes).count();
+            let has_room = self.pool.room(disk, room) >= bytes
+                && has(room) >= self.asked_now(kind).min(disks.count())
+                && has(Class::Metadata) == disks.count();
             // K-7.
             let is_on_enough = disks.count() >= copies && disks.both(self.pool.takers()) == disks;
             let fits = writer.end() + bytes <= self.pack_bytes && writer.entries.len() + count <= self.pack_chunks_max;
@@ -256,7 +260,10 @@ impl Packs {
             }
         }
         // Each time round but the last a disk is found to have failed.
-        while let Some(disks) = self.pool.disks_for(disk, room, bytes, self.copies_now(kind, DiskSet::of(disk), bytes))
+        let asked = self.asked_now(kind);
+        let more = |disks: usize| disks.saturating_sub(asked);
+        while let Some(disks) =
+            self.pool.disks_for(disk, room, bytes, (asked, more(self.copies_now(kind, DiskSet::of(disk), bytes))))
         {
             match self.create(disks, disk, kind) {
                 Ok(writer) => {
@@ -473,7 +480,8 @@ impl Packs {
         let takers = self.pool.takers();
         let summary = pack.summary();
         let disks = pack.disks();
-        summary.count > 0 && disks.both(takers).count() < self.copies_now((summary.class, self.now(&summary)), disks, 0)
+        let kind = (summary.class, self.now(&summary));
+        summary.count > 0 && disks.both(takers).count() < self.copies_now(kind, disks, u64::from(summary.data_bytes))
     }
 
     async fn seal_where(&self, is_due: impl Fn(&OpenPack) -> bool) {
