@@ -370,12 +370,13 @@ impl Store {
         let staying =
             leaving.iter().chain(suspect.iter()).fold(known.disks().both(self.pool.takers()), DiskSet::without);
         let may_leave = !leaving.is_empty() && staying.count() >= self.packs.asked_now(kind);
+        let is_new_one_there = failure.is_none() && !others.is_empty();
         if let Some(error) = failure
             && !may_leave
         {
             return Err(error);
         }
-        if !leaving.is_empty() && others.is_empty() {
+        if !leaving.is_empty() && !is_new_one_there {
             // The last one that is known to be whole does not go.
             let mut bad = self.not_whole_on(*pack, known, pace).await;
             let rewritten: DiskSet = bad.iter().filter(|disk| self.pool.disks[*disk].takes()).collect();
