@@ -21,6 +21,7 @@
 //! - `transfer`: snapshots that go from node to node.
 //! - `trees`: commands that go through a whole tree of a mount.
 //! - `unit`: the systemd unit, and a daemon under what it forbids.
+//! - `without`: a disk that is missing for a while, or for good.
 //!
 //! Mounts need root (or fusermount3) and /dev/fuse: without them those tests say so and pass.
 #![expect(clippy::disallowed_methods, reason = "the outside is what is tested")]
@@ -47,3 +48,4 @@ mod support;
 mod transfer;
 mod trees;
 mod unit;
+mod without;
