@@ -128,7 +128,7 @@ impl Level {
         if self.copies <= TREE_COPIES { of_trees } else { self.now(of_trees) }
     }
 
-    /// Of the copies of trees those that somebody asked for, where so many are asked for now: the second one comes by itself.
+    /// Of the copies of trees those that somebody asked for, where the node asks for so many: the second one comes by itself.
     pub(crate) fn asked_of_trees(self, asked: u8) -> u8 {
         if self.copies <= TREE_COPIES { self.copies.min(asked) } else { self.copies }
     }

@@ -140,10 +140,7 @@ pub(crate) async fn replay(
         let why = format!("no segment of a journal comes near its number: expected at most {NUMBER_OPENED_MAX:016x}.");
         return Err(refused(&path, why, "HydraFS did not write this: restore the disks from a copy."));
     }
-    // none of them has what was written last, and what they have may be of a history that was given up.
-    let there: DiskSet = pool.there().map(|(disk, _)| disk).collect();
-    let has_journal = !superblock.homes.disks.both(there).is_empty();
-    let mut replayed = take_frames(if has_journal { &segments } else { &[] }, superblock);
+    let mut replayed = take_frames(if is_home_there(pool, superblock) { &segments } else { &[] }, superblock);
     let missing = Position(replayed.resume.last.0 + 1);
     if let Some(lost) = find_lost(pool, &segments, missing, superblock) {
         if !gives_up_frames {
@@ -422,6 +419,11 @@ fn take_frames(segments: &[Segment], superblock: &Superblock) -> Replayed {
     replayed
 }
 
+/// where none is there no disk has what was written last, and what any has may be of a history that was given up.
+fn is_home_there(pool: &Pool, superblock: &Superblock) -> bool {
+    pool.there().any(|(disk, _)| superblock.homes.disks.has(disk))
+}
+
 fn find_lost(pool: &Pool, segments: &[Segment], missing: Position, superblock: &Superblock) -> Option<StoreError> {
     let place = owner(segments, missing);
     let there: DiskSet = pool.there().map(|(disk, _)| disk).collect();
@@ -444,7 +446,7 @@ fn find_lost(pool: &Pool, segments: &[Segment], missing: Position, superblock: &
     // they go before a superblock names other homes.
     let is_given_up = || {
         let is_behind = segments.iter().any(|segment| segment.frames.range(missing..).next().is_some());
-        (is_behind && superblock.homes.disks.both(there).is_empty())
+        (is_behind && !is_home_there(pool, superblock))
             .then(|| "for all anybody can tell the missing journal".to_owned())
     };
     let witness = segments.iter().find_map(knew).or_else(superblock_knew).or_else(may_know).or_else(is_given_up)?;
