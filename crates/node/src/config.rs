@@ -183,7 +183,7 @@ const KEYS: &[Key] = &[
         section: "storage",
         name: "copies",
         default: "1",
-        help: "On how many disks of this node everything lies: with 2 any disk may fail, with 3 any two; trees lie on two anyway. What is stored already is brought\nonto as many in the background. Takes as many times the room.",
+        help: "On how many disks of this node everything lies: with 2 any disk may fail, with 3 any two. Trees lie on two anyway,\nwhere there are two. What is stored already is brought onto as many in the background. Takes as many times the room.",
         set: |config, text| count(text, 1, 8).map(|copies| config.copies = copies as u8),
     },
     Key {
