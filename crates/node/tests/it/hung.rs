@@ -12,20 +12,14 @@ use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::mount::{SMALL, transports};
-use crate::support::{Folder, Mounted, hydrafs, succeed, within};
+use crate::support::{self, Folder, Mounted, hydrafs, succeed, within};
 
 /// Bytes of each file: of more than one chunk.
 const FILE_BYTES: usize = 300_000;
 
-/// Bytes without a pattern, other ones for each seed (SplitMix64).
+/// What is in a file: other bytes for each seed.
 fn noise(seed: u64) -> Vec<u8> {
-    let mut state = seed << 32;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (z ^ (z >> 27)) as u8
-    };
-    (0..FILE_BYTES).map(|_| next()).collect()
+    support::noise(seed, FILE_BYTES)
 }
 
 /// Runs `work` on this CPU: over io_uring each has a queue of its own.

@@ -6,19 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::{Folder, Mounted, hydrafs, succeed};
-
-/// Bytes that no compressor shrinks (SplitMix64).
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (z ^ (z >> 31)).to_le_bytes()
-    };
-    let words = (0..length.div_ceil(8)).flat_map(|_| next());
-    words.take(length).collect()
-}
+use crate::support::{Folder, Mounted, hydrafs, noise, succeed};
 
 fn json(arguments: &[&str], node: &Path) -> Value {
     let node = node.to_str().expect("a name of ours");

@@ -405,14 +405,15 @@ fn reading_moves_the_access_time_unless_it_is_told_not_to() {
 /// than may wait for disks at a time, and syncs of several threads beside the flusher's rounds. What was lost there was lost once in six times.
 #[test]
 fn a_large_direct_and_synchronous_write_over_pages_ends_and_is_there() {
+    const BYTES: usize = 64 << 20;
+    // Each page says where it belongs.
+    let mut content = Vec::with_capacity(BYTES);
+    (0..BYTES as u64).step_by(8).for_each(|at| content.extend_from_slice(&at.to_le_bytes()));
     over_each_transport("direct", |mounted| {
-        const BYTES: usize = 64 << 20;
         let folder = mounted.point.parent().expect("it has a folder");
         for round in 0..4 {
             let path = mounted.point.join(format!("f{round}"));
             fs::write(&path, noise(round, BYTES)).expect("room");
-            // Each page says where it belongs.
-            let content: Vec<u8> = (0..BYTES as u64).step_by(8).flat_map(u64::to_le_bytes).collect();
             let from = folder.join("new");
             fs::write(&from, &content).expect("room");
             let files = [format!("if={}", from.display()), format!("of={}", path.display())];

@@ -171,13 +171,15 @@ pub(crate) fn refusal(arguments: &[&OsStr]) -> String {
 /// Bytes that no compressor shrinks.
 pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
+    let mut bytes = Vec::with_capacity(length + size_of::<u64>());
+    while bytes.len() < length {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..length).map(|_| next()).collect()
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
 }
 
 /// A tmpfs, to have disks that are small or cannot be written. `None` where we may not mount.

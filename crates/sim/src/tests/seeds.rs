@@ -164,7 +164,13 @@ fn lies_are_found_out() {
         Sabotage::KeepDead,
     ] {
         let lying = Plan { sabotage: Some(sabotage), ..plan("power") };
-        let found = run_all((0..24).map(|seed| (lying, seed)).collect()).into_iter().filter(Result::is_err).count();
-        assert!(found >= 3, "{sabotage:?}: only {found} of 24 runs noticed");
+        // A few at a time: most lies are found out soon.
+        let (mut asked, mut found) = (0, 0);
+        while found < 3 {
+            assert!(asked < 24, "{sabotage:?}: only {found} of {asked} runs noticed");
+            let runs = (asked..asked + 4).map(|seed| (lying, seed)).collect();
+            found += run_all(runs).into_iter().filter(Result::is_err).count();
+            asked += 4;
+        }
     }
 }
