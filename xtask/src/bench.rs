@@ -3,7 +3,7 @@
 //! The other is ext4; for names and streams also libfuse's example of a pass-through over it, which is what FUSE itself costs; for
 //! what is stored, restic and borg on the same inputs ([`dedup`]). Recovery and memory stand for themselves ([`node`], [`suffix`]).
 //!
-//! All sides stand on the same ground: HydraFS's disks are two directories of the very ext4 that the other side is a directory of.
+//! All sides stand on the same ground: HydraFS's disk is a directory of the very ext4 that the other side is a directory of.
 //! Where the project's disk is no ext4, a loop device on it is, for both ([`ground`]). Each line does the same work on both sides and
 //! ends with the same promise: what is written is on the disk (syncfs there, `hydrafs sync` here), or as durable as the line says.
 //! Sides alternate (A B, B A, ...), each begins with nothing left to be written, and the figure is the median, with the least and

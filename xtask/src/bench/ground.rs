@@ -18,7 +18,7 @@ use crate::{machine, text, tree};
 /// Size of the loop device's file, which is sparse: a run needs about 20 GiB of it.
 const LOOP_BYTES: u64 = 40 << 30;
 
-/// A mounted HydraFS, and a directory of the ext4 that its disks are directories of.
+/// A mounted HydraFS, and a directory of the ext4 that its disk is a directory of.
 #[derive(Debug)]
 pub(super) struct Sides {
     // In this order: the mounts go before what they stand on.
@@ -28,7 +28,7 @@ pub(super) struct Sides {
     words: String,
     binary: PathBuf,
     home: PathBuf,
-    disks: Vec<PathBuf>,
+    disk: PathBuf,
     ground: Ground,
 }
 
@@ -60,28 +60,29 @@ impl Sides {
         if free < 20 << 30 {
             println!("only {} are free: a whole run needs about 20 GiB", text::bytes(free));
         }
-        let mut sides = Sides::over(binary, &home, &base, &["disk-0", "disk-1"], ground)?;
+        let mut sides = Sides::over(binary, &home, &base, ground)?;
         let transport = sides.volume.transport()?;
-        sides.words = format!("all are {words}; HydraFS on two of them, over {transport}, a new node for each run");
+        sides.words = format!("all are {words}; HydraFS on one of them, over {transport}, a new node for each run");
         Ok(sides)
     }
 
-    /// On a device of their own that does so many requests a second; HydraFS on one disk there.
+    /// On a device of their own that does so many requests a second.
     pub(super) fn limited(binary: &Path, root: &Path, limit: Limit) -> Result<Sides> {
         let home = fresh_home(root)?;
         let device = Device::make(&home, limit)?;
         let base = device.point().to_owned();
-        Sides::over(binary, &home, &base, &["disk-0"], Ground::Limited(Box::new(device)))
+        Sides::over(binary, &home, &base, Ground::Limited(Box::new(device)))
     }
 
-    fn over(binary: &Path, home: &Path, base: &Path, disks: &[&str], ground: Ground) -> Result<Sides> {
+    /// HydraFS has one disk, as ext4 has: to two directories of one it would write all trees twice, and be no safer (K-14).
+    fn over(binary: &Path, home: &Path, base: &Path, ground: Ground) -> Result<Sides> {
         let ext4 = base.join("ext4-side");
         fs::create_dir(&ext4)?;
-        let (home, disks) = (home.join("hydrafs"), disks.iter().map(|disk| base.join(disk)).collect::<Vec<_>>());
-        let mut volume = Volume::over(binary, &home, &disks)?;
+        let (home, disk) = (home.join("hydrafs"), base.join("disk"));
+        let mut volume = Volume::over(binary, &home, std::slice::from_ref(&disk))?;
         volume.mount()?;
         let (binary, pass_through, words) = (binary.to_owned(), None, String::new());
-        Ok(Sides { volume, pass_through, ext4, words, binary, home, disks, ground })
+        Ok(Sides { volume, pass_through, ext4, words, binary, home, disk, ground })
     }
 
     /// The limited device, if they stand on one.
@@ -142,10 +143,8 @@ impl Sides {
     pub(super) fn renew_with(&mut self, settings: &[(&str, &str, &str)]) -> Result<()> {
         self.volume.unmount()?;
         volume::clear(&self.home)?;
-        for disk in &self.disks {
-            fs::remove_dir_all(disk).with_context(|| format!("cannot remove {}", disk.display()))?;
-        }
-        self.volume = Volume::over(&self.binary, &self.home, &self.disks)?;
+        fs::remove_dir_all(&self.disk).with_context(|| format!("cannot remove {}", self.disk.display()))?;
+        self.volume = Volume::over(&self.binary, &self.home, std::slice::from_ref(&self.disk))?;
         settings.iter().for_each(|(section, key, value)| self.volume.set(section, key, value));
         self.volume.mount()
     }
@@ -155,9 +154,9 @@ impl Sides {
         &mut self.volume
     }
 
-    /// Bytes that the node's disks take, of the disk that they stand on.
+    /// Bytes that the node's disk takes, of the disk that it stands on.
     pub(super) fn disk_bytes(&self) -> Result<u64> {
-        self.disks.iter().map(|disk| allocated(disk)).sum()
+        allocated(&self.disk)
     }
 
     /// What they stand on.
