@@ -11,6 +11,8 @@
 //! I-73  `allocated` of a committed inode is exact: the bytes that its extents cover.
 //! I-106 A file whose tree cannot be read stops no other: a commit leaves what was recorded for that tree out, and had it logged anew
 //!       behind T, durable before the superblock. Until then nothing of it is given up, and the file takes no more changes of its tree.
+//! I-166 Frames that are on no disk any more that works, for the last home of the journal failed, are committed at the next look for a commit that is
+//!       due: until both superblocks cover them only memory has what was acknowledged.
 //!
 //! Not here: what the store does at a superblock (`store`), recovery (`open`), what is left out (`left_out`).
 
@@ -612,6 +614,13 @@ impl FileSystem {
         }
     }
 
+    /// I-166.
+    async fn cover_lost_frames(&self) -> Result<(), FileError> {
+        self.counters.commits_of_lost_frames.add(1);
+        self.store.move_journal().await?;
+        self.commit_everywhere().await
+    }
+
     /// The background task that keeps the journal short.
     pub(crate) async fn run_committer(self: Arc<Self>) {
         let pause = self.options.commit_interval / ROUNDS_PER_INTERVAL;
@@ -621,12 +630,14 @@ impl FileSystem {
             first(self.wants_commit.notified(), sleep).await;
             let now = self.platform.clock.elapsed();
             let is_old = now.saturating_sub(last) >= self.options.commit_interval;
-            if !is_old && !self.is_commit_due() {
+            let lacks_frames = self.store.lacks_frames().await;
+            if !is_old && !lacks_frames && !self.is_commit_due() {
                 continue;
             }
             last = now;
             // A failed flush has been counted and keeps its data; what is recorded can be committed all the same.
-            match self.commit().await {
+            let done = if lacks_frames { self.cover_lost_frames().await } else { self.commit().await };
+            match done {
                 Ok(()) if self.is_reclaim_worthwhile() => self.wants_reclaim.notify_one(),
                 Ok(()) => {}
                 Err(error) => {

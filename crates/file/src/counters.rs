@@ -54,6 +54,7 @@ base::metrics! {
     commit_inodes: Counter, Count, "inodes written by commits";
     files_left_out: Counter, Count, "files that commits began to leave out because their trees cannot be read";
     commit_failures: Counter, Count, "commits that failed; their records stay in the journal";
+    commits_of_lost_frames: Counter, Count, "commits that were begun at once, for the disks that had a part of the journal failed";
     reclaim_pass: Histogram, Seconds, "a pass of reclaim, also one that only counts: what is needed is marked, the rest is given back";
     reclaim_failures: Counter, Count, "such passes that failed; what they had given back by then stays so";
 }

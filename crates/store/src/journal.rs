@@ -526,6 +526,16 @@ impl Journal {
         self.pool.homes().has(disk) || segments.live.iter().any(|live| live.last > segments.covered && is_alone(live))
     }
 
+    /// Whether frames that no superblock covers are on no disk any more that works, and a superblock could be written elsewhere.
+    pub(crate) async fn lacks_frames(&self) -> bool {
+        let (good, members) = (self.pool.good(), self.pool.disks.iter().map(|(disk, _)| disk).collect());
+        let segments = self.segments.lock().await;
+        // What was on disks alone that were removed was given up with them.
+        let is_lost = |disks: DiskSet| !disks.is_empty() && disks.both(good).is_empty();
+        let mut needed = segments.live.iter().filter(|live| live.last > segments.covered);
+        !self.pool.takers().is_empty() && needed.any(|live| is_lost(live.whole.both(members)))
+    }
+
     /// What was done on no home was not done: all of them may have failed a moment ago, seen by others (seed 500002).
     fn unless_none(&self, is_none: bool, failure: Option<StoreError>) -> Result<(), StoreError> {
         let gone = || StoreError::ReadOnly { cause: "every disk failed that has the journal".into() };

@@ -454,6 +454,19 @@ impl Store {
         self.journal.last_logged()
     }
 
+    /// Whether durable frames are on no disk any more that works: a crash loses them, unless a commit covers them before, with both superblocks.
+    pub async fn lacks_frames(&self) -> bool {
+        self.journal.lacks_frames().await
+    }
+
+    /// Has the next frames go to disks that work, where those of the journal failed.
+    ///
+    /// # Errors
+    /// Why nothing could be prepared there.
+    pub async fn move_journal(&self) -> Result<(), StoreError> {
+        self.journal.move_homes().await
+    }
+
     /// The newest durable frame.
     #[must_use]
     pub fn last_durable(&self) -> Position {

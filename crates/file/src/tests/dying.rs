@@ -244,18 +244,24 @@ fn what_a_dying_disk_takes_out_of_a_flush_is_stored_on_another() {
 }
 
 /// J-9: with one copy of everything the disk dies that has the journal, and a sync of little data, which goes there alone, is the first to meet it.
-/// What was synced before and after is there when the disk is.
+/// What was synced before and after is there when the disk is; and without it once that was committed, by who asks for that or by itself, soon (I-166).
 #[test]
 fn where_the_disk_with_the_journal_dies_files_are_synced_all_the_same() {
     let little = |file: usize, life: usize| bytes(file * 7 + life, 4000);
-    for has_committed in [false, true] {
-        let world = World::new(u64::from(has_committed));
+    for (seed, (is_committed, waits, is_back)) in
+        [(false, false, true), (true, false, true), (false, true, true), (false, true, false)].into_iter().enumerate()
+    {
+        let world = World::new(seed as u64);
         let sims: Vec<SimDisk> = (0..3).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
         let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
-        let open = async || FileSystem::open(&world.platform(), &disks, Options::default()).await.unwrap().0;
+        let open = async |goes_without_disks| {
+            let mut options = Options::default();
+            options.store.goes_without_disks = goes_without_disks;
+            FileSystem::open(&world.platform(), &disks, options).await.unwrap().0
+        };
         let work = async {
             format_node(&world.platform(), &disks, NodeNumber(1), 0, 0).await.unwrap();
-            let system = open().await;
+            let system = open(false).await;
             let mut made = Vec::new();
             for file in 0..10 {
                 made.push(create(&system, FileId::ROOT, &format!("f{file}"), Kind::Regular).await.file);
@@ -271,16 +277,20 @@ fn where_the_disk_with_the_journal_dies_files_are_synced_all_the_same() {
             let status = system.status();
             assert!(!status.store.disks[0].is_good && !status.store.disks[0].has_journal);
             assert!(status.journal_failure.is_none() && status.store.journal_failure.is_none());
-            if has_committed {
+            if is_committed {
                 system.commit().await.unwrap();
+            }
+            if waits {
+                world.platform().tasks.sleep(Options::default().commit_interval / 5).await;
+                assert_eq!(system.counters.commits_of_lost_frames.value(), 1);
             }
         };
         world.run_until(work).unwrap();
         world.crash();
         world.restart();
-        sims[0].set_faults(Faults::default());
+        sims[0].set_faults(Faults { is_dead: !is_back, ..Faults::default() });
         let look = async {
-            let system = open().await;
+            let system = open(!is_back).await;
             for file in 0..10 {
                 let node = find(&system, &format!("f{file}")).await.unwrap();
                 let mut found = vec![0; 5000];
