@@ -35,7 +35,6 @@
 //!
 //! K-14  Trees lie on two disks at least where the node has two. A copy that nobody asked for is one that nobody waits for, and it leaves half of
 //!       a reserve: where one disk alone takes it they lie there, are told of, and are brought to another one when there is one (decision 0011).
-//!       Nor does a disk that is drained wait for it.
 //!
 //! Not here: how packs are filled (`lanes`), what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 

@@ -39,14 +39,11 @@ impl Packs {
         let entries = all_of(&writer);
         let directory = encode_directory(pack.number, data_bytes, &entries);
         let mut step = LastStep { packs: self, writer: Some(writer) };
-        // Each time round but the last it leaves a disk that failed, or is full, with a copy that nobody asked for.
+        // Each time round but the last it leaves a disk that failed.
         while let Err((disk, error)) = pack.append_directory(u64::from(data_bytes), &directory, &self.counters).await {
             let is_full = error.kind == DiskErrorKind::Full;
             let _ = self.pool.failed(disk, error, &self.counters);
             if is_full {
-                if self.leave_full(&pack, disk) {
-                    continue;
-                }
                 return true;
             }
             if !step.writer.as_mut().is_some_and(|writer| self.leave_failed(writer)) {
@@ -70,21 +67,6 @@ impl Packs {
             others.extend(entries.extract_if(.., is_elsewhere));
         }
         self.note_sealed(SealedPack { pack: pack.number, summary, entries, others }, pack.disks());
-        true
-    }
-
-    /// K-14: where a disk is drained, and would wait for room on another one for a copy that nobody asked for, that copy goes. Elsewhere it stays as it is:
-    /// all chunks are there. `false`, and nothing changes.
-    fn leave_full(&self, pack: &OpenPack, disk: usize) -> bool {
-        let Summary { class, level, .. } = pack.summary();
-        let is_asked_for = pack.disks().count() <= self.asked_now((class, level));
-        let is_drained = !pack.disks().both(self.pool.drained()).is_empty();
-        if is_asked_for || !is_drained || !pack.leave(DiskSet::of(disk)) {
-            return false;
-        }
-        self.counters.pack_disks_left.add(1);
-        // Where it stays, or a power cut brings it back, an opening finds it beside what is sealed.
-        let _ = self.pool.disks[disk].disk.remove(&pack_path(pack.number));
         true
     }
 

@@ -171,40 +171,6 @@ fn where_one_disk_alone_has_room_trees_lie_there_and_are_told_of() {
     });
 }
 
-/// Somebody else fills the second disk before the directory is written there: the pack waits as it is, until
-/// the first one is to be drained: then it goes on without the full one.
-#[test]
-fn no_disk_waits_to_be_empty_for_room_that_nobody_asked_for() {
-    let machine = Machine::new(11, 3, ROOM);
-    let store = open_on(&machine, &machine.handles());
-    let trees = nodes(TREES);
-    machine.run(put(&store, Class::Metadata, &trees)).unwrap();
-    let place = store.packs.index.lookup(&store.key().address(&trees[0]), &store.counters).unwrap().unwrap();
-    let disks: Vec<usize> = store.packs.known_pack(place.pack).unwrap().disks().iter().collect();
-    let [drained, full] = disks[..] else { panic!("on two disks, and not on {disks:?}") };
-    let space = machine.disks[full].disk().space().unwrap();
-    machine.disks[full].set_capacity(space.total - space.free);
-    restore(&machine, &store);
-    assert_eq!(copies(&store, &trees), (2, 2));
-    machine.run(store.drain_disk(drained as u64, true)).unwrap();
-    restore(&machine, &store);
-    let report = restore(&machine, &store);
-    assert!(report.problems.is_empty() && store.counters.pack_disks_left.value() == 1, "{report:?}");
-    assert!(machine.run(store.is_disk_empty(drained as u64)).unwrap());
-    assert!(trees.iter().all(|node| is_readable(&machine, &store, Class::Metadata, node)));
-    machine.run(async {
-        store.commit(store.moment(), b"second", store.last_logged()).await.unwrap();
-        store.renew_root().await.unwrap();
-    });
-    machine.world.cut_power();
-    drop(store);
-    machine.world.restart();
-    let store = open_on(&machine, &machine.handles());
-    assert!(trees.iter().all(|node| is_readable(&machine, &store, Class::Metadata, node)));
-    machine.disks[full].set_capacity(ROOM);
-    assert_eq!(machine.run(store.check(Depth::Deep, &|_, _| {})).problems, Vec::new());
-}
-
 /// F-7: a second copy that nobody asked for cannot be made, the one that is to stay has rotted, and nobody has read it.
 #[test]
 fn the_last_whole_copy_of_a_tree_does_not_go_with_its_disk() {
