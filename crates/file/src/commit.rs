@@ -158,7 +158,7 @@ impl FileSystem {
                     return Err(error);
                 }
                 Ok(()) => {
-                    self.gave_up.store(false, Ordering::SeqCst);
+                    self.is_commit_owed.store(false, Ordering::SeqCst);
                     *self.commit_failure.lock() = None;
                     self.commit_ended.notify_waiters();
                     return Ok(());
@@ -617,26 +617,29 @@ impl FileSystem {
     /// I-166.
     async fn cover_lost_frames(&self) -> Result<(), FileError> {
         self.counters.commits_of_lost_frames.add(1);
-        self.store.move_journal().await?;
+        // Superblocks name the disks that it chooses, whether they have room for spare segments or not.
+        let _ = self.store.move_journal().await;
+        self.is_commit_owed.store(true, Ordering::SeqCst);
         self.commit_everywhere().await
     }
 
     /// The background task that keeps the journal short.
     pub(crate) async fn run_committer(self: Arc<Self>) {
         let pause = self.options.commit_interval / ROUNDS_PER_INTERVAL;
-        let mut last = self.platform.clock.elapsed();
+        let (mut last, mut has_failed) = (self.platform.clock.elapsed(), false);
         while !self.is_stopping.load(Ordering::SeqCst) {
             let sleep = self.platform.tasks.sleep(pause);
             first(self.wants_commit.notified(), sleep).await;
             let now = self.platform.clock.elapsed();
             let is_old = now.saturating_sub(last) >= self.options.commit_interval;
-            let lacks_frames = self.store.lacks_frames().await;
+            let lacks_frames = (is_old || !has_failed) && self.store.lacks_frames().await;
             if !is_old && !lacks_frames && !self.is_commit_due() {
                 continue;
             }
             last = now;
             // A failed flush has been counted and keeps its data; what is recorded can be committed all the same.
             let done = if lacks_frames { self.cover_lost_frames().await } else { self.commit().await };
+            has_failed = done.is_err();
             match done {
                 Ok(()) if self.is_reclaim_worthwhile() => self.wants_reclaim.notify_one(),
                 Ok(()) => {}

@@ -104,9 +104,9 @@ impl FileSystem {
         self.measure_records();
     }
 
-    /// Whether nothing was recorded since the last commit but what that one logged anew. The caller holds the gate.
+    /// Whether nothing was recorded since the last commit but what that one logged anew, and none is owed. The caller holds the gate.
     pub(crate) fn has_nothing_new(&self, whole: Whole) -> bool {
-        if self.gave_up.load(Ordering::SeqCst) {
+        if self.is_commit_owed.load(Ordering::SeqCst) {
             return false;
         }
         if whole == Whole::OrNot || self.left_out_count.load(Ordering::Relaxed) == 0 {

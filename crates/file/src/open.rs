@@ -156,7 +156,7 @@ impl FileSystem {
             }
         }
         let gave_up = report.rest_given_up.is_some() || !report.given_up.is_empty();
-        system.gave_up.store(gave_up, Ordering::SeqCst);
+        system.is_commit_owed.store(gave_up, Ordering::SeqCst);
         references.iter().for_each(|(file, count)| system.references.lock().add(*file, *count));
         system.end_orphans(&mut report).await?;
         system.measure_records();

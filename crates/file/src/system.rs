@@ -210,8 +210,8 @@ pub struct FileSystem {
     /// The kernel's look-up counts: an unlinked file lives while it has one.
     pub(crate) references: Mutex<References>,
     pub(crate) next_counter: AtomicU64,
-    /// Whether records were given up that no commit covers yet: the next opening would meet them again.
-    pub(crate) gave_up: AtomicBool,
+    /// Whether a commit is to be made though nothing may be new: records were given up, which the next opening would meet again, or are on no disk that works.
+    pub(crate) is_commit_owed: AtomicBool,
     /// The next number of a view or branch.
     pub(crate) next_view: AtomicU32,
     /// Of the branch that is being pruned, if one is.
@@ -336,7 +336,7 @@ impl FileSystem {
             released: Notify::new(),
             references: Mutex::default(),
             removals: Removals::default(),
-            gave_up: AtomicBool::new(false),
+            is_commit_owed: AtomicBool::new(false),
             next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.number + 1)),
             next_view: AtomicU32::new(roots.next_view.max(1)),
             roots: Mutex::new(Arc::new(roots)),

@@ -249,7 +249,9 @@ fn what_a_dying_disk_takes_out_of_a_flush_is_stored_on_another() {
 fn where_the_disk_with_the_journal_dies_files_are_synced_all_the_same() {
     let little = |file: usize, life: usize| bytes(file * 7 + life, 4000);
     for (seed, (is_committed, waits, is_back)) in
-        [(false, false, true), (true, false, true), (false, true, true), (false, true, false)].into_iter().enumerate()
+        [(false, false, true), (true, false, true), (true, false, false), (false, true, true), (false, true, false)]
+            .into_iter()
+            .enumerate()
     {
         let world = World::new(seed as u64);
         let sims: Vec<SimDisk> = (0..3).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
@@ -302,4 +304,51 @@ fn where_the_disk_with_the_journal_dies_files_are_synced_all_the_same() {
         };
         world.run_until(look).unwrap();
     }
+}
+
+/// I-166 where no other disk has room for a segment of the journal: nothing more is acknowledged, and what was is committed all the same.
+#[test]
+fn what_a_dead_disk_had_of_the_journal_is_committed_where_no_other_has_room_for_one() {
+    let little = |file: usize| bytes(file, 4000);
+    let world = World::new(1);
+    let sims: Vec<SimDisk> = (0..3).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
+    let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
+    let open = async |goes_without_disks| {
+        let mut options = Options::default();
+        options.store.goes_without_disks = goes_without_disks;
+        FileSystem::open(&world.platform(), &disks, options).await.unwrap().0
+    };
+    let work = async {
+        format_node(&world.platform(), &disks, NodeNumber(1), 0, 0).await.unwrap();
+        let system = open(false).await;
+        for file in 0..10 {
+            let made = create(&system, FileId::ROOT, &format!("f{file}"), Kind::Regular).await.file;
+            system.write(made, 0, &little(file), false).await.unwrap();
+            system.sync(made).await.unwrap();
+        }
+        sims[0].set_faults(Faults { is_dead: true, ..Faults::default() });
+        for disk in &sims[1..] {
+            let space = disk.disk().space().unwrap();
+            disk.set_capacity(space.total - space.free + (8 << 20));
+        }
+        let file = find(&system, "f0").await.unwrap().file;
+        system.write(file, 0, &little(100), false).await.unwrap();
+        assert!(matches!(system.sync(file).await, Err(FileError::NoSpace)));
+        world.platform().tasks.sleep(Options::default().commit_interval / 5).await;
+        assert_eq!(system.counters.commits_of_lost_frames.value(), 1);
+        assert!(!system.store.lacks_frames().await);
+    };
+    world.run_until(work).unwrap();
+    world.crash();
+    world.restart();
+    let look = async {
+        let system = open(true).await;
+        for file in 1..10 {
+            let node = find(&system, &format!("f{file}")).await.unwrap();
+            let mut found = vec![0; 5000];
+            let count = system.read(node, 0, &mut found).await.unwrap();
+            assert!(found[..count] == little(file), "file {file}");
+        }
+    };
+    world.run_until(look).unwrap();
 }
