@@ -126,7 +126,7 @@ impl FileSystem {
     }
 
     /// Claims so many bytes of the disks, beside what the buffer holds and others have claimed.
-    async fn ask_for_space(&self, bytes: u64) -> Result<Claim, FileError> {
+    pub(crate) async fn ask_for_space(&self, bytes: u64) -> Result<Claim, FileError> {
         let is_known =
             |claimed| self.free_bytes.load(Ordering::Relaxed) > self.needed_space(claimed + bytes) + SPACE_MARGIN_BYTES;
         if let Some(claim) = self.claims.claim(bytes, is_known) {

@@ -13,7 +13,7 @@ use crate::attributes::{Attributes, Kind, Node};
 use crate::failure::FileError;
 use crate::format::Change;
 use crate::system::{FileSystem, SNAPSHOTS, Transaction};
-use crate::write::chunks_of;
+use crate::write::{Layers, chunks_of};
 
 /// A change of attributes in the journal, about.
 const CHANGE_BYTES: u64 = 512;
@@ -80,7 +80,7 @@ impl FileSystem {
             }
             let end = (start + WINDOW_BYTES).min(size);
             // What is in memory is put as the policy says.
-            let (settled, _) = self.layers(&inode, start..end).await?;
+            let Layers { settled, .. } = self.layers(&inode, start..end).await?;
             let chunks: Vec<_> = chunks_of(&settled).collect();
             raised += self.store.raise(resilience, &chunks).await?;
             start = end;

@@ -22,6 +22,7 @@ use crate::failure::FileError;
 use crate::format::{Change, Content};
 use crate::inode::{Inode, State, cut};
 use crate::read::{Settled, expect_regular, gather};
+use crate::room::Claim;
 use crate::system::{FileSystem, Transaction};
 
 /// What a write does beside its content.
@@ -71,8 +72,26 @@ pub(crate) struct Replacement {
     pub(crate) content: Vec<(u64, Content)>,
 }
 
-/// Settled extents, and bytes that are in no chunk yet.
-pub(crate) type Layers = (Vec<Settled>, Vec<(Range<u64>, Bytes)>);
+/// What a range of a file has at a moment.
+pub(crate) struct Layers {
+    /// Extents that are no holes.
+    pub(crate) settled: Vec<Settled>,
+    /// Bytes that are in no chunk yet.
+    pub(crate) memory: Vec<(Range<u64>, Bytes)>,
+    /// The file's size, which the range may go beyond.
+    pub(crate) size: u64,
+}
+
+/// What came of a try to copy.
+enum Tried {
+    /// So many bytes are copied.
+    Copied(u64),
+    /// Accepted data of the target has to be logged first: chunks beyond a size that waits for other data would show when a crash took that data and
+    /// the file then grew.
+    Early,
+    /// The source is no longer than this any more.
+    Shorter(u64),
+}
 
 /// Most that one copy shares: its extents must fit one journal frame even where each is one small chunk.
 const COPY_BYTES_MAX: u64 = 64 << 20;
@@ -233,8 +252,13 @@ impl FileSystem {
         let _room = self.admit_change(matches!(how, Allocate::Punch), CHANGE_BYTES).await?;
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
-        let _operation = inode.operation.lock().await;
         expect_regular(&inode.state.lock().attributes)?;
+        // As much as writing there would ask for, and as it does: what was removed gives room. Before anything is locked that this waits for.
+        let _claim = match how {
+            Allocate::Reserve { .. } => self.claim_holes(&inode, offset..end).await?,
+            Allocate::Punch | Allocate::Zero { .. } => None,
+        };
+        let _operation = inode.operation.lock().await;
         let keeps_size =
             matches!(how, Allocate::Punch | Allocate::Reserve { keep_size: true } | Allocate::Zero { keep_size: true });
         let _flush = self.lock_flush(&inode).await;
@@ -243,10 +267,6 @@ impl FileSystem {
             Allocate::Zero { .. } => vec![(offset, Content::Extent(length, Extent::Zero))],
             Allocate::Reserve { .. } => self.holes(&inode, offset..end).await?,
         };
-        let reserved: u64 = content.iter().map(|(_, content)| content.length()).sum();
-        if matches!(how, Allocate::Reserve { .. }) && reserved > self.measure_space() {
-            return Err(self.want_of_room(reserved));
-        }
         // One frame holds so many; the size grows with them.
         while content.len() > RECORD_EXTENTS {
             let rest = content.split_off(RECORD_EXTENTS);
@@ -254,6 +274,18 @@ impl FileSystem {
             self.allocate_extents(&inode, how, end_of(&group).filter(|_| !keeps_size), group)?;
         }
         self.allocate_extents(&inode, how, Some(end).filter(|_| !keeps_size), content)
+    }
+
+    /// Claims room for the holes of a file in a range, if it has any there.
+    async fn claim_holes(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<Option<Claim>, FileError> {
+        let resilience = inode.state.lock().attributes.resilience;
+        let bytes = self.holes(inode, range).await?.iter().map(|(_, hole)| hole.length()).sum();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let claim = self.ask_for_space(bytes).await?;
+        self.expect_space(resilience).await?;
+        Ok(Some(claim))
     }
 
     fn allocate_extents(
@@ -367,28 +399,33 @@ impl FileSystem {
         }
         let _room = self.admit_records(length / COPIED_CHUNK_BYTES * EXTENT_BYTES + CHANGE_BYTES).await?;
         let _operation = target.operation.lock().await;
-        loop {
-            if let Some(copied) = self.try_copy(&source, from_offset..from_offset + length, &target, to_offset).await? {
-                return Ok(copied);
+        let mut range = from_offset..from_offset + length;
+        while !range.is_empty() {
+            match self.try_copy(&source, range.clone(), &target, to_offset).await? {
+                Tried::Copied(bytes) => return Ok(bytes),
+                Tried::Early => self.flush_file(&target, self.options.inline_bytes_max).await?,
+                Tried::Shorter(size) => range.end = size,
             }
-            self.flush_file(&target, self.options.inline_bytes_max).await?;
         }
+        Ok(0)
     }
 
-    /// Copies, or gives `None` where accepted data of the target has to be logged first: chunks beyond a size that waits for other
-    /// data would show when a crash took that data and the file then grew.
     async fn try_copy(
         &self,
         source: &Arc<Inode>,
         range: Range<u64>,
         target: &Arc<Inode>,
         to_offset: u64,
-    ) -> Result<Option<u64>, FileError> {
+    ) -> Result<Tried, FileError> {
         let _flush = self.lock_flush(target).await;
         // No lock is waited for from here on (I-90).
         let _use = self.grace.enter(target.file.number);
         let since = self.store.moment();
-        let (settled, memory) = self.layers(source, range.clone()).await?;
+        let Layers { settled, memory, size } = self.layers(source, range.clone()).await?;
+        // What is gone since it was asked for is no hole that anybody could have read.
+        if size < range.end {
+            return Ok(Tried::Shorter(size));
+        }
         // The source may drop these chunks before the record below names them again, a snapshot by being deleted. A pass of reclaim
         // that has looked at the records already keeps only what is put or asked for (I-95).
         let chunks: Vec<ChunkAddress> = chunks_of(&settled).collect();
@@ -419,13 +456,13 @@ impl FileSystem {
         }
         let size = state.attributes.size.max(to_offset + copied);
         if state.has_unlogged() && size > state.logged.size {
-            return Ok(None);
+            return Ok(Tried::Early);
         }
         let replacement = Replacement { size, clears_set_id: false, is_below: false, content };
         self.replace_content(&mut transaction, target, &mut state, replacement);
         state.allocated = None;
         transaction.log();
-        Ok(Some(copied))
+        Ok(Tried::Copied(copied))
     }
 
     /// Bytes that are in no chunk yet, as content of a record: few go into the journal, more become chunks.
@@ -460,7 +497,7 @@ impl FileSystem {
         Ok(places.into_iter().zip(addresses).map(content).collect())
     }
 
-    /// The content of a range: settled extents that are no holes, and bytes that are in no chunk yet.
+    /// The content of a range.
     pub(crate) async fn layers(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<Layers, FileError> {
         Ok(self.layers_within(inode, range, (usize::MAX, u64::MAX)).await?.expect("there is no limit"))
     }
@@ -475,7 +512,7 @@ impl FileSystem {
     ) -> Result<Option<Layers>, FileError> {
         let mut memory: Vec<(Range<u64>, Bytes)> = Vec::new();
         let (mut pieces, mut bytes_left, mut is_within) = (0, bytes_max, true);
-        let (tree, mut settled, gaps) = {
+        let (tree, mut settled, gaps, size) = {
             let state = inode.state.lock();
             state.expect_there()?;
             let mut gaps = vec![range];
@@ -489,7 +526,7 @@ impl FileSystem {
                     None => is_within = false,
                 }
             });
-            (state.base.tree.clone(), settled, gaps)
+            (state.base.tree.clone(), settled, gaps, state.attributes.size)
         };
         pieces += settled.len();
         for gap in gaps {
@@ -507,7 +544,7 @@ impl FileSystem {
         }
         settled.retain(|(_, extent)| extent.is_allocated());
         settled.sort_unstable_by_key(|(range, _)| range.start);
-        Ok(Some((settled, memory)))
+        Ok(Some(Layers { settled, memory, size }))
     }
 }
 

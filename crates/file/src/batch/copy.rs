@@ -32,6 +32,7 @@ use crate::failure::FileError;
 use crate::format::Content;
 use crate::inode::Inode;
 use crate::system::{FileSystem, SNAPSHOTS};
+use crate::write::Layers;
 
 /// Entries of a directory that are read at a time.
 const LISTED: usize = 1000;
@@ -242,7 +243,7 @@ impl FileSystem {
         let inode = self.inode(node).await?;
         let size = inode.state.lock().attributes.size.min(size);
         let layers = self.layers_within(&inode, 0..size, (EXTENTS_MAX, BATCH_BYTES_MAX)).await?;
-        let Some((settled, memory)) = layers else { return Ok(None) };
+        let Some(Layers { settled, memory, .. }) = layers else { return Ok(None) };
         let mut content = self.settle_memory(as_of, memory).await?;
         content.extend(
             settled.into_iter().map(|(range, extent)| (range.start, Content::Extent(range.end - range.start, extent))),

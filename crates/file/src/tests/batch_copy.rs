@@ -639,9 +639,9 @@ fn of_a_large_file_no_more_is_looked_at_than_goes_into_a_unit() {
             // Accepted, and then in the tree.
             assert!(looks((4998, u64::MAX)).await.is_none());
             assert!(bytes == 0 || looks((10_000, bytes)).await.is_none());
-            let (settled, memory) = looks((10_000, bytes + 1)).await.unwrap();
-            let (all_settled, all_memory) = system.layers(&inode, 0..size).await.unwrap();
-            assert_eq!((settled.len(), memory.len()), (all_settled.len(), all_memory.len()));
+            let some = looks((10_000, bytes + 1)).await.unwrap();
+            let all = system.layers(&inode, 0..size).await.unwrap();
+            assert_eq!((some.settled.len(), some.memory.len()), (all.settled.len(), all.memory.len()));
             system.sync_all().await.unwrap();
             system.commit().await.unwrap();
         }

@@ -11,7 +11,7 @@ use store::{Options as StoreOptions, Resilience};
 use super::batch_write::file;
 use super::content::pattern;
 use super::{Machine, create, find};
-use crate::{BatchWrite, FileError, FileSystem, Kind, Options, format_node};
+use crate::{Allocate, BatchWrite, FileError, FileSystem, Kind, Node, Options, format_node};
 
 const ROOT: FileId = FileId::ROOT;
 
@@ -114,6 +114,28 @@ fn a_removal_makes_room_for_a_name() {
             system.remove_file(ROOT, format!("f{number}").as_bytes()).await.unwrap();
         }
         system.create_file(ROOT, b"name", &new).await.unwrap();
+    });
+    machine.check(&system);
+}
+
+/// What would be admitted as a write is as a reservation.
+#[test]
+fn a_removal_makes_room_for_a_reservation() {
+    let machine = Machine::with(45, 256 << 20, Options::default());
+    let system = machine.open();
+    machine.run(async {
+        let count = fill(&system, "f", 1 << 20, false).await;
+        system.sync_all().await.unwrap();
+        let file = create(&system, ROOT, "reserved", Kind::Regular).await.file;
+        let (how, half) = (Allocate::Reserve { keep_size: false }, (count / 2) << 20);
+        assert!(matches!(system.allocate(file, how, 0, half).await, Err(FileError::NoSpace)));
+        for number in 0..count {
+            system.remove_file(ROOT, format!("f{number}").as_bytes()).await.unwrap();
+        }
+        system.allocate(file, how, 0, half).await.unwrap();
+        assert_eq!(system.attributes(Node::live(file)).await.unwrap().allocated, half);
+        // What has its room asks for no more of it.
+        system.allocate(file, how, 0, half).await.unwrap();
     });
     machine.check(&system);
 }

@@ -352,3 +352,33 @@ fn a_file_of_a_unit_whose_directory_comes_late_has_its_content() {
     });
     machine.check(&system);
 }
+
+/// A log is truncated by who rotates it while it is copied.
+#[test]
+fn what_is_cut_off_a_file_while_it_is_copied_is_no_hole_in_the_copy() {
+    let machine = Machine::new(70);
+    let system = machine.open();
+    machine.run(async {
+        let bytes = pattern(300_000, 1);
+        for (number, left) in [200_000, 1000, 0].into_iter().enumerate() {
+            let [source, copy] = ["source", "copy"].map(|name| format!("{name}{number}"));
+            let source = create(&system, FileId::ROOT, &source, Kind::Regular).await.file;
+            let copy = create(&system, FileId::ROOT, &copy, Kind::Regular).await.file;
+            system.write(source, 0, &bytes, false).await.unwrap();
+            // Whoever works on the target keeps the copy waiting when it knows how much there is.
+            let target = system.live(copy).await.unwrap();
+            let operation = target.operation.lock().await;
+            let mut copying: Pending<'_, _> = Box::pin(system.copy_range(Node::live(source), 500, copy, 500, 299_500));
+            assert!(starts(&mut copying).await);
+            let smaller = AttributeChange { size: Some(left), ..AttributeChange::default() };
+            system.set_attributes(source, &smaller).await.unwrap();
+            drop(operation);
+            let end = copying.await.unwrap() + 500;
+            assert_eq!(end, left.max(500));
+            let read = read_all(&system, Node::live(copy)).await;
+            assert_eq!(read.len() as u64, if left > 500 { left } else { 0 });
+            assert!(read.get(500..).is_none_or(|read| *read == bytes[500..end as usize]));
+        }
+    });
+    machine.check(&system);
+}

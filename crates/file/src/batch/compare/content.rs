@@ -11,6 +11,7 @@ use crate::format::{Root, decode_extent};
 use crate::read::Settled;
 use crate::system::{FileSystem, corrupt};
 use crate::tree::{Difference, Step};
+use crate::write::Layers;
 
 /// Of a file so much is compared at a time.
 const WINDOW_BYTES: u64 = 16 << 20;
@@ -102,7 +103,7 @@ impl FileSystem {
     async fn pieces(&self, node: Node, range: &Range<u64>) -> Result<Vec<Piece>, FileError> {
         let _use = self.grace.enter(node.file.number);
         let inode = self.inode(node).await?;
-        let (settled, memory) = self.layers(&inode, range.clone()).await?;
+        let Layers { settled, memory, .. } = self.layers(&inode, range.clone()).await?;
         let settled = settled.into_iter().map(|(range, extent): Settled| (range, Some(extent)));
         let mut found: Vec<Piece> = settled.chain(memory.into_iter().map(|(range, _)| (range, None))).collect();
         found.sort_unstable_by_key(|(range, _)| range.start);
