@@ -30,7 +30,9 @@ use platform::real;
 
 pub(super) use self::content::stream;
 pub(super) use self::likeness::{Likeness, regular};
-pub(super) use self::plain::remove_other;
+pub(super) use self::plain::{may_go, remove_other};
+pub(super) use self::source::umask;
+pub(super) use self::target::aside;
 
 use self::filler::Filler;
 use self::into::{Into, is_name, parent_of};
@@ -116,17 +118,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stage = if arguments.atomic { Some(Stage::divert(&mut plan)?) } else { None };
     let mut progress = Progress::new(arguments.quiet || arguments.json, stage::watch()?);
     refused.into_iter().for_each(|(source, why)| progress.note(source, Err(why)));
-    let copied = copy(arguments, plan, &progress);
+    let copied = turns(plan).into_iter().try_for_each(|turn| copy(arguments, turn, &progress));
     let Some(mut stage) = stage else {
         copied?;
         return progress.finish(arguments.quiet, arguments.json);
     };
-    let placed = copied.and_then(|place| {
+    let placed = copied.and_then(|()| {
         if progress.has_failures() || progress.is_interrupted() {
             return Ok(false);
         }
+        // A name that a crash leaves is the name of all of it.
+        stage.settle()?;
         stage.take_place(arguments.archive)?;
-        place.map_or(Ok(()), |place| sync(&place))?;
+        stage.settle()?;
         Ok(true)
     });
     let left = stage.undo();
@@ -147,11 +151,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     progress.finish(arguments.quiet, arguments.json)
 }
 
-/// Copies all of a plan; gives the place that was made durable, if one was.
-fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Option<PathBuf>, Failure> {
+/// Parts of a plan to be copied one after the other: what is merged with what came before comes after that, whichever way each goes.
+fn turns(plan: Vec<Job>) -> Vec<Vec<Job>> {
+    let (mut turns, mut taken) = (vec![Vec::new()], HashSet::new());
+    for job in plan {
+        if !taken.insert(job.to.clone()) {
+            taken = HashSet::from([job.to.clone()]);
+            turns.push(Vec::new());
+        }
+        turns.last_mut().expect("there is one").push(job);
+    }
+    turns
+}
+
+/// Copies what goes to different places. What went by batches into a mount or within one is on the disks then.
+fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<(), Failure> {
     let how = How { archive: arguments.archive, resume: arguments.resume, jobs: arguments.jobs };
     let (within, plan): (Vec<Job>, Vec<Job>) = plan.into_iter().partition(is_within);
-    let place = copy_within(arguments, within, how, progress);
+    copy_within(arguments, within, how, progress);
     let batch = if arguments.no_batch { None } else { batch_into(&plan, how) };
     let Some((target, writer)) = batch else {
         let (mut by_calls, mut rest) = (Vec::new(), plan.into_iter().peekable());
@@ -174,16 +191,15 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<Op
             }
         }
         Plain::new(how, progress).all(by_calls);
-        return Ok(place);
+        return Ok(());
     };
     Into::new(how, progress, (&target.path, &target.filler), writer).all(plan)?;
-    sync(&target.path)?;
-    Ok(Some(target.path))
+    sync(&target.path)
 }
 
-/// Copies what stays within a file system: that shares content, one way or the other. Gives the place that was made durable, if one was.
-fn copy_within(arguments: &Arguments, plan: Vec<Job>, how: How, progress: &Progress) -> Option<PathBuf> {
-    let (mut by_calls, mut place) = (Vec::new(), None);
+/// Copies what stays within a file system: that shares content, one way or the other.
+fn copy_within(arguments: &Arguments, plan: Vec<Job>, how: How, progress: &Progress) {
+    let mut by_calls = Vec::new();
     let are_several = plan.len() > 1;
     let has_others = |job: &Job| !job.source.is_dir() && job.source.nlink() > 1;
     let keeps_names = how.archive && are_several && plan.iter().any(has_others);
@@ -192,25 +208,24 @@ fn copy_within(arguments: &Arguments, plan: Vec<Job>, how: How, progress: &Progr
         // a tree beside it.
         let is_tree = !keeps_names && (!are_several || job.source.is_dir());
         match if arguments.no_batch || !is_tree { None } else { Within::begin(&job, how) } {
-            Some(within) => {
-                within.carry_out(&job, progress);
-                place = Some(parent_of(&job.to).to_owned());
-            }
+            Some(within) => within.carry_out(&job, progress),
             None => by_calls.push(job),
         }
     }
     let beside = by_calls.first().filter(|_| are_several && !arguments.no_batch);
     let beside = beside.map(|job| parent_of(&job.to).to_owned());
     Plain::new(how, progress).all(by_calls);
-    // As what goes by batches is. Elsewhere than in a mount whose daemon answers us the kernel writes it in its own time.
-    let is_ours = |place: &PathBuf| mount_of(place).and_then(|mount| Daemon::find(&mount.source)).is_ok();
-    if let Some(beside) = beside.filter(is_ours) {
-        if let Err(failure) = sync(&beside) {
-            progress.note(&beside, Err(failure.why));
-        }
-        place = place.or(Some(beside));
+    // As what goes by batches is. Elsewhere the kernel writes it in its own time.
+    if let Some(beside) = beside.filter(|beside| is_ours(beside))
+        && let Err(failure) = sync(&beside)
+    {
+        progress.note(&beside, Err(failure.why));
     }
-    place
+}
+
+/// Whether a place is in a mount whose daemon answers us.
+fn is_ours(place: &Path) -> bool {
+    mount_of(place).and_then(|mount| Daemon::find(&mount.source)).is_ok()
 }
 
 /// What lies in a mount whose daemon has died would only say ENOTCONN.

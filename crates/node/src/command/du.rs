@@ -8,8 +8,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::info::Held;
+use super::number;
+use super::sync::{itself, mount_of};
 use super::tree::write_pages_back;
-use super::{number, sync::mount_of};
 use crate::control::wire::Request;
 use crate::failure::Failure;
 
@@ -68,7 +69,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn ask(path: &Path) -> Result<Value, Failure> {
-    let mount = mount_of(path)?;
+    let mount = mount_of(itself(path))?;
     let held = Held::open(path, WHAT)?;
     write_pages_back(&mount.point);
     let (bar, answer) = super::with_bar_of(|progress| held.ask(&Request::Usage { inode: held.inode }, progress));

@@ -9,7 +9,7 @@ use clap::Args;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use serde_json::Value;
 
-use super::sync::mount_of;
+use super::sync::{itself, mount_of};
 use super::{number, text};
 use crate::control::client::Daemon;
 use crate::control::wire::Request;
@@ -51,7 +51,7 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn open(path: &Path, what: &'static str) -> Result<Held, Failure> {
-        Held::of(path, what, &mount_of(path)?)
+        Held::of(path, what, &mount_of(itself(path))?)
     }
 
     /// The same, in a mount that is known.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -96,7 +97,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 fn remove(arguments: &Arguments, path: &Path) -> Result<Option<(PathBuf, Value)>, Failure> {
     let refuse = |why: &str| Failure::new(WHAT, why).at(path);
     let found = match fs::symlink_metadata(path) {
-        Err(error) if arguments.force && error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if arguments.force && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         found => found.map_err(|error| refuse(&error.to_string()))?,
     };
     if is_dot(path) {
@@ -108,6 +111,10 @@ fn remove(arguments: &Arguments, path: &Path) -> Result<Option<(PathBuf, Value)>
     }
     let directory = parent_of(path).canonicalize().map_err(|error| refuse(&error.to_string()))?;
     let whole = directory.join(name);
+    if found.is_dir() && fs::symlink_metadata(&whole).is_ok_and(|found| found.is_symlink()) {
+        let refused = refuse("it is a symbolic link, named with a slash: that is the directory it leads to");
+        return Err(refused.mend("name it without the slash, or the directory by its own path"));
+    }
     let mount = mount_of(&directory)?;
     if mount.has("ro") {
         return Err(refuse("it is mounted read-only"));

@@ -78,6 +78,12 @@ pub(super) fn mount_of(path: &Path) -> Result<mounts::Mount, Failure> {
     Ok(mount)
 }
 
+/// What lies in the mount that a path itself lies in: a symbolic link of a mount is a thing of its directory, wherever it leads.
+pub(super) fn itself(path: &Path) -> &Path {
+    let above = path.parent().map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above });
+    above.filter(|above| path.is_symlink() && mount_above(above).is_ok()).unwrap_or(path)
+}
+
 /// The same, whose daemon is not asked, or was.
 pub(super) fn mount_above(path: &Path) -> Result<mounts::Mount, Failure> {
     let cannot = |why: String| Failure::new("cannot find the file system", why).at(path);

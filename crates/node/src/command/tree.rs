@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use file::Kind;
 
 use super::info::Held;
-use super::sync::{mount_above, mount_of};
+use super::sync::{itself, mount_above, mount_of};
 use crate::control::batch::client::{BatchReader, Reading};
 use crate::control::batch::wire::{Records, split_root};
 use crate::control::client::Daemon;
@@ -59,11 +59,11 @@ impl Tree {
         what: &'static str,
         wanted: Wanted,
     ) -> Result<(Tree, usize), Failure> {
-        let mount = mount_of(&paths[0])?;
+        let mount = mount_of(itself(&paths[0]))?;
         let mut held = vec![Held::of(&paths[0], what, &mount)?];
         for path in paths.iter().take(roots_max()).skip(1) {
             // What is wrong with it is told when it comes first.
-            match mount_above(path).and_then(|its| Ok((its.id == mount.id, Held::of(path, what, &its)?))) {
+            match mount_above(itself(path)).and_then(|its| Ok((its.id == mount.id, Held::of(path, what, &its)?))) {
                 Ok((true, one)) => held.push(one),
                 _ => break,
             }

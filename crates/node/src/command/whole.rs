@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
 use super::beneath::{Beneath, beneath};
-use super::cp::{regular, remove_other};
+use super::cp::{aside, may_go, regular, remove_other};
 
 /// Its pages are not the kernel's: from our buffer to the daemon, which a mount takes at any offset and in any length. The kernel's
 /// pages of large files, made, filled and given back, took an eighth of the processors' time of a whole copy (measured).
@@ -67,7 +67,7 @@ impl Whole {
 
     /// All of it is there: `describe` gives it its attributes, also those of the regular file whose place it takes, and then it takes its name, also
     /// where that failed: what is whole stays. From then on the name may lead elsewhere, as whoever may write to the directory likes it. What had the
-    /// name goes, as if it had been removed: a rename over it would have the content on the disks first, file by file.
+    /// name has it until then, and goes in one step, when the content of its successor is on the disks.
     pub(super) fn finish(mut self, describe: impl FnOnce(&File, Option<&File>) -> io::Result<()>) -> io::Result<()> {
         let described = describe(&self.file, self.former.as_ref());
         if !std::mem::take(&mut self.has_name) {
@@ -77,15 +77,23 @@ impl Whole {
     }
 }
 
-/// Gives a name to a file that has none. Another thread may have given it to what it copies meanwhile, each of a few times.
+/// Gives a name to a file that has none, in place of what has it and may go.
 fn name(file: &File, to: &Path) -> io::Result<()> {
-    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
-    loop {
-        match rustix::fs::linkat(CWD, &open, CWD, to, AtFlags::SYMLINK_FOLLOW) {
-            Err(Errno::EXIST) => remove_other(to)?,
-            linked => return Ok(linked?),
-        }
+    match link(file, to) {
+        Err(Errno::EXIST) => {}
+        linked => return Ok(linked?),
     }
+    may_go(to)?;
+    // Now, for the rename waits for it while nobody else can make anything in that directory.
+    file.sync_data()?;
+    let aside = aside(to);
+    link(file, &aside)?;
+    fs::rename(&aside, to).inspect_err(|_| drop(fs::remove_file(&aside)))
+}
+
+fn link(file: &File, to: &Path) -> rustix::io::Result<()> {
+    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, &open, CWD, to, AtFlags::SYMLINK_FOLLOW)
 }
 
 #[cfg(test)]
@@ -125,6 +133,11 @@ mod tests {
             assert_eq!((mode("file"), fs::read(top.join("file")).expect("there")), (0o604, Vec::new()));
             fs::remove_file(top.join("file")).expect("ours");
         }
+        // What has the name and is not to go keeps it, and nothing is left beside it.
+        let whole = Whole::begin(&top, b"file", 0o600).expect("room");
+        fs::create_dir(top.join("file")).expect("room");
+        assert!(whole.finish(|_, _| Ok(())).is_err());
+        assert!(top.join("file").is_dir() && fs::read_dir(&top).expect("ours").count() == 2);
         fs::remove_dir_all(&top).expect("ours");
     }
 }

@@ -130,6 +130,34 @@ fn the_rest_is_copied_and_a_dot_is_what_it_holds() {
 }
 
 /// One name of a file over another: neither is emptied.
+/// Whichever way each goes: into the mount, within it, out of it, by system calls.
+#[test]
+fn of_directories_that_are_merged_the_last_one_wins() {
+    let folder = Folder::new("merged");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let sources = [folder.join("a/d"), point.join("b/d"), folder.join("c/d")];
+    for (number, source) in sources.iter().enumerate() {
+        fs::create_dir_all(source).expect("room");
+        fs::write(source.join("file"), format!("{number}")).expect("room");
+        fs::write(source.join(format!("of {number}")), "").expect("room");
+    }
+    for (to, target) in [&*folder.0, &point].into_iter().enumerate() {
+        for [first, second] in [[0, 1], [1, 0], [0, 2], [2, 0]] {
+            let target = target.join(format!("to {to}{first}{second}"));
+            fs::create_dir(&target).expect("room");
+            let output = cp(&[&"-a", &"--json", &sources[first], &sources[second], &target]);
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let found = fs::read_to_string(target.join("d/file")).expect("copied");
+            assert_eq!(found, second.to_string(), "{}", target.display());
+            for number in [first, second] {
+                assert!(target.join(format!("d/of {number}")).exists(), "{}", target.display());
+            }
+        }
+    }
+    mounted.umount();
+}
+
 #[test]
 fn a_file_is_not_copied_over_itself() {
     let folder = Folder::new("cp-self");

@@ -610,6 +610,66 @@ fn append(archive: &Path, folder: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// What other tars write, and what is in an archive to the byte.
+#[test]
+fn what_an_archive_says_in_an_old_or_another_way_is_understood_or_told() {
+    let folder = Folder::new("archive-ways");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let archive = folder.join("old.tar");
+    let mut builder = tar::Builder::new(File::create(&archive).expect("room"));
+    let mut append = |name: &str, kind: tar::EntryType, mode: u32, content: &[u8]| {
+        let mut header = tar::Header::new_ustar();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_entry_type(kind);
+        header.set_mode(mode);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1);
+        header.set_size(content.len() as u64);
+        header.set_cksum();
+        builder.append(&header, content).expect("room");
+    };
+    // As before there were kinds.
+    append("old/", tar::EntryType::new(0), 0o750, b"");
+    append("old/file", tar::EntryType::new(0), 0o640, b"content");
+    let list = b"38 SCHILY.acl.access=user::rw-,user:1\n";
+    assert_eq!(list.len(), 38);
+    append("pax", tar::EntryType::XHeader, 0o644, list);
+    append("listed", tar::EntryType::Regular, 0o664, b"secret");
+    builder.into_inner().expect("room");
+    let to = point.join("plain");
+    fs::create_dir(&to).expect("room");
+    succeed(&[os("tar"), os("-x"), os("-f"), archive.as_os_str(), os("-C"), to.as_os_str()]);
+    let mode = |path: PathBuf| fs::metadata(path).expect("extracted").mode() & 0o7777;
+    assert!(to.join("old").is_dir() && fs::read(to.join("old/file")).expect("extracted") == b"content");
+    assert_eq!([mode(to.join("old")), mode(to.join("old/file")), mode(to.join("listed"))], [0o750, 0o640, 0o664]);
+    // Who asks for access lists hears that this one is missing, and nobody has more rights than it gave.
+    let said = refusal(&[os("tar"), os("-x"), os("--xattrs"), os("-f"), archive.as_os_str(), os("-C"), to.as_os_str()]);
+    assert!(said.contains("listed") && said.contains("access list"), "{said}");
+    assert_eq!(mode(to.join("listed")), 0o604);
+
+    // A target is what it is, and not another that leads to the same.
+    for target in ["a//b", "./a/./b/", "a"] {
+        let from = point.join("from");
+        fs::create_dir(&from).expect("room");
+        symlink(target, from.join("link")).expect("room");
+        let made = folder.join("made.tar");
+        succeed(&[os("tar"), os("-c"), os("-f"), made.as_os_str(), os("-C"), from.as_os_str(), os("link")]);
+        let mut archive = tar::Archive::new(File::open(&made).expect("made"));
+        let entry = archive.entries().expect("an archive").next().expect("one entry").expect("whole");
+        assert_eq!(entry.link_name_bytes().expect("a target"), target.as_bytes());
+
+        // And named with a slash it is what it leads to, which is not what goes.
+        fs::create_dir_all(from.join("a/b")).expect("room");
+        let said = refusal(&[os("rm"), os("-r"), from.join("link/").as_os_str()]);
+        assert!(said.contains("symbolic link") && from.join("link").is_symlink(), "{said}");
+        succeed(&[os("rm"), os("-r"), from.as_os_str()]);
+    }
+    succeed(&[os("rm"), os("-f"), to.join("old/file/below").as_os_str()]);
+    mounted.umount();
+}
+
 #[test]
 fn large_files_come_in_the_archives_order_and_follow_no_link_out_of_the_directory() {
     let folder = Folder::new("tar-large");

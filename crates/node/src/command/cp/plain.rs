@@ -166,17 +166,23 @@ impl<'a> Plain<'a> {
             Ok(is_new) => is_new,
             Err(error) => return self.progress.note(&job.to, Err(error)),
         };
-        let entries = match fs::read_dir(&job.from) {
-            Ok(entries) => entries,
-            Err(error) => return self.progress.note(&job.from, Err(error)),
-        };
         let (from, to) = (job.from.clone(), job.to.clone());
         self.directories.lock().push((job, is_new));
+        let entries = match fs::read_dir(&from) {
+            Ok(entries) => entries,
+            Err(error) => return self.progress.note(&from, Err(error)),
+        };
         for entry in entries.take_while(|_| !self.progress.is_interrupted()) {
-            let found = entry.and_then(|entry| Ok((entry.file_name(), fs::symlink_metadata(entry.path())?)));
-            match found {
-                Ok((name, source)) => self.walk(Job { from: from.join(&name), to: to.join(&name), source }, workers),
-                Err(error) => self.progress.note(&from, Err(error)),
+            let (name, path) = match entry {
+                Ok(entry) => (entry.file_name(), entry.path()),
+                Err(error) => {
+                    self.progress.note(&from, Err(error));
+                    continue;
+                }
+            };
+            match fs::symlink_metadata(&path) {
+                Ok(source) => self.walk(Job { from: path, to: to.join(name), source }, workers),
+                Err(error) => self.progress.note(&path, Err(error)),
             }
         }
     }
@@ -317,15 +323,20 @@ pub(super) fn without_first(first: &Path) -> io::Error {
     io::Error::other(format!("its first name, {}, could not be copied", first.display()))
 }
 
-/// Takes away what is in the way of a new name, unless that is a directory, or a device, which is most likely not meant: /dev/null for one.
+/// Takes away what is in the way of a new name, if it may go.
 pub(in crate::command) fn remove_other(path: &Path) -> io::Result<()> {
+    if may_go(path)? { fs::remove_file(path) } else { Ok(()) }
+}
+
+/// Refuses to have a directory go for a new name, or a device, which is most likely not meant: /dev/null for one. Whether anything is there.
+pub(in crate::command) fn may_go(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => Err(io::Error::from(io::ErrorKind::IsADirectory)),
         Ok(found) if found.file_type().is_block_device() || found.file_type().is_char_device() => {
             Err(io::Error::other("a device is in the way"))
         }
-        Ok(_) => fs::remove_file(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }

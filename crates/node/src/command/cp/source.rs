@@ -204,7 +204,7 @@ fn steadily(file: &File, mut read: impl FnMut(&Metadata) -> io::Result<bool>) ->
 }
 
 /// The bits that this process takes away from modes.
-pub(super) fn umask() -> u32 {
+pub(in crate::command) fn umask() -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     umask.bits()

@@ -3,20 +3,24 @@
 //! Each source takes its place in one step. Between those of several sources a crash may come. Who interrupts the program (Ctrl-C) has what is there
 //! undone, and without `--atomic` what is not whole; who does so twice ends it at once.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use super::into::parent_of;
 use super::likeness::{hand_on, regular};
 use super::plain::Job;
 use super::target::aside;
+use super::{is_ours, sync};
 use crate::failure::Failure;
 
 /// What is on its way to its place.
@@ -50,6 +54,18 @@ impl Stage {
             staged.push(Staged { aside, to, is_directory, is_placed: false });
         }
         Ok(Stage(staged))
+    }
+
+    /// Has all of it on the disks, and where it is. No other FUSE file system hears of it, nor one of ours whose daemon does not answer us.
+    pub(super) fn settle(&self) -> Result<(), Failure> {
+        let places: BTreeSet<&Path> = self.0.iter().map(|staged| parent_of(&staged.to)).collect();
+        places.into_iter().try_for_each(|place| {
+            if is_ours(place) {
+                return sync(place);
+            }
+            let synced = directory(place).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
+            synced.map_err(|error| Failure::new("cannot have on the disks what was copied", error).at(place))
+        })
     }
 
     /// All of it is there: each takes its place. What cannot is told. `is_like_source`: its attributes are the source's, and not those of what it
@@ -102,6 +118,10 @@ fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn directory(path: &Path) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn remove(path: &Path) -> io::Result<()> {

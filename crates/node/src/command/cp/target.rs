@@ -200,7 +200,7 @@ fn within(former: Option<File>, error: io::Error) -> io::Result<File> {
 }
 
 /// A name beside another that nobody has: who else copies there, maybe under the same process id in another container, draws another.
-pub(super) fn aside(to: &Path) -> PathBuf {
+pub(in crate::command) fn aside(to: &Path) -> PathBuf {
     to.with_file_name(format!(".hydrafs-cp-{:016x}", RandomState::new().hash_one(())))
 }
 

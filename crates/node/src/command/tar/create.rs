@@ -139,6 +139,10 @@ impl<W: Write> Creation<W> {
         let mut header = self.header(entry)?;
         header.set_size(0);
         let appended = match &entry.leads {
+            // To the byte: `a//b` leads where `a/b` does, and is another target.
+            Leads::Target(target) if header.set_link_name_literal(target).is_ok() => {
+                self.builder.append_data(&mut header, &path, io::empty())
+            }
             Leads::Target(target) => self.builder.append_link(&mut header, &path, std::ffi::OsStr::from_bytes(target)),
             Leads::Link(first) => {
                 header.set_entry_type(EntryType::Link);

@@ -14,7 +14,7 @@ use tar::EntryType;
 
 use super::archive::{Archive, Member, cut_short, xattr_name};
 use super::{Arguments, Outcome};
-use crate::command::cp::{Likeness, stream};
+use crate::command::cp::{Likeness, stream, umask};
 use crate::command::info::Held;
 use crate::command::sync::{mount_of, sync};
 use crate::command::tree::below;
@@ -25,6 +25,8 @@ use crate::control::client::Daemon;
 use crate::failure::Failure;
 
 const WHAT: &str = "cannot extract the archive";
+/// Access lists as text, which other tars write.
+const ACCESS_LISTS: [&[u8]; 2] = [b"SCHILY.acl.access", b"SCHILY.acl.default"];
 /// A request to write what lies between holes.
 const REQUEST_BYTES: u64 = 1 << 20;
 
@@ -34,6 +36,7 @@ struct Extraction<'a> {
     writer: BatchWriter,
     xattrs: bool,
     is_root: bool,
+    umask: u32,
     outcome: Outcome,
     /// What is on its way, by number.
     away: BTreeMap<u64, Away>,
@@ -81,6 +84,7 @@ pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
         writer,
         xattrs: arguments.xattrs,
         is_root: rustix::process::geteuid().is_root(),
+        umask: umask(),
         outcome: Outcome::default(),
         away: BTreeMap::new(),
         known: HashSet::new(),
@@ -128,6 +132,12 @@ impl Extraction<'_> {
                 self.outcome.fail(shown, why);
                 continue;
             }
+            if self.xattrs && member.records.iter().any(|(key, _)| ACCESS_LISTS.contains(&&key[..])) {
+                // The group's bits of its mode are the list's mask: the most that anybody named there has.
+                entry.mode &= !0o070;
+                let why = "its access list is text, which is not understood: it has none, and its group no rights";
+                self.outcome.fail(shown.clone(), why);
+            }
             self.make_above(&entry.path)?;
             if entry.kind == Kind::Directory {
                 self.known.insert(entry.path.clone());
@@ -161,6 +171,8 @@ impl Extraction<'_> {
         let Some(path) = cleaned(shown) else { return Ok(Err("it would lie outside of the directory".to_owned())) };
         let header = &found.header;
         let kind = match header.entry_type() {
+            // Older than kinds: a directory's name ends with a slash.
+            EntryType::Regular if found.path.ends_with(b"/") && found.size == 0 => Kind::Directory,
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse | EntryType::Link => Kind::Regular,
             EntryType::Directory => Kind::Directory,
             EntryType::Symlink => Kind::Symlink,
@@ -201,13 +213,13 @@ impl Extraction<'_> {
         Ok(Ok(entry))
     }
 
-    /// Files are of who extracts them, but for root, who gives them away.
+    /// Files are of who extracts them, with no more rights than he gives to what he makes, but for root, who gives them away.
     fn own(&self, entry: &mut Entry, (uid, gid): (u64, u64)) {
         if self.is_root {
             (entry.uid, entry.gid) = (u32::try_from(uid).unwrap_or(0), u32::try_from(gid).unwrap_or(0));
         } else {
             (entry.uid, entry.gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            entry.mode &= !0o6000;
+            entry.mode &= !(0o6000 | self.umask);
         }
     }
 
@@ -234,7 +246,7 @@ impl Extraction<'_> {
             }
             self.known.insert(above.to_vec());
             if !fs::symlink_metadata(below(self.directory, above)).is_ok_and(|found| found.is_dir()) {
-                let mut entry = Entry { mode: 0o755, ..Entry::new(above.to_vec(), Kind::Directory) };
+                let mut entry = Entry { mode: 0o777 & !self.umask, ..Entry::new(above.to_vec(), Kind::Directory) };
                 self.own(&mut entry, (0, 0));
                 self.put(&entry, &[], &[])?;
             }
