@@ -22,7 +22,6 @@ use crate::failure::FileError;
 use crate::format::{Change, Content};
 use crate::inode::{Inode, State, cut};
 use crate::read::{Settled, expect_regular, gather};
-use crate::room::Claim;
 use crate::system::{FileSystem, Transaction};
 
 /// What a write does beside its content.
@@ -253,11 +252,10 @@ impl FileSystem {
         let inode = self.live(file).await?;
         self.refuse_left_out(&inode)?;
         expect_regular(&inode.state.lock().attributes)?;
-        // As much as writing there would ask for, and as it does: what was removed gives room. Before anything is locked that this waits for.
-        let _claim = match how {
-            Allocate::Reserve { .. } => self.claim_holes(&inode, offset..end).await?,
-            Allocate::Punch | Allocate::Zero { .. } => None,
-        };
+        if matches!(how, Allocate::Reserve { .. }) {
+            // Before anything is locked that it waits for.
+            self.expect_room_for_holes(&inode, offset..end).await?;
+        }
         let _operation = inode.operation.lock().await;
         let keeps_size =
             matches!(how, Allocate::Punch | Allocate::Reserve { keep_size: true } | Allocate::Zero { keep_size: true });
@@ -276,16 +274,18 @@ impl FileSystem {
         self.allocate_extents(&inode, how, Some(end).filter(|_| !keeps_size), content)
     }
 
-    /// Claims room for the holes of a file in a range, if it has any there.
-    async fn claim_holes(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<Option<Claim>, FileError> {
-        let resilience = inode.state.lock().attributes.resilience;
+    /// Checks that there is room for the holes of a file in a range, as there has to be for writing there, and has some made where what was removed
+    /// would give it. No claim stays: a reservation keeps no room, and others are not to be refused for it.
+    async fn expect_room_for_holes(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<(), FileError> {
         let bytes = self.holes(inode, range).await?.iter().map(|(_, hole)| hole.length()).sum();
-        if bytes == 0 {
-            return Ok(None);
+        if bytes <= self.measure_space() {
+            return Ok(());
         }
-        let claim = self.ask_for_space(bytes).await?;
-        self.expect_space(resilience).await?;
-        Ok(Some(claim))
+        // Whatever goes, there will never be as much.
+        if bytes > self.store.space().total {
+            return Err(self.want_of_room(bytes));
+        }
+        self.ask_for_space(bytes).await.map(drop)
     }
 
     fn allocate_extents(
