@@ -118,7 +118,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let stage = if arguments.atomic { Some(Stage::divert(&mut plan)?) } else { None };
     let mut progress = Progress::new(arguments.quiet || arguments.json, stage::watch()?);
     refused.into_iter().for_each(|(source, why)| progress.note(source, Err(why)));
-    let copied = turns(plan).into_iter().try_for_each(|turn| copy(arguments, turn, &progress));
+    let mut turns = turns(plan).into_iter().take_while(|_| !progress.is_interrupted());
+    let copied = turns.try_for_each(|turn| copy(arguments, turn, &progress));
     let Some(mut stage) = stage else {
         copied?;
         return progress.finish(arguments.quiet, arguments.json);
@@ -129,8 +130,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
         // A name that a crash leaves is the name of all of it.
         stage.settle()?;
+        if progress.is_interrupted() {
+            return Ok(false);
+        }
         stage.take_place(arguments.archive)?;
-        stage.settle()?;
+        let settled = stage.settle();
+        settled.map_err(|failure| {
+            failure.mend("all of it has its place, and a crash may take it back; see `hydrafs sync`")
+        })?;
         Ok(true)
     });
     let left = stage.undo();
@@ -151,15 +158,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     progress.finish(arguments.quiet, arguments.json)
 }
 
-/// Parts of a plan to be copied one after the other: what is merged with what came before comes after that, whichever way each goes.
+/// Parts of a plan to be copied one after the other: what goes to a place that another goes to, above it or below, comes after that one, whichever way
+/// each goes. All else stays together, for further names of a file are known there.
 fn turns(plan: Vec<Job>) -> Vec<Vec<Job>> {
-    let (mut turns, mut taken) = (vec![Vec::new()], HashSet::new());
+    let mut turns: Vec<Vec<Job>> = Vec::new();
+    // The last turn with something that goes to a place, and below it.
+    let (mut at, mut below) = (HashMap::<PathBuf, usize>::new(), HashMap::<PathBuf, usize>::new());
     for job in plan {
-        if !taken.insert(job.to.clone()) {
-            taken = HashSet::from([job.to.clone()]);
+        let above = job.to.ancestors().filter_map(|place| at.get(place));
+        let turn = above.chain(below.get(&job.to)).max().map_or(0, |turn| turn + 1);
+        at.insert(job.to.clone(), turn);
+        for place in job.to.ancestors().skip(1) {
+            let last = below.entry(place.to_owned()).or_default();
+            *last = turn.max(*last);
+        }
+        if turns.len() == turn {
             turns.push(Vec::new());
         }
-        turns.last_mut().expect("there is one").push(job);
+        turns[turn].push(job);
     }
     turns
 }

@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 fn ask(path: &Path) -> Result<Value, Failure> {
     let mount = mount_of(itself(path))?;
-    let held = Held::open(path, WHAT)?;
+    let held = Held::of(path, WHAT, &mount)?;
     write_pages_back(&mount.point);
     let (bar, answer) = super::with_bar_of(|progress| held.ask(&Request::Usage { inode: held.inode }, progress));
     bar.finish_and_clear();

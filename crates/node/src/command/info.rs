@@ -30,7 +30,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let held = Held::open(&arguments.path, "cannot describe the file")?;
+    let mount = mount_of(itself(&arguments.path))?;
+    let held = Held::of(&arguments.path, "cannot describe the file", &mount)?;
     let info = held.ask(&Request::Info { inode: held.inode }, super::remark)?;
     if arguments.json {
         super::say_json(&info);
@@ -51,7 +52,7 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn open(path: &Path, what: &'static str) -> Result<Held, Failure> {
-        Held::of(path, what, &mount_of(itself(path))?)
+        Held::of(path, what, &mount_of(path)?)
     }
 
     /// The same, in a mount that is known.

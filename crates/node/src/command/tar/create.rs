@@ -10,7 +10,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use base::time::Timestamp;
@@ -25,6 +24,8 @@ use crate::control::batch::wire::{Entry, Leads, Record, Records};
 use crate::failure::Failure;
 
 const WHAT: &str = "cannot make the archive";
+/// What a header has room for.
+const LINK_NAME_BYTES: usize = 100;
 
 /// An archive under way.
 struct Creation<W: Write> {
@@ -139,11 +140,12 @@ impl<W: Write> Creation<W> {
         let mut header = self.header(entry)?;
         header.set_size(0);
         let appended = match &entry.leads {
-            // To the byte: `a//b` leads where `a/b` does, and is another target.
-            Leads::Target(target) if header.set_link_name_literal(target).is_ok() => {
+            // To the byte: `a//b` leads where `a/b` does, and is another target. All of a long one came before, as an extension.
+            Leads::Target(target) => {
+                let short = &target[..target.len().min(LINK_NAME_BYTES)];
+                header.set_link_name_literal(short).map_err(unwritten)?;
                 self.builder.append_data(&mut header, &path, io::empty())
             }
-            Leads::Target(target) => self.builder.append_link(&mut header, &path, std::ffi::OsStr::from_bytes(target)),
             Leads::Link(first) => {
                 header.set_entry_type(EntryType::Link);
                 self.builder.append_link(&mut header, &path, name_of(names, first, entry.kind)?)
@@ -204,6 +206,11 @@ impl<W: Write> Creation<W> {
         let xattrs = entry.xattrs.iter().map(|(name, value)| (xattr_key(name), value.clone()));
         let mut records: Vec<Extension> = xattrs.collect();
         let Timestamp { seconds, .. } = entry.modified;
+        if let Leads::Target(target) = &entry.leads
+            && target.len() > LINK_NAME_BYTES
+        {
+            records.push((b"linkpath".to_vec(), target.clone()));
+        }
         if seconds < 0 {
             records.push((b"mtime".to_vec(), seconds.to_string().into_bytes()));
         }

@@ -26,7 +26,8 @@ use crate::failure::Failure;
 
 const WHAT: &str = "cannot extract the archive";
 /// Access lists as text, which other tars write.
-const ACCESS_LISTS: [&[u8]; 2] = [b"SCHILY.acl.access", b"SCHILY.acl.default"];
+const ACCESS_LIST: &[u8] = b"SCHILY.acl.access";
+const DEFAULT_LIST: &[u8] = b"SCHILY.acl.default";
 /// A request to write what lies between holes.
 const REQUEST_BYTES: u64 = 1 << 20;
 
@@ -132,11 +133,15 @@ impl Extraction<'_> {
                 self.outcome.fail(shown, why);
                 continue;
             }
-            if self.xattrs && member.records.iter().any(|(key, _)| ACCESS_LISTS.contains(&&key[..])) {
+            let has = |list: &[u8]| self.xattrs && member.records.iter().any(|(key, _)| key == list);
+            if has(ACCESS_LIST) && entry.kind != Kind::Symlink {
                 // The group's bits of its mode are the list's mask: the most that anybody named there has.
                 entry.mode &= !0o070;
                 let why = "its access list is text, which is not understood: it has none, and its group no rights";
                 self.outcome.fail(shown.clone(), why);
+            } else if has(DEFAULT_LIST) {
+                self.outcome
+                    .fail(shown.clone(), "its default access list is text, which is not understood: it has none");
             }
             self.make_above(&entry.path)?;
             if entry.kind == Kind::Directory {
@@ -219,7 +224,7 @@ impl Extraction<'_> {
             (entry.uid, entry.gid) = (u32::try_from(uid).unwrap_or(0), u32::try_from(gid).unwrap_or(0));
         } else {
             (entry.uid, entry.gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            entry.mode &= !(0o6000 | self.umask);
+            entry.mode &= if entry.kind == Kind::Symlink { !0 } else { !(0o6000 | self.umask) };
         }
     }
 
