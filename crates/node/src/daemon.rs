@@ -137,7 +137,7 @@ pub fn ready(words: &str) {
     if is_detached() {
         tell(&Verdict::Ready(words.to_owned()));
     } else if io::stderr().is_terminal() {
-        eprintln!("{words}");
+        let _ = writeln!(io::stderr(), "{words}");
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready, sd_notify::NotifyState::Status(words)]);
 }
@@ -211,10 +211,11 @@ pub fn watch_signals(tell: impl Fn(i32) -> bool + Send + 'static) -> Result<(), 
 }
 
 /// Starts the log: standard error, which [`start`] has made the log file of a daemon in the background. When it is connected to
-/// the journal, lines carry a priority and no time, as the journal wants it.
+/// the journal, lines carry a priority and no time, as the journal wants it. A line that cannot be written, for the disk is full or the reader has gone,
+/// is lost: to tell of that on the same standard error would be a panic.
 pub fn log(level: tracing::Level) {
     let journal = is_journal();
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).log_internal_errors(false);
     let result = if journal {
         builder.event_format(JournalFormat).try_init()
     } else {
@@ -228,7 +229,7 @@ pub fn log(level: tracing::Level) {
 /// The log of tools: warnings and errors of libraries to standard error.
 pub fn log_of_tool() {
     let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(io::stderr);
-    let _ = builder.with_target(false).without_time().try_init();
+    let _ = builder.log_internal_errors(false).with_target(false).without_time().try_init();
 }
 
 /// systemd sets JOURNAL_STREAM to device:inode of the stream; a daemon whose stderr was redirected inherits it wrongly, so the
@@ -244,7 +245,7 @@ fn open_log(folder: &Path) -> io::Result<File> {
     if std::fs::metadata(&path).is_ok_and(|metadata| metadata.size() > LOG_BYTES_MAX) {
         std::fs::rename(&path, path.with_added_extension("1"))?;
     }
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 /// `<priority>message`, sd-daemon(3).

@@ -394,6 +394,7 @@ impl<'a> Life<'a> {
                             }
                         }
                         Err(failure) => {
+                            tracing::error!("{failure}");
                             answer.done(Err(failure.clone()));
                             server.close(PATIENCE);
                             return Err(failure);

@@ -12,7 +12,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -241,7 +241,8 @@ impl NodeFolder {
         let path = self.path.join(LOCK_FILE);
         let cannot = |error: std::io::Error| Failure::new("cannot lock the node", error).at(&path);
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        // A link that its owner has put there leads nobody else to a file of a third.
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let mut file = options.open(&path).map_err(cannot)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Ok(Lock { file })),
@@ -372,12 +373,19 @@ pub fn make_folder(path: &Path) -> std::io::Result<Option<PathBuf>> {
     Ok(made)
 }
 
-/// Writes a file aside, syncs it, renames it into place and syncs its directory.
+/// Writes a file aside, syncs it, renames it into place and syncs its directory. It stays its owner's, whoever writes it.
 #[expect(clippy::disallowed_methods, reason = "the node's folder is the outside")]
 fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let aside = path.with_added_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
     file.write_all(bytes)?;
+    if let Ok(former) = fs::symlink_metadata(path) {
+        match std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid())) {
+            // It is not ours to give away.
+            Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => return Err(error),
+            _ => {}
+        }
+    }
     file.sync_all()?;
     fs::rename(&aside, path)?;
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()

@@ -130,7 +130,8 @@ impl Store {
     pub fn drain_plan(&self, number: u64) -> Result<DrainPlan, StoreError> {
         let disk = self.member(number)?;
         let takers = self.pool.takers().without(disk);
-        let of_trees = usize::from(self.packs.floor());
+        // Also where nothing lies yet.
+        let of_trees = usize::from(self.packs.asked_of_trees());
         let mut plan = DrainPlan { copies: of_trees, disks_left: takers.count(), ..DrainPlan::default() };
         for known in self.packs.known().into_values().filter(|known| known.places().has(disk)) {
             plan.packs += 1;

@@ -548,7 +548,7 @@ impl Packs {
     }
 
     /// The most copies that the settings or any file ask for.
-    fn asked_of_trees(&self) -> u8 {
+    pub(crate) fn asked_of_trees(&self) -> u8 {
         self.of_node.copies().max(self.floor())
     }
 

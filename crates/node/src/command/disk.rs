@@ -8,6 +8,7 @@ use base::units::Bytes;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::init::resolve;
 use super::{check_share, number, text, with_bar};
 use crate::control::wire::Request;
 use crate::failure::Failure;
@@ -231,8 +232,7 @@ fn at_path<'a>(status: &'a Value, path: &Path) -> Option<&'a Value> {
 fn place(folder: &NodeFolder, dir: &Path) -> Result<PathBuf, Failure> {
     let what = "cannot add the disk";
     let cannot = |error: std::io::Error| Failure::new(what, error).at(dir);
-    node_folder::make_folder(dir).map_err(cannot)?;
-    let path = dir.canonicalize().map_err(cannot)?;
+    let path = resolve(dir).map_err(cannot)?;
     let refuse = |why: &str| Err(Failure::new(what, why).at(&path).mend("name another directory; nothing was changed"));
     if path.to_str().is_none() {
         return refuse("the path is not UTF-8, which the node's file needs");
@@ -244,6 +244,7 @@ fn place(folder: &NodeFolder, dir: &Path) -> Result<PathBuf, Failure> {
     if others.iter().any(|other| *other != path && (path.starts_with(other) || other.starts_with(&path))) {
         return refuse("one disk would lie in another");
     }
+    node_folder::make_folder(&path).map_err(cannot)?;
     Ok(path)
 }
 
@@ -297,11 +298,19 @@ fn replace(old: &Remove, dir: &Path, share: Option<u8>) -> Result<(), Failure> {
     if state["good"] == json!(true) {
         // A replacement that was interrupted may have added it already. The folder notes a disk before the node takes it in, so the node is asked.
         let status = start::ask(&folder()?, Request::Status {}, super::remark)?;
-        if at_path(&status, dir).is_none() {
+        let is_there = match at_path(&status, dir) {
+            Some(there) if number(there, "/number") == disk => {
+                return Err(Failure::new("cannot replace the disk", "it would take its own place")
+                    .at(dir)
+                    .mend("name the directory that is to take its place; nothing was changed"));
+            }
+            there => there.is_some(),
+        };
+        if !is_there {
             add(&folder()?, dir)?;
         }
-        // As many disks as before are left.
-        let request = Request::DiskDrain { disk, dry_run: false, stop: false, share, accept_fewer: true };
+        // One that was added now leaves as many as before. Another may be one that everything else counts on.
+        let request = Request::DiskDrain { disk, dry_run: false, stop: false, share, accept_fewer: !is_there };
         let answer = with_bar(&folder()?, request)?;
         super::say(drained(&answer));
         return remove(&folder()?, disk, false);

@@ -128,7 +128,7 @@ fn check_apart(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// The absolute path of something whose last parts may not exist yet.
-fn resolve(path: &Path) -> std::io::Result<PathBuf> {
+pub(super) fn resolve(path: &Path) -> std::io::Result<PathBuf> {
     let mut existing = std::path::absolute(path)?;
     let mut missing = Vec::new();
     loop {

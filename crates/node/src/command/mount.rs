@@ -83,8 +83,7 @@ pub(super) fn mount(arguments: &Arguments) -> Result<Option<String>, Failure> {
 
 /// Options of mount(8) that mean nothing to us or are somebody else's: time stamps are kept relatime, the network and the boot
 /// order are systemd's.
-const IGNORED: [&str; 25] = [
-    "rw",
+const IGNORED: [&str; 18] = [
     "defaults",
     "auto",
     "noauto",
@@ -96,32 +95,26 @@ const IGNORED: [&str; 25] = [
     "nofail",
     "_netdev",
     "async",
-    "dev",
-    "suid",
-    "exec",
-    "atime",
     "diratime",
     "nodiratime",
-    "relatime",
     "norelatime",
-    "strictatime",
     "nostrictatime",
     "lazytime",
     "nolazytime",
     "default_permissions",
 ];
 
-/// Reads lists of mount options.
+/// Reads lists of mount options: of two that contradict each other the later one counts, as with mount(8).
 pub(crate) fn parse_options(lists: &[String], sloppy: bool) -> Result<MountOptions, Failure> {
     let mut options = MountOptions::default();
     for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
         let name = option.split_once('=').map_or(option, |(name, _)| name);
         match name {
-            "ro" => options.read_only = true,
-            "nosuid" => options.no_set_id = true,
-            "nodev" => options.no_devices = true,
-            "noexec" => options.no_execute = true,
-            "noatime" => options.no_access_times = true,
+            "ro" | "rw" => options.read_only = name == "ro",
+            "nosuid" | "suid" => options.no_set_id = name == "nosuid",
+            "nodev" | "dev" => options.no_devices = name == "nodev",
+            "noexec" | "exec" => options.no_execute = name == "noexec",
+            "noatime" | "atime" | "relatime" | "strictatime" => options.no_access_times = name == "noatime",
             "allow_other" => options.allow_other = Some(true),
             "noallow_other" => options.allow_other = Some(false),
             "degraded" => options.degraded = true,
@@ -246,6 +239,11 @@ mod tests {
                 && !options.no_execute
                 && options.allow_other.is_none()
         );
+        let list = ["ro,noexec,nodev,nosuid,noatime".to_owned(), "rw,exec,dev,suid,relatime".to_owned()];
+        let options = parse_options(&list, false).expect("usual ones");
+        let (is_open, sees_reads) =
+            (!options.no_execute && !options.no_devices && !options.no_set_id, !options.no_access_times);
+        assert!(!options.read_only && is_open && sees_reads, "the later one counts");
         let message = parse_options(&["compress=9".to_owned()], false).expect_err("unknown").to_string();
         assert!(message.contains("\"compress=9\" is not known"), "{message}");
         parse_options(&["compress=9".to_owned()], true).expect("sloppy");

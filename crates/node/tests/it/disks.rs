@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -85,6 +86,7 @@ fn disk(arguments: &[&OsStr]) -> String {
     succeed(&[&[OsStr::new("disk")], arguments].concat())
 }
 
+#[track_caller]
 fn refused(arguments: &[&OsStr], words: &str) {
     let output = hydrafs(&[&[OsStr::new("disk")], arguments].concat());
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -364,6 +366,39 @@ fn with_two_copies_a_disk_that_is_wiped_under_programs_costs_nothing() {
 }
 
 /// Everything in the folder of a disk goes, also what comes while it goes.
+#[test]
+fn no_disk_gives_way_to_itself_or_to_one_that_is_counted_on() {
+    let folder = Folder::new("replace");
+    let [a, b, c] = ["a", "b", "c"].map(|name| folder.join(name));
+    let (node, point) = (init(&folder, &[&a, &b]), folder.make("m"));
+    fs::write(node.join("hydrafs.toml"), "[storage]\ncopies = 2\n").expect("room");
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    fs::write(point.join("f"), bytes(1)).expect("room");
+    let path = node.as_os_str();
+    let expect_refusals = || {
+        refused(&[OsStr::new("replace"), path, OsStr::new("0"), a.as_os_str()], "it would take its own place");
+        refused(&[OsStr::new("replace"), path, OsStr::new("0"), b.as_os_str()], "1 would be left");
+        let inside = a.join("inside");
+        refused(&[OsStr::new("add"), path, inside.as_os_str()], "one disk would lie in another");
+        assert!(!inside.exists() && list(&node).len() == 2);
+    };
+    expect_refusals();
+    mounted.umount();
+    expect_refusals();
+    // One that was interrupted goes on.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(node.join("node"), Some(1000), Some(1000)).expect("root");
+    }
+    let before = fs::metadata(node.join("node")).expect("there").uid();
+    assert!(disk(&[OsStr::new("add"), path, c.as_os_str()]).contains("added disk 2"));
+    assert_eq!(fs::metadata(node.join("node")).expect("there").uid(), before, "whose it was");
+    assert!(disk(&[OsStr::new("replace"), path, OsStr::new("0"), c.as_os_str()]).contains("removed disk 0"));
+    let mounted = Mounted::start(&node, &point, &[]).expect("as before");
+    assert_eq!(fs::read(point.join("f")).expect("there"), bytes(1));
+    mounted.umount();
+    assert!(succeed(&[OsStr::new("fsck"), OsStr::new("--deep"), path]).contains("all is well"));
+}
+
 fn wipe(disk: &Path) {
     loop {
         let entries: Vec<PathBuf> = fs::read_dir(disk).expect("a disk").flatten().map(|entry| entry.path()).collect();

@@ -252,6 +252,73 @@ fn settings_change_and_a_daemon_without_a_mount_goes_on_too() {
     assert!(stopped.contains("everything is on the disks"), "{stopped}");
 }
 
+/// What a service manager hears.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn new(folder: &Folder) -> Manager {
+        let socket = UnixDatagram::bind(folder.join("notify")).expect("room");
+        // A message that never comes fails the test instead of hanging it.
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+        Manager(socket)
+    }
+
+    /// The next message with a line that begins so.
+    fn hear(&self, wanted: &str) -> String {
+        let mut buffer = [0; 4096];
+        loop {
+            let bytes = self.0.recv(&mut buffer).unwrap_or_else(|error| panic!("no {wanted}: {error}"));
+            let text = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
+            if text.lines().any(|line| line.starts_with(wanted)) {
+                return text;
+            }
+        }
+    }
+}
+
+/// Its disk is full, or who reads it has gone.
+#[test]
+fn a_log_that_cannot_be_written_ends_nobody() {
+    let folder = Folder::new("full-log");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
+        return eprintln!("skipped: /dev/fuse cannot be opened here");
+    }
+    let manager = Manager::new(&folder);
+    for restarts in [false, true] {
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+        daemon.args(["mount", "--foreground"]).arg(&node).arg(&point).env("NOTIFY_SOCKET", folder.join("notify"));
+        let mut daemon = spawn(daemon.stderr(full)).expect("it starts");
+        manager.hear("READY=1");
+        fs::write(point.join(format!("f{restarts}")), "not synced").expect("it is ready");
+        let process = if restarts {
+            succeed(&[OsStr::new("restart"), node.as_os_str()]);
+            let next = manager.hear("MAINPID=");
+            assert!(daemon.wait().expect("our child").success());
+            let process = next.lines().find_map(|line| line.strip_prefix("MAINPID=")).expect("heard");
+            rustix::process::Pid::from_raw(process.parse().expect("a number")).expect("not 0")
+        } else {
+            rustix::process::Pid::from_child(&daemon)
+        };
+        assert_eq!(fs::read(point.join("ffalse")).expect("it goes on"), b"not synced");
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).expect("it runs");
+        manager.hear("STOPPING=1");
+        if restarts {
+            // The last it does is to take its socket away.
+            let _ = hydrafs(&[OsStr::new("stop"), node.as_os_str()]);
+        } else {
+            assert!(daemon.wait().expect("our child").success());
+        }
+        assert!(!is_mounted(&point));
+    }
+    let mounted = Mounted::start(&node, &point, &[]).expect("it was mounted before");
+    for name in ["ffalse", "ftrue"] {
+        assert_eq!(fs::read(point.join(name)).expect("flushed"), b"not synced");
+    }
+    mounted.umount();
+}
+
 #[test]
 fn the_service_manager_hears_of_everything() {
     let folder = Folder::new("notify");
@@ -259,19 +326,8 @@ fn the_service_manager_hears_of_everything() {
     if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
         return eprintln!("skipped: /dev/fuse cannot be opened here");
     }
-    let manager = UnixDatagram::bind(folder.join("notify")).expect("room");
-    // A message that never comes fails the test instead of hanging it.
-    manager.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
-    let hear = |wanted: &str| {
-        let mut buffer = [0; 4096];
-        loop {
-            let bytes = manager.recv(&mut buffer).unwrap_or_else(|error| panic!("no {wanted}: {error}"));
-            let text = String::from_utf8_lossy(&buffer[..bytes]).into_owned();
-            if text.lines().any(|line| line.starts_with(wanted)) {
-                return text;
-            }
-        }
-    };
+    let manager = Manager::new(&folder);
+    let hear = |wanted: &str| manager.hear(wanted);
     // As the unit does it, by a link with an escaped name.
     let link = folder.join(INSTANCE);
     std::os::unix::fs::symlink(&node, &link).expect("room");
