@@ -152,7 +152,10 @@ impl FileSystem {
             view: View(*view),
             root: value.root,
         };
-        snapshots.iter().map(snapshot).collect()
+        let mut snapshots: Vec<Snapshot> = snapshots.iter().map(snapshot).collect();
+        // One that came from another node may be older than those that were here before it.
+        snapshots.sort_by_key(|snapshot| (snapshot.taken, snapshot.view.0));
+        snapshots
     }
 
     /// The root directory of a snapshot.

@@ -147,6 +147,78 @@ fn clones_go_along_and_what_came_goes_on_as_a_clone() {
     there.check(&other);
 }
 
+/// What it shows is in a catalog of the clone's. And whatever comes first, the oldest is the first.
+#[test]
+fn snapshots_of_directories_in_clones_arrive_and_are_listed_by_age() {
+    let machine = Machine::new(82);
+    let system = machine.open();
+    machine.run(async {
+        let top = create(&system, FileId::ROOT, "top", Kind::Directory).await.file;
+        let file = create(&system, top, "file", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(2000, 1), false).await.unwrap();
+        let made = system.clone_tree(Node::live(top), FileId::ROOT, b"clone").await.unwrap();
+        let inner = create(&system, made.file, "inner", Kind::Directory).await.file;
+        let file = create(&system, inner, "new", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(300_000, 2), false).await.unwrap();
+        for (name, root) in [("first", made.file), ("second", inner), ("third", FileId::ROOT)] {
+            machine.world.platform().tasks.sleep(Duration::from_secs(1)).await;
+            system.snapshot_of(name, root).await.unwrap();
+        }
+    });
+    let there = beside(83, &machine);
+    let other = there.open();
+    for name in ["third", "first", "second"] {
+        let (stream, _) = send(&machine, &system, name, None);
+        receive(&there, &other, &stream).unwrap();
+        expect_same((&machine, &system), (&there, &other), name);
+    }
+    let names: Vec<String> = other.snapshots().into_iter().map(|snapshot| snapshot.name).collect();
+    assert_eq!(names, ["first", "second", "third"]);
+    let other = there.power_cycle(other);
+    expect_same((&machine, &system), (&there, &other), "second");
+    there.check(&other);
+}
+
+/// The disk is full of what nobody needs any more.
+#[test]
+fn a_stream_has_room_made_as_a_write_has() {
+    let machine = Machine::new(84);
+    let system = machine.open();
+    machine.run(async {
+        let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(48 << 20, 1), false).await.unwrap();
+        system.snapshot("s").await.unwrap();
+    });
+    let (stream, _) = send(&machine, &system, "s", None);
+    let there = beside(85, &machine);
+    there.disk.set_capacity(256 << 20);
+    let other = there.open();
+    let mut filled = 0;
+    there.run(async {
+        // Until there is no room.
+        loop {
+            let made = other.create_file(FileId::ROOT, format!("f{filled}").as_bytes(), &new(Kind::Regular)).await;
+            let Ok(made) = made else { break };
+            if other.write(made.file, 0, &pattern(1 << 20, 100 + filled), false).await.is_err() {
+                break;
+            }
+            filled += 1;
+        }
+        other.sync_all().await.unwrap();
+        other.commit().await.unwrap();
+    });
+    assert!(matches!(receive(&there, &other, &stream), Err(TransferError::File(FileError::NoSpace))));
+    there.run(async {
+        for number in 0..filled {
+            other.remove_file(FileId::ROOT, format!("f{number}").as_bytes()).await.unwrap();
+        }
+        other.sync_all().await.unwrap();
+    });
+    receive(&there, &other, &stream).unwrap();
+    expect_same((&machine, &system), (&there, &other), "s");
+    there.check(&other);
+}
+
 /// A history of changes of everything that a file system has.
 struct History {
     state: u64,

@@ -59,6 +59,7 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let mut inodes = Difference::begin(&self.trees, this, base).await?;
         while let Some(step) = inodes.next(&self.trees).await? {
+            self.refuse_if_ending()?;
             let Step::Value { key, value, other } = step else { continue };
             let (resilience, tree) = content_of(FileId { branch, number: key }, &value)?;
             if resilience == Resilience::OfNode || tree == Root::Empty {
@@ -88,6 +89,7 @@ impl FileSystem {
             let named = TreeOf::Extents.names(key, &value)?.chunks.into_iter();
             chunks.extend(named.filter(|(class, _)| *class == Class::Data).map(|(_, address)| address));
             if chunks.len() >= TOGETHER {
+                self.refuse_if_ending()?;
                 raised += self.store.raise(resilience, &std::mem::take(&mut chunks)).await?;
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::codec::Writer;
 use base::id::FileId;
 use bytes::Bytes;
-use store::{Moment, Parcel};
+use store::{Moment, Parcel, StoreError};
 
 use super::format::{Head, NoHead, PART_BYTES, Part, START_BYTES};
 use super::levels::Levels;
@@ -19,7 +19,7 @@ use crate::format::SnapshotValue;
 use crate::left_out::Whole;
 use crate::receipts::{Arrived, Receipt};
 use crate::snapshot::{Snapshot, check_snapshot_name};
-use crate::system::FileSystem;
+use crate::system::{FileSystem, decode_branch};
 use crate::tree::Edits;
 
 /// Content that is verified and put together, on all cores.
@@ -131,12 +131,13 @@ impl FileSystem {
             // Who brings the rest goes on from what is durable.
             let _ = self.settle_arrived(&mut incoming).await;
         }
-        if matches!(&arrived, Ok(_) | Err(TransferError::File(FileError::NoSpace))) {
+        if let Ok(_) | Err(TransferError::File(FileError::NoSpace) | TransferError::Incomplete(_)) = &arrived {
+            // Who goes on from it would not bring what is missing.
             self.receipts.end(&receipt);
         }
         if arrived.is_err() {
             // What came may be what fills the disks.
-            self.dropped_since_pass.store(true, std::sync::atomic::Ordering::SeqCst);
+            self.note_dropped(received.bytes);
         }
         arrived.map(|snapshot| (snapshot, received))
     }
@@ -186,15 +187,25 @@ impl FileSystem {
         let edits: Edits = numbers.zip(&batch).map(entry).collect();
         let (count, bytes) = (batch.len() as u64, std::mem::take(&mut incoming.batch_bytes));
         let mut arrived = incoming.receipt.arrived();
-        let new = {
-            let _use = self.grace.enter(incoming.number);
-            let new = self.store.put_parcels(batch).await.map_err(Stop::of)?;
+        let mut has_made_room = false;
+        let new = loop {
+            let grace = self.grace.enter(incoming.number);
+            let new = match self.store.put_parcels(batch.clone()).await {
+                // What was put of it and is in no receipt may go.
+                Err(StoreError::Full { .. }) if !has_made_room => {
+                    drop(grace);
+                    has_made_room = true;
+                    self.make_room().await.map_err(Stop::of)?;
+                    continue;
+                }
+                put => put.map_err(Stop::of)?,
+            };
             arrived.arrivals = self.trees.update(&arrived.arrivals, edits, 0).await.map_err(Stop::of)?;
             incoming.number += count;
             arrived.count = arrived.count.max(incoming.number);
             arrived.touched = self.platform.clock.elapsed();
             incoming.receipt.note(arrived);
-            new
+            break new;
         };
         self.counters.chunks_received.add(count);
         incoming.received.chunks += count;
@@ -258,15 +269,36 @@ impl FileSystem {
         };
         let mut surplus = Surplus::new(&self.trees, snapshot, base);
         while let Some((_, address)) = surplus.next().await.map_err(|error| missing(error.into()))? {
+            self.refuse_if_ending()?;
             if !self.store.has(&address).await {
                 return Err(TransferError::Incomplete(address.to_string()));
             }
         }
-        let root = self.load(&snapshot.catalog, snapshot.root).await.map_err(missing)?;
+        let catalog = match snapshot.root.branch {
+            0 => Some(snapshot.catalog.clone()),
+            // It was of a directory in a clone, whose files are in a catalog of their own.
+            branch => {
+                let found = self.trees.get(&snapshot.branches, u64::from(branch)).await;
+                let found = found.map_err(|error| missing(error.into()))?;
+                let decoded = found.map(|bytes| decode_branch(u64::from(branch), &bytes)).transpose();
+                decoded.map_err(|error| missing(error.into()))?.map(|(_, branch)| branch.catalog)
+            }
+        };
+        let root = match &catalog {
+            Some(catalog) => self.load(catalog, snapshot.root).await.map_err(missing)?,
+            None => None,
+        };
         match root {
             Some(root) if root.attributes.kind == Kind::Directory => Ok(()),
             _ => Err(TransferError::Incomplete(words_of(snapshot.root))),
         }
+    }
+}
+
+impl FileSystem {
+    /// The last part of receiving may take long, and closing waits for it.
+    pub(super) fn refuse_if_ending(&self) -> Result<(), FileError> {
+        if self.is_ending() { Err(FileError::Busy("the node is being closed")) } else { Ok(()) }
     }
 }
 
@@ -287,8 +319,7 @@ impl Stop {
     fn of(error: impl Into<FileError>) -> Stop {
         match error.into() {
             FileError::Store(
-                error @ (store::StoreError::TooLarge { .. }
-                | store::StoreError::Corrupt { what: "a chunk that was sent", .. }),
+                error @ (StoreError::TooLarge { .. } | StoreError::Corrupt { what: "a chunk that was sent", .. }),
             ) => Stop::Stream(error.to_string()),
             error => Stop::Failed(error),
         }
