@@ -316,6 +316,9 @@ impl FileSystem {
         mode: RenameMode,
     ) -> Result<(), FileError> {
         check_name(from_name).map_err(|_| FileError::Invalid("a name that cannot be renamed"))?;
+        if from == FileId::ROOT && from_name == SNAPSHOTS_NAME {
+            return Err(FileError::NotPermitted("snapshots are shown where they are"));
+        }
         self.check_new_name(to, to_name)?;
         refuse_between_branches(from, to)?;
         let _room = self.admit_change(false, CHANGE_BYTES).await?;

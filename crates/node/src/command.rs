@@ -48,6 +48,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use base::units::Bytes;
 use clap::{Parser, Subcommand};
@@ -125,13 +126,13 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Some("umount.fuse.hydrafs" | "umount.hydrafs") => mount_helper::umount(&arguments),
         _ => run(CommandLine::parse_from(arguments).verb),
     };
-    result.unwrap_or_else(|failure| {
+    with_all_said(result.unwrap_or_else(|failure| {
         if !daemon::failed(&failure) {
             // Standard error may be closed; the exit code still says it.
             let _ = writeln!(io::stderr(), "hydrafs: {failure}");
         }
         ExitCode::from(failure.code)
-    })
+    }))
 }
 
 fn run(verb: Verb) -> Result<ExitCode, Failure> {
@@ -171,13 +172,30 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Writes a line to standard output. When nobody reads any more (`| head`), the program ends, as others do.
+/// Why standard output took something no more.
+static UNHEARD: OnceLock<io::ErrorKind> = OnceLock::new();
+
+/// Writes a line to standard output. Whoever reads it may have gone (`| head`), or its disk be full: what a command does it does to its end all the same.
 fn say(text: impl std::fmt::Display) {
     let mut out = io::stdout().lock();
-    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
-        && error.kind() == io::ErrorKind::BrokenPipe
-    {
-        std::process::exit(0);
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
+        let _ = UNHEARD.set(error.kind());
+    }
+}
+
+/// Whether nobody hears any more what is said: for a command that says something for ever.
+fn is_unheard() -> bool {
+    UNHEARD.get().is_some()
+}
+
+/// What a command ends with. Of what was said to nobody, because the reader wanted no more, he needs to hear nothing.
+fn with_all_said(code: ExitCode) -> ExitCode {
+    match UNHEARD.get() {
+        Some(kind) if *kind != io::ErrorKind::BrokenPipe => {
+            remark(&format!("not all of it was told: cannot write to standard output: {kind}"));
+            if code == ExitCode::SUCCESS { ExitCode::FAILURE } else { code }
+        }
+        _ => code,
     }
 }
 

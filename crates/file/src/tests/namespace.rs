@@ -164,6 +164,8 @@ fn a_snapshot_shows_its_moment() {
             assert_eq!(read_all(&system, node).await, b"before");
             let snapshots = find(&system, ".snapshots").await.unwrap();
             assert_eq!(list(&system, snapshots, 10).await, ["one"]);
+            let moved = system.rename(FileId::ROOT, b".snapshots", FileId::ROOT, b"x", RenameMode::Replace).await;
+            assert!(matches!(moved, Err(FileError::NotPermitted(_))), "{moved:?}");
         });
         machine.check(&system);
         system = machine.power_cycle(system);

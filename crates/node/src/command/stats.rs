@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut line = 0;
-    while arguments.count.is_none_or(|count| line < count) {
+    while arguments.count.is_none_or(|count| line < count) && !super::is_unheard() {
         pause(Duration::from_secs_f64(arguments.interval));
         let now = Sample::take(&folder)?;
         // A daemon that was started anew counts from 0.

@@ -1,9 +1,11 @@
 //! Bad input: a message that says what, where, why and what to do; an exit code that is not 0; and nothing changed.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::process::{Command, Stdio};
 
-use crate::support::{Folder, Mounted, Tmpfs, content, hydrafs, noise, succeed};
+use crate::support::{Folder, Mounted, Tmpfs, content, hydrafs, noise, spawn, succeed};
 
 /// Runs a command line that must fail with all of these words, and change nothing in the folder.
 #[track_caller]
@@ -225,6 +227,34 @@ fn refuse_in(arguments: &[&dyn AsRef<OsStr>], words: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{message}");
     words.iter().for_each(|word| assert!(message.contains(word), "{message}"));
+}
+
+/// What a command does it does to its end, whoever hears of it; and who could not hear of it is told by the exit code.
+#[test]
+fn what_cannot_be_told_is_done_all_the_same() {
+    let folder = Folder::new("untold");
+    let full = || File::options().write(true).open("/dev/full").expect("Linux has it");
+    let closed = || {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    for (name, outputs) in [("a", [Stdio::from(full()), full().into()]), ("b", [closed().into(), closed().into()])] {
+        let (node, disk) = (folder.join(name), folder.join(format!("disk of {name}")));
+        let commands = [
+            vec![OsStr::new("init"), node.as_os_str(), OsStr::new("--disk"), disk.as_os_str()],
+            vec![OsStr::new("status"), node.as_os_str()],
+        ];
+        for (arguments, output) in commands.iter().zip(outputs) {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+            let ended = spawn(command.args(arguments).stdout(output).stderr(Stdio::piped())).expect("it starts");
+            let ended = ended.wait_with_output().expect("our child");
+            let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+            assert_eq!(ended.status.code(), Some(i32::from(name == "a")), "{arguments:?}: {said}");
+            assert_eq!(said.contains("cannot write to standard output"), name == "a", "{said}");
+        }
+        assert!(succeed(&[OsStr::new("fsck"), node.as_os_str()]).contains("all is well"));
+    }
 }
 
 #[test]
