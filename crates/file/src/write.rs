@@ -277,15 +277,18 @@ impl FileSystem {
     /// Checks that there is room for the holes of a file in a range, as there has to be for writing there, and has some made where what was removed
     /// would give it. No claim stays: a reservation keeps no room, and others are not to be refused for it.
     async fn expect_room_for_holes(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<(), FileError> {
+        let resilience = inode.state.lock().attributes.resilience;
         let bytes = self.holes(inode, range).await?.iter().map(|(_, hole)| hole.length()).sum();
-        if bytes <= self.measure_space() {
+        let space = self.store.space_for(resilience);
+        if bytes <= space.free {
             return Ok(());
         }
         // Whatever goes, there will never be as much.
-        if bytes > self.store.space().total {
+        if bytes > space.total {
             return Err(self.want_of_room(bytes));
         }
-        self.ask_for_space(bytes).await.map(drop)
+        drop(self.ask_for_space(bytes).await?);
+        if bytes <= self.store.space_for(resilience).free { Ok(()) } else { Err(self.want_of_room(bytes)) }
     }
 
     fn allocate_extents(

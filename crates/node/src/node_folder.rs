@@ -377,14 +377,16 @@ pub fn make_folder(path: &Path) -> std::io::Result<Option<PathBuf>> {
 #[expect(clippy::disallowed_methods, reason = "the node's folder is the outside")]
 fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let aside = path.with_added_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    // What a crash left, or a link that its owner has put there: nobody is led to a file of a third.
+    match fs::remove_file(&aside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
     file.write_all(bytes)?;
     if let Ok(former) = fs::symlink_metadata(path) {
-        match std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid())) {
-            // It is not ours to give away.
-            Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => return Err(error),
-            _ => {}
-        }
+        // Only root may give it away, and not everywhere.
+        let _ = std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid()));
     }
     file.sync_all()?;
     fs::rename(&aside, path)?;

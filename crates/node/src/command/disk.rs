@@ -309,9 +309,15 @@ fn replace(old: &Remove, dir: &Path, share: Option<u8>) -> Result<(), Failure> {
         if !is_there {
             add(&folder()?, dir)?;
         }
-        // One that was added now leaves as many as before. Another may be one that everything else counts on.
-        let request = Request::DiskDrain { disk, dry_run: false, stop: false, share, accept_fewer: !is_there };
-        let answer = with_bar(&folder()?, request)?;
+        // One that was added now leaves as many as before. Another may be one that everything else counts on, unless this was seen to before.
+        let accept_fewer = !is_there || state["drained"] == json!(true);
+        let request = Request::DiskDrain { disk, dry_run: false, stop: false, share, accept_fewer };
+        let answer = with_bar(&folder()?, request).map_err(|failure| match is_there {
+            true => failure.mend(
+                "the node has that disk already; if it does not take this one's place, name an empty directory; if it does, `hydrafs disk drain --accept-fewer-copies` and then `hydrafs disk remove` take this one out",
+            ),
+            false => failure,
+        })?;
         super::say(drained(&answer));
         return remove(&folder()?, disk, false);
     }

@@ -123,7 +123,7 @@ fn remove(arguments: &Arguments, path: &Path) -> Result<Option<(PathBuf, Value)>
         return Err(refuse("something is mounted there").mend("unmount that first"));
     }
     if arguments.dry_run {
-        let held = Held::open(&whole, WHAT)?;
+        let held = Held::of(&whole, WHAT, &mount)?;
         let usage = held.ask(&Request::Usage { inode: held.inode }, |_| {})?;
         return Ok(Some((mount.point, usage)));
     }

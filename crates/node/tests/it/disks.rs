@@ -385,6 +385,10 @@ fn no_disk_gives_way_to_itself_or_to_one_that_is_counted_on() {
     expect_refusals();
     mounted.umount();
     expect_refusals();
+    // A link in place of the file that is written aside leads nowhere.
+    let third = folder.join("third");
+    fs::write(&third, "of a third").expect("room");
+    std::os::unix::fs::symlink(&third, node.join("node.new")).expect("room");
     // One that was interrupted goes on.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(node.join("node"), Some(1000), Some(1000)).expect("root");
@@ -393,6 +397,7 @@ fn no_disk_gives_way_to_itself_or_to_one_that_is_counted_on() {
     assert!(disk(&[OsStr::new("add"), path, c.as_os_str()]).contains("added disk 2"));
     assert_eq!(fs::metadata(node.join("node")).expect("there").uid(), before, "whose it was");
     assert!(disk(&[OsStr::new("replace"), path, OsStr::new("0"), c.as_os_str()]).contains("removed disk 0"));
+    assert_eq!(fs::read(&third).expect("there"), b"of a third");
     let mounted = Mounted::start(&node, &point, &[]).expect("as before");
     assert_eq!(fs::read(point.join("f")).expect("there"), bytes(1));
     mounted.umount();

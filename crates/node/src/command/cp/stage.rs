@@ -3,7 +3,7 @@
 //! Each source takes its place in one step. Between those of several sources a crash may come. Who interrupts the program (Ctrl-C) has what is there
 //! undone, and without `--atomic` what is not whole; who does so twice ends it at once.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -58,14 +58,16 @@ impl Stage {
 
     /// Has all of it on the disks, with where it is. No other FUSE file system hears of it, nor one of ours whose daemon does not answer us.
     pub(super) fn settle(&self) -> Result<(), Failure> {
-        let places: BTreeMap<&Path, &Staged> = self.0.iter().map(|staged| (parent_of(&staged.to), staged)).collect();
-        places.into_iter().try_for_each(|(place, staged)| {
+        let places: BTreeSet<&Path> = self.0.iter().map(|staged| parent_of(&staged.to)).collect();
+        places.into_iter().try_for_each(|place| {
             if is_ours(place) {
                 return sync(place);
             }
             // Who may make things there may not be one who may list them.
-            let own = if staged.is_placed { &staged.to } else { &staged.aside };
-            let synced = open(place).or_else(|_| open(own)).and_then(|file| Ok(rustix::fs::syncfs(file)?));
+            let there = self.0.iter().filter(|staged| parent_of(&staged.to) == place);
+            let mut own = there.map(|staged| if staged.is_placed { &staged.to } else { &staged.aside });
+            let opened = open(&place.join("")).or_else(|error| own.find_map(|path| open(path).ok()).ok_or(error));
+            let synced = opened.and_then(|file| Ok(rustix::fs::syncfs(file)?));
             synced.map_err(|error| Failure::new("cannot have on the disks what was copied", error).at(place))
         })
     }
@@ -122,8 +124,9 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
+/// Opens what is there itself, and no other that it leads to; with a slash behind it, a directory.
 fn open(path: &Path) -> io::Result<OwnedFd> {
-    Ok(openat(CWD, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(openat(CWD, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 fn remove(path: &Path) -> io::Result<()> {
