@@ -38,6 +38,13 @@ async fn open(world: &World, disks: &[Disk]) -> Arc<FileSystem> {
     FileSystem::open(&world.platform(), disks, options).await.unwrap().0
 }
 
+/// With the settings of everybody.
+async fn open_as(world: &World, disks: &[Disk], goes_without_disks: bool) -> Arc<FileSystem> {
+    let mut options = Options::default();
+    options.store.goes_without_disks = goes_without_disks;
+    FileSystem::open(&world.platform(), disks, options).await.unwrap().0
+}
+
 async fn fill(world: &World, disks: &[Disk]) {
     format_node(&world.platform(), disks, NodeNumber(1), 0, 0).await.unwrap();
     let system = open(world, disks).await;
@@ -256,14 +263,9 @@ fn where_the_disk_with_the_journal_dies_files_are_synced_all_the_same() {
         let world = World::new(seed as u64);
         let sims: Vec<SimDisk> = (0..3).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
         let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
-        let open = async |goes_without_disks| {
-            let mut options = Options::default();
-            options.store.goes_without_disks = goes_without_disks;
-            FileSystem::open(&world.platform(), &disks, options).await.unwrap().0
-        };
         let work = async {
             format_node(&world.platform(), &disks, NodeNumber(1), 0, 0).await.unwrap();
-            let system = open(false).await;
+            let system = open_as(&world, &disks, false).await;
             let mut made = Vec::new();
             for file in 0..10 {
                 made.push(create(&system, FileId::ROOT, &format!("f{file}"), Kind::Regular).await.file);
@@ -292,7 +294,7 @@ fn where_the_disk_with_the_journal_dies_files_are_synced_all_the_same() {
         world.restart();
         sims[0].set_faults(Faults { is_dead: !is_back, ..Faults::default() });
         let look = async {
-            let system = open(!is_back).await;
+            let system = open_as(&world, &disks, !is_back).await;
             for file in 0..10 {
                 let node = find(&system, &format!("f{file}")).await.unwrap();
                 let mut found = vec![0; 5000];
@@ -313,14 +315,9 @@ fn what_a_dead_disk_had_of_the_journal_is_committed_where_no_other_has_room_for_
     let world = World::new(1);
     let sims: Vec<SimDisk> = (0..3).map(|number| world.disk(&format!("d{number}"), 1 << 30)).collect();
     let disks: Vec<Disk> = sims.iter().map(SimDisk::disk).collect();
-    let open = async |goes_without_disks| {
-        let mut options = Options::default();
-        options.store.goes_without_disks = goes_without_disks;
-        FileSystem::open(&world.platform(), &disks, options).await.unwrap().0
-    };
     let work = async {
         format_node(&world.platform(), &disks, NodeNumber(1), 0, 0).await.unwrap();
-        let system = open(false).await;
+        let system = open_as(&world, &disks, false).await;
         for file in 0..10 {
             let made = create(&system, FileId::ROOT, &format!("f{file}"), Kind::Regular).await.file;
             system.write(made, 0, &little(file), false).await.unwrap();
@@ -342,7 +339,7 @@ fn what_a_dead_disk_had_of_the_journal_is_committed_where_no_other_has_room_for_
     world.crash();
     world.restart();
     let look = async {
-        let system = open(true).await;
+        let system = open_as(&world, &disks, true).await;
         for file in 1..10 {
             let node = find(&system, &format!("f{file}")).await.unwrap();
             let mut found = vec![0; 5000];

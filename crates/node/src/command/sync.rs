@@ -78,7 +78,7 @@ pub(super) fn mount_of(path: &Path) -> Result<mounts::Mount, Failure> {
     Ok(mount)
 }
 
-/// What lies in the mount that a path itself lies in: a symbolic link of a mount is a thing of its directory, wherever it leads.
+/// The path by which the mount is found that something lies in itself: a symbolic link in a mount is a thing of its directory, wherever it leads.
 pub(super) fn itself(path: &Path) -> &Path {
     let above = path.parent().map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above });
     above.filter(|above| path.is_symlink() && mount_above(above).is_ok()).unwrap_or(path)

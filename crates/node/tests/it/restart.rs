@@ -263,6 +263,13 @@ impl Heard {
         Heard(socket)
     }
 
+    /// Starts a daemon that tells us.
+    fn start(folder: &Folder, node: &Path, point: &Path, log: Stdio) -> std::process::Child {
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+        daemon.args(["mount", "--foreground"]).arg(node).arg(point).env("NOTIFY_SOCKET", folder.join("notify"));
+        spawn(daemon.stderr(log)).expect("it starts")
+    }
+
     /// The next message with a line that begins so.
     fn hear(&self, wanted: &str) -> String {
         let mut buffer = [0; 4096];
@@ -287,9 +294,7 @@ fn a_log_that_cannot_be_written_ends_nobody() {
     let manager = Heard::new(&folder);
     for restarts in [false, true] {
         let full = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
-        let mut daemon = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
-        daemon.args(["mount", "--foreground"]).arg(&node).arg(&point).env("NOTIFY_SOCKET", folder.join("notify"));
-        let mut daemon = spawn(daemon.stderr(full)).expect("it starts");
+        let mut daemon = Heard::start(&folder, &node, &point, full.into());
         manager.hear("READY=1");
         fs::write(point.join(format!("f{restarts}")), "not synced").expect("it is ready");
         let process = if restarts {
@@ -326,9 +331,7 @@ fn the_service_manager_hears_of_everything() {
     // As the unit does it, by a link with an escaped name.
     let link = folder.join(INSTANCE);
     std::os::unix::fs::symlink(&node, &link).expect("room");
-    let mut daemon = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
-    daemon.args(["mount", "--foreground"]).arg(&link).arg(&point).env("NOTIFY_SOCKET", folder.join("notify"));
-    let mut daemon = spawn(daemon.stderr(Stdio::null())).expect("it starts");
+    let mut daemon = Heard::start(&folder, &link, &point, Stdio::null());
     let ready = hear("READY=1");
     assert!(ready.contains("STATUS=") && ready.contains("is mounted at"), "{ready}");
     fs::write(point.join("f"), "f").expect("it is ready");
