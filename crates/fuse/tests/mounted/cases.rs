@@ -389,7 +389,24 @@ pub(crate) fn a_session_is_parked_and_goes_on(stage: &mut Stage) {
     }
 }
 
+/// Runs it in a thread with a descriptor table of its own. Programs that other cases start have copies of all descriptors of the common one
+/// until their exec, which closes them one by one, and waits for the changed pages of each file.
+fn with_own_descriptors(work: impl FnOnce() + Send) {
+    let own = || {
+        // SAFETY: what is closed is closed for this thread alone, which has used none of it.
+        let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
+        assert_eq!(closed, 0, "{}", io::Error::last_os_error());
+        work();
+    };
+    std::thread::scope(|scope| scope.spawn(own).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
 pub(crate) fn changed_pages_are_brought_and_waited_for(stage: &mut Stage) {
+    // Its store into a page would wait for that page, if a program wrote it back at the very moment: and who opens the gate is it.
+    with_own_descriptors(|| change_pages(stage));
+}
+
+fn change_pages(stage: &mut Stage) {
     let names = ["pages", "other"];
     let make = |name| {
         fs::write(stage.path(name), pattern(4096)).expect("write");
