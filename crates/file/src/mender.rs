@@ -19,17 +19,16 @@ const PAUSE: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(160);
 
 impl FileSystem {
-    /// Brings everything onto as many disks as it should be on. `tell` hears of bytes done, and of bytes in all.
+    /// Brings everything onto as many disks as it should be on, in two goes if reclaim has to come in between. `tell` hears of bytes done, and
+    /// of bytes in all.
     pub async fn restore_copies(&self, share: Share, tell: &(dyn Fn(u64, u64) + Sync)) -> CopiesReport {
-        let (goes_on, of_time) = (|| !self.is_stopping.load(Ordering::SeqCst), || share);
-        let pace = Pace::new(&self.platform, &of_time, &goes_on);
-        let report = self.store.restore_copies(&pace, tell).await;
+        let report = self.restore_once(share, tell).await;
         // What is good nowhere may be what nobody needs: L-6. A pass that fails is told of by the status.
         if !self.store.wants_reclaim() || self.reclaim(&Reclaim { share, ..Reclaim::default() }).await.is_err() {
             return report;
         }
         let CopiesReport { packs, written, bytes, is_index_moved, .. } = report;
-        let after = self.store.restore_copies(&pace, tell).await;
+        let after = self.restore_once(share, tell).await;
         CopiesReport {
             packs: packs + after.packs,
             written: written + after.written,
@@ -37,6 +36,12 @@ impl FileSystem {
             is_index_moved: is_index_moved || after.is_index_moved,
             ..after
         }
+    }
+
+    async fn restore_once(&self, share: Share, tell: &(dyn Fn(u64, u64) + Sync)) -> CopiesReport {
+        let (goes_on, of_time) = (|| !self.is_stopping.load(Ordering::SeqCst), || share);
+        let pace = Pace::new(&self.platform, &of_time, &goes_on);
+        self.store.restore_copies(&pace, tell).await
     }
 
     /// How far it is, if it is at work; and what was done last.
@@ -53,7 +58,11 @@ impl FileSystem {
                     let mut mending = self.mending.lock();
                     *mending = Some(Mending::now(*mending, self.platform.clock.elapsed(), done, total));
                 };
-                let report = self.restore_copies(self.options.repair_share, &progress).await;
+                let report = self.restore_once(self.options.repair_share, &progress).await;
+                if self.store.wants_reclaim() {
+                    // Beside this: another disk may fail meanwhile.
+                    self.wants_reclaim.notify_one();
+                }
                 *self.mending.lock() = None;
                 let is_vain = !report.problems.is_empty() && report.written == 0;
                 pause = if is_vain { PAUSE_MAX.min(2 * pause) } else { PAUSE };

@@ -352,8 +352,14 @@ impl FileSystem {
         while self.goes_on() {
             self.wants_reclaim.notified().await;
             let is_needed = self.commit_lacks_room.swap(false, Ordering::SeqCst) && !self.has_passed_lately();
-            if self.goes_on() && (is_needed || self.is_reclaim_worthwhile()) {
-                let _ = self.reclaim(&Reclaim { share: self.options.background_share, ..Reclaim::default() }).await;
+            // L-6: what keeps packs from being copied may be what nobody needs.
+            let is_rotten = self.store.wants_reclaim();
+            if self.goes_on() && (is_needed || is_rotten || self.is_reclaim_worthwhile()) {
+                let share = if is_rotten { self.options.repair_share } else { self.options.background_share };
+                let passed = self.reclaim(&Reclaim { share, ..Reclaim::default() }).await;
+                if is_rotten && passed.is_ok() {
+                    self.wants_mending.notify_one();
+                }
                 if self.are_branches_left.load(Ordering::SeqCst) {
                     self.wants_reclaim.notify_one();
                 }

@@ -13,8 +13,6 @@
 //! Not here: writing fragments (`fragmenting`), what is wrong (`check`), packs of which a chunk is good nowhere: whether anybody needs it
 //! (`reclaim`), and if so (`repair`).
 
-use std::collections::BTreeSet;
-
 use platform::disk::{DiskErrorKind, Open};
 
 use crate::check::{Check, Depth};
@@ -189,7 +187,7 @@ impl Store {
             || self.is_index_due()
     }
 
-    /// Whether there are packs that [`Store::restore_copies`] could not copy, for something in them is good nowhere, and that a pass of reclaim
+    /// Whether there are packs that [`Store::restore_copies`] could not copy, cut or mend, for something in them is good nowhere, and that a pass of reclaim
     /// may do without (L-6).
     #[must_use]
     pub fn wants_reclaim(&self) -> bool {
@@ -202,7 +200,7 @@ impl Store {
 
     fn due_copies(&self) -> Vec<(u64, PackKnown, Due)> {
         // E-2.
-        let waiting: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
+        let waiting = self.packs.unindexed();
         let due =
             |(pack, known)| Some((pack, PackKnown::clone(&known), self.due_of(pack, known, waiting.contains(&pack))?));
         self.packs.known().into_iter().filter_map(due).collect()
@@ -256,7 +254,7 @@ impl Store {
 
     /// Does what has to be done with a pack. The caller holds `copy_work`.
     async fn do_due(&self, pack: u64, pace: &Pace<'_>, report: &mut CopiesReport) -> Result<(), StoreError> {
-        let is_waiting = self.packs.sealed_waiting().iter().any(|sealed| sealed.pack == pack);
+        let is_waiting = self.packs.unindexed().contains(&pack);
         let Some(known) = self.packs.known_pack(pack) else { return Ok(()) };
         let Some(due) = self.due_of(pack, known.clone(), is_waiting) else { return Ok(()) };
         let mut wrote = |count: u64, bytes: u64| {
@@ -485,7 +483,7 @@ impl Store {
             // A stretch that was cut out of it when it was recovered.
             buffer.resize(buffer.len().max(gap), 0);
             let read = self.packs.read_packed(&entry.header.address, &Place::of(pack, entry)).await;
-            let chunk = read.inspect_err(|_| self.packs.note_rotten(pack))?;
+            let chunk = read.inspect_err(|error| self.packs.note_rotten(pack, error))?;
             buffer.extend_from_slice(&ChunkHeader::encode(&entry.header, pack, entry.offset));
             buffer.extend_from_slice(&chunk.payload);
             if buffer.len() >= STEP_BYTES {

@@ -155,7 +155,8 @@ impl Store {
                     let mut data = Vec::with_capacity(cut.erasure.count());
                     for index in 0..u64::from(cut.erasure.data()) {
                         let at = index * cut.bytes();
-                        data.push(source.read(at + content.start..at + content.end).await?);
+                        let read = source.read(at + content.start..at + content.end).await;
+                        data.push(read.inspect_err(|error| self.packs.note_rotten(pack, error))?);
                     }
                     data.extend(erasure::parity(cut.erasure, &data));
                     Ok(data)
@@ -269,6 +270,7 @@ impl Store {
                 targets.iter().fold(fragments, |fragments, (index, disk)| fragments.with(*index, *disk))
             });
         if is_known {
+            self.packs.forget_rotten(pack);
             for (_, disk) in targets {
                 self.packs.suspects.lock().remove(&(pack, *disk));
                 self.counters.fragments_written.add(1);
@@ -377,11 +379,17 @@ impl Store {
                 let joined = &joined;
                 async move {
                     let mut data = vec![Vec::new(); cut.erasure.count()];
-                    data[*index] = joined.blocks(*index, blocks).await.map_err(|error| match error.kind {
+                    let blocks = joined.blocks(*index, blocks).await.map_err(|error| match error.kind {
                         DiskErrorKind::Absent => {
                             corrupt("a pack", &error.path, 0, "enough fragments of it", &error.detail)
                         }
                         _ => error.into(),
+                    });
+                    data[*index] = blocks.inspect_err(|error| {
+                        // What is missing may come back.
+                        if !fragments.disks().iter().any(|disk| self.pool.disks[disk].is_missing) {
+                            self.packs.note_rotten(pack, error);
+                        }
                     })?;
                     Ok(data)
                 }

@@ -668,10 +668,17 @@ impl Packs {
 
     /// Notes packs that could not be read.
     pub(crate) fn note_unread(&self, packs: BTreeMap<u64, StoreError>) {
-        *self.unread.lock() = packs;
+        self.unread.lock().extend(packs);
     }
 
-    /// Notes that a pack could be read after all.
+    /// Packs that the index file does not have: it was not given them yet, or was made when they could not be read.
+    pub(crate) fn unindexed(&self) -> BTreeSet<u64> {
+        let mut packs: BTreeSet<u64> = self.sealed.lock().iter().map(|sealed| sealed.pack).collect();
+        packs.extend(self.unread.lock().keys());
+        packs
+    }
+
+    /// Notes that a pack could be read after all, or is gone.
     pub(crate) fn note_read(&self, pack: u64) {
         self.unread.lock().remove(&pack);
     }

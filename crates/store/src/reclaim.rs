@@ -170,7 +170,7 @@ impl Store {
         // L-2 goes by what is found elsewhere, and by what is copied.
         let since = self.moment();
         let mut report = ReclaimReport { problems: std::mem::take(&mut marks.problems), ..ReclaimReport::default() };
-        let unindexed: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
+        let unindexed = self.packs.unindexed();
         let (mut doomed, mut doomed_chunks, mut copied_bytes) = (Vec::new(), 0, 0);
         let known = self.packs.known();
         let total = known.len() as u64;

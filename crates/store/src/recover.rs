@@ -48,7 +48,7 @@ use crate::pack::scan::{self, Ending, Recovered as PackRecovered};
 use crate::pack::{FoundPacks, PackKnown, Packs, Sizes};
 use crate::pool::Pool;
 use crate::store::{Parts, Store};
-use crate::superblock::{self, LEFT_OUT};
+use crate::superblock::{self, LEFT_OUT, LEFT_OUT_TIMES};
 
 /// What an open found.
 #[derive(Clone, Debug)]
@@ -154,7 +154,21 @@ impl Store {
         };
         let pack_max = superblock.pack_next + NUMBERS_AHEAD_MAX;
         let (found, number_max) = recovery.list_packs(pack_max)?;
-        let opened = recovery.open_index(&options, &found, (is_index_there, pack_max)).await?;
+        let (mut is_index_there, mut untried) = (is_index_there, pool.takers());
+        let opened = loop {
+            let error = match recovery.open_index(&options, &found, (is_index_there, pack_max)).await {
+                Ok(opened) => break opened,
+                Err(StoreError::Disk(error)) => error,
+                Err(error) => return Err(error),
+            };
+            // It can be made of the packs on any disk: X-2.
+            let error = pool.failed(pool.index_disk(), error, &counters);
+            untried = untried.without(pool.index_disk()).both(pool.takers());
+            let Some(other) = untried.first() else { return Err(error) };
+            pool.set_index_disk(other);
+            superblock.index = u16::try_from(other).expect("below DISKS_MAX");
+            is_index_there = false;
+        };
         let indexed_max = opened.packs.keys().next_back().copied().unwrap_or(0);
         let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
@@ -189,12 +203,13 @@ impl Store {
         }
         if pool.missing().is_some() {
             // S-4 and K-5: before a pack is made.
-            next += LEFT_OUT;
-            superblock.generation += LEFT_OUT;
+            let left_out = left_out(platform);
+            next += left_out;
+            superblock.generation += left_out;
             superblock.pack_next = next;
             // J-10: nor does it have one of these numbers, also where it has the journal: they rise with generations or behind them.
             let before = replayed.resume.next_segment.max(found_superblock.generation);
-            replayed.resume.next_segment = before + LEFT_OUT;
+            replayed.resume.next_segment = before + left_out;
         }
         // S-6: those that failed since are among those that it does not go to, and those that fail with it are told by one more.
         superblock.without = pool.without();
@@ -732,6 +747,13 @@ impl Recovery<'_> {
 fn pack_in(name: &str) -> Option<u64> {
     let whole = [PACK_SUFFIX, DAMAGED_SUFFIX].into_iter().find_map(|suffix| number_of(name, suffix));
     whole.or_else(|| Some(FragmentName::of(name).or_else(|| FragmentName::of_damaged(name))?.pack))
+}
+
+/// S-4: how many numbers this opening leaves out.
+fn left_out(platform: &Platform) -> u64 {
+    let mut bytes = [0; 8];
+    platform.chance.fill(&mut bytes);
+    LEFT_OUT * (1 + u64::from_le_bytes(bytes) % LEFT_OUT_TIMES)
 }
 
 /// Numbers that nothing real comes near: this life would write some that the next ones do not read.

@@ -8,11 +8,15 @@
 //!       it named it, for that may lie elsewhere too; else it is made again first, once. A chunk is lost only where that could be done,
 //!       every pack could be read, and no disk is missing: otherwise nobody knows, and the disk's error says so.
 //!
+//! X-10  Where the disk of the index failed, what lies on failed or missing disks alone is left out, for the old file serves nobody: it is not
+//!       lost, and nobody knows what it is; the file says that it lacks packs, and until the next opening those are neither
+//!       cut nor reclaimed. Otherwise a disk that gives no answer ends the making.
+//!
 //! The new file is made beside the old one, which serves meanwhile, and takes its place when it is complete.
 //!
 //! Not here: making it again while opening (`recover`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use platform::disk::DiskErrorKind;
 
@@ -30,12 +34,17 @@ pub(crate) struct NewIndex<'a> {
     /// `None` before it is made, and when it is given away.
     file: Option<IndexFile>,
     taken: BTreeSet<u64>,
+    ///
+    goes_without: bool,
+    unread: BTreeMap<u64, StoreError>,
     is_in_place: bool,
 }
 
 impl NewIndex<'_> {
     pub(crate) fn begin(packs: &Packs, disk: usize) -> Result<NewIndex<'_>, StoreError> {
-        let mut new = NewIndex { packs, disk, file: None, taken: BTreeSet::new(), is_in_place: false };
+        let goes_without = !packs.pool.for_index().is_good();
+        let (taken, unread) = (BTreeSet::new(), BTreeMap::new());
+        let mut new = NewIndex { packs, disk, file: None, taken, goes_without, unread, is_in_place: false };
         let file = packs.index.file().new_beside(&packs.pool.disks[disk].disk);
         new.file = Some(new.told(file)?);
         Ok(new)
@@ -43,25 +52,32 @@ impl NewIndex<'_> {
 
     /// Takes in all sealed packs that it does not have, but those that wait to be taken in by whichever index there is. The set of packs
     /// only grows meanwhile: the caller sees to that. A pack that is damaged or gone is left out, as by an opening; a disk that gives no
-    /// answer ends it all, for nobody knows what lies there.
+    /// answer ends it all, for nobody knows what lies there, but for X-10.
     pub(crate) async fn take_packs(&mut self, goes_on: &(dyn Fn() -> bool + Sync)) -> Result<(), StoreError> {
         let waiting: BTreeSet<u64> = self.packs.sealed_waiting().iter().map(|sealed| sealed.pack).collect();
         let mut step = Vec::new();
         let mut entries = 0;
         for (pack, known) in self.packs.known() {
-            if matches!(known.state, PackState::Open(_)) || waiting.contains(&pack) || !self.taken.insert(pack) {
+            let is_done = self.taken.contains(&pack) || self.unread.contains_key(&pack);
+            if matches!(known.state, PackState::Open(_)) || waiting.contains(&pack) || is_done {
                 continue;
             }
             if !goes_on() {
                 return Err(StoreError::ReadOnly { cause: "the store is being closed".into() });
             }
             if let (PackState::Missing, Some(error)) = (&known.state, self.packs.pool.missing_error(&pack_path(pack))) {
-                return Err(error.into());
+                self.leave_out(pack, &known, error.into())?;
+                continue;
             }
             let mut known = known;
             let sealed = loop {
-                if let Some(sealed) = self.read(pack, &known).await? {
-                    break Some(sealed);
+                match self.read(pack, &known).await {
+                    Ok(Some(sealed)) => break Some(sealed),
+                    Ok(None) => {}
+                    Err(error) => {
+                        self.leave_out(pack, &known, error)?;
+                        break None;
+                    }
                 }
                 // It may have left a disk that is drained, for others, or been cut into fragments, since the list was made.
                 match self.packs.known_pack(pack).filter(|now| !now.is_where(&known)) {
@@ -69,6 +85,9 @@ impl NewIndex<'_> {
                     None => break None,
                 }
             };
+            if !self.unread.contains_key(&pack) {
+                self.taken.insert(pack);
+            }
             let Some(sealed) = sealed else { continue };
             entries += sealed.entries.len();
             step.push(sealed);
@@ -78,6 +97,16 @@ impl NewIndex<'_> {
             }
         }
         self.write(step)
+    }
+
+    /// X-10, or why there can be no new file.
+    fn leave_out(&mut self, pack: u64, known: &PackKnown, error: StoreError) -> Result<(), StoreError> {
+        let is_on_good = !known.places().both(self.packs.pool.good()).is_empty();
+        if !self.goes_without || !matches!(error, StoreError::Disk(_)) || (is_on_good && known.fragments().is_none()) {
+            return Err(error);
+        }
+        self.unread.insert(pack, error);
+        Ok(())
     }
 
     /// What is in a pack, by its directory on any of its disks, or else by a scan; `None` if it is gone.
@@ -130,6 +159,8 @@ impl NewIndex<'_> {
         if has_all && !before.lacks_packs() {
             self.told(file.note_complete(disk))?;
         }
+        // Before anybody asks the new file for what lies there.
+        self.packs.note_unread(std::mem::take(&mut self.unread));
         let placed = self.packs.index.replace_file(disk, file).map_err(StoreError::from);
         self.told(placed)?;
         self.packs.pool.set_index_disk(self.disk);

@@ -8,8 +8,9 @@
 //!       What was found on open is written again to every disk before anything rests on it: a sync that failed in a process
 //!       before may have left it in the page cache alone.
 //! S-4   A generation is used once: the next one is above every valid generation that was found. An opening without a disk leaves out
-//!       [`LEFT_OUT`] of them: the missing disk may hold generations that no other has (those written after the others had failed), and
-//!       when it is back what was acknowledged without it counts.
+//!       [`LEFT_OUT`] of them, times a number by chance: the missing disk may hold generations that no other has (those written after the
+//!       others had failed), and when it is back what was acknowledged without it counts. By chance, for two disks that were each used
+//!       without the other would have packs and segments of the same numbers with other content, and one history is to be given up whole.
 //! S-6   A superblock says to which disks it did not go. Two that went to no disk in common are of two histories, unless others are found that
 //!       lead from one to the other, each on a disk that has the one before: such a node is refused unless the caller gives one up, for it
 //!       would be dropped silently.
@@ -28,9 +29,11 @@ use crate::format::{Homes, SUPERBLOCK_FILE, Superblock, Unfit};
 use crate::identity::{Candidate, hex, unfit_error};
 use crate::pool::Pool;
 
-/// Generations, and numbers of packs, that an opening without a disk leaves out: more than one life of a store uses, and few enough for
-/// a thousand million such openings.
+/// Generations, and numbers of packs and segments, that an opening without a disk leaves out at least: more than one life of a store uses.
 pub(crate) const LEFT_OUT: u64 = 1 << 32;
+/// It leaves out up to so many times as many: two disks that were each used without the other have other numbers then, and that with the higher
+/// generation has the higher ones of each kind. Few enough for some hundred thousand such openings.
+pub(crate) const LEFT_OUT_TIMES: u64 = 1 << 12;
 // S-1: the slots go on by turns.
 const _: () = assert!(LEFT_OUT.is_multiple_of(Superblock::SLOTS));
 

@@ -635,6 +635,7 @@ impl Packs {
         self.ages.forget(pack);
         self.suspects.lock().retain(|(suspect, _)| *suspect != pack);
         self.rotten.lock().remove(&pack);
+        self.note_read(pack);
         known.map(|known| known.files(pack)).unwrap_or_default()
     }
 }

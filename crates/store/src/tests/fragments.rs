@@ -780,6 +780,55 @@ fn a_second_fragment_on_a_disk_counts_for_none() {
     }
 }
 
+/// L-6, for packs in fragments: one that cannot be mended, for a block is bad in more of them than the code survives, is emptied of what is good,
+/// and goes unless somebody needs the rest.
+#[test]
+fn a_pack_that_cannot_be_mended_is_emptied() {
+    for is_needed in [false, true] {
+        let (machine, contents) = node(97, DISKS);
+        let store = open(&machine);
+        let address = store.key().address(&contents[30]);
+        let at = store.packs.index.lookup(&address, &store.packs.counters).unwrap().unwrap();
+        let known = store.packs.known_pack(at.pack).unwrap();
+        let fragments = known.fragments().unwrap();
+        let within = u64::from(at.offset) + 100;
+        let (index, place) = fragments.cut.pieces(within..within + 1).next().unwrap();
+        end(&machine, store);
+        let file = |index: usize| {
+            let disk = fragments.at(index).first().unwrap();
+            (&machine.disks[disk], fragments.name(at.pack, index).path())
+        };
+        // Where the chunk lies, and in one that could stand in for it; the other one that could has gone.
+        for (disk, path) in [file(index), file(5)] {
+            disk.corrupt(&path, fragments.cut.content_at() + place.start, &[7; 50]);
+        }
+        let (disk, path) = file(4);
+        assert!(disk.remove(&path));
+        let store = open(&machine);
+        let report = restore(&machine, &store);
+        assert_eq!((report.lacking, store.wants_reclaim()), (1, true), "{report:?}");
+        let is_lost = async |content: &Bytes| store.get(Class::Data, &store.key().address(content)).await.is_err();
+        let mut lost = BTreeSet::new();
+        for content in &contents {
+            if machine.run(is_lost(content)) {
+                lost.insert(store.key().address(content));
+            }
+        }
+        assert!(lost.contains(&address) && lost.len() < 3, "{}", lost.len());
+        let report = machine.run(reclaim(&store, &|address| is_needed || !lost.contains(address))).unwrap();
+        assert_eq!(report.packs_deleted, u64::from(!is_needed), "{report:?}");
+        let report = machine.run(cut_all(&store));
+        assert_eq!((report.lacking, store.wants_reclaim()), (u64::from(is_needed), false), "{report:?}");
+        let others: Vec<Bytes> =
+            contents.iter().filter(|content| !lost.contains(&store.key().address(content))).cloned().collect();
+        end(&machine, store);
+        // Whichever two disks go.
+        let (store, _) = open_some(&machine, &without(&machine, &[0, 3]), four_two()).unwrap();
+        expect_all(&machine, &store, &others);
+        end(&machine, store);
+    }
+}
+
 #[test]
 fn a_rotten_fragment_that_is_elsewhere_too_goes() {
     let (machine, contents) = node(22, DISKS + 1);

@@ -303,6 +303,107 @@ fn a_disk_that_failed_with_everything_on_it_leaves_a_node_that_opens() {
     });
 }
 
+/// with one copy, what was on it alone is out of reach, and the rest of the node goes on.
+#[test]
+fn the_index_is_made_again_without_what_a_failed_disk_alone_has() {
+    let options = Options { goes_without_disks: true, ..options() };
+    for moves_first in [false, true] {
+        let (machine, old) = node(13, 2, &options);
+        let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+        if moves_first {
+            machine.run(store.drain_disk(0, true)).unwrap();
+            restore(&machine, &store);
+            machine.run(store.drain_disk(0, false)).unwrap();
+            machine.run(put(&store, &contents(300..330))).unwrap();
+        }
+        let dead = usize::from(moves_first);
+        assert!(store.status().disks[dead].has_index);
+        machine.run(store.close()).unwrap();
+        drop(store);
+        let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+        machine.disks[dead].set_faults(Faults { is_dead: true, ..Faults::default() });
+        let new = contents(200..230);
+        machine.run(put(&store, &new)).unwrap();
+        restore(&machine, &store);
+        assert!(store.status().disks[1 - dead].has_index);
+        let found = async |content: &Bytes| store.get(Class::Data, &store.key().address(content)).await;
+        let (mut there, mut unknown) = (Vec::new(), 0);
+        for content in &old {
+            match machine.run(found(content)) {
+                Ok(_) => there.push(content.clone()),
+                Err(StoreError::Disk(_)) => unknown += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(unknown > 0 && there.is_empty() == moves_first, "{} there, {unknown} unknown", there.len());
+        let never = machine.run(found(&content(9999, 100)));
+        assert!(matches!(never, Err(StoreError::Disk(_))), "{never:?}");
+        machine.run(async {
+            for content in [&there[..], &new].concat() {
+                assert_eq!(found(&content).await.unwrap(), content);
+            }
+            assert_eq!(
+                store.get(Class::Metadata, &store.key().address(b"a node of a tree")).await.unwrap(),
+                &b"a node of a tree"[..]
+            );
+            store.take_into_index().await.unwrap();
+        });
+        assert!(!store.packs.is_sealed_waiting());
+        machine.run(super::reclaim(&store, &|_| true)).unwrap();
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        let (store, _) = open(&machine, &some(&machine, &[1 - dead]), &options);
+        machine.run(async {
+            for content in [&there[..], &new].concat() {
+                assert_eq!(store.get(Class::Data, &store.key().address(&content)).await.unwrap(), content);
+            }
+        });
+        end(&machine, store);
+        // It was a cable.
+        machine.disks[dead].set_faults(Faults::default());
+        let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options);
+        machine.run(async {
+            for content in [&old[..], &new].concat() {
+                assert_eq!(store.get(Class::Data, &store.key().address(&content)).await.unwrap(), content);
+            }
+        });
+    }
+}
+
+/// an index that cannot be opened for writing, nor made again where it was, is made again elsewhere.
+#[test]
+fn an_index_whose_disk_takes_nothing_is_made_on_another_one() {
+    let options = Options { copies: 2, ..options() };
+    for faults in [
+        Faults { write_error: 1.0, ..Faults::default() },
+        Faults { sync_error: 1.0, ..Faults::default() },
+        Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() },
+    ] {
+        let (machine, old) = node(14, 3, &options);
+        let all = [0, 1, 2];
+        let (store, _) = open(&machine, &some(&machine, &all), &options);
+        let at = store.status().disks.iter().position(|disk| disk.has_index).unwrap();
+        end(&machine, store);
+        machine.disks[at].set_faults(faults);
+        let (store, _) = open(&machine, &some(&machine, &all), &options);
+        assert!(!store.status().disks[at].has_index && !store.status().disks[at].is_good);
+        let new = contents(200..230);
+        machine.run(async {
+            put(&store, &new).await.unwrap();
+            for content in [&old[..], &new].concat() {
+                assert_eq!(store.get(Class::Data, &store.key().address(&content)).await.unwrap(), content);
+            }
+        });
+        end(&machine, store);
+        machine.disks[at].set_faults(Faults::default());
+        let (store, _) = open(&machine, &some(&machine, &all), &options);
+        assert!(!store.status().disks[at].has_index);
+        restore(&machine, &store);
+        expect_all(&machine, &store, &[&old[..], &new].concat());
+    }
+}
+
 /// F-7: the copy that stays has rotted, or is gone, and nobody has read it.
 #[test]
 fn the_last_whole_copy_does_not_go_with_its_disk() {
