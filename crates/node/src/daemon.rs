@@ -13,21 +13,24 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::{FmtContext, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::failure::Failure;
 
 /// Name of the log in the node's folder.
 pub const LOG_NAME: &str = "hydrafs.log";
-/// A log larger than this is moved to `hydrafs.log.1` at the next start.
+/// A log larger than this is moved to `hydrafs.log.1`, at a start and while it is written.
 const LOG_BYTES_MAX: u64 = 16 << 20;
+/// So many lines are written between two looks at how large it is.
+const LOG_LINES: usize = 1000;
 /// How long a process that has nothing to do any more may take to end.
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(10);
 /// Set in the environment of a daemon that was started to run in the background.
@@ -210,12 +213,13 @@ pub fn watch_signals(tell: impl Fn(i32) -> bool + Send + 'static) -> Result<(), 
     Ok(())
 }
 
-/// Starts the log: standard error, which [`start`] has made the log file of a daemon in the background. When it is connected to
+/// Starts the log: standard error, which [`start`] has made the log file in `folder` of a daemon in the background. When it is connected to
 /// the journal, lines carry a priority and no time, as the journal wants it. A line that cannot be written, for the disk is full or the reader has gone,
 /// is lost: to tell of that on the same standard error would be a panic.
-pub fn log(level: tracing::Level) {
+pub fn log(level: tracing::Level, folder: &Path) {
     let journal = is_journal();
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).log_internal_errors(false);
+    let file = LogFile { folder: is_detached().then(|| folder.to_owned()), lines: AtomicUsize::new(0) };
+    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(file).log_internal_errors(false);
     let result = if journal {
         builder.event_format(JournalFormat).try_init()
     } else {
@@ -248,6 +252,41 @@ fn open_log(folder: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
+/// Standard error as the log, which is kept from growing for ever where it is the file in a node's folder.
+struct LogFile {
+    folder: Option<PathBuf>,
+    lines: AtomicUsize,
+}
+
+impl<'a> MakeWriter<'a> for LogFile {
+    type Writer = io::Stderr;
+
+    fn make_writer(&'a self) -> io::Stderr {
+        if let Some(folder) = &self.folder
+            && self.lines.fetch_add(1, Ordering::Relaxed) % LOG_LINES == LOG_LINES - 1
+            // One that stays too long is better than a daemon that does not go on, or a line that is nowhere.
+            && let Ok(Some(next)) = next_log(folder, io::stderr())
+        {
+            let _ = rustix::stdio::dup2_stderr(next);
+        }
+        io::stderr()
+    }
+}
+
+/// The file to go on with, if `log`, which is the log in this folder or was until another process moved it, has become too large.
+fn next_log(folder: &Path, log: impl AsFd) -> io::Result<Option<File>> {
+    let status = rustix::fs::fstat(log)?;
+    if status.st_size.cast_unsigned() <= LOG_BYTES_MAX {
+        return Ok(None);
+    }
+    let path = folder.join(LOG_NAME);
+    // In a folder that has come into this one's place is the log of somebody else.
+    let is_ours = |path: &Path| {
+        std::fs::symlink_metadata(path).is_ok_and(|at| (at.dev(), at.ino()) == (status.st_dev, status.st_ino))
+    };
+    if is_ours(&path) || is_ours(&path.with_added_extension("1")) { open_log(folder).map(Some) } else { Ok(None) }
+}
+
 /// `<priority>message`, sd-daemon(3).
 struct JournalFormat;
 
@@ -271,5 +310,40 @@ where
         write!(writer, "<{priority}>")?;
         context.format_fields(writer.by_ref(), event)?;
         writeln!(writer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions, read, rename};
+    use std::io::Write;
+
+    use super::{LOG_BYTES_MAX, LOG_NAME, next_log, open_log};
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a log is the outside")]
+    fn a_log_that_has_become_too_large_is_moved_away_once_and_nobody_elses() {
+        let folder = std::env::temp_dir().join(format!("hydrafs-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("room");
+        let (path, former) = (folder.join(LOG_NAME), folder.join(format!("{LOG_NAME}.1")));
+        let mut log = open_log(&folder).expect("room");
+        log.write_all(b"first").expect("room");
+        assert!(next_log(&folder, &log).expect("there").is_none());
+        log.set_len(LOG_BYTES_MAX + 1).expect("sparse");
+        let mut next = next_log(&folder, &log).expect("there").expect("too large");
+        next.write_all(b"next").expect("room");
+        assert_eq!((read(&path).expect("new"), &read(&former).expect("moved")[..5]), (b"next".to_vec(), &b"first"[..]));
+        // The other process of a hand-over has the former one still.
+        let mut other = next_log(&folder, &log).expect("there").expect("too large");
+        other.write_all(b"other").expect("room");
+        assert_eq!(read(&path).expect("the same"), b"nextother");
+        // A folder that came into this one's place.
+        let (ours, theirs) = (folder.join("ours"), folder.join("theirs"));
+        std::fs::create_dir_all(&theirs).expect("room");
+        File::create(theirs.join(LOG_NAME)).and_then(|file| file.set_len(LOG_BYTES_MAX + 1)).expect("sparse");
+        rename(&theirs, &ours).expect("a name");
+        let held = OpenOptions::new().append(true).open(&former).expect("there");
+        assert!(next_log(&ours, &held).expect("there").is_none());
+        std::fs::remove_dir_all(&folder).expect("ours");
     }
 }

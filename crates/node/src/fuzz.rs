@@ -184,7 +184,7 @@ fn node_file(bytes: &[u8]) -> Result<(), String> {
 }
 
 fn lock_files() -> Vec<Vec<u8>> {
-    let text = |stage| Holder::text("its daemon (process 7, mounted at /a)", stage).into_bytes();
+    let text = |stage| Holder::text("its daemon (process 7, mounted at /a)", stage, Some("0:41")).into_bytes();
     [Stage::Working, Stage::Mounted, Stage::Ending].map(text).to_vec()
 }
 
@@ -195,8 +195,8 @@ fn lock_file(bytes: &[u8]) -> Result<(), String> {
     assert!(!holder.name.is_empty() && !holder.name.contains('\n'));
     let stage = holder.stage.ok_or("another version's")?;
     // A line's end of another system belongs to no name.
-    let again = Holder::parse(&Holder::text(&holder.name, stage));
-    assert_eq!(again.stage, Some(stage));
+    let again = Holder::parse(&Holder::text(&holder.name, stage, holder.mount.as_deref()));
+    assert_eq!((again.stage, again.mount), (Some(stage), holder.mount));
     Ok(())
 }
 

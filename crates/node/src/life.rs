@@ -68,9 +68,9 @@ const EXTENSION_US: u32 = 30_000_000;
 pub(crate) fn run(folder: &NodeFolder, mount: Option<(&Path, MountOptions)>) -> Result<(), Failure> {
     let mut config = folder.config()?;
     config.access_times &= !mount.is_some_and(|(_, options)| options.no_access_times);
-    daemon::log(config.log_level);
+    daemon::log(config.log_level, &folder.path);
     let lock = folder.lock_when_ended(|text| tracing::info!("{text}"))?;
-    describe(&lock, mount.map(|(point, _)| point));
+    describe(&lock, mount.map(|(point, _)| (point, None)));
     let (life, inbox) = Life::new(folder, config, lock);
     let system = life.open(&[])?;
     let serving = mount.map(|mount| {
@@ -85,6 +85,7 @@ pub(crate) fn run(folder: &NodeFolder, mount: Option<(&Path, MountOptions)>) -> 
     });
     match begun {
         Ok((house, server, ready)) => {
+            describe_serving(&life.lock, &house);
             ready.go();
             tracing::info!("{}", life.words(&house));
             daemon::ready(&life.words(&house));
@@ -104,7 +105,7 @@ pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), 
     let prepare = || -> Result<_, Failure> {
         let Handover { lock, references, numbers, session } = Handover::receive(socket)?;
         let mut config = folder.config()?;
-        daemon::log(config.log_level);
+        daemon::log(config.log_level, &folder.path);
         let table = mounts::read()?;
         let is_ours = |mount: &&mounts::Mount| mount.is_hydrafs() && mount.source == folder.path;
         config.access_times &= !table.iter().find(is_ours).is_some_and(|mount| mount.has("noatime"));
@@ -124,19 +125,25 @@ pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), 
     handover::tell(socket, &Verdict::Ready(words.clone()));
     handover::wait_for_go(socket)?;
     ready.go();
-    describe(&life.lock, house.unmounter().map(Unmounter::mountpoint));
+    describe_serving(&life.lock, &house);
     tracing::info!("{words}, taken over");
     life.live(house, server, &inbox)
 }
 
-/// Notes in the lock file that this daemon has the node.
-fn describe(lock: &Lock, point: Option<&Path>) {
+/// Notes in the lock file that this daemon has the node, and its mount.
+fn describe_serving(lock: &Lock, house: &House) {
+    describe(lock, house.unmounter().map(|unmounter| (unmounter.mountpoint(), Some(unmounter.device()))));
+}
+
+/// Notes in the lock file that this daemon has the node, with its mount's place and device number as soon as there is one.
+fn describe(lock: &Lock, mount: Option<(&Path, Option<&str>)>) {
     let process = std::process::id();
-    match point {
-        Some(point) => {
-            lock.describe(&format!("its daemon (process {process}, mounted at {})", point.display()), Stage::Mounted);
+    match mount {
+        Some((point, device)) => {
+            let name = format!("its daemon (process {process}, mounted at {})", point.display());
+            lock.describe(&name, Stage::Mounted, device);
         }
-        None => lock.describe(&format!("its daemon (process {process})"), Stage::Working),
+        None => lock.describe(&format!("its daemon (process {process})"), Stage::Working, None),
     }
 }
 
@@ -566,7 +573,7 @@ impl<'a> Life<'a> {
     /// Ends for good, and says so.
     fn end(self, house: House, server: Server, answers: &[Answer]) -> Result<(), Failure> {
         daemon::stopping();
-        self.lock.describe(&format!("its daemon (process {})", std::process::id()), Stage::Ending);
+        self.lock.describe(&format!("its daemon (process {})", std::process::id()), Stage::Ending, None);
         let closed = self.close(&house, answers);
         if let Err(failure) = &closed {
             tracing::error!("{failure}");

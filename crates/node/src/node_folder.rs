@@ -3,7 +3,7 @@
 //! ```text
 //! NODE/node            format, uuid, number, disks        (this module; written by init and `hydrafs disk`)
 //! NODE/hydrafs.toml    settings                           (config)
-//! NODE/lock            flock of the running daemon; who it is, for messages, and its [`Stage`]
+//! NODE/lock            flock of the running daemon; who it is, for messages, its [`Stage`], and the device of its mount
 //! NODE/control.sock    the running daemon's control socket (control)
 //! NODE/hydrafs.log     log of a daemon that runs in the background (daemon)
 //! ```
@@ -12,6 +12,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -243,14 +244,12 @@ impl NodeFolder {
         let mut options = OpenOptions::new();
         // A link that its owner has put there leads nobody else to a file of a third.
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let mut file = options.open(&path).map_err(cannot)?;
+        let file = options.open(&path).map_err(cannot)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Ok(Lock { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut text = String::new();
                 // Who holds it is a courtesy: without it the message is still right.
-                let _ = Read::by_ref(&mut file).take(4096 + 64).read_to_string(&mut text);
-                Ok(Err(Holder::parse(&text)))
+                Ok(Err(Holder::read(&file).unwrap_or_else(|_| Holder::parse(""))))
             }
             Err(error) => Err(cannot(error.into())),
         }
@@ -264,12 +263,15 @@ impl NodeFolder {
     }
 }
 
-/// What the lock file says of who holds the lock: a line for people, and a line with the stage.
+/// What the lock file says of who holds the lock: a line for people, a line with the stage, and one with its mount, if it has one. The last
+/// stays when a daemon dies, and tells its mount from one of another node that has this folder's name for its source.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) name: String,
     /// `None` also for what another version wrote.
     pub(crate) stage: Option<Stage>,
+    /// The device number of its mount, `major:minor`.
+    pub(crate) mount: Option<String>,
 }
 
 /// Where the holder of a lock is in its life, for who waits for the lock.
@@ -294,13 +296,20 @@ impl Holder {
         let name = lines.next().filter(|name| !name.is_empty()).unwrap_or("another process").to_owned();
         let word = lines.next();
         let stage = Stage::ALL.iter().find(|(_, known)| Some(*known) == word).map(|(stage, _)| *stage);
-        Holder { name, stage }
+        let mount = lines.next().filter(|device| !device.is_empty()).map(str::to_owned);
+        Holder { name, stage, mount }
     }
 
-    pub(crate) fn text(name: &str, stage: Stage) -> String {
+    pub(crate) fn text(name: &str, stage: Stage, mount: Option<&str>) -> String {
         let word = Stage::ALL.iter().find(|(known, _)| *known == stage).map(|(_, word)| *word);
         // A path may hold a line's end.
-        format!("{}\n{}\n", name.replace('\n', " "), word.unwrap_or_default())
+        format!("{}\n{}\n{}\n", name.replace('\n', " "), word.unwrap_or_default(), mount.unwrap_or_default())
+    }
+
+    fn read(file: &File) -> std::io::Result<Holder> {
+        let mut text = [0; 4096 + 64];
+        let bytes = file.read_at(&mut text, 0)?;
+        Ok(Holder::parse(&String::from_utf8_lossy(&text[..bytes])))
     }
 }
 
@@ -316,9 +325,15 @@ impl Lock {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// Notes who holds the lock, for who wants it next.
-    pub fn describe(&self, holder: &str, stage: Stage) {
-        let text = Holder::text(holder, stage);
+    /// The device number (`major:minor`) of the mount that the last daemon noted, unless it ended without that mount.
+    #[must_use]
+    pub fn noted_mount(&self) -> Option<String> {
+        Holder::read(&self.file).ok()?.mount
+    }
+
+    /// Notes who holds the lock, for who wants it next, and the device number (`major:minor`) of its mount.
+    pub fn describe(&self, holder: &str, stage: Stage, mount: Option<&str>) {
+        let text = Holder::text(holder, stage, mount);
         // Whoever reads meanwhile finds the lines of one holder: what an older one left comes after them.
         let write = |mut file: &File| {
             file.rewind()?;
@@ -424,7 +439,9 @@ mod tests {
     #[test]
     fn a_holder_reads_back_and_what_another_version_wrote_is_a_name() {
         for (stage, _) in Stage::ALL {
-            let found = Holder::parse(&Holder::text("its daemon (process 7, mounted at /a\nending)", stage));
+            let text = Holder::text("its daemon (process 7, mounted at /a\nending)", stage, Some("0:41"));
+            let found = Holder::parse(&text);
+            assert_eq!(found.mount.as_deref(), Some("0:41"));
             assert_eq!(found.stage, Some(stage));
             assert_eq!(found.name, "its daemon (process 7, mounted at /a ending)");
         }

@@ -77,7 +77,9 @@ impl<'a> Access<'a> {
         daemon::log_of_tool();
         let config = folder.config()?;
         let lock = folder.lock_when_ended(|text| tracing::warn!("{text}"))?;
-        lock.describe(&format!("a command (process {})", std::process::id()), Stage::Working);
+        // A mount whose daemon has died is still that daemon's.
+        let mount = lock.noted_mount();
+        lock.describe(&format!("a command (process {})", std::process::id()), Stage::Working, mount.as_deref());
         let platform = platform::real::platform();
         let (system, report, given_up) = match gives_up {
             Some(plan) => opening::open_with_loss(folder, &config, &platform, plan)?,

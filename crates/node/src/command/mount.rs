@@ -181,9 +181,11 @@ fn mount_point(point: &Path, folder: &NodeFolder) -> Result<PathBuf, Failure> {
 }
 
 /// The node's lock if this is a mount of ours whose daemon has ended without taking it away: nobody else holds it, and while it is kept
-/// nobody mounts the node anew.
+/// nobody mounts the node anew. The daemon must have noted this very mount: where the node's folder was moved and another one has its place, a
+/// free lock there says nothing of who serves the mount.
 pub(super) fn abandoned(mount: &mounts::Mount) -> Option<Lock> {
-    NodeFolder::open(&mount.source).ok().filter(|_| mount.is_hydrafs())?.lock().ok()
+    let lock = NodeFolder::open(&mount.source).ok().filter(|_| mount.is_hydrafs())?.lock().ok()?;
+    lock.noted_mount().is_some_and(|device| mount.has_device(&device)).then_some(lock)
 }
 
 /// Whether it is such a mount.

@@ -18,7 +18,8 @@ use crate::start::{self, Access};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     ssh server hydrafs send /srv/node monday | hydrafs receive ./node\n  \
-    hydrafs receive ./node --name server-monday < stream\n\n\
+    hydrafs receive ./node --name server-monday < stream\n  \
+    cat monday tuesday | hydrafs receive ./node   one after the other\n\n\
     A stream that was cut can go on where it was: the message says how. Until then nothing has changed but that what came takes room.")]
 pub(super) struct Arguments {
     /// The node's folder.
@@ -45,18 +46,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     bar.finish_and_clear();
     let closed = access.close();
     let answer = answer.and_then(|answer| closed.map(|()| answer))?;
+    let before = answer["before"].as_array().into_iter().flatten();
+    let received = || before.clone().chain([&answer]);
     if arguments.json {
         super::say_json(&answer);
     } else {
-        super::say(format!("received the snapshot {} of {}", text(&answer, "/name"), text(&answer, "/taken")));
-        super::say(format!(
-            "{} chunks, {} of them were here before; {}",
-            number(&answer, "/chunks"),
-            number(&answer, "/chunks_here_before"),
-            super::rate(number(&answer, "/bytes"), &answer)
-        ));
+        for snapshot in received() {
+            super::say(format!("received the snapshot {} of {}", text(snapshot, "/name"), text(snapshot, "/taken")));
+            super::say(format!(
+                "{} chunks, {} of them were here before; {}",
+                number(snapshot, "/chunks"),
+                number(snapshot, "/chunks_here_before"),
+                super::rate(number(snapshot, "/bytes"), snapshot)
+            ));
+        }
     }
-    let unmet = number(&answer, "/files_on_too_few_disks");
+    let unmet: u64 = received().map(|snapshot| number(snapshot, "/files_on_too_few_disks")).sum();
     if unmet > 0 {
         super::remark(&format!(
             "{unmet} of its files ask for more copies or fragments than there are disks for here: they are stored as the settings say. Add disks \

@@ -51,12 +51,12 @@ pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> 
     let wished = if arguments.lazy { How::Detached } else { How::Gently };
     // With the lock kept, nobody mounts it anew meanwhile.
     let dead_or_wished = || match abandoned(mount) {
-        Some(_lock) => unmount(How::Abandoned),
-        None => unmount(wished),
+        Some(_lock) => unmount(How::Abandoned).map(|()| true),
+        None => unmount(wished).map(|()| false),
     };
     // A bind mount, or one that was bound elsewhere: the others stay, and the daemon for them.
     if table.iter().filter(|other| other.device == mount.device).count() > 1 {
-        return dead_or_wished().map(|()| None);
+        return dead_or_wished().map(|_| None);
     }
     // One of before knows no such question, and the mount can be ended all the same.
     if has_other_daemon(mount).unwrap_or(false) {
@@ -69,8 +69,15 @@ pub(super) fn umount(arguments: &Arguments) -> Result<Option<Stopped>, Failure> 
     }
     let Some(daemon) = Daemon::reach(&mount.source)? else {
         // Who still uses a dead mount gets errors either way.
-        dead_or_wished()?;
-        return Ok(took_away(&point));
+        if dead_or_wished()? {
+            return Ok(took_away(&point));
+        }
+        super::remark(&format!(
+            "unmounted {}; no daemon answers at {}: if the node was moved from there, its daemon makes everything local and ends",
+            point.display(),
+            mount.source.display()
+        ));
+        return Ok(None);
     };
     let stopped = daemon.stop(arguments.lazy, super::remark)?;
     if matches!(stopped, Stopped::Kept(_))

@@ -154,6 +154,25 @@ fn snapshots_go_from_mount_to_mount() {
     refused(&[to], &difference, &["there is a snapshot of this name", "--name"]);
     let again = received(&[to, os("--name"), os("again")], &difference);
     assert_eq!(again["chunks"], again["chunks_here_before"]);
+
+    // One behind the other, and something behind them that is none.
+    let [third, fourth] = ["third", "fourth"].map(|name| {
+        fs::write(point.join(name), name).expect("room");
+        snapshot(&one.node, name);
+        sent(&[from, os(name)])
+    });
+    let both = received(&[to], &[&third[..], &fourth].concat());
+    assert_eq!((&both["before"][0]["name"], &both["name"]), (&"third".into(), &"fourth".into()));
+    expect_same(&point.join(".snapshots/fourth"), &other_point.join(".snapshots/fourth"));
+    let named = [to, os("--name"), os("fifth")];
+    refused(&named, &[&third[..], &fourth].concat(), &["the snapshot fifth, which was received", "without --name"]);
+    succeed(&[os("snapshot"), os("delete"), to, os("fourth")]);
+    refused(
+        &[to],
+        &[&fourth[..], b"no stream"].concat(),
+        &["the snapshot fourth, which was received", "ended too early"],
+    );
+    expect_same(&point.join(".snapshots/fourth"), &other_point.join(".snapshots/fourth"));
     for (mounted, point) in [(one, point), (two, other_point)] {
         let node = mounted.node.clone();
         assert!(succeed(&[os("fsck"), node.as_os_str()]).contains("all is well"), "{}", point.display());

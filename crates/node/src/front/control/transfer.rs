@@ -6,7 +6,7 @@
 //! Not here: what a stream is (`file`).
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::fd::OwnedFd;
 
 use base::units::Bytes;
@@ -72,6 +72,7 @@ impl Control {
         }))
     }
 
+    /// Receives one stream after the other, to the end of what comes. The answer is the last snapshot's, with those before it in `before`.
     pub(super) fn receive(
         &self,
         name: Option<&str>,
@@ -80,6 +81,35 @@ impl Control {
     ) -> Result<Value, Failure> {
         let what = "cannot receive the snapshot";
         let pipe = self.pipe(stream.ok_or_else(|| no_descriptor(what))?, what)?;
+        let mut source = BufReader::with_capacity(BUFFER_BYTES, pipe);
+        let mut before = Vec::new();
+        loop {
+            let received = self.receive_one(what, name, &mut source, progress);
+            let mut answer = received.map_err(|failure| match before.last() {
+                Some(last) => behind(failure, last),
+                None => failure,
+            })?;
+            // Who cannot be read any more has said all that was needed.
+            if source.fill_buf().is_ok_and(|next| !next.is_empty()) {
+                if name.is_some() {
+                    let failure = Failure::new(what, "another stream follows, and a name is for one");
+                    return Err(behind(failure, &answer).mend("receive the others without --name"));
+                }
+                before.push(answer);
+                continue;
+            }
+            answer["before"] = Value::Array(before);
+            return Ok(answer);
+        }
+    }
+
+    fn receive_one(
+        &self,
+        what: &str,
+        name: Option<&str>,
+        source: &mut BufReader<Pipe<'_>>,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Value, Failure> {
         let started = self.platform.clock.elapsed();
         let received = beside(progress, |send| {
             let teller = Teller::new(&self.platform, send);
@@ -89,8 +119,7 @@ impl Control {
                     |rate| format!("{} in {chunks} chunks, {}/s; {had} of them were here", Bytes(bytes), Bytes(rate));
                 teller.tell(bytes, None, &text);
             };
-            let mut source = BufReader::with_capacity(BUFFER_BYTES, pipe);
-            block_on(self.system.receive(&Receiving { name, tell: &tell }, &mut source))
+            block_on(self.system.receive(&Receiving { name, tell: &tell }, source))
         });
         let (snapshot, received): (Snapshot, Received) =
             received.map_err(|error| self.explain_transfer(what, error))?;
@@ -143,6 +172,13 @@ impl Control {
             TransferError::File(error) => self.explain(what)(error),
         }
     }
+}
+
+/// A failure after this snapshot has come.
+fn behind(failure: Failure, last: &Value) -> Failure {
+    let name = last["name"].as_str().unwrap_or_default();
+    let why = format!("behind the stream of the snapshot {name}, which was received: {}", failure.why);
+    Failure { why, ..failure }
 }
 
 fn no_descriptor(what: &str) -> Failure {
