@@ -393,7 +393,10 @@ impl FileSystem {
         let ranges = covered_ranges(content);
         // Cut off and written anew: no need to look at what was there.
         let (tree, allocated) = match &ranges[..] {
-            [whole] if *whole == (0..u64::MAX) => (Root::Empty, 0),
+            [whole] if *whole == (0..u64::MAX) => {
+                self.dropped_bytes.fetch_add(allocated, Ordering::Relaxed);
+                (Root::Empty, 0)
+            }
             _ => (tree, allocated),
         };
         let (mut tree, mut allocated) = self.without_hidden(tree, allocated, &ranges).await?;

@@ -121,12 +121,21 @@ impl FileSystem {
             let node = if name == b"." { parent } else { self.parent(parent).await? };
             return Ok((node, self.attributes(node).await?));
         }
-        let slots = self.slots(&directory, name).await?;
-        let (_, entry) = slots.find(name).ok_or(FileError::NoEntry)?;
-        let node = Node { view: parent.view, file: entry.file };
-        let attributes = self.attributes(node).await?;
-        self.note_seen(parent, &[node]);
-        Ok((node, attributes))
+        let mut gone = None;
+        loop {
+            let slots = self.slots(&directory, name).await?;
+            let (_, entry) = slots.find(name).ok_or(FileError::NoEntry)?;
+            let node = Node { view: parent.view, file: entry.file };
+            match self.attributes(node).await {
+                // Of what a batch puts in its place between the two looks the name never was free.
+                Err(FileError::NoEntry) if gone != Some(node) => gone = Some(node),
+                attributes => {
+                    let attributes = attributes?;
+                    self.note_seen(parent, &[node]);
+                    return Ok((node, attributes));
+                }
+            }
+        }
     }
 
     /// Refuses a directory in a tree that was removed, whose turn has not come yet: as if it had (I-127).

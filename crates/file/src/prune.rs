@@ -19,6 +19,7 @@ use base::codec::Reader;
 use base::id::FileId;
 use store::Pace;
 
+use crate::admission::CHANGE_BYTES;
 use crate::attributes::{Attributes, Kind, Node};
 use crate::commit::RootsChange;
 use crate::failure::FileError;
@@ -112,6 +113,11 @@ impl FileSystem {
             return Ok(false);
         };
         for (number, names) in hidden {
+            // Those of whom that is done have none the next time.
+            if !pace.step().await {
+                return Ok(false);
+            }
+            let _room = self.admit_remover(CHANGE_BYTES, 1).await?;
             self.drop_hidden(top.beside(number), names).await?;
         }
         self.commit_with(Some(RootsChange::Prune { branch, catalog, since }), Whole::AsFarAsRead).await?;

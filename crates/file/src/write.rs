@@ -400,6 +400,11 @@ impl FileSystem {
         if from == Node::live(to) && from_offset < to_end && to_offset < from_offset + length {
             return Err(FileError::Invalid("source and target overlap"));
         }
+        let waits = source.state.lock().unlogged_bytes();
+        if waits > self.options.inline_bytes_max {
+            // Chunks are shared; what is in none yet would be taken into memory once more for each copy of it, and hashed again.
+            self.flush_file(&source, self.options.inline_bytes_max).await?;
+        }
         let _room = self.admit_records(length / COPIED_CHUNK_BYTES * EXTENT_BYTES + CHANGE_BYTES).await?;
         let _operation = target.operation.lock().await;
         let mut range = from_offset..from_offset + length;

@@ -84,6 +84,7 @@ fn requests() -> Vec<Vec<u8>> {
         Request::Cached { part: None },
         Request::Cached { part: Some((1, 3)) },
         Request::Device {},
+        Request::On { device: "0:41".to_owned(), request: Box::new(Request::Usage { inode: 1 }) },
         Request::SnapshotCreate { name: "a \"b\"\n\u{1f409}".to_owned(), of: Some(9) },
         Request::SnapshotList {},
         Request::SnapshotDelete { name: "monday".to_owned() },
@@ -121,7 +122,8 @@ fn requests() -> Vec<Vec<u8>> {
 
 fn writing() -> BatchWriting {
     let (windows, window_bytes) = (4, 1 << 24);
-    BatchWriting { parent: 1, windows, window_bytes, replace: true, atomic: false, preserve: true, umask: 0o22 }
+    let lists = true;
+    BatchWriting { parent: 1, windows, window_bytes, replace: true, atomic: false, preserve: true, lists, umask: 0o22 }
 }
 
 fn turns() -> Vec<Vec<u8>> {

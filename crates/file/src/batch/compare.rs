@@ -70,6 +70,8 @@ impl Limits {
 
 /// A directory in which more differs is soon read as a whole.
 const GROUPS_MAX: usize = 4096;
+/// Pairs of catalogs of which it is kept what differs, beside those that the walk is in.
+const KNOWN_MAX: usize = 16;
 
 /// What of two files can differ. The numbers are those of bits on the control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -322,6 +324,12 @@ impl Compare<'_, '_> {
         if !self.known.contains_key(&catalogs) {
             // What cannot be read is met by the walk, which tells where.
             let known = self.system.known(&catalogs, &self.in_memory, self.limits.changed).await.unwrap_or_default();
+            if self.known.len() >= KNOWN_MAX {
+                // Each has its bound, and of a tree with many clones there may be many.
+                let mut known = std::mem::take(&mut self.known);
+                known.retain(|catalogs, _| self.is_within(catalogs));
+                self.known = known;
+            }
             self.known.insert(catalogs, known);
         }
         let Some(Some(known)) = self.known.get_mut(&catalogs) else { return };

@@ -45,6 +45,10 @@ const FAILED_MAX: usize = 100_000;
 const LINKED_BYTES_MIN: u64 = 16 << 20;
 /// What one takes beside its path.
 const LINKED_BYTES: u64 = 100;
+/// Most bytes of a path in a copy: a directory waits with its path while those below it are listed, so memory goes by the square of this.
+const PATH_BYTES_MAX: usize = 16 << 10;
+/// Why a copy would never end.
+const INTO_ITSELF: &str = "a directory cannot be copied into itself";
 /// Why a file of several names is one of its own in the copy.
 const NO_ROOM_FOR_LINKS: &str =
     "memory holds no more first names of files that have several: it was copied as a file of its own";
@@ -98,6 +102,8 @@ struct Unit {
     /// Of each entry, if it has content.
     sources: Vec<Option<Node>>,
     stored: Vec<Stored>,
+    /// Further names of those that come next: they follow them.
+    behind: Vec<BatchEntry>,
     /// Files that have become too large for a unit since they were added.
     grown: Vec<(Node, BatchEntry)>,
     bytes: u64,
@@ -230,7 +236,7 @@ impl FileSystem {
         let (mut at, mut passed) = (to, BTreeSet::new());
         while from == Node::live(from.file) && passed.insert(at) {
             if at == from.file {
-                return Err(FileError::Invalid("a directory cannot be copied into itself"));
+                return Err(FileError::Invalid(INTO_ITSELF));
             }
             at = self.live(at).await?.state.lock().attributes.parent;
         }
@@ -306,7 +312,9 @@ impl Copy<'_> {
             }
             self.go_on(waiting).await?;
         }
-        self.write().await?;
+        while !self.unit.entries.is_empty() {
+            self.write().await?;
+        }
         self.set_times().await
     }
 
@@ -341,6 +349,11 @@ impl Copy<'_> {
         self.waiting.push(waiting);
         for entry in listed.into_iter().filter(|entry| entry.node.file != SNAPSHOTS) {
             let child = [&path[..], b"/", &entry.name].concat();
+            // Somebody has moved it here since: what is copied next would be the copy.
+            if entry.node == Node::live(self.to.file) {
+                self.fail(child, FileError::Invalid(INTO_ITSELF))?;
+                continue;
+            }
             let Err(error) = self.add(entry.node, child.clone()).await else { continue };
             // What went before it was copied was not there. What has its name still is missed.
             let may_have_gone = is_removal(&error, entry.node);
@@ -385,6 +398,9 @@ impl Copy<'_> {
 
     /// Adds something to the unit; writes that before if it is full. An error is of what is added, or ends the copy.
     async fn add(&mut self, node: Node, path: Vec<u8>) -> Result<(), FileError> {
+        if path.len() > PATH_BYTES_MAX {
+            return Err(FileError::NameTooLong);
+        }
         let (mut entry, attributes) = self.entry(node, path.clone()).await?;
         let has_several = self.how.anew.is_none() && attributes.kind != Kind::Directory && attributes.links > 1;
         let first = if has_several { self.linked.first_of(node.file) } else { None };
@@ -507,7 +523,7 @@ impl Copy<'_> {
             }
             Err(error) => {
                 let grown = unit.grown.iter().filter(|_| is_end(&error)).map(|(_, entry)| entry.clone());
-                let failed: Vec<_> = unit.entries.into_iter().chain(grown).collect();
+                let failed: Vec<_> = unit.entries.into_iter().chain(unit.behind.drain(..)).chain(grown).collect();
                 failed.into_iter().for_each(|entry| self.note_failed(entry.path, entry.kind, error.clone()));
                 if is_end(&error) {
                     return Err(error);
@@ -518,9 +534,17 @@ impl Copy<'_> {
         let mut grown = unit.grown.into_iter();
         while let Some((node, entry)) = grown.next() {
             if let Err(error) = self.add_large(node, entry, 0).await {
-                grown.for_each(|(_, entry)| self.note_failed(entry.path, entry.kind, error.clone()));
+                let behind = unit.behind.into_iter();
+                let failed = grown.map(|(_, entry)| entry).chain(behind);
+                failed.for_each(|entry| self.note_failed(entry.path, entry.kind, error.clone()));
                 return Err(error);
             }
+        }
+        // With the next unit, which they begin.
+        for entry in unit.behind {
+            let has_room = self.unit.budget.take_stored(&entry, &[]);
+            assert!(has_room, "they were a part of one");
+            self.unit.push(entry, None, Stored::default());
         }
         Ok(())
     }
@@ -556,7 +580,12 @@ impl Copy<'_> {
         let entries = std::mem::take(&mut unit.entries).into_iter().zip(std::mem::take(&mut unit.sources));
         for (number, (entry, source)) in entries.enumerate() {
             let Some(node) = source else {
-                unit.push(entry, None, Stored::default());
+                match &entry.content {
+                    BatchContent::Link(first) if unit.grown.iter().any(|(_, grown)| grown.path == *first) => {
+                        unit.behind.push(entry);
+                    }
+                    _ => unit.push(entry, None, Stored::default()),
+                }
                 continue;
             };
             let size = if let BatchContent::Data(_, size) = entry.content { size } else { 0 };

@@ -22,7 +22,7 @@ use crate::failure::FileError;
 use crate::format::Xattrs;
 use crate::inode::Inode;
 use crate::namespace::{Inherited, inherited};
-use crate::system::FileSystem;
+use crate::system::{FileSystem, untrue};
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug)]
@@ -326,14 +326,15 @@ impl<'a> Plan<'a> {
         }
         let mut mode = entry.mode & MODE_MASK;
         let xattrs = said(entry, &mut mode, Xattrs::new())?;
-        let access = match &self.directories[place].inode {
+        let (access, has_default) = match &self.directories[place].inode {
             Some(inode) => {
                 self.system.refuse_left_out(inode)?;
                 self.system.load_xattrs(inode).await?;
                 let state = inode.state.lock();
-                state.xattrs.as_ref().and_then(|xattrs| xattrs.get(acl::ACCESS)).cloned()
+                let list = |name: &[u8]| state.xattrs.as_ref().and_then(|xattrs| xattrs.get(name)).cloned();
+                (list(acl::ACCESS), list(acl::DEFAULT).is_some())
             }
-            None => None,
+            None => (None, false),
         };
         let directory = &mut self.directories[place];
         let attributes = Attributes {
@@ -353,7 +354,10 @@ impl<'a> Plan<'a> {
             }
             None => {
                 let mut xattrs: Vec<_> = xattrs.into_iter().map(|(name, value)| (name, Some(value))).collect();
-                let is_said = entry.xattrs.iter().any(|(name, _)| *name == *acl::ACCESS);
+                let is_said = self.how.lists || entry.xattrs.iter().any(|(name, _)| *name == *acl::ACCESS);
+                if self.how.lists && has_default && !xattrs.iter().any(|(name, _)| *name == *acl::DEFAULT) {
+                    xattrs.push((acl::DEFAULT.to_vec(), None));
+                }
                 if let Some(access) = access
                     && !xattrs.iter().any(|(name, _)| *name == *acl::ACCESS)
                 {
@@ -472,6 +476,13 @@ impl<'a> Plan<'a> {
         };
         if !self.relinked.contains_key(&file) {
             let inode = self.system.live(file).await?;
+            // Entries may lie: a directory is locked as one, and has no further names.
+            if inode.state.lock().attributes.kind == Kind::Directory {
+                let found = "a directory";
+                return Err(
+                    untrue("directory entry", file.to_string(), "something that is no directory", &found).into()
+                );
+            }
             self.relinked.insert(file, Relinked { inode, names: 0 });
         }
         let Relinked { inode, names } = &self.relinked[&file];

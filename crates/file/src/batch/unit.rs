@@ -68,6 +68,8 @@ pub struct BatchWrite {
     /// Modes, owners and times are as the entries say, also of directories that are there. Else they are as if each were made by a call of
     /// its own: the directory's group and default access list are inherited, `umask` is taken away, and times are now.
     pub preserve: bool,
+    /// With `preserve`: so are access lists, also where an entry has none. Else the list of a directory that is there follows the mode.
+    pub lists: bool,
     /// Bits to take away where the directory has no default access list.
     pub umask: u32,
 }

@@ -1,8 +1,10 @@
 //! Trees that are copied within the file system.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base::id::FileId;
@@ -16,7 +18,7 @@ use super::{Machine, create, find, list, read_all};
 use crate::format::Root;
 use crate::{
     Anew, AttributeChange, BatchCopy, BatchCopyReport, BatchEntry, BatchWriteReport, FileError, FileSystem, Kind,
-    NewFile, Node, Options, Reclaim, TimeChange, XattrMode,
+    NewFile, Node, Options, Reclaim, RenameMode, TimeChange, XattrMode,
 };
 
 const AS_IT_IS: BatchCopy<'_> = BatchCopy { anew: None, tell: &|_, _| true, written: &|_, _| {} };
@@ -138,6 +140,41 @@ fn a_copy_is_refused_where_it_cannot_be() {
         assert_eq!((report.files, report.bytes), (1, 2200));
         assert!(read_all(&system, find(&system, "one").await.unwrap()).await == pattern(2200, 2));
         assert!(matches!(find(&system, "x").await, Err(FileError::NoEntry)));
+    });
+    machine.check(&system);
+}
+
+/// Somebody moves the directory that it goes to into what is copied.
+#[test]
+fn a_copy_that_comes_upon_itself_ends() {
+    let machine = Machine::new(79);
+    let system = machine.open();
+    machine.run(async {
+        let top = create(&system, FileId::ROOT, "s", Kind::Directory).await.file;
+        for number in 0..6000 {
+            create(&system, top, &format!("n{number}"), Kind::Fifo).await;
+        }
+        let to = create(&system, FileId::ROOT, "to", Kind::Directory).await.file;
+        // Which comes late in a listing.
+        let names = (0..20_000).map(|number| format!("to{number}"));
+        let name = names.max_by_key(|name| *system.cookies(name.as_bytes()).start()).unwrap();
+        let moved = AtomicU64::new(0);
+        // The first unit is written, and not everything was listed.
+        let tell = |_: u64, _: u64| {
+            if moved.fetch_add(1, Ordering::SeqCst) == 0 {
+                let mut moving =
+                    Box::pin(system.rename(FileId::ROOT, b"to", top, name.as_bytes(), RenameMode::Replace));
+                let polled = moving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                assert!(matches!(polled, Poll::Ready(Ok(()))), "nothing is in its way");
+            }
+            true
+        };
+        let how = BatchCopy { tell: &tell, ..AS_IT_IS };
+        let report = system.batch_copy(Node::live(top), to, b"copy", &how).await.unwrap();
+        let path = format!("copy/{name}").into_bytes();
+        assert!(matches!(&report.failed[..], [(failed, FileError::Invalid(_))] if *failed == path), "{report:?}");
+        let inside = find(&system, &format!("s/{name}/copy/{name}")).await;
+        assert!(matches!(inside, Err(FileError::NoEntry)), "{inside:?}");
     });
     machine.check(&system);
 }

@@ -13,9 +13,9 @@ use crate::{
     Options, Reclaim, SET_GID, XattrMode,
 };
 
-const PRESERVE: BatchWrite = BatchWrite { replace: false, atomic: false, preserve: true, umask: 0 };
-const REPLACE: BatchWrite = BatchWrite { replace: true, atomic: false, preserve: true, umask: 0 };
-const PLAIN: BatchWrite = BatchWrite { replace: false, atomic: false, preserve: false, umask: 0o022 };
+const PRESERVE: BatchWrite = BatchWrite { replace: false, atomic: false, preserve: true, lists: false, umask: 0 };
+const REPLACE: BatchWrite = BatchWrite { replace: true, ..PRESERVE };
+const PLAIN: BatchWrite = BatchWrite { preserve: false, umask: 0o022, ..PRESERVE };
 
 pub(super) fn entry(path: &str, kind: Kind, content: BatchContent) -> BatchEntry {
     BatchEntry {

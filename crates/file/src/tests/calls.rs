@@ -365,7 +365,7 @@ async fn call(system: &Arc<FileSystem>, step: Step, number: usize, history: &mut
         Step::Unit(path) => {
             let files = unit(number).map(|(name, content)| file(&format!("{path}/{name}"), &content));
             let entries = [directory(path)].into_iter().chain(files).collect();
-            let how = BatchWrite { replace: false, atomic: true, preserve: false, umask: 0 };
+            let how = BatchWrite { atomic: true, ..BatchWrite::default() };
             let report = system.batch_write(FileId::ROOT, entries, &how).await?;
             report.fates.into_iter().try_for_each(|fate| fate.map(drop))
         }

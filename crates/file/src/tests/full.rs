@@ -11,7 +11,7 @@ use store::{Options as StoreOptions, Resilience};
 use super::batch_write::file;
 use super::content::pattern;
 use super::{Machine, create, find};
-use crate::{Allocate, BatchWrite, FileError, FileSystem, Kind, Node, Options, format_node};
+use crate::{Allocate, AttributeChange, BatchWrite, FileError, FileSystem, Kind, Node, Options, format_node};
 
 const ROOT: FileId = FileId::ROOT;
 
@@ -175,6 +175,34 @@ fn content_that_goes_before_it_was_committed_counts_as_dropped() {
         system.commit().await.unwrap();
         assert!(dropped() >= 16 << 20, "{}", dropped());
     });
+}
+
+/// As much as if it had been removed.
+#[test]
+fn what_is_cut_off_from_the_beginning_counts_as_dropped_and_makes_room() {
+    let machine = Machine::with(47, 256 << 20, Options::default());
+    let system = machine.open();
+    let dropped = || system.dropped_bytes.load(Ordering::Relaxed);
+    machine.run(async {
+        let large = create(&system, ROOT, "large", Kind::Regular).await.file;
+        // Whole packs.
+        for part in 0..4 {
+            system.write(large, part * (24 << 20), &pattern(24 << 20, 10 + part), false).await.unwrap();
+        }
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        fill(&system, "f", 1 << 20, false).await;
+        let before = dropped();
+        let empty = AttributeChange { size: Some(0), ..AttributeChange::default() };
+        system.set_attributes(large, &empty).await.unwrap();
+        system.commit().await.unwrap();
+        assert!(dropped() - before >= 96 << 20, "{}", dropped() - before);
+        let file = create(&system, ROOT, "new", Kind::Regular).await.file;
+        system.write(file, 0, &pattern(4 << 20, 2), false).await.unwrap();
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+    });
+    machine.check(&system);
 }
 
 fn two_disks(seed: u64, small: u64, options: &Options) -> (World, Vec<SimDisk>, Arc<FileSystem>) {

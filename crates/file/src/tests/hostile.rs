@@ -11,6 +11,7 @@ use fuzz::{SLOW_CASES, Target, no_repair};
 use platform::sim::{SimDisk, World};
 use store::{Class, Depth, Store};
 
+use super::batch_write::file;
 use super::{Machine, create, new};
 use crate::attributes::View;
 use crate::format::{Entry, InodeValue, Root, Roots, XattrPlace, decode_record};
@@ -696,6 +697,14 @@ fn an_entry_that_leads_to_its_own_directory_is_refused() {
         answers.push(system.rename(directory, b"file", directory, b"symlink", Exchange).await);
         answers.push(system.rename(directory, b"file", root, b"link", Replace).await);
         answers.push(system.rename(root, b"link", directory, b"symlink", Exchange).await);
+        let replace = crate::BatchWrite { replace: true, ..crate::BatchWrite::default() };
+        for (parent, name) in [(directory, "symlink"), (root, "link"), (root, "dir/symlink")] {
+            let linked = crate::BatchEntry { content: crate::BatchContent::Link(name.into()), ..file("another", b"") };
+            for entry in [file(name, b"new"), linked] {
+                let report = system.batch_write(parent, vec![entry], &replace).await.unwrap();
+                answers.extend(report.fates.into_iter().map(|fate| fate.map(drop)));
+            }
+        }
         answers
     };
     let (send, answers) = std::sync::mpsc::channel();

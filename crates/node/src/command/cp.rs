@@ -29,7 +29,7 @@ use clap::Args;
 use platform::real;
 
 pub(super) use self::content::stream;
-pub(super) use self::likeness::{Likeness, regular};
+pub(super) use self::likeness::{Likeness, is_handed_over, regular};
 pub(super) use self::plain::{may_go, remove_other};
 pub(super) use self::source::umask;
 pub(super) use self::target::aside;
@@ -333,11 +333,12 @@ fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
         return None;
     }
     let held = Held::open(&directory, "cannot copy").ok()?;
-    let daemon = Daemon::find(&mount.source).ok()?;
-    let how = Writing { parent: held.inode, replace: true, preserve: how.archive, umask: source::umask() };
+    let daemon = Daemon::of(&mount.source, mount.device).ok()?;
+    let (preserve, lists) = (how.archive, how.archive);
+    let how = Writing { parent: held.inode, replace: true, preserve, lists, umask: source::umask() };
     // What is wrong with the place system calls will tell better.
     let writer = BatchWriter::begin(daemon, &how).ok()?;
-    Some((Target { path: directory, filler: Filler::new(mount.source), _held: held }, writer))
+    Some((Target { path: directory, filler: Filler::new(mount.source, mount.device), _held: held }, writer))
 }
 
 /// Whether what becomes of it depends on nothing else that is read with it: with --archive further names are to be names of one file; without,
@@ -400,6 +401,6 @@ impl BatchOut {
         write_pages_back(&self.mount.point);
         let roots = self.held.iter().map(|held| held.inode).collect();
         let reading = Reading { roots, content: true, xattrs: self.how.archive };
-        BatchReader::begin(Daemon::find(&self.mount.source).ok()?, &reading).ok()
+        BatchReader::begin(Daemon::of(&self.mount.source, self.mount.device).ok()?, &reading).ok()
     }
 }

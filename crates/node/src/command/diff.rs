@@ -176,7 +176,7 @@ impl Arguments {
         write_pages_back(&after.point);
         let [before, after_inode] = [held[0].inode, held[1].inode];
         let comparing = Comparing { before, after: after_inode, content_only: self.content_only };
-        let reader = BatchReader::compare(Daemon::find(&after.source)?, &comparing)?;
+        let reader = BatchReader::compare(Daemon::of(&after.source, after.device)?, &comparing)?;
         Ok((reader, held))
     }
 

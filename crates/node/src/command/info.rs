@@ -48,6 +48,8 @@ pub(super) struct Held {
     pub(super) inode: u64,
     /// The folder of its node.
     node: PathBuf,
+    /// The device that it is on.
+    device: (u32, u32),
 }
 
 impl Held {
@@ -67,12 +69,13 @@ impl Held {
             let why = format!("it is a symbolic link that leads to {}", mount.point.display());
             return Err(Failure::new(what, why).at(path).mend("name what it leads to"));
         }
-        Ok(Held { file, inode: found.stx_ino, node: mount.source.clone() })
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        Ok(Held { file, inode: found.stx_ino, node: mount.source.clone(), device })
     }
 
     /// Asks the daemon of its mount.
     pub(super) fn ask(&self, request: &Request, progress: impl FnMut(&str)) -> Result<Value, Failure> {
-        Daemon::find(&self.node)?.ask(request, progress)
+        Daemon::of(&self.node, self.device)?.ask(request, progress)
     }
 }
 

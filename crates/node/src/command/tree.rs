@@ -71,7 +71,7 @@ impl Tree {
         write_pages_back(&mount.point);
         let Wanted { content, xattrs } = wanted;
         let reading = Reading { roots: held.iter().map(|held| held.inode).collect(), content, xattrs };
-        let reader = BatchReader::begin(Daemon::find(&mount.source)?, &reading)?;
+        let reader = BatchReader::begin(Daemon::of(&mount.source, mount.device)?, &reading)?;
         let count = held.len();
         Ok((Tree { paths: Paths::new(paths[..count].to_vec()), _held: held, reader }, count))
     }

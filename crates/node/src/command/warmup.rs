@@ -106,7 +106,7 @@ fn hold(all: &[PathBuf]) -> Result<Roots, Failure> {
     }
     let Some(first) = first else { return Err(failure.expect("clap asks for one at least")) };
     write_pages_back(&first.point);
-    Ok(Roots { files, inodes, paths, lost, daemon: Daemon::find(&first.source)? })
+    Ok(Roots { files, inodes, paths, lost, daemon: Daemon::of(&first.source, first.device)? })
 }
 
 /// What cannot be read, and why.

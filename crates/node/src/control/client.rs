@@ -30,6 +30,8 @@ pub struct Daemon {
     stream: UnixStream,
     socket: PathBuf,
     patience: Duration,
+    /// Of the mount that what is asked is about.
+    device: Option<String>,
 }
 
 impl Daemon {
@@ -37,7 +39,7 @@ impl Daemon {
     pub fn reach(folder: &Path) -> Result<Option<Daemon>, Failure> {
         let socket = folder.join(SOCKET_NAME);
         match connect(folder, PATIENCE) {
-            Ok(stream) => Ok(Some(Daemon { stream, socket, patience: PATIENCE })),
+            Ok(stream) => Ok(Some(Daemon { stream, socket, patience: PATIENCE, device: None })),
             // Refused: the socket of a daemon that died.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
@@ -65,6 +67,12 @@ impl Daemon {
                 .at(folder)
                 .mend(format!("start one with `hydrafs mount {0} MOUNTPOINT` or `hydrafs serve {0}`", folder.display()))
         })
+    }
+
+    /// Reaches the daemon of the node in `folder` to ask about files of the mount with this device number. Whatever the folder leads to by
+    /// then: a daemon that serves another mount does nothing.
+    pub fn of(folder: &Path, (major, minor): (u32, u32)) -> Result<Daemon, Failure> {
+        Ok(Daemon { device: Some(format!("{major}:{minor}")), ..Daemon::find(folder)? })
     }
 
     /// Refuses one of another user: files are to be made by what it says.
@@ -100,7 +108,9 @@ impl Daemon {
 
     /// Asks, and goes on to talk.
     pub fn begin(self, request: &Request, descriptor: Option<OwnedFd>) -> Result<Talk, Failure> {
-        let Daemon { stream, socket, patience } = self;
+        let Daemon { stream, socket, patience, device } = self;
+        let on = device.map(|device| Request::On { device, request: Box::new(request.clone()) });
+        let request = on.as_ref().unwrap_or(request);
         let connection = Connection { stream, socket, patience, is_quick: request.is_quick() };
         let mut talk = Talk { reader: BufReader::new(connection) };
         let connection = talk.reader.get_mut();
@@ -380,7 +390,12 @@ mod tests {
     fn why_a_daemon_hung_up_is_told() {
         for says_why in [true, false] {
             let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-            let daemon = Daemon { stream: ours, socket: "/n/control.sock".into(), patience: Duration::from_secs(60) };
+            let daemon = Daemon {
+                stream: ours,
+                socket: "/n/control.sock".into(),
+                patience: Duration::from_secs(60),
+                device: None,
+            };
             let mut talk = daemon.begin(&Request::Sync {}, None).expect("there is room in the socket");
             for text in ["one", "two"] {
                 write_line(&mut &theirs, &Answer::Progress(text.to_owned())).expect("room");

@@ -68,6 +68,11 @@ impl Mouth<'_> {
     pub fn say(&self, answer: &Answer) -> io::Result<()> {
         write_line(&mut &*self.0, answer)
     }
+
+    /// Ends the connection both ways, after half a line perhaps: who hears on it, at either end, hears the end.
+    pub fn hang_up(&self) {
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
 }
 
 /// A connection, after its request.

@@ -58,6 +58,14 @@ pub enum Request {
     },
     /// The device number of the mount's files, as in the mount table; none: it has no mount.
     Device {},
+    /// Something about files of the mount with this device number, which inode numbers in it belong to: refused by a daemon that serves another
+    /// one, for they mean other files there (I-158).
+    On {
+        /// `major:minor`.
+        device: String,
+        /// What is asked.
+        request: Box<Request>,
+    },
     /// Takes a snapshot.
     SnapshotCreate {
         /// Its name.
@@ -245,6 +253,7 @@ impl Request {
     #[must_use]
     pub fn is_quick(&self) -> bool {
         match self {
+            Request::On { request, .. } => request.is_quick(),
             Request::Status {} | Request::Counters {} | Request::Metrics {} => true,
             Request::Info { .. } | Request::SnapshotList {} | Request::Device {} => true,
             Request::Sync {} | Request::Cached { .. } | Request::Fsck { .. } | Request::Repair { .. } => false,
@@ -266,6 +275,7 @@ impl Request {
     #[must_use]
     pub fn is_behind(&self) -> bool {
         match self {
+            Request::On { request, .. } => request.is_behind(),
             Request::BatchWrite(_) | Request::BatchRead(_) | Request::BatchCopy { .. } => true,
             Request::BatchCompare(_) | Request::Warmup { .. } | Request::Fill { .. } => true,
             Request::Scrub { .. } | Request::Optimize { .. } | Request::Fsck { .. } => true,
@@ -351,6 +361,9 @@ pub struct BatchWriting {
     pub atomic: bool,
     /// Modes, owners and times are as the entries say, also of directories that are there.
     pub preserve: bool,
+    /// So are access lists, also where an entry has none.
+    #[serde(default)]
+    pub lists: bool,
     /// Bits to take away from modes where they are not preserved.
     pub umask: u32,
 }

@@ -222,6 +222,13 @@ impl Handler for Control {
             }
             Request::Cached { part } => Ok(self.cached(part)),
             Request::Device {} => Ok(json!({ "device": self.mount.as_ref().map(|mount| &mount.device) })),
+            Request::On { device, request } => {
+                if self.mount.as_ref().is_none_or(|mount| mount.device != device) {
+                    let why = format!("the daemon of {} serves another mount", self.folder.path.display());
+                    return Err(Failure::new("cannot use the file system", why).mend("nothing was changed"));
+                }
+                self.handle(*request, brought, progress)
+            }
             Request::SnapshotCreate { name, of } => self.create_snapshot(&name, of),
             Request::SnapshotList {} => {
                 let list: Vec<Value> =

@@ -328,8 +328,8 @@ impl Kernel {
         }
     }
 
-    async fn lookup(&self, parent: Node, name: &[u8]) -> Answer {
-        let found = match name {
+    async fn find(&self, parent: Node, name: &[u8]) -> Result<(Node, Attributes), FileError> {
+        match name {
             // Asked by who has a handle to a file whose name is not known (export over NFS).
             b"." => self.system.attributes(parent).await.map(|attributes| (parent, attributes)),
             b".." => {
@@ -337,11 +337,23 @@ impl Kernel {
                 self.system.attributes(node).await.map(|attributes| (node, attributes))
             }
             name => self.system.lookup(parent, name).await,
-        };
-        let found = match found {
-            Ok((node, attributes)) => self.system.retain_found(node).await.map(|()| (node, attributes)),
-            error => error,
-        };
+        }
+    }
+
+    /// What has a name, retained. One that a batch puts another file in the place of meanwhile is another file's, and not nobody's.
+    async fn find_retained(&self, parent: Node, name: &[u8]) -> Result<(Node, Attributes), FileError> {
+        let mut gone = None;
+        loop {
+            let (node, attributes) = self.find(parent, name).await?;
+            match self.system.retain_found(node).await {
+                Err(FileError::NoEntry) if gone != Some(node) => gone = Some(node),
+                retained => return retained.map(|()| (node, attributes)),
+            }
+        }
+    }
+
+    async fn lookup(&self, parent: Node, name: &[u8]) -> Answer {
+        let found = self.find_retained(parent, name).await;
         let valid = self.valid_in(parent);
         match found {
             Ok((node, attributes)) => {

@@ -177,13 +177,29 @@ fn an_archive_grants_no_more_than_its_source() {
         copied(&[&"-a", &inside.join("batch"), &outside.join("out")]);
         copies.extend([outside.join("beside"), outside.join("out")]);
     }
-    for copy in copies {
-        for (name, bits) in [("small", 0o640), ("large", 0o640), ("directory", 0o750)] {
-            let at = copy.join(name);
-            assert_eq!((mode(&at), get(&at, ACCESS)), (bits, None), "{}", at.display());
+    let expect_no_lists = |copies: &[PathBuf]| {
+        for copy in copies {
+            for (name, bits) in [("small", 0o640), ("large", 0o640), ("directory", 0o750)] {
+                let at = copy.join(name);
+                assert_eq!((mode(&at), get(&at, ACCESS)), (bits, None), "{}", at.display());
+            }
+            assert_eq!(get(&copy.join("directory"), DEFAULT), None, "{}", copy.display());
         }
-        assert_eq!(get(&copy.join("directory"), DEFAULT), None, "{}", copy.display());
+    };
+    expect_no_lists(&copies);
+    // Nor does what is there, and becomes like it.
+    let again = [inside.join("batch"), inside.join("calls")];
+    for (copy, ways) in again.iter().zip([&["-a"][..], &["-a", "--no-batch"]]) {
+        for name in ["small", "large", "directory"] {
+            set(&copy.join(name), ACCESS, &list()).expect("a mount has them");
+        }
+        set(&copy.join("directory"), DEFAULT, &list()).expect("a mount has them");
+        let mut words: Vec<&dyn AsRef<OsStr>> = ways.iter().map(|word| word as &dyn AsRef<OsStr>).collect();
+        let (source, copy) = (from.join("."), copy.as_path());
+        words.extend([&source as &dyn AsRef<OsStr>, &copy]);
+        copied(&words);
     }
+    expect_no_lists(&again);
     mounted.umount();
 }
 
@@ -405,5 +421,62 @@ fn what_cannot_be_undone_is_named() {
     mounted.mend();
     assert!(!point.join("to").exists());
     succeed(&[os("fsck"), os("--deep"), node.as_os_str()]);
+    mounted.umount();
+}
+
+/// Out of a mount without `-a`, where each name is made anew; and in an archive, where a link comes after what it leads to.
+#[test]
+fn further_names_of_what_has_no_content_are_what_they_are() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    let folder = Folder::new("further");
+    let (node, point, out) = (folder.node("n"), folder.make("m"), folder.make("out"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let from = point.join("from");
+    fs::create_dir(&from).expect("room");
+    mknodat(CWD, from.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).expect("room");
+    symlink("target", from.join("link")).expect("room");
+    for name in ["fifo", "link"] {
+        fs::hard_link(from.join(name), from.join(format!("{name} again"))).expect("room");
+        fs::hard_link(from.join(name), from.join(format!("a {name}"))).expect("room");
+    }
+    copied(&[&"-r", &from, &out]);
+    let archive = folder.join("archive");
+    succeed(&[os("tar"), os("-c"), os("-f"), archive.as_os_str(), os("-C"), point.as_os_str(), os("from")]);
+    let extracted = folder.make("extracted");
+    let output = run(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&extracted));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for copy in [out.join("from"), extracted.join("from")] {
+        for name in ["fifo", "fifo again", "a fifo", "link", "link again", "a link"] {
+            let found = fs::symlink_metadata(copy.join(name)).expect("there").file_type();
+            match name.contains("fifo") {
+                true => {
+                    assert_eq!(found, fs::symlink_metadata(from.join("fifo")).expect("there").file_type(), "{name}")
+                }
+                false => assert_eq!(fs::read_link(copy.join(name)).expect("a link"), Path::new("target"), "{name}"),
+            }
+        }
+    }
+    let archived = |name: &str| fs::symlink_metadata(extracted.join("from").join(name)).expect("there").nlink();
+    assert_eq!((archived("fifo"), archived("link")), (3, 3));
+    mounted.umount();
+}
+
+/// Files of /sys have a page by their size, and a few bytes.
+#[test]
+fn a_copy_ends_where_its_source_does() {
+    let source = Path::new("/sys/kernel/uevent_seqnum");
+    let content = fs::read(source).unwrap_or_default();
+    if fs::metadata(source).map_or(0, |found| found.len()) <= content.len() as u64 || content.is_empty() {
+        return eprintln!("skipped: there is no such file here");
+    }
+    let folder = Folder::new("short");
+    let (node, point, out) = (folder.node("n"), folder.make("m"), folder.make("out"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    for to in [&point, &out] {
+        copied(&[&source, to]);
+        let copy = fs::read(to.join("uevent_seqnum")).expect("copied");
+        assert!(copy.len() < 100 && copy.ends_with(b"\n"), "{} bytes", copy.len());
+    }
     mounted.umount();
 }

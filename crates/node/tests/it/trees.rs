@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -576,6 +577,13 @@ fn what_is_asked_of_a_mount_goes_to_no_other() {
         let said = refusal(arguments);
         assert!(said.contains("serves another mount"), "{said}");
     }
+    // Who found the right one a moment ago.
+    let mut talk = UnixStream::connect(mounted.node.join("control.sock")).expect("it listens");
+    let request = r#"{"do":"on","device":"0:0","request":{"do":"usage","inode":1}}"#;
+    talk.write_all(format!("{request}\n").as_bytes()).expect("it hears");
+    let mut said = String::new();
+    talk.read_to_string(&mut said).expect("it answers");
+    assert!(said.contains("serves another mount"), "{said}");
     // By system calls.
     succeed(&[os("cp"), os("-a"), data.as_os_str(), copy.as_os_str()]);
     assert_eq!(fs::read(copy.join("file")).expect("copied"), b"content");
@@ -583,6 +591,35 @@ fn what_is_asked_of_a_mount_goes_to_no_other() {
     assert!(!other.join("copy").exists());
     succeed(&[os("stop"), folder.join("b").as_os_str()]);
     moved.wait();
+    mounted.umount();
+}
+
+/// A mount whose node was moved, and in whose place is another node that nobody uses: its free lock tells nothing of the mount.
+#[test]
+fn a_mount_whose_folder_another_node_has_now_is_not_taken_away_by_force() {
+    let folder = Folder::new("replaced");
+    let node = |disk: &str| {
+        let node = folder.join("a");
+        succeed(&[os("init"), node.as_os_str(), os("--disk"), folder.join(disk).as_os_str()]);
+        node
+    };
+    let point = folder.make("m");
+    let (first, moved) = (node("disk1"), folder.join("b"));
+    let Some(mounted) = Mounted::start(&first, &point, &[]) else { return };
+    fs::rename(&first, &moved).expect("ours");
+    let second = node("disk2");
+    let mut file = File::create(point.join("file")).expect("mounted");
+    file.write_all(b"con").expect("room");
+    let said = refusal(&[os("mount"), second.as_os_str(), point.as_os_str()]);
+    assert!(said.contains("is mounted there already"), "{said}");
+    let said = refusal(&[os("umount"), point.as_os_str()]);
+    assert!(said.contains("busy"), "{said}");
+    file.write_all(b"tent").expect("nothing was done to it");
+    drop(file);
+    succeed(&[os("umount"), point.as_os_str()]);
+    mounted.wait();
+    let mounted = Mounted::start(&moved, &point, &[]).expect("the first could be");
+    assert_eq!(fs::read(point.join("file")).expect("made local at the end"), b"content");
     mounted.umount();
 }
 
@@ -608,6 +645,35 @@ fn a_dead_mount_is_taken_away_beside_that_of_today() {
 fn append(archive: &Path, folder: &Path, arguments: &[&str]) {
     let output = run(Command::new("tar").arg("-rf").arg(archive).arg("-C").arg(folder).args(arguments));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Attributes that only the file system has where the archive was made.
+#[test]
+fn foreign_attributes_keep_nothing_from_being_extracted() {
+    let folder = Folder::new("foreign");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
+    let mut builder = tar::Builder::new(Vec::new());
+    let foreign = [("SCHILY.xattr.com.apple.provenance", &b"x"[..]), ("SCHILY.xattr.user.ours", &b"y"[..])];
+    for (name, kind) in [("d/", tar::EntryType::Directory), ("d/file", tar::EntryType::Regular)] {
+        builder.append_pax_extensions(foreign).expect("memory");
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_size(0);
+        header.set_mode(0o755);
+        header.set_mtime(0);
+        builder.append_data(&mut header, name, std::io::empty()).expect("memory");
+    }
+    let archive = folder.join("archive");
+    fs::write(&archive, builder.into_inner().expect("memory")).expect("room");
+    succeed(&[os("tar"), os("-x"), os("--xattrs"), os("-f"), archive.as_os_str(), os("-C"), point.as_os_str()]);
+    let mut value = [0; 10];
+    let length = rustix::fs::getxattr(point.join("d/file"), "user.ours", &mut value).expect("one of ours");
+    assert_eq!(value[..length], *b"y");
+    expect_whole(&mounted);
+    mounted.umount();
 }
 
 /// What other tars write, and what is in an archive to the byte.

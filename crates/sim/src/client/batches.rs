@@ -80,6 +80,7 @@ impl Client {
             replace: self.random.one_in(2),
             atomic: self.random.one_in(4),
             preserve: self.random.one_in(2),
+            lists: false,
             umask: 0,
         };
         let mut unit = Unit { how, entries: Vec::new(), fates: Vec::new(), model: model.clone() };

@@ -67,17 +67,19 @@ impl<'a> Copier<'a> {
             // Files of /proc have content and no size.
             return self.range(&mut copy, 0..u64::MAX);
         }
-        let mut at = 0;
+        let (mut at, mut ended) = (0, None);
         while let Some(data) = next_data(from, at, bytes)? {
             at = data.end;
             let start = data.start;
-            if start + self.range(&mut copy, data)? < at {
-                // Somebody made the source shorter.
+            let end = start + self.range(&mut copy, data)?;
+            if end < at {
+                // Somebody made the source shorter, or it never had what its size says (/sys).
+                ended = Some(end);
                 break;
             }
         }
         // A hole at the end has no data that would set the length.
-        let bytes = bytes.min(from.metadata()?.len());
+        let bytes = ended.unwrap_or(bytes).min(from.metadata()?.len());
         if to.metadata()?.len() < bytes {
             to.set_len(bytes)?;
         }

@@ -17,11 +17,13 @@ const ASKED_BYTES: usize = 32 << 20;
 pub(super) struct Filler {
     /// The folder of its node.
     node: PathBuf,
+    /// The device number of its files.
+    device: (u32, u32),
 }
 
 impl Filler {
-    pub(super) fn new(node: PathBuf) -> Filler {
-        Filler { node }
+    pub(super) fn new(node: PathBuf, device: (u32, u32)) -> Filler {
+        Filler { node, device }
     }
 
     /// Has as much of a source go into a file of the mount, at the same place; gives how much there was. `None`: system calls are to do it, and tell
@@ -30,7 +32,7 @@ impl Filler {
         let inode = to.metadata().ok()?.ino();
         let descriptor = from.as_fd().try_clone_to_owned().ok()?;
         let request = Request::Fill { inode, offset: at, length: wanted.min(ASKED_BYTES) as u64 };
-        let answer = Daemon::find(&self.node).ok()?.ask_with(&request, Some(descriptor), |_| {}).ok()?;
+        let answer = Daemon::of(&self.node, self.device).ok()?.ask_with(&request, Some(descriptor), |_| {}).ok()?;
         usize::try_from(answer["bytes"].as_u64()?).ok()
     }
 }

@@ -4,7 +4,7 @@
 //! A sweep at a time: first the names and attributes of many files, then their content in the order of their inodes, while those of the next are found. Large files (of more than a MiB, or
 //! of a part of what a daemon with little memory takes) go by system calls (`plain`), and have their names when they are whole (`whole`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io;
@@ -77,6 +77,8 @@ struct Shared {
     away: BTreeMap<u64, Away>,
     /// Names of files whose first name could not be made: these are copied themselves.
     alone: Vec<Found>,
+    /// Those files: what has the first name is another one.
+    lost: HashSet<Identity>,
     /// From this number on entries only say what is already there.
     finishing: u64,
     /// What ended the batch.
@@ -85,12 +87,28 @@ struct Shared {
 
 /// What is on its way.
 enum Away {
-    /// From here, with so many bytes.
-    File(PathBuf, u64),
+    /// From here.
+    File(PathBuf, About),
     /// The same, and it was written to while it was read.
-    Torn(PathBuf, u64),
+    Torn(PathBuf, About),
     /// One more name.
     Link(Box<Found>),
+}
+
+/// A file on its way.
+#[derive(Clone, Copy, Default)]
+struct About {
+    bytes: u64,
+    /// If it has several names.
+    identity: Option<Identity>,
+}
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// Who a file with several names is.
+fn identity_of(source: &Metadata) -> Option<Identity> {
+    (!source.is_dir() && source.nlink() > 1).then(|| (source.dev(), source.ino()))
 }
 
 /// A directory whose attributes come last.
@@ -118,8 +136,8 @@ impl<'a> Into<'a> {
         (top, filler): (&'a Path, &'a Filler),
         writer: BatchWriter,
     ) -> Into<'a> {
-        let (away, alone) = (BTreeMap::new(), Vec::new());
-        let shared = Shared { writer, away, alone, finishing: u64::MAX, ended: None };
+        let (away, alone, lost) = (BTreeMap::new(), Vec::new(), HashSet::new());
+        let shared = Shared { writer, away, alone, lost, finishing: u64::MAX, ended: None };
         Into { how, top, filler, progress, taker: Taker::new(how.archive), shared: Mutex::new(shared) }
     }
 
@@ -209,12 +227,21 @@ impl<'a> Into<'a> {
 
     fn put_with(&self, found: &Found, change: impl FnOnce(Entry) -> Entry) -> Result<(), Failure> {
         match self.taker.entry(&found.from, None, found.path.clone(), &found.source).map(change) {
-            Ok(entry) => self.put_as(Away::File(found.from.clone(), entry.size), &entry),
+            Ok(entry) => {
+                let about = About { bytes: entry.size, identity: identity_of(&found.source) };
+                self.put_as(Away::File(found.from.clone(), about), &entry)
+            }
             Err(error) => {
+                self.lose(&found.source);
                 self.progress.note(&found.from, Err(error));
                 Ok(())
             }
         }
+    }
+
+    /// Notes a file that could not be copied under its first name.
+    fn lose(&self, source: &Metadata) {
+        self.shared.lock().lost.extend(identity_of(source));
     }
 
     fn put_as(&self, away: Away, entry: &Entry) -> Result<(), Failure> {
@@ -242,17 +269,20 @@ impl<'a> Into<'a> {
         while let Some(entry) = shared.away.first_entry().filter(|entry| *entry.key() < settled) {
             let (number, away) = entry.remove_entry();
             let is_torn = matches!(away, Away::Torn(..));
-            let (path, bytes) = match (away, failed.contains_key(&number)) {
+            let (path, About { bytes, identity }) = match (away, failed.contains_key(&number)) {
                 (Away::Link(found), true) => {
                     self.progress.expect(found.source.len());
                     shared.alone.push(*found);
                     continue;
                 }
-                (Away::Link(found), false) => (found.from, 0),
-                (Away::File(path, bytes) | Away::Torn(path, bytes), _) => (path, bytes),
+                (Away::Link(found), false) => (found.from, About::default()),
+                (Away::File(path, about) | Away::Torn(path, about), _) => (path, about),
             };
             match failed.get(&number) {
-                Some(why) => self.progress.note(&path, Err(why)),
+                Some(why) => {
+                    shared.lost.extend(identity);
+                    self.progress.note(&path, Err(why));
+                }
                 None if number >= shared.finishing => {}
                 None if is_torn => {
                     self.progress.copied(bytes);
@@ -281,7 +311,14 @@ impl<'a> Into<'a> {
         if !large.is_empty() {
             // The directories that they go into must be there.
             self.settle()?;
-            Plain::new(self.how, self.progress).files(self.top, self.filler, large);
+            Plain::new(self.how, self.progress)
+                .files(self.top, self.filler, large)
+                .iter()
+                .for_each(|source| self.lose(source));
+        }
+        if !links.is_empty() {
+            // What the first name of a file has that could not be copied is what was there before.
+            self.settle()?;
         }
         links.into_iter().try_for_each(|(found, first)| self.put_link(found, first))
     }
@@ -304,7 +341,10 @@ impl<'a> Into<'a> {
                     let job = Job { from: from.clone(), to: to.clone(), source: source.clone() };
                     large.lock().push((job, path.clone()));
                 }
-                Err(error) => self.progress.note(&found.from, Err(error)),
+                Err(error) => {
+                    self.lose(&found.source);
+                    self.progress.note(&found.from, Err(error));
+                }
             }
         }
         self.put_read(&mut read, &mut content)
@@ -316,7 +356,7 @@ impl<'a> Into<'a> {
         let puts: Vec<Put<'_>> = put.collect();
         let away = |(found, taken): &(&Found, Taken)| {
             let away = if taken.is_torn { Away::Torn } else { Away::File };
-            away(found.from.clone(), taken.entry.size)
+            away(found.from.clone(), About { bytes: taken.entry.size, identity: identity_of(&found.source) })
         };
         let put = self.put_all(&puts, read.iter().map(away));
         read.clear();
@@ -326,6 +366,11 @@ impl<'a> Into<'a> {
 
     /// One more name of a file that was put before, or went by system calls.
     fn put_link(&self, found: Found, first: Vec<u8>) -> Result<(), Failure> {
+        if identity_of(&found.source).is_some_and(|identity| self.shared.lock().lost.contains(&identity)) {
+            self.progress.expect(found.source.len());
+            self.shared.lock().alone.push(found);
+            return Ok(());
+        }
         match self.taker.entry(&found.from, None, found.path.clone(), &found.source) {
             Ok(entry) => {
                 let entry = Entry { leads: Leads::Link(first), size: 0, ..entry };

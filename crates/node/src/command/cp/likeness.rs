@@ -202,7 +202,7 @@ pub(super) fn xattrs(from: &Path, open: Option<&File>) -> io::Result<Vec<(Vec<u8
 }
 
 /// Whether an attribute is one that every file system may have. Those of other name spaces are of their own file system, and no other takes them.
-fn is_handed_over(name: &[u8]) -> bool {
+pub(in crate::command) fn is_handed_over(name: &[u8]) -> bool {
     let spaces: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     is_list(name) || spaces.iter().any(|space| name.starts_with(space))
 }

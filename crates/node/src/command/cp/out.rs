@@ -172,7 +172,10 @@ impl<'a> Out<'a> {
             };
             return Ok(None);
         }
-        if let Leads::Link(first) = &entry.leads {
+        // Without `archive` each name is made anew; only what is behind it can have to be taken from the first.
+        if let Leads::Link(first) = &entry.leads
+            && (self.how.archive || matches!(entry.kind, Kind::Regular | Kind::Symlink))
+        {
             self.places.expect(first)?;
             self.links.push((self.places.to(first), to));
             return Ok(None);
@@ -320,10 +323,18 @@ impl Making {
     }
 }
 
-/// Copies a file of several names once more, or nothing of it.
+/// Copies a file of several names once more, or nothing of it; or a symbolic link.
 fn again(existing: &Path, new: &Path) -> io::Result<()> {
+    if std::fs::symlink_metadata(existing)?.is_symlink() {
+        let target = std::fs::read_link(existing)?;
+        remove_other(new)?;
+        return std::os::unix::fs::symlink(target, new);
+    }
     let mut from = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(existing)?;
     let found = from.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::other("something else has the name that was copied first"));
+    }
     let target = Target::begin(new, found.mode() & 0o777, found.len())?;
     io::copy(&mut from, &mut target.file())?;
     target.take_place(false).map(drop)

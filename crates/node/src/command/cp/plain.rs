@@ -100,8 +100,9 @@ impl<'a> Plain<'a> {
     }
 
     /// Copies large regular files to places at and below a directory of a mount; the directories that they go into are there.
-    pub(super) fn files(&self, top: &Path, filler: &Filler, plan: Vec<(Job, Vec<u8>)>) {
+    pub(super) fn files(&self, top: &Path, filler: &Filler, plan: Vec<(Job, Vec<u8>)>) -> Vec<Metadata> {
         let queue = Mutex::new(plan.into_iter());
+        let failed = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..self.how.jobs {
                 scope.spawn(|| {
@@ -110,11 +111,15 @@ impl<'a> Plain<'a> {
                         let job = queue.lock().next().filter(|_| !self.progress.is_interrupted());
                         let Some((job, path)) = job else { return };
                         let copied = self.copy_whole(&mut copier, &job, top, &path);
+                        if copied.is_err() {
+                            failed.lock().push(job.source);
+                        }
                         self.progress.note(&job.from, copied);
                     }
                 });
             }
         });
+        failed.into_inner()
     }
 
     fn work(&self, queue: &Mutex<Receiver<Job>>) {

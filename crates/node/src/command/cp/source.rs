@@ -168,15 +168,18 @@ impl Taker {
         bytes_max: u64,
         content: &mut Content,
     ) -> io::Result<Option<Taken>> {
-        let (begin, mut runs) = (content.used, Runs::new());
+        let (begin, mut runs, mut is_all) = (content.used, Runs::new(), true);
         let found = steadily(file, |source| {
             content.used = begin;
             runs.clear();
-            read(file, source, bytes_max, (content, &mut runs))
+            let read = read(file, source, bytes_max, (content, &mut runs))?;
+            is_all = read != Some(Read::Short);
+            Ok(read.is_some())
         })?;
         let Some((source, is_torn)) = found else { return Ok(None) };
         let mut entry = self.entry(from, Some(file), path, &source)?;
-        entry.size = runs.last().map_or(0, |(offset, range)| offset + range.len() as u64).max(entry.size);
+        let end = runs.last().map_or(0, |(offset, range)| offset + range.len() as u64);
+        entry.size = if is_all { end.max(entry.size) } else { end };
         Ok(Some(Taken { entry, runs, is_torn }))
     }
 }
@@ -210,28 +213,40 @@ pub(in crate::command) fn umask() -> u32 {
     umask.bits()
 }
 
-/// Reads all of a file; false: it has more than `bytes_max`.
+/// How a file was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// To its size.
+    All,
+    /// To its end, which comes before: /sys says 4096 of files with a few bytes.
+    Short,
+}
+
+/// Reads all of a file; `None`: it has more than `bytes_max`.
 fn read(
     file: &File,
     source: &Metadata,
     bytes_max: u64,
     (content, runs): (&mut Content, &mut Runs),
-) -> io::Result<bool> {
+) -> io::Result<Option<Read>> {
     let size = source.len();
     if size > bytes_max {
-        return Ok(false);
+        return Ok(None);
     }
     if size == 0 {
         // Files of /proc have content and no size.
-        return read_run(file, 0..bytes_max, (content, runs));
+        let is_end = read_run(file, 0..bytes_max, (content, runs))?;
+        return Ok(is_end.then_some(Read::All));
     }
     let has_holes = source.blocks() * 512 < size;
     let mut at = 0;
     while let Some(data) = if has_holes { next_data(file, at, size)? } else { (at < size).then_some(at..size) } {
         at = data.end.max(at + 1);
-        read_run(file, data.start..data.end.min(size), (content, runs))?;
+        if read_run(file, data.start..data.end.min(size), (content, runs))? {
+            return Ok(Some(Read::Short));
+        }
     }
-    Ok(true)
+    Ok(Some(Read::All))
 }
 
 /// Reads a range; whether the file ended before its end.

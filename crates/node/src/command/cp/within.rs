@@ -54,7 +54,7 @@ impl Within {
         write_pages_back(&mount.point);
         let name = Name::new(job.to.file_name()?.as_bytes());
         Some(Within {
-            daemon: Daemon::find(&mount.source).ok()?,
+            daemon: Daemon::of(&mount.source, mount.device).ok()?,
             source,
             parent,
             name,

@@ -92,11 +92,12 @@ impl<W: Write> Creation<W> {
                 Record::Entry(entry) => {
                     let number = next;
                     next += 1;
-                    if matches!(entry.leads, Leads::Link(_)) {
+                    if matches!(entry.leads, Leads::Link(_)) && entry.kind != Kind::Socket {
                         links.push(entry);
                     } else if entry.kind == Kind::Regular {
                         files.insert(number, entry);
-                    } else if entry.kind == Kind::Symlink && entry.path.contains(&b'/') {
+                    } else if entry.kind == Kind::Symlink && entry.links == 1 && entry.path.contains(&b'/') {
+                        // One of several names comes before the links to it.
                         symlinks.entry(directory_of(&entry.path).to_vec()).or_default().push(entry);
                     } else {
                         self.described(names, &entry)?;
@@ -146,13 +147,13 @@ impl<W: Write> Creation<W> {
                 header.set_link_name_literal(short).map_err(unwritten)?;
                 self.builder.append_data(&mut header, &path, io::empty())
             }
+            _ if entry.kind == Kind::Socket => {
+                self.outcome.fail(path, "an archive has no sockets");
+                return Ok(());
+            }
             Leads::Link(first) => {
                 header.set_entry_type(EntryType::Link);
                 self.builder.append_link(&mut header, &path, name_of(names, first, entry.kind)?)
-            }
-            Leads::Nothing if entry.kind == Kind::Socket => {
-                self.outcome.fail(path, "an archive has no sockets");
-                return Ok(());
             }
             Leads::Nothing => self.builder.append_data(&mut header, &path, io::empty()),
         };

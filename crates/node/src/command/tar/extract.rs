@@ -14,7 +14,7 @@ use tar::EntryType;
 
 use super::archive::{Archive, Member, cut_short, xattr_name};
 use super::{Arguments, Outcome};
-use crate::command::cp::{Likeness, stream, umask};
+use crate::command::cp::{Likeness, is_handed_over, stream, umask};
 use crate::command::info::Held;
 use crate::command::sync::{mount_of, sync};
 use crate::command::tree::below;
@@ -78,8 +78,8 @@ pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
     }
     let directory = directory.canonicalize().map_err(|error| Failure::new(WHAT, error).at(directory))?;
     let held = Held::open(&directory, WHAT)?;
-    let how = Writing { parent: held.inode, replace: true, preserve: true, umask: 0 };
-    let writer = BatchWriter::begin(Daemon::find(&mount.source)?, &how)?;
+    let how = Writing { parent: held.inode, replace: true, preserve: true, lists: false, umask: 0 };
+    let writer = BatchWriter::begin(Daemon::of(&mount.source, mount.device)?, &how)?;
     let mut extraction = Extraction {
         directory: &directory,
         writer,
@@ -236,6 +236,7 @@ impl Extraction<'_> {
                 }
             } else if let Some(name) = xattr_name(key).filter(|_| self.xattrs)
                 && (self.is_root || name.starts_with(b"user."))
+                && is_handed_over(&name)
             {
                 entry.xattrs.push((name, value.clone()));
             }

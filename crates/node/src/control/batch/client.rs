@@ -32,6 +32,8 @@ pub struct Writing {
     pub replace: bool,
     /// Modes, owners and times are as entries say.
     pub preserve: bool,
+    /// So are access lists, also where an entry has none.
+    pub lists: bool,
     /// Bits to take away from modes otherwise.
     pub umask: u32,
 }
@@ -134,9 +136,9 @@ impl BatchWriter {
     pub fn begin(daemon: Daemon, how: &Writing) -> Result<BatchWriter, Failure> {
         let cannot = |error: std::io::Error| Failure::new("cannot share memory with the daemon", error);
         let memory = Memory::make(WINDOWS, WINDOW_BYTES).map_err(cannot)?;
-        let Writing { parent, replace, preserve, umask } = *how;
+        let Writing { parent, replace, preserve, lists, umask } = *how;
         let (windows, window_bytes) = (memory.windows(), memory.window_bytes());
-        let how = BatchWriting { parent, windows, window_bytes, replace, atomic: false, preserve, umask };
+        let how = BatchWriting { parent, windows, window_bytes, replace, atomic: false, preserve, lists, umask };
         let mut talk = daemon.begin(&Request::BatchWrite(how), Some(memory.share().map_err(cannot)?))?;
         let room = match talk.hear()? {
             Answer::Ready { window_bytes } => window_bytes.min(memory.window_bytes()),

@@ -97,8 +97,8 @@ impl Control {
             let why = "the daemon knows no directory of the present with this inode number";
             Failure::new(what, why).place(how.parent.to_string()).mend("keep it open meanwhile; nothing was changed")
         })?;
-        let BatchWriting { replace, atomic, preserve, umask, .. } = *how;
-        let how = BatchWrite { replace, atomic, preserve, umask: umask & 0o777 };
+        let BatchWriting { replace, atomic, preserve, lists, umask, .. } = *how;
+        let how = BatchWrite { replace, atomic, preserve, lists, umask: umask & 0o777 };
         let room = self.window_room(&memory);
         let lost = |error| lost(what, &error);
         line.say(&Answer::Ready { window_bytes: room }).map_err(lost)?;
@@ -255,8 +255,12 @@ impl Teller<'_> {
         for told in told {
             match told {
                 Told::Unit(names, report) => self.control.unit_written(names.iter().map(Vec::as_slice), &report),
-                // Also where nobody hears it any more the kernel is told of the units that are still written.
-                Told::Window(emptied) => said = said.and_then(|()| mouth.say(&Answer::Emptied(emptied))),
+                // Also where nobody hears it any more the kernel is told of the units that are still written. Who was not heard to the end of
+                // a line would wait for the rest of it, and we for him.
+                Told::Window(emptied) if said.is_ok() => {
+                    said = mouth.say(&Answer::Emptied(emptied)).inspect_err(|_| mouth.hang_up());
+                }
+                Told::Window(_) => {}
             }
         }
         said
