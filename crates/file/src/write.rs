@@ -401,9 +401,10 @@ impl FileSystem {
             return Err(FileError::Invalid("source and target overlap"));
         }
         let waits = source.state.lock().unlogged_bytes();
-        if waits > self.options.inline_bytes_max {
-            // Chunks are shared; what is in none yet would be taken into memory once more for each copy of it, and hashed again.
-            self.flush_file(&source, self.options.inline_bytes_max).await?;
+        if length.min(waits) > self.options.inline_bytes_max {
+            // Chunks are shared; what is in none yet would be taken into memory once more for each copy of it, and hashed again. Where it cannot be
+            // stored as the source asks it may be as the target does.
+            let _ = self.flush_file(&source, self.options.inline_bytes_max).await;
         }
         let _room = self.admit_records(length / COPIED_CHUNK_BYTES * EXTENT_BYTES + CHANGE_BYTES).await?;
         let _operation = target.operation.lock().await;

@@ -198,7 +198,7 @@ fn lock_file(bytes: &[u8]) -> Result<(), String> {
     let stage = holder.stage.ok_or("another version's")?;
     // A line's end of another system belongs to no name.
     let again = Holder::parse(&Holder::text(&holder.name, stage, holder.mount.as_deref()));
-    assert_eq!((again.stage, again.mount), (Some(stage), holder.mount));
+    assert_eq!((again.stage, again.mount), (Some(stage), Some(holder.mount.unwrap_or_default())));
     Ok(())
 }
 

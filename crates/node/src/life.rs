@@ -135,15 +135,18 @@ fn describe_serving(lock: &Lock, house: &House) {
     describe(lock, house.unmounter().map(|unmounter| (unmounter.mountpoint(), Some(unmounter.device()))));
 }
 
-/// Notes in the lock file that this daemon has the node, with its mount's place and device number as soon as there is one.
+/// Notes in the lock file that this daemon has the node, with its mount's place and device number as soon as there is one. Until then that of a
+/// daemon that died stays: its mount may be there.
 fn describe(lock: &Lock, mount: Option<(&Path, Option<&str>)>) {
     let process = std::process::id();
     match mount {
         Some((point, device)) => {
             let name = format!("its daemon (process {process}, mounted at {})", point.display());
-            lock.describe(&name, Stage::Mounted, device);
+            lock.describe(&name, Stage::Mounted, device.map(str::to_owned).or_else(|| lock.noted_mount()).as_deref());
         }
-        None => lock.describe(&format!("its daemon (process {process})"), Stage::Working, None),
+        None => {
+            lock.describe(&format!("its daemon (process {process})"), Stage::Working, lock.noted_mount().as_deref())
+        }
     }
 }
 
@@ -573,7 +576,8 @@ impl<'a> Life<'a> {
     /// Ends for good, and says so.
     fn end(self, house: House, server: Server, answers: &[Answer]) -> Result<(), Failure> {
         daemon::stopping();
-        self.lock.describe(&format!("its daemon (process {})", std::process::id()), Stage::Ending, None);
+        let noted = self.lock.noted_mount().filter(|_| house.serving.is_none());
+        self.lock.describe(&format!("its daemon (process {})", std::process::id()), Stage::Ending, noted.as_deref());
         let closed = self.close(&house, answers);
         if let Err(failure) = &closed {
             tracing::error!("{failure}");

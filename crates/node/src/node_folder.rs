@@ -270,7 +270,7 @@ pub(crate) struct Holder {
     pub(crate) name: String,
     /// `None` also for what another version wrote.
     pub(crate) stage: Option<Stage>,
-    /// The device number of its mount, `major:minor`.
+    /// The device number of its mount, `major:minor`; empty: it has none. `None`: a version wrote it that notes no mount.
     pub(crate) mount: Option<String>,
 }
 
@@ -296,7 +296,7 @@ impl Holder {
         let name = lines.next().filter(|name| !name.is_empty()).unwrap_or("another process").to_owned();
         let word = lines.next();
         let stage = Stage::ALL.iter().find(|(_, known)| Some(*known) == word).map(|(stage, _)| *stage);
-        let mount = lines.next().filter(|device| !device.is_empty()).map(str::to_owned);
+        let mount = lines.next().or(word.is_none().then_some("")).map(|device| device.trim().to_owned());
         Holder { name, stage, mount }
     }
 
@@ -325,7 +325,7 @@ impl Lock {
         Ok(self.file.try_clone()?.into())
     }
 
-    /// The device number (`major:minor`) of the mount that the last daemon noted, unless it ended without that mount.
+    /// The device number (`major:minor`) of the mount that the last daemon noted; empty if it ended without that mount. `None`: nobody can tell.
     #[must_use]
     pub fn noted_mount(&self) -> Option<String> {
         Holder::read(&self.file).ok()?.mount

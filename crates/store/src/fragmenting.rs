@@ -387,7 +387,7 @@ impl Store {
                     });
                     data[*index] = blocks.inspect_err(|error| {
                         // What is missing may come back.
-                        if !fragments.disks().iter().any(|disk| self.pool.disks[disk].is_missing) {
+                        if self.pool.missing().is_none() {
                             self.packs.note_rotten(pack, error);
                         }
                     })?;

@@ -30,9 +30,7 @@
 //!       acknowledged frame is on all homes of its segment that did not fail later.
 //!
 //! J-10  An opening without a disk begins a segment before anybody reads what it found: what that disk has of frames that no other had does not
-//!       follow on it when it is back (J-3; seed 3418 of plan copies). It leaves out [`LEFT_OUT`] numbers of segments, as of packs.
-//!
-//! [`LEFT_OUT`]: crate::superblock::LEFT_OUT
+//!       follow on it when it is back (J-3; seed 3418 of plan copies). It leaves out as many numbers of segments as of packs and generations (S-4).
 //!
 //! J-11  Whoever may open the node by what some superblock says of homes has every frame that was acknowledged, unless all disks that are there had failed
 //!       before: those hear of nothing that comes later. So a group that is not on all

@@ -10,8 +10,8 @@
 //!       disk failed or filled were moved to another disk first ([`Packs::settle`]), or settle fails, again and again; but for K-12.
 //! K-4   A chunk is named in the index (`recent`) only after its bytes are readable, in a buffer or in the file.
 //! K-5   Pack numbers rise and are used once, over all disks. On a missing disk may lie packs that no superblock knows of: so an opening
-//!       without a disk leaves out [`LEFT_OUT`](crate::superblock::LEFT_OUT) numbers, and its first superblock says so before a pack is
-//!       made, for the next time another disk may be missing.
+//!       without a disk leaves out as many numbers as generations (S-4), and its first superblock says so before a pack is made, for
+//!       the next time another disk may be missing.
 //! K-6   A pack of the index that is on no disk, while one is missing, stays in the catalog and in the index. Nobody counts on it: what
 //!       is put is stored anew although it lies there, so that it can be read; what is asked for there, or nowhere else, is unknown and
 //!       not lost; reclaim and repair leave it alone. So does one of which there is less than all: what verifies in that is read, and when
@@ -324,6 +324,8 @@ pub(crate) struct Packs {
     pub(crate) condemned: RwLock<BTreeSet<u64>>,
     /// Packs that could not be read when the store was opened, and why: nobody knows what lies there.
     unread: Mutex<BTreeMap<u64, StoreError>>,
+    /// those that the index file was made without.
+    left_out: Mutex<BTreeSet<u64>>,
     /// Packs on several disks that turned out to be damaged on one of them.
     pub(crate) suspects: Mutex<BTreeSet<(u64, usize)>>,
     /// Packs that cannot be copied, for a chunk of them is good nowhere; and whether reclaim has tried since to do without them (L-6).
@@ -372,6 +374,7 @@ impl Packs {
             making: Mutex::default(),
             condemned: RwLock::new(BTreeSet::new()),
             unread: Mutex::default(),
+            left_out: Mutex::default(),
             suspects: Mutex::default(),
             rotten: Mutex::default(),
             doubted: Mutex::default(),
@@ -671,10 +674,22 @@ impl Packs {
         self.unread.lock().extend(packs);
     }
 
-    /// Packs that the index file does not have: it was not given them yet, or was made when they could not be read.
+    /// notes what a new index file is made without, and why. What the one before was made without is in it, then.
+    pub(crate) fn note_left_out(&self, packs: BTreeMap<u64, StoreError>) {
+        let before = std::mem::replace(&mut *self.left_out.lock(), packs.keys().copied().collect());
+        before.iter().filter(|pack| !packs.contains_key(pack)).for_each(|pack| self.note_read(*pack));
+        self.note_unread(packs);
+    }
+
+    /// Whether the index file was made without it.
+    pub(crate) fn is_left_out(&self, pack: u64) -> bool {
+        self.left_out.lock().contains(&pack)
+    }
+
+    /// Packs that the index file does not have: it was not given them yet, or was made without them.
     pub(crate) fn unindexed(&self) -> BTreeSet<u64> {
         let mut packs: BTreeSet<u64> = self.sealed.lock().iter().map(|sealed| sealed.pack).collect();
-        packs.extend(self.unread.lock().keys());
+        packs.extend(&*self.left_out.lock());
         packs
     }
 
@@ -743,6 +758,11 @@ impl Packs {
             }
         });
         self.index.forget_older(|place| !gone.contains(&place.pack));
+        for pack in gone.iter().chain(&dropped) {
+            // What was given up is lost, and not unknown.
+            self.note_read(*pack);
+            self.left_out.lock().remove(pack);
+        }
         dropped.into_iter().for_each(|pack| self.index.forget_recent(pack));
         self.suspects.lock().retain(|(_, other)| *other != disk);
     }

@@ -154,7 +154,7 @@ impl Store {
         };
         let pack_max = superblock.pack_next + NUMBERS_AHEAD_MAX;
         let (found, number_max) = recovery.list_packs(pack_max)?;
-        let (mut is_index_there, mut untried) = (is_index_there, pool.takers());
+        let (mut is_index_there, mut untried) = (is_index_there, pool.good());
         let opened = loop {
             let error = match recovery.open_index(&options, &found, (is_index_there, pack_max)).await {
                 Ok(opened) => break opened,
@@ -163,12 +163,15 @@ impl Store {
             };
             // It can be made of the packs on any disk: X-2.
             let error = pool.failed(pool.index_disk(), error, &counters);
-            untried = untried.without(pool.index_disk()).both(pool.takers());
-            let Some(other) = untried.first() else { return Err(error) };
+            untried = untried.without(pool.index_disk()).both(pool.good());
+            let Some(other) = untried.both(pool.takers()).first().or(untried.first()) else { return Err(error) };
             pool.set_index_disk(other);
             superblock.index = u16::try_from(other).expect("below DISKS_MAX");
             is_index_there = false;
         };
+        if !pool.homes().iter().all(|disk| pool.disks[disk].is_good()) {
+            pool.choose_homes(pool.homes(), copies);
+        }
         let indexed_max = opened.packs.keys().next_back().copied().unwrap_or(0);
         let mut next = superblock.pack_next.max(number_max.max(indexed_max) + 1);
         // Nothing is refused from here on.
@@ -430,7 +433,8 @@ impl Recovery<'_> {
             let is_first =
                 found.is_empty() && matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Absent);
             if !is_first {
-                self.report.index_made_again = Some(error.to_string());
+                // On another disk: why not on the first.
+                self.report.index_made_again.get_or_insert_with(|| error.to_string());
             }
             IndexFile::make_again(disk, options.index_pages_bytes(), self.pool.node_identity)
         })

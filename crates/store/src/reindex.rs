@@ -8,9 +8,9 @@
 //!       it named it, for that may lie elsewhere too; else it is made again first, once. A chunk is lost only where that could be done,
 //!       every pack could be read, and no disk is missing: otherwise nobody knows, and the disk's error says so.
 //!
-//! X-10  Where the disk of the index failed, what lies on failed or missing disks alone is left out, for the old file serves nobody: it is not
-//!       lost, and nobody knows what it is; the file says that it lacks packs, and until the next opening those are neither
-//!       cut nor reclaimed. Otherwise a disk that gives no answer ends the making.
+//! X-10  Where the disk of the index failed, packs that cannot be read are left out, for the old file serves nobody: what lies there is not lost,
+//!       and nobody knows what it is; the file says that it lacks packs, and until they are in one those are neither cut nor
+//!       reclaimed. So are they of the files that are made after that. Otherwise a disk that gives no answer ends the making.
 //!
 //! The new file is made beside the old one, which serves meanwhile, and takes its place when it is complete.
 //!
@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use platform::disk::DiskErrorKind;
+use platform::disk::{DiskError, DiskErrorKind};
 
 use crate::failure::StoreError;
 use crate::format::{INDEX_NEW, Summary, pack_path};
@@ -101,12 +101,17 @@ impl NewIndex<'_> {
 
     /// X-10, or why there can be no new file.
     fn leave_out(&mut self, pack: u64, known: &PackKnown, error: StoreError) -> Result<(), StoreError> {
+        let goes_without = self.goes_without || self.packs.is_left_out(pack);
+        // A good disk that is silent now may answer the next time.
         let is_on_good = !known.places().both(self.packs.pool.good()).is_empty();
-        if !self.goes_without || !matches!(error, StoreError::Disk(_)) || (is_on_good && known.fragments().is_none()) {
-            return Err(error);
+        let may_answer = |error: &DiskError| error.kind == DiskErrorKind::Silent && is_on_good;
+        match error {
+            StoreError::Disk(error) if goes_without && !may_answer(&error) => {
+                self.unread.insert(pack, error.into());
+                Ok(())
+            }
+            error => Err(error),
         }
-        self.unread.insert(pack, error);
-        Ok(())
     }
 
     /// What is in a pack, by its directory on any of its disks, or else by a scan; `None` if it is gone.
@@ -139,8 +144,13 @@ impl NewIndex<'_> {
             let summary = Summary { lacks_directory: true, ..known.summary };
             scan_found = Some(SealedPack::new(pack, summary, scanned.entries));
         }
-        // Where no disk has it whole, and one does not answer, nobody knows.
-        failure.map_or(Ok(scan_found), |error| Err(error.into()))
+        match (scan_found, failure) {
+            // What is found of it is better than nothing.
+            (Some(found), Some(_)) if self.goes_without => Ok(Some(found)),
+            // Where no disk has it whole, and one does not answer, nobody knows.
+            (_, Some(error)) => Err(error.into()),
+            (found, None) => Ok(found),
+        }
     }
 
     fn write(&self, added: Vec<SealedPack>) -> Result<(), StoreError> {
@@ -156,11 +166,11 @@ impl NewIndex<'_> {
         // One of which a disk was removed may be in no catalog, and still on others.
         let before = self.packs.index.file();
         let has_all = before.packs().is_ok_and(|packs| packs.keys().all(|pack| self.taken.contains(pack)));
-        if has_all && !before.lacks_packs() {
+        if has_all && !before.lacks_packs() && !self.goes_without {
             self.told(file.note_complete(disk))?;
         }
         // Before anybody asks the new file for what lies there.
-        self.packs.note_unread(std::mem::take(&mut self.unread));
+        self.packs.note_left_out(std::mem::take(&mut self.unread));
         let placed = self.packs.index.replace_file(disk, file).map_err(StoreError::from);
         self.told(placed)?;
         self.packs.pool.set_index_disk(self.disk);

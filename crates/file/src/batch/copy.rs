@@ -423,11 +423,12 @@ impl Copy<'_> {
                 }
             }
         }
-        if !self.unit.budget.take_stored(&entry, &stored.content) {
-            self.write().await?;
-            if !self.unit.budget.take_stored(&entry, &stored.content) {
+        while !self.unit.budget.take_stored(&entry, &stored.content) {
+            // What follows the one that is written may be in the next.
+            if self.unit.entries.is_empty() {
                 return Err(FileError::Invalid("more than a frame of one file"));
             }
+            self.write().await?;
         }
         if has_content {
             self.unit.bytes += attributes.size;

@@ -185,7 +185,7 @@ fn mount_point(point: &Path, folder: &NodeFolder) -> Result<PathBuf, Failure> {
 /// free lock there says nothing of who serves the mount.
 pub(super) fn abandoned(mount: &mounts::Mount) -> Option<Lock> {
     let lock = NodeFolder::open(&mount.source).ok().filter(|_| mount.is_hydrafs())?.lock().ok()?;
-    lock.noted_mount().is_some_and(|device| mount.has_device(&device)).then_some(lock)
+    lock.noted_mount().is_none_or(|device| mount.has_device(&device)).then_some(lock)
 }
 
 /// Whether it is such a mount.

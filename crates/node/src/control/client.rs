@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags};
 use serde_json::Value;
 
 use super::descriptor::send_with;
-use super::wire::{ANSWER_BYTES_MAX, Answer, Request, Turn, read_line, write_line};
+use super::wire::{ANSWER_BYTES_MAX, Answer, NOT_UNDERSTOOD, Request, Turn, read_line, write_line};
 use super::{SOCKET_NAME, short_path};
 use crate::daemon::{END_PATIENCE, has_ended};
 use crate::failure::Failure;
@@ -110,11 +110,12 @@ impl Daemon {
     pub fn begin(self, request: &Request, descriptor: Option<OwnedFd>) -> Result<Talk, Failure> {
         let Daemon { stream, socket, patience, device } = self;
         let on = device.map(|device| Request::On { device, request: Box::new(request.clone()) });
+        let bare = on.as_ref().map(|_| request.clone());
         let request = on.as_ref().unwrap_or(request);
         let connection = Connection { stream, socket, patience, is_quick: request.is_quick() };
-        let mut talk = Talk { reader: BufReader::new(connection) };
+        let mut talk = Talk { reader: BufReader::new(connection), again: None };
         let connection = talk.reader.get_mut();
-        let asked = match descriptor {
+        let asked = match &descriptor {
             None => write_line(connection, request),
             Some(descriptor) => {
                 let mut line = Vec::new();
@@ -125,7 +126,7 @@ impl Daemon {
             }
         };
         match asked {
-            Ok(()) => Ok(talk),
+            Ok(()) => Ok(Talk { again: bare.map(|request| Box::new((request, descriptor))), ..talk }),
             Err(error) => Err(talk.refused(&error)),
         }
     }
@@ -241,12 +242,21 @@ impl Write for Connection {
 /// A request that was made, and what is said about it.
 pub struct Talk {
     reader: BufReader<Connection>,
+    /// Asked bare, of a daemon from before an upgrade, which does not know [`Request::On`].
+    again: Option<Box<(Request, Option<OwnedFd>)>>,
 }
 
 impl Talk {
     /// The next line of the daemon.
     pub fn hear(&mut self) -> Result<Answer, Failure> {
+        let again = self.again.take();
         match read_line(&mut self.reader, ANSWER_BYTES_MAX) {
+            Ok(Some(Answer::Failed(failure))) if failure.what == NOT_UNDERSTOOD && again.is_some() => {
+                let (request, descriptor) = *again.expect("just seen");
+                let folder = self.reader.get_ref().socket.parent().expect("it was made of a folder").to_owned();
+                *self = Daemon::find(&folder)?.begin(&request, descriptor)?;
+                self.hear()
+            }
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err(self.broken("it hung up without an answer")),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(self.silent()),

@@ -636,6 +636,7 @@ impl Packs {
         self.suspects.lock().retain(|(suspect, _)| *suspect != pack);
         self.rotten.lock().remove(&pack);
         self.note_read(pack);
+        self.left_out.lock().remove(&pack);
         known.map(|known| known.files(pack)).unwrap_or_default()
     }
 }

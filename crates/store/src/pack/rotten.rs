@@ -2,15 +2,27 @@
 //!
 //! Not here: what becomes of them (`reclaim`).
 
+use platform::disk::DiskErrorKind;
+
 use super::Packs;
 use crate::failure::StoreError;
 
 impl Packs {
     /// Notes that a pack cannot be copied for this error, unless it is gone, or the error tells of something else: a disk that gives no answer
-    /// now may give one later.
+    /// now, or that failed as a whole, may give one later. A sector that cannot be read is as good as one that rotted.
     pub(crate) fn note_rotten(&self, pack: u64, error: &StoreError) {
         let catalog = self.catalog.read();
-        if matches!(error, StoreError::Corrupt { .. }) && catalog.contains_key(&pack) {
+        let Some(known) = catalog.get(&pack) else { return };
+        let is_rot = match error {
+            StoreError::Corrupt { .. } => true,
+            StoreError::Disk(error) => match error.kind {
+                DiskErrorKind::Absent | DiskErrorKind::Short => true,
+                DiskErrorKind::Failed => known.places().iter().all(|disk| self.pool.disks[disk].is_good()),
+                _ => false,
+            },
+            _ => false,
+        };
+        if is_rot {
             self.rotten.lock().entry(pack).or_default();
         }
     }

@@ -320,6 +320,8 @@ impl<'a> Into<'a> {
             // What the first name of a file has that could not be copied is what was there before.
             self.settle()?;
         }
+        // Nor has the first name of one that was not copied yet what it should.
+        let links = links.into_iter().take_while(|_| !self.progress.is_interrupted());
         links.into_iter().try_for_each(|(found, first)| self.put_link(found, first))
     }
 

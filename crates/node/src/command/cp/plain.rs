@@ -110,10 +110,10 @@ impl<'a> Plain<'a> {
                     loop {
                         let job = queue.lock().next().filter(|_| !self.progress.is_interrupted());
                         let Some((job, path)) = job else { return };
-                        let copied = self.copy_whole(&mut copier, &job, top, &path);
-                        if copied.is_err() {
+                        let copied = self.copy_whole(&mut copier, &job, top, &path).unwrap_or_else(|error| {
                             failed.lock().push(job.source);
-                        }
+                            Err(error)
+                        });
                         self.progress.note(&job.from, copied);
                     }
                 });
@@ -219,17 +219,21 @@ impl<'a> Plain<'a> {
         target.take_place(self.how.archive)
     }
 
-    /// The same, to a path below a directory of a mount.
-    fn copy_whole(&self, copier: &mut Copier<'_>, job: &Job, top: &Path, path: &[u8]) -> io::Result<()> {
+    /// The same, to a path below a directory of a mount. Gives what is wrong with what has the name now; an error: something else has it.
+    fn copy_whole(&self, copier: &mut Copier<'_>, job: &Job, top: &Path, path: &[u8]) -> io::Result<io::Result<()>> {
         let source = Source::open(job)?;
         let whole = Whole::begin(top, path, self.how.mode(source.found.mode(), 0o600))?;
         self.copy_into(copier, &source, whole.file())?;
-        whole.finish(|file, former| match former {
-            _ if self.how.archive => source.likeness()?.put_on(file),
-            Some(former) => hand_on(former, file),
-            None => Ok(()),
+        let mut described = Ok(());
+        whole.finish(|file, former| {
+            described = match former {
+                _ if self.how.archive => source.likeness().and_then(|likeness| likeness.put_on(file)),
+                Some(former) => hand_on(former, file),
+                None => Ok(()),
+            };
+            Ok(())
         })?;
-        source.expect_unchanged()
+        Ok(described.and_then(|()| source.expect_unchanged()))
     }
 
     fn copy_into(&self, copier: &mut Copier<'_>, source: &Source<'_>, to: &File) -> io::Result<()> {

@@ -241,6 +241,10 @@ fn read(
     let has_holes = source.blocks() * 512 < size;
     let mut at = 0;
     while let Some(data) = if has_holes { next_data(file, at, size)? } else { (at < size).then_some(at..size) } {
+        if data.start >= size {
+            // It has grown since.
+            break;
+        }
         at = data.end.max(at + 1);
         if read_run(file, data.start..data.end.min(size), (content, runs))? {
             return Ok(Some(Read::Short));

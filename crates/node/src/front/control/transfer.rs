@@ -89,8 +89,8 @@ impl Control {
                 Some(last) => behind(failure, last),
                 None => failure,
             })?;
-            // Who cannot be read any more has said all that was needed.
-            if source.fill_buf().is_ok_and(|next| !next.is_empty()) {
+            let next = source.fill_buf().map(|next| !next.is_empty());
+            if next.map_err(|error| behind(Failure::new(what, error), &answer))? {
                 if name.is_some() {
                     let failure = Failure::new(what, "another stream follows, and a name is for one");
                     return Err(behind(failure, &answer).mend("receive the others without --name"));
