@@ -389,34 +389,31 @@ pub(crate) fn a_session_is_parked_and_goes_on(stage: &mut Stage) {
     }
 }
 
-/// Runs it in a thread with a descriptor table of its own. Programs that other cases start have copies of all descriptors of the common one
-/// until their exec, which closes them one by one, and waits for the changed pages of each file.
-fn with_own_descriptors(work: impl FnOnce() + Send) {
-    let own = || {
+pub(crate) fn changed_pages_are_brought_and_waited_for(stage: &mut Stage) {
+    let paths = ["pages", "other"].map(|name| stage.path(name));
+    let (changed, numbers) = mpsc::channel();
+    let (end, is_over) = mpsc::channel::<()>();
+    // In a thread with a descriptor table of its own. Programs that other cases start have copies of all descriptors of the common one until
+    // their exec, which closes them one by one, and waits for the changed pages of each file; a store into a page waits for that page when it is
+    // written back at the very moment; and who stores would not come to open the gate for it. That is for a thread of the common
+    // table to do: who wakes a session needs its descriptors.
+    let client = spawn(move || {
         // SAFETY: what is closed is closed for this thread alone, which has used none of it.
         let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_UNSHARE) };
         assert_eq!(closed, 0, "{}", io::Error::last_os_error());
-        work();
-    };
-    std::thread::scope(|scope| scope.spawn(own).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-}
-
-pub(crate) fn changed_pages_are_brought_and_waited_for(stage: &mut Stage) {
-    // Its store into a page would wait for that page, if a program wrote it back at the very moment: and who opens the gate is it.
-    with_own_descriptors(|| change_pages(stage));
-}
-
-fn change_pages(stage: &mut Stage) {
-    let names = ["pages", "other"];
-    let make = |name| {
-        fs::write(stage.path(name), pattern(4096)).expect("write");
-        OpenOptions::new().read(true).write(true).open(stage.path(name)).expect("open")
-    };
-    let files = names.map(make);
-    let numbers = files.each_ref().map(|file| file.metadata().expect("stat").ino());
-    let mappings = files.each_ref().map(|file| map(file, 4096));
-    // SAFETY: within mappings of a page each, that are never taken away.
-    mappings.iter().for_each(|at| unsafe { at.write_volatile(b'+') });
+        let make = |path: PathBuf| {
+            fs::write(&path, pattern(4096)).expect("write");
+            OpenOptions::new().read(true).write(true).open(&path).expect("open")
+        };
+        let files = paths.map(make);
+        let mappings = files.each_ref().map(|file| map(file, 4096));
+        // SAFETY: within mappings of a page each, that are never taken away.
+        mappings.iter().for_each(|at| unsafe { at.write_volatile(b'+') });
+        changed.send(files.each_ref().map(|file| file.metadata().expect("stat").ino())).expect("it is waited for");
+        // To close a file is to wait for its pages.
+        let _ = is_over.recv();
+    });
+    let numbers = numbers.recv().expect("they are changed");
     // A directory, and a number that nobody holds: neither has a page.
     let asked = [1, numbers[0], 1 << 40, numbers[1]];
     let point = stage.path("");
@@ -426,6 +423,8 @@ fn change_pages(stage: &mut Stage) {
     assert!(!brings.is_finished(), "the page is not accepted yet");
     stage.service.gate.open();
     brings.join().expect("no panic").expect("all are accepted");
+    drop(end);
+    client.join().expect("no panic");
     for number in numbers {
         assert_eq!(stage.service.content(number)[0], b'+');
     }
