@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use crate::mount::{SMALL, status};
 use crate::support::{Folder, Mounted, content, hydrafs, succeed};
 
+/// So many that each disk has some of them whole, however they are flushed.
+const FILES: u64 = 40;
+
 #[test]
 fn a_node_goes_without_a_disk_and_takes_it_in_again() {
     let folder = Folder::new("degraded");
@@ -23,10 +26,10 @@ fn a_node_goes_without_a_disk_and_takes_it_in_again() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33).to_le_bytes()[0]
         };
-        (0..700_000).map(|_| next()).collect::<Vec<u8>>()
+        (0..300_000).map(|_| next()).collect::<Vec<u8>>()
     };
     // One after the other: what is flushed together may all lie on one disk.
-    for number in 0..12 {
+    for number in 0..FILES {
         fs::write(point.join(format!("f{number}")), bytes(number)).expect("room");
         File::open(point.join(format!("f{number}"))).and_then(|file| file.sync_all()).expect("it is synced");
     }
@@ -50,9 +53,9 @@ fn a_node_goes_without_a_disk_and_takes_it_in_again() {
     let said = succeed(&[OsStr::new("mount"), OsStr::new("--degraded"), node.as_os_str(), point.as_os_str()]);
     assert!(said.contains("DEGRADED") && said.contains(lost.to_str().expect("UTF-8")), "{said}");
     let mut mounted = Mounted::running(&node, &point);
-    let unread: Vec<u64> = (0..12).filter(|number| fs::read(point.join(format!("f{number}"))).is_err()).collect();
-    assert!(!unread.is_empty() && unread.len() < 12, "{unread:?}");
-    for number in (0..12).filter(|number| !unread.contains(number)) {
+    let unread: Vec<u64> = (0..FILES).filter(|number| fs::read(point.join(format!("f{number}"))).is_err()).collect();
+    assert!(!unread.is_empty() && unread.len() < FILES as usize, "{unread:?}");
+    for number in (0..FILES).filter(|number| !unread.contains(number)) {
         assert!(fs::read(point.join(format!("f{number}"))).expect("it lies elsewhere") == bytes(number));
     }
     let shown = status(&mounted);
@@ -86,7 +89,7 @@ fn a_node_goes_without_a_disk_and_takes_it_in_again() {
     fs::rename(&gone, &lost).expect("our own disk");
     mounted.restart();
     assert_eq!(status(&mounted)["missing"], serde_json::Value::Null);
-    for number in 0..12 {
+    for number in 0..FILES {
         assert!(fs::read(point.join(format!("f{number}"))).expect("it is back") == bytes(number));
     }
     mounted.umount();
@@ -115,18 +118,18 @@ fn a_node_goes_without_a_disk_and_takes_it_in_again() {
     let mounted = Mounted::running(&node, &point);
     fs::write(point.join("newest"), bytes(200)).expect("room");
     let there =
-        (0..12).filter(|number| fs::read(point.join(format!("f{number}"))).is_ok_and(|read| read == bytes(*number)));
+        (0..FILES).filter(|number| fs::read(point.join(format!("f{number}"))).is_ok_and(|read| read == bytes(*number)));
     assert!(there.count() > 0);
     assert_eq!(
         fs::read_dir(&point).expect("trees lie on two disks").count(),
-        15,
-        "12 files, and three that were made later"
+        FILES as usize + 3,
+        "and three that were made later"
     );
     mounted.umount();
     // And should it come back after all, it is one of the node's.
     fs::rename(&gone, &disks[0]).expect("our own disk");
     let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
-    for number in 0..12 {
+    for number in 0..FILES {
         assert!(fs::read(point.join(format!("f{number}"))).expect("it is back") == bytes(number));
     }
     assert!(fs::read(point.join("newest")).expect("it was synced") == bytes(200));
