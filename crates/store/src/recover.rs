@@ -15,9 +15,11 @@
 //! O-7   It takes over no number that the next ones would not read. A file, or a row of the index, that is further beyond those that there
 //!       are than any node comes is nobody's, and is left alone; a superblock that is, is refused.
 //!
-//! Not here: packs in fragments that the index does not cover (`fragments`), which of two copies of a chunk counts (`twice`).
+//! Not here: packs in fragments that the index does not cover (`fragments`), on which disk the index is opened or made (`index`), which of two
+//! copies of a chunk counts (`twice`).
 
 mod fragments;
+mod index;
 mod twice;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,13 +34,13 @@ use platform::task::Tasks;
 
 use crate::counters::Counters;
 use crate::disks::DiskSet;
-use crate::failure::{StoreError, corrupt, refused};
+use crate::failure::{StoreError, refused};
 use crate::format::{
-    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, Homes, INDEX_FILE, INDEX_NEW, Identity,
-    NUMBER_OPENED_MAX, NUMBERS_AHEAD_MAX, PACK_SUFFIX, PACKS, Summary, Superblock, number_of, pack_path,
+    COPY_SUFFIX, Cut, DAMAGED_SUFFIX, FragmentHeader, FragmentName, Homes, Identity, NUMBER_OPENED_MAX,
+    NUMBERS_AHEAD_MAX, PACK_SUFFIX, PACKS, Summary, Superblock, number_of, pack_path,
 };
 use crate::identity::{self, Candidate, Member};
-use crate::index::{Change, Index, IndexFile, Opened, STEP_ENTRIES, SealedPack};
+use crate::index::{Change, Index, Opened, STEP_ENTRIES, SealedPack};
 use crate::journal::{Journal, make_homes, replay, segment_size};
 use crate::level::Level;
 use crate::options::Options;
@@ -154,21 +156,9 @@ impl Store {
         };
         let pack_max = superblock.pack_next + NUMBERS_AHEAD_MAX;
         let (found, number_max) = recovery.list_packs(pack_max)?;
-        let (mut is_index_there, mut untried) = (is_index_there, pool.good());
-        let opened = loop {
-            let error = match recovery.open_index(&options, &found, (is_index_there, pack_max)).await {
-                Ok(opened) => break opened,
-                Err(StoreError::Disk(error)) => error,
-                Err(error) => return Err(error),
-            };
-            // It can be made of the packs on any disk: X-2.
-            let error = pool.failed(pool.index_disk(), error, &counters);
-            untried = untried.without(pool.index_disk()).both(pool.good());
-            let Some(other) = untried.both(pool.takers()).first().or(untried.first()) else { return Err(error) };
-            pool.set_index_disk(other);
-            superblock.index = u16::try_from(other).expect("below DISKS_MAX");
-            is_index_there = false;
-        };
+        let opened = recovery.open_index(&options, &found, (is_index_there, pack_max)).await?;
+        superblock.index = u16::try_from(pool.index_disk()).expect("below DISKS_MAX");
+        // One of them may have failed meanwhile.
         if !pool.homes().iter().all(|disk| pool.disks[disk].is_good()) {
             pool.choose_homes(pool.homes(), copies);
         }
@@ -387,57 +377,6 @@ impl Recovery<'_> {
             }));
         }
         Ok((found, max))
-    }
-
-    /// Opens the index, or makes an empty one where there is none that works.
-    async fn open_index(
-        &mut self,
-        options: &Options,
-        found: &BTreeMap<u64, Listed>,
-        (is_there, pack_max): (bool, u64),
-    ) -> Result<Opened, StoreError> {
-        let disk = &self.pool.for_index().disk;
-        let opened = match is_there {
-            true => IndexFile::open(disk, options.index_pages_bytes(), self.pool.node_identity).and_then(|opened| {
-                match opened.packs.keys().next_back() {
-                    Some(last) if *last > pack_max => {
-                        let path = format!("{}/{INDEX_FILE}", disk.path());
-                        Err(corrupt("the chunk index", &path, 0, format!("packs up to {pack_max}"), last))
-                    }
-                    _ => Ok(opened),
-                }
-            }),
-            false => {
-                let cause = "the disk that has the index is missing";
-                Err(StoreError::ReadOnly { cause: cause.into() })
-            }
-        };
-        let covered = opened.as_ref().map(|opened| opened.packs.clone()).unwrap_or_default();
-        for (pack, listed) in found.iter().filter(|(pack, _)| !covered.contains_key(pack)) {
-            for disk in listed.whole.iter() {
-                // Whatever else there is to say is said when the pack is read.
-                if let Err(error @ StoreError::Refused { .. }) = scan::refuse_newer(&self.pool.disks[disk], *pack).await
-                {
-                    return Err(error);
-                }
-            }
-            for (name, disk) in &listed.fragments {
-                if let Err(error @ StoreError::Refused { .. }) = self.fragment_header(name, *disk).await {
-                    return Err(error);
-                }
-            }
-        }
-        // One that was not complete when its maker died.
-        let _ = disk.remove(INDEX_NEW);
-        opened.or_else(|error| {
-            let is_first =
-                found.is_empty() && matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Absent);
-            if !is_first {
-                // On another disk: why not on the first.
-                self.report.index_made_again.get_or_insert_with(|| error.to_string());
-            }
-            IndexFile::make_again(disk, options.index_pages_bytes(), self.pool.node_identity)
-        })
     }
 
     /// Reads every pack that the index does not cover, and brings it into order.

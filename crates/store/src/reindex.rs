@@ -144,13 +144,8 @@ impl NewIndex<'_> {
             let summary = Summary { lacks_directory: true, ..known.summary };
             scan_found = Some(SealedPack::new(pack, summary, scanned.entries));
         }
-        match (scan_found, failure) {
-            // What is found of it is better than nothing.
-            (Some(found), Some(_)) if self.goes_without => Ok(Some(found)),
-            // Where no disk has it whole, and one does not answer, nobody knows.
-            (_, Some(error)) => Err(error.into()),
-            (found, None) => Ok(found),
-        }
+        // Where no disk has it whole, and one does not answer, nobody knows.
+        failure.map_or(Ok(scan_found), |error| Err(error.into()))
     }
 
     fn write(&self, added: Vec<SealedPack>) -> Result<(), StoreError> {
@@ -166,7 +161,7 @@ impl NewIndex<'_> {
         // One of which a disk was removed may be in no catalog, and still on others.
         let before = self.packs.index.file();
         let has_all = before.packs().is_ok_and(|packs| packs.keys().all(|pack| self.taken.contains(pack)));
-        if has_all && !before.lacks_packs() && !self.goes_without {
+        if has_all && !before.lacks_packs() && self.unread.is_empty() {
             self.told(file.note_complete(disk))?;
         }
         // Before anybody asks the new file for what lies there.
