@@ -429,7 +429,9 @@ impl Journal {
         *group = shared.unshare();
         if current.end == SegmentHeader::FRAMES_AT as u64 && written_to_all.is_err() {
             // It holds no frame that anybody needs.
-            segments.live.pop_back();
+            if let Some(live) = segments.live.pop_back() {
+                self.forsake(&mut segments.needless, [(live.segment, live.disks)]);
+            }
         }
         written_to_all?;
         drop(time);
@@ -476,6 +478,7 @@ impl Journal {
             self.counters.log_homes_changed.add(1);
             make_homes(&self.pool, homes, &self.counters);
             segments.current = None;
+            self.remove_unfit(segments, homes);
         }
     }
 
@@ -488,7 +491,7 @@ impl Journal {
         for (disk, file) in current.files.drain(..) {
             match file.sync().await {
                 Ok(()) => synced.push((disk, file)),
-                Err(error) => failure = Some(self.pool.failed(disk, error, &self.counters)),
+                Err(error) => failure = Some(self.left(disk, error)?),
             }
         }
         self.unless_none(synced.is_empty(), failure)?;
@@ -547,14 +550,18 @@ impl Journal {
         for disk in self.pool.homes().both(self.pool.good()).iter() {
             match act(&self.pool.disks[disk].disk) {
                 Ok(what) => done.push((disk, what)),
-                Err(error) if error.kind == DiskErrorKind::Full => {
-                    let _ = self.pool.failed(disk, error, &self.counters);
-                    return Err(self.pool.full("the journal", self.segment_bytes));
-                }
-                Err(error) => failure = Some(self.pool.failed(disk, error, &self.counters)),
+                Err(error) => failure = Some(self.left(disk, error)?),
             }
         }
         self.unless_none(done.is_empty(), failure).map(|()| done)
+    }
+
+    /// A home where something failed for a segment that nothing is in yet: why it is left. One that is full is not left, for it is well (J-9):
+    /// the segment is not begun.
+    fn left(&self, disk: usize, error: DiskError) -> Result<StoreError, StoreError> {
+        let is_full = error.kind == DiskErrorKind::Full;
+        let failure = self.pool.failed(disk, error, &self.counters);
+        if is_full { Err(self.pool.full("the journal", self.segment_bytes)) } else { Ok(failure) }
     }
 
     /// Takes a spare segment or makes one, and writes its header. Nothing of it is synced yet; the first group does that.
@@ -566,12 +573,18 @@ impl Journal {
         let is_fit = |(_, disks): &(u64, DiskSet)| *disks == homes;
         let spare = segments.spare.iter().rposition(is_fit).map(|at| segments.spare.remove(at));
         let mut files = match spare {
-            Some((spare, _)) => {
-                let files = self.on_homes(|disk| {
+            Some((spare, disks)) => {
+                let taken = self.on_homes(|disk| {
                     disk.rename(&segment_path(spare), &path)?;
                     disk.sync_directory(JOURNAL)?;
                     disk.open(&path, Open::Write)
-                })?;
+                });
+                if taken.is_err() {
+                    // Of each disk it has the one name or the other.
+                    self.forsake(&mut segments.needless, [(segment, disks)]);
+                    segments.needless.push((spare, disks));
+                }
+                let files = taken?;
                 self.counters.log_segments_recycled.add(1);
                 files
             }
@@ -579,7 +592,11 @@ impl Journal {
         };
         let node_identity = self.pool.node_identity;
         let header = SegmentHeader { segment, node_identity, first }.encode();
-        self.write_part(&mut files, 0, &header).await?;
+        let begun = self.write_part(&mut files, 0, &header).await;
+        if begun.is_err() {
+            self.forsake(&mut segments.needless, [(segment, homes)]);
+        }
+        begun?;
         let disks = files.iter().map(|(disk, _)| *disk).collect();
         segments.live.push_back(Live { segment, disks, whole: disks, last: Position(first.0 - 1) });
         let life = FrameHeader::life(segment, &node_identity);
@@ -593,12 +610,8 @@ impl Journal {
         while let Some((disk, file)) = files.get(at) {
             match file.write_at(offset, bytes).await {
                 Ok(()) => at += 1,
-                Err(error) if error.kind == DiskErrorKind::Full => {
-                    let _ = self.pool.failed(*disk, error, &self.counters);
-                    return Err(self.pool.full("the journal", self.segment_bytes));
-                }
                 Err(error) => {
-                    failure = Some(self.pool.failed(*disk, error, &self.counters));
+                    failure = Some(self.left(*disk, error)?);
                     files.remove(at);
                 }
             }
@@ -626,7 +639,7 @@ impl Journal {
                 };
                 match done {
                     Ok(()) => synced.push((disk, file)),
-                    Err(error) => failure = Some(self.pool.failed(disk, error, &self.counters)),
+                    Err(error) => failure = Some(self.left(disk, error)?),
                 }
             }
             self.unless_none(synced.is_empty(), failure).map(|()| synced)
@@ -648,15 +661,7 @@ impl Journal {
     /// full disk there is no room for both.
     pub(crate) async fn prepare(&self) -> Result<(), StoreError> {
         let mut segments = self.segments.lock().await;
-        let needless = std::mem::take(&mut segments.needless);
-        self.remove(&needless);
-        let homes = self.pool.homes();
-        // Those that were homes before, and the segments of which nobody will use.
-        let (spare, others) = std::mem::take(&mut segments.spare).into_iter().partition(|(_, disks)| *disks == homes);
-        segments.spare = spare;
-        let others: Vec<(u64, DiskSet)> = others;
-        self.segment_count.fetch_sub(others.len() as u64, Ordering::Relaxed);
-        self.remove(&others);
+        self.remove_unfit(&mut segments, self.pool.homes());
         if segments.current.is_none() && segments.spare.is_empty() {
             let segment = segments.next_number;
             segments.next_number += 1;
@@ -664,6 +669,23 @@ impl Journal {
             segments.spare.push((segment, made.iter().map(|(disk, _)| *disk).collect()));
         }
         Ok(())
+    }
+
+    /// Spare segments that lie on other disks than `homes` are used by nobody: they would keep others from being kept, and on a full disk their
+    /// room is missing.
+    fn remove_unfit(&self, segments: &mut Segments, homes: DiskSet) {
+        let (spare, others) = std::mem::take(&mut segments.spare).into_iter().partition(|(_, disks)| *disks == homes);
+        segments.spare = spare;
+        self.forsake(&mut segments.needless, others);
+        let needless = std::mem::take(&mut segments.needless);
+        self.remove(&needless);
+    }
+
+    /// Segments that hold nothing that anybody needs, and are none any more. Their files go when there is time.
+    fn forsake(&self, needless: &mut Vec<(u64, DiskSet)>, others: impl IntoIterator<Item = (u64, DiskSet)>) {
+        let before = needless.len();
+        needless.extend(others);
+        self.segment_count.fetch_sub((needless.len() - before) as u64, Ordering::Relaxed);
     }
 
     /// Removes the files of segments. Their names are gone for good, else a power cut brings them back, and on a full disk their room is missing
@@ -697,7 +719,6 @@ impl Journal {
         (segments.live, segments.covered) = (live, before);
         let free: VecDeque<Live> = free;
         let homes = self.pool.homes();
-        let mut needless = Vec::new();
         for Live { segment, disks, .. } in free {
             let is_whole = |disk: usize| {
                 let file = self.pool.disks[disk].disk.open(&segment_path(segment), Open::Read);
@@ -706,11 +727,10 @@ impl Journal {
             if disks == homes && disks.iter().all(is_whole) && segments.spare.len() < SPARES_MAX {
                 segments.spare.push((segment, disks));
             } else {
-                self.segment_count.fetch_sub(1, Ordering::Relaxed);
-                needless.push((segment, disks));
+                self.forsake(&mut segments.needless, [(segment, disks)]);
             }
         }
-        self.remove(&needless);
+        self.remove_unfit(&mut segments, homes);
     }
 }
 

@@ -241,10 +241,8 @@ async fn read_segments(pool: &Pool, superblock: &Superblock) -> Result<Vec<Segme
         // Of one that was not read nobody knows, but that after a clean end no frame is needed.
         let is_void = first.is_none() && (is_closed || (!is_needless && !is_muddled && frames.is_empty()));
         let bytes = if is_void { Bytes::new() } else { bytes };
-        let mut length = 0;
-        for (_, file) in &files {
-            length = length.max(file.length()?);
-        }
+        // Of the shortest, for it may be used again; that of a file that does not tell is none.
+        let length = files.iter().map(|(_, file)| file.length().unwrap_or(0)).min().unwrap_or(0);
         segments.push(Segment { number, disks, are_read, first, length, is_void, bytes, frames, is_muddled });
     }
     Ok(segments)

@@ -1,9 +1,11 @@
 //! Torn tails, at every byte.
 
+use std::collections::BTreeMap;
+
 use base::id::Position;
 use base::limits::FRAME_BYTES_MAX;
-use platform::disk::Open;
-use platform::sim::each_seed;
+use platform::disk::{DiskErrorKind, Open};
+use platform::sim::{Faults, each_seed};
 
 use crate::format::{FrameHeader, SegmentHeader};
 use crate::tests::{Machine, options};
@@ -309,4 +311,83 @@ fn a_segment_that_was_not_read_is_not_free() {
     assert_eq!(recovered.roots, b"the older");
     let found: Vec<u8> = recovered.frames.iter().map(|(_, frame)| frame[0]).collect();
     assert_eq!(found, (1..10).collect::<Vec<_>>());
+}
+
+/// Two disks have the journal; segments of 4 MiB.
+fn on_two_disks(seed: u64) -> (Machine, std::sync::Arc<Store>) {
+    let machine = Machine::new(seed, 2, 96 << 20);
+    let options = Options { copies: 2, goes_without_disks: true, ..options() };
+    let (store, _) = machine.run(Store::open(&machine.world.platform(), &machine.handles(), options)).unwrap();
+    (machine, store)
+}
+
+/// Frames that fill segments, and commits that free them. What finds no room is tried once more.
+async fn fill_segments(store: &Store, rounds: std::ops::Range<u8>) {
+    let may_be_full = |result: Result<(), StoreError>| match result {
+        Err(StoreError::Full { .. }) => false,
+        result => result.is_ok() || panic!("{result:?}"),
+    };
+    for round in rounds {
+        let last = store.log(&vec![round; 1_000_000]);
+        if !may_be_full(store.sync_log(last).await) {
+            store.sync_log(last).await.unwrap();
+        }
+        if !may_be_full(store.commit(store.moment(), b"roots", last).await) {
+            store.commit(store.moment(), b"roots", last).await.unwrap();
+        }
+    }
+}
+
+fn segments_of(machine: &Machine, disk: usize) -> BTreeMap<String, Vec<u8>> {
+    machine.disks[disk].snapshot_files().into_iter().filter(|(path, _)| path.starts_with("journal/")).collect()
+}
+
+/// J-9: whatever call finds no room, that disk is well and stays a home, and no file stays that is of no segment.
+#[test]
+fn no_room_at_any_call_leaves_the_journal_on_its_disks() {
+    let work = |fails: Option<u64>| {
+        let (machine, store) = on_two_disks(31);
+        let begun = machine.world.operations();
+        if let Some(number) = fails {
+            machine.world.fail_at(begun + number, DiskErrorKind::Full);
+        }
+        machine.run(fill_segments(&store, 0..8));
+        let good: Vec<usize> = (0..2).filter(|disk| store.pool.disks[*disk].is_good()).collect();
+        assert!(good.iter().all(|disk| store.pool.homes().has(*disk)), "operation {fails:?}");
+        for disk in &good {
+            let segments = segments_of(&machine, *disk);
+            assert_eq!(segments.len() as u64, store.journal.segment_count(), "operation {fails:?}");
+            assert!(segments == segments_of(&machine, good[0]), "operation {fails:?}: both have the same");
+        }
+        (machine.world.operations() - begun, good.len())
+    };
+    let (count, _) = work(None);
+    assert!(count > 60, "{count} operations are no work");
+    let well = (1..=count).filter(|number| work(Some(*number)).1 == 2).count();
+    // Where frames go there is room already: who says that there is none has failed.
+    assert!(well > 20, "{well} of {count}");
+}
+
+/// J-9: spare segments of homes that are none any more take no room, and keep no others from being kept.
+#[test]
+fn spares_of_former_homes_go() {
+    let (machine, store) = on_two_disks(32);
+    machine.run(fill_segments(&store, 0..16));
+    let before = segments_of(&machine, 0).len();
+    assert!(before > 1, "{before}");
+    machine.disks[1].set_faults(Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() });
+    machine.run(async {
+        for frame in [&b"one home fails"[..], b"one home is left"] {
+            store.log(frame);
+            store.sync_log(store.last_logged()).await.unwrap();
+        }
+    });
+    assert_eq!(store.pool.homes().iter().collect::<Vec<_>>(), [0]);
+    let left = segments_of(&machine, 0);
+    assert_eq!(left.len() as u64, store.journal.segment_count());
+    // What is freed from here on is used again.
+    machine.run(fill_segments(&store, 16..24));
+    assert!(store.counters().log_segments_recycled.value() > 0);
+    let left = segments_of(&machine, 0);
+    assert_eq!(left.len() as u64, store.journal.segment_count());
 }
