@@ -127,6 +127,7 @@ impl Store {
 
     /// Who waits for a disk is not safe (N-4).
     async fn copy_held(&self, pace: &Pace<'_>, report: &mut CopiesReport) {
+        let since = self.moment();
         for (pack, entries) in self.packs.held() {
             for some in entries.chunks(HELD_STEP) {
                 if !pace.step().await {
@@ -138,6 +139,12 @@ impl Store {
                         .problems
                         .push(format!("not all that lies in {path}, which waits for a disk, can be copied: {error}"));
                 }
+            }
+        }
+        if self.packs.has_left() {
+            match self.settle(since).await {
+                Ok(()) => self.packs.drop_left(),
+                Err(error) => report.problems.push(format!("what was copied is not durable yet: {error}")),
             }
         }
     }
@@ -378,6 +385,7 @@ impl Store {
             // The last one that is known to be whole does not go.
             let mut bad = self.not_whole_on(*pack, known, pace).await;
             let rewritten: DiskSet = bad.iter().filter(|disk| self.pool.disks[*disk].takes()).collect();
+            let mut not_rewritten = None;
             for disk in rewritten.iter() {
                 self.packs.suspects.lock().insert((*pack, disk));
                 match self.copy_pack(*pack, disk, pace).await {
@@ -385,7 +393,7 @@ impl Store {
                         report.written += 1;
                         report.bytes += bytes;
                     }
-                    Err(_) if may_leave => {}
+                    Err(error) if may_leave => not_rewritten = Some(error),
                     Err(error) => return Err(error),
                 }
             }
@@ -394,7 +402,11 @@ impl Store {
                 bad = self.not_whole_on(*pack, &known, pace).await;
             }
             let staying = leaving.iter().fold(known.disks(), DiskSet::without);
-            if !staying.iter().any(|disk| self.pool.disks[disk].takes() && !bad.has(disk)) {
+            let whole = staying.iter().filter(|disk| self.pool.disks[*disk].takes() && !bad.has(*disk)).count();
+            if let Some(error) = not_rewritten.filter(|_| whole < self.packs.asked_now(kind)) {
+                return Err(error);
+            }
+            if whole == 0 {
                 let found = "none that is whole and on a disk that takes part";
                 return Err(corrupt(
                     "a pack on a disk that is drained",

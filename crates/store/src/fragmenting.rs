@@ -475,7 +475,7 @@ impl Store {
             let on = &self.pool.disks[disk];
             if let Ok(Found::Sealed(sealed)) = scan::read(on, self.key(), pack).await
                 && (sealed.summary.data_bytes, sealed.summary.count) == (known.summary.data_bytes, known.summary.count)
-                && scan::is_sound(on, self.key(), &sealed).await.unwrap_or(false)
+                && scan::unsound(on, self.key(), &sealed).await.is_ok_and(|unsound| unsound.is_none())
             {
                 return true;
             }

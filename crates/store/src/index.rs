@@ -47,6 +47,8 @@ use crate::format::{Codec, Entry, INDEX_FILE, INDEX_NEW, Place, Summary};
 
 pub(crate) use file::{IndexFile, Opened};
 pub(crate) use filter::Filter;
+#[cfg(test)]
+pub(crate) use format::IndexSums;
 use pins::Pins;
 
 /// Entries that go into the file in one step while it is made from the packs: bounds memory.

@@ -333,7 +333,8 @@ impl Store {
                 Ok(names) => {
                     let packs = names.iter().filter_map(|name| number_of(name, PACK_SUFFIX));
                     let fragments = names.iter().filter_map(|name| FragmentName::of(name)).map(|name| name.pack);
-                    let unknown = packs.chain(fragments).filter(|pack| !known.contains_key(pack)).count();
+                    let is_unknown = |pack: &u64| !known.contains_key(pack) && !self.packs.is_emptied(*pack);
+                    let unknown = packs.chain(fragments).filter(is_unknown).count();
                     if unknown > 0 {
                         let why = format!("{unknown} packs are there that the node does not know (see `hydrafs fsck`)");
                         return Ok(Some(why));

@@ -145,6 +145,7 @@ impl PackKnown {
             Some(_) => Arc::new(Fragments::clone(fragments).without(disk)),
             None => fragments.clone(),
         });
+        let fragments = fragments.filter(|fragments| !fragments.disks().is_empty());
         PackKnown { disks: self.disks.without(disk), fragments, short: self.short.without(disk), ..self.clone() }
     }
 
@@ -326,6 +327,8 @@ pub(crate) struct Packs {
     unread: Mutex<BTreeMap<u64, StoreError>>,
     /// those that the index file was made without.
     left_out: Mutex<BTreeSet<u64>>,
+    /// Packs of which all is elsewhere, with files on disks that failed (`drop_left`).
+    emptied: Mutex<BTreeSet<u64>>,
     /// Packs on several disks that turned out to be damaged on one of them.
     pub(crate) suspects: Mutex<BTreeSet<(u64, usize)>>,
     /// Packs that cannot be copied, for a chunk of them is good nowhere; and whether reclaim has tried since to do without them (L-6).
@@ -375,6 +378,7 @@ impl Packs {
             condemned: RwLock::new(BTreeSet::new()),
             unread: Mutex::default(),
             left_out: Mutex::default(),
+            emptied: Mutex::default(),
             suspects: Mutex::default(),
             rotten: Mutex::default(),
             doubted: Mutex::default(),
@@ -763,6 +767,9 @@ impl Packs {
             self.note_read(*pack);
             self.left_out.lock().remove(pack);
         }
+        // Those too that the index file has not heard of.
+        let is_gone = |sealed: &mut SealedPack| gone.contains(&sealed.pack);
+        dropped.extend(self.sealed.lock().extract_if(.., is_gone).map(|sealed| sealed.pack));
         dropped.into_iter().for_each(|pack| self.index.forget_recent(pack));
         self.suspects.lock().retain(|(_, other)| *other != disk);
     }

@@ -171,10 +171,10 @@ impl Store {
             let (expected, found) = ("fragments of it, and no other file", "one without a directory beside them");
             return Err(corrupt("a pack", &pack_path(pack), 0, expected, found));
         }
-        let is_sound = match &found {
-            Found::Sealed(sealed) => scan::is_sound(on, self.key(), sealed).await?,
+        let unsound = match &found {
+            Found::Sealed(sealed) => scan::unsound(on, self.key(), sealed).await?,
             // The scan has looked.
-            Found::Open { .. } => true,
+            Found::Open { .. } => None,
         };
         let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found, Ending::Directory).await;
         let recovered = recovered.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
@@ -198,11 +198,13 @@ impl Store {
         };
         (sealed.others, sealed.entries) = std::mem::take(&mut sealed.entries).into_iter().partition(is_named);
         let new = sealed.entries.len();
+        // Before somebody finds them: who stores one of them now stores it anew (T-3).
+        unsound.iter().flatten().for_each(|address| self.packs.doubt(*address));
         self.packs.adopt(sealed, disk);
         // Only now, for until now nobody found what lies in it.
         self.packs.note_read(pack);
         self.keep_index().await;
-        Ok((format!("{count} chunks, {new} of them known nowhere else"), is_sound))
+        Ok((format!("{count} chunks, {new} of them known nowhere else"), unsound.is_none()))
     }
 
     /// Copies what can be read of a pack of which nobody knows what is in it, and that is not good elsewhere: how much that was.

@@ -275,10 +275,10 @@ impl Store {
             return Ok(false);
         }
         self.packs.set_floor(copies);
-        self.journal.set_copies(copies);
         let noted = self.renew_root().await;
-        if noted.is_err() {
-            self.packs.set_floor(before);
+        match noted {
+            Ok(()) => self.journal.set_copies(copies),
+            Err(_) => self.packs.set_floor(before),
         }
         noted.map(|()| true)
     }

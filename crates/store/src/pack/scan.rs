@@ -16,6 +16,7 @@
 //!       differently each time is one that cannot be read.
 
 use base::hash::DomainKey;
+use base::id::ChunkAddress;
 use bytes::{Bytes, BytesMut};
 use platform::disk::{DiskError, DiskErrorKind, File, Open, RUN_ALIGN};
 
@@ -431,11 +432,19 @@ fn open_pack(key: &DomainKey, pack: u64, bytes: Bytes) -> Result<Found, StoreErr
     Ok(Found::Open { bytes: all, scanned })
 }
 
-/// Whether every chunk that the directory of a pack names is what it should be.
-pub(crate) async fn is_sound(on: &PoolDisk, key: &DomainKey, sealed: &SealedPack) -> Result<bool, StoreError> {
+/// Chunks that the directory of a pack names and that are not what they should be; `None`: all of them are, and there are no others.
+pub(crate) async fn unsound(
+    on: &PoolDisk,
+    key: &DomainKey,
+    sealed: &SealedPack,
+) -> Result<Option<Vec<ChunkAddress>>, StoreError> {
     let file = on.disk.open(&pack_path(sealed.pack), Open::Read)?;
     let scanned = scan(key, sealed.pack, &read_whole(&file, FILE_BYTES_MAX).await?);
-    Ok(scanned.entries == sealed.entries)
+    if scanned.entries == sealed.entries {
+        return Ok(None);
+    }
+    let is_good = |entry: &&Entry| !scanned.entries.contains(*entry);
+    Ok(Some(sealed.entries.iter().filter(is_good).map(|entry| entry.header.address).collect()))
 }
 
 /// What an open pack that is brought into order ends with.

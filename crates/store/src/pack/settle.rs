@@ -199,8 +199,8 @@ impl Packs {
             let kind = (writer.pack.class, writer.pack.summary().level);
             self.append_copies(kind, Class::Metadata, copies).await?;
             give_back(writer.promised());
-            let rest = stranded.pop().filter(|_| disks.iter().all(|disk| self.pool.disks[disk].is_good()));
-            rest.into_iter().for_each(|writer| self.leave_what_is_durable(&writer));
+            // On disks that failed too: from there it is copied away (K-7).
+            stranded.pop().into_iter().for_each(|writer| self.leave_what_is_durable(&writer));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //!
 //! Not here: what comes before the directory (`seal`).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::id::ChunkAddress;
@@ -47,7 +48,7 @@ impl Packs {
                 return true;
             }
             if !step.writer.as_mut().is_some_and(|writer| self.leave_failed(writer)) {
-                step.writer = None;
+                // All in it is durable, and is copied away.
                 return false;
             }
         }
@@ -145,10 +146,12 @@ impl Packs {
         is_any
     }
 
-    /// Chunks of packs that wait for disks, and are on fewer than they should be, as far as disks for them are there: no other pack has them.
+    /// Chunks of packs that wait for disks, or lie on disks alone that failed, and are on fewer than they should be, as far as disks for them are
+    /// there: no other pack has them.
     pub(crate) fn held(&self) -> Vec<(Arc<OpenPack>, Vec<Entry>)> {
         let unsealed = self.unsealed.lock();
-        let held = unsealed.iter().filter(|writer| self.may_be_elsewhere(&writer.pack) && self.is_on_few(&writer.pack));
+        let is_held = |pack: &OpenPack| (self.may_be_elsewhere(pack) || self.is_left(pack)) && self.is_on_few(pack);
+        let held = unsealed.iter().filter(|writer| is_held(&writer.pack));
         let alone = held.map(|writer| {
             let is_here = |entry: &&Entry| {
                 let place = Place::of(writer.pack.number, entry);
@@ -178,6 +181,50 @@ impl Packs {
         }
         self.append_copies((pack.class, pack.summary().level), pack.class, copies).await?;
         result
+    }
+
+    /// Whether what lies in an open pack is on disks alone that failed: it is never sealed there, and can be read as long as they answer.
+    fn is_left(&self, pack: &OpenPack) -> bool {
+        pack.disks().both(self.pool.good()).is_empty()
+    }
+
+    /// Whether there is such a pack.
+    pub(crate) fn has_left(&self) -> bool {
+        self.unsealed.lock().iter().any(|writer| self.is_left(&writer.pack))
+    }
+
+    /// Lets go of those of which everything is elsewhere by now, and durable there.
+    pub(crate) fn drop_left(&self) {
+        let left = {
+            let mut unsealed = self.unsealed.lock();
+            let is_left = |writer: &Writer| self.is_left(&writer.pack);
+            let (left, others) = std::mem::take(&mut *unsealed).into_iter().partition(is_left);
+            *unsealed = others;
+            let left: VecDeque<Writer> = left;
+            left
+        };
+        for writer in left {
+            let is_elsewhere = |entry: &Entry| {
+                // Of a bundle what lies in it counts (C-6).
+                entry.header.codec == Codec::Bundle
+                    || self.index.lookup(&entry.header.address, &self.counters).is_ok_and(|named| {
+                        named.is_some_and(|place| place.pack != writer.pack.number && self.is_durable(&place))
+                    })
+            };
+            if writer.entries.iter().all(is_elsewhere) {
+                self.index.forget_recent(writer.pack.number);
+                // Its files are for the next opening, should the disk be well again.
+                self.drop_pack(writer.pack.number);
+                self.emptied.lock().insert(writer.pack.number);
+            } else {
+                self.unsealed.lock().push_back(writer);
+            }
+        }
+    }
+
+    /// Whether nobody needs what a disk that failed has of a pack, which is in the catalog no more.
+    pub(crate) fn is_emptied(&self, pack: u64) -> bool {
+        self.emptied.lock().contains(&pack)
     }
 
     /// N-4: whether it may be on a disk that does not answer, with more in it.

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use base::hash::checksum;
 use base::id::{ChunkAddress, Position};
 use bytes::Bytes;
-use fuzz::{SLOW_CASES, Target, repair_tail};
+use fuzz::{SLOW_CASES, Target, no_repair, repair_tail};
 use platform::sim::{SimDisk, World};
 
 use super::{Machine, content, options, reclaim};
@@ -16,7 +16,7 @@ use crate::format::{
     ChunkHeader, Codec, Entry, FrameHeader, Homes, IDENTITY_FILE, INDEX_FILE, Identity, PackFooter, PackHeader,
     SUPERBLOCK_FILE, SegmentHeader, Summary, Superblock, encode_directory, pack_path, segment_path,
 };
-use crate::index::{Change, SealedPack};
+use crate::index::{Change, IndexSums, SealedPack};
 use crate::level::Level;
 use crate::{Class, Compression, Depth, Options, Store, StoreError};
 
@@ -36,6 +36,8 @@ struct Image {
     files: BTreeMap<String, Vec<u8>>,
     contents: BTreeMap<ChunkAddress, Bytes>,
     identity: Identity,
+    /// Its index, which is not among `files`.
+    index: Vec<u8>,
 }
 
 static IMAGE: LazyLock<Image> = LazyLock::new(|| {
@@ -53,9 +55,9 @@ static IMAGE: LazyLock<Image> = LazyLock::new(|| {
     });
     let mut files = machine.disks[0].snapshot_files();
     // What the packs say counts only where no index says it already.
-    files.remove(INDEX_FILE);
+    let index = files.remove(INDEX_FILE).expect("a node that was closed has one");
     let identity = Identity::decode(&files[IDENTITY_FILE]).unwrap();
-    Image { files, contents, identity }
+    Image { files, contents, identity, index }
 });
 
 const TARGETS: &[Target] = &[
@@ -118,7 +120,48 @@ const TARGETS: &[Target] = &[
         repair: repair_frames,
         check: |bytes| survive(&segment_path(SEGMENT), splice(&segment_path(SEGMENT), SEGMENT_PART, bytes)),
     },
+    // redb's own pages, behind our checksums of them.
+    Target {
+        name: "node-index",
+        cases: SLOW_CASES,
+        samples: || vec![INDEX_PAGES.iter().flat_map(|page| index_page(&IMAGE.index, *page)).copied().collect()],
+        repair: no_repair,
+        check: |bytes| survive(INDEX_FILE, index_of(bytes)),
+    },
 ];
+
+/// Pages of the image's index that have something.
+static INDEX_PAGES: LazyLock<Vec<u64>> = LazyLock::new(|| {
+    let is_used = |page: &u64| index_page(&IMAGE.index, *page).iter().any(|byte| *byte != 0);
+    (0..IndexSums::pages_in(IMAGE.index.len() as u64)).filter(is_used).collect()
+});
+
+fn index_page(index: &[u8], page: u64) -> &[u8] {
+    &index[usize::try_from(IndexSums::offset_of(page)).unwrap()..][..IndexSums::PAGE_BYTES]
+}
+
+/// The image's index with other bytes in those pages, and the checksums of what is there then.
+fn index_of(bytes: &[u8]) -> Vec<u8> {
+    let mut index = IMAGE.index.clone();
+    for (page, bytes) in INDEX_PAGES.iter().zip(bytes.chunks(IndexSums::PAGE_BYTES)) {
+        let offset = usize::try_from(IndexSums::offset_of(*page)).unwrap();
+        index[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+    let pages = IndexSums::pages_in(index.len() as u64);
+    for group in 0..pages.div_ceil(IndexSums::PAGES as u64) {
+        let mut sums = IndexSums::unwritten();
+        let first = group * IndexSums::PAGES as u64;
+        for page in first..pages.min(first + IndexSums::PAGES as u64) {
+            let content = index_page(&index, page);
+            let is_written = content.iter().any(|byte| *byte != 0);
+            sums.sums[usize::try_from(page - first).unwrap()] =
+                if is_written { IndexSums::sum(page, content) } else { 0 };
+        }
+        let offset = usize::try_from(IndexSums::offset(group)).unwrap();
+        index[offset..offset + IndexSums::PAGE_BYTES].copy_from_slice(&sums.encode(group));
+    }
+    index
+}
 
 fn directory_at(pack: &[u8]) -> usize {
     let (_, footer) = pack.split_last_chunk::<{ PackFooter::BYTES }>().unwrap();
@@ -165,9 +208,8 @@ fn survive(path: &str, bytes: Vec<u8>) -> Result<(), String> {
     let world = World::new(1);
     world.set_step_limit(STEPS_MAX);
     let disk = world.disk("/d0", CAPACITY);
-    for (name, file) in &IMAGE.files {
-        disk.install(name, if name == path { &bytes } else { file });
-    }
+    IMAGE.files.iter().for_each(|(name, file)| disk.install(name, file));
+    disk.install(path, &bytes);
     let first = world.run_until(life(&world, &disk)).expect("an end");
     if first.is_ok() {
         // What was accepted once and closed is accepted again.

@@ -9,6 +9,7 @@ use platform::disk::Disk;
 use platform::sim::{Faults, SimDisk};
 
 use super::{Machine, content, hurried, options};
+use crate::pack::PackState;
 use crate::{Class, CopiesReport, Depth, Options, Recovered, Resilience, Store, StoreError};
 
 fn contents(numbers: std::ops::Range<u64>) -> Vec<Bytes> {
@@ -588,4 +589,47 @@ fn a_full_disk_is_emptied_to_the_last_pack() {
     end(&machine, store);
     let (store, _) = open(&machine, &some(&machine, &[0, 1]), &options());
     expect_all(&machine, &store, &[&old[..], &new].concat());
+}
+
+/// K-7: what a disk took last, in a pack that nobody can seal there any more, is copied away like all before; then the disk can go.
+#[test]
+fn what_an_open_pack_has_on_a_disk_that_fails_is_copied_away() {
+    for fails in 0..2 {
+        let machine = Machine::new(41 + fails as u64, 2, 64 << 20);
+        let (store, _) = open(&machine, &machine.handles(), &options());
+        let contents = contents(0..60);
+        let on_it = |store: &Arc<Store>| {
+            let known = store.packs.known();
+            let open = known.values().filter_map(|known| match &known.state {
+                PackState::Open(open) if known.places().has(fails) => Some(open.summary().count),
+                _ => None,
+            });
+            open.sum::<u32>()
+        };
+        machine.run(async {
+            put(&store, &contents[..40]).await.unwrap();
+            store.put_many(Class::Data, contents[40..].to_vec()).await.unwrap();
+            store.settle(store.moment()).await.unwrap();
+        });
+        assert!(on_it(&store) > 0, "an open pack has something there");
+        let faults = Faults { write_error: 1.0, sync_error: 1.0, ..Faults::default() };
+        machine.disks[fails].set_faults(faults);
+        let later: Vec<Bytes> = (200..240).map(|number| content(number * 2, 30_000)).collect();
+        machine.run(async {
+            store.put_many(Class::Data, later.clone()).await.unwrap();
+            let last = store.log(b"frame");
+            store.commit(store.moment(), b"third", last).await.unwrap();
+        });
+        assert!(!store.pool.disks[fails].is_good(), "nothing went to it");
+        let report = restore(&machine, &store);
+        assert_eq!(report.problems, Vec::<String>::new());
+        assert_eq!(on_it(&store), 0);
+        assert!(!store.lacks_copies());
+        machine.run(async {
+            store.remove_disk(fails as u64, false).await.unwrap();
+            for content in contents.iter().chain(&later) {
+                assert_eq!(store.get(Class::Data, &store.key().address(content)).await.unwrap(), content);
+            }
+        });
+    }
 }
