@@ -308,7 +308,7 @@ impl FileSystem {
             }
             from = next;
         }
-        check_links(&seen, found);
+        check_links(&seen, top, found);
         check_ways(&seen, found);
         if let Some(orphans) = orphans {
             self.check_orphans(orphans, &seen, found).await;
@@ -572,7 +572,7 @@ fn decoded_entry(home: u32, bytes: &Bytes) -> Option<Entry> {
 }
 
 /// Compares what inodes say of themselves with the names that lead to them.
-fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
+fn check_links(seen: &BTreeMap<FileId, Seen>, top: Option<FileId>, found: &mut Findings) {
     let root = found.root;
     if seen.get(&root).is_none_or(|root| root.kind.is_none()) {
         let place = format!("{}/", found.view);
@@ -615,7 +615,7 @@ fn check_links(seen: &BTreeMap<FileId, Seen>, found: &mut Findings) {
         }
         let parent = if is_root { file } else { seen.named_in };
         // The top of a clone has its name in another branch (and one here, where it was cloned from).
-        if is_directory && names > 0 && seen.parent != parent && seen.parent.branch == root.branch {
+        if is_directory && names > 0 && seen.parent != parent && top != Some(file) {
             found.note("HF1017", "inode", file, 0, &format!("parent {parent}"), &seen.parent);
         }
     }

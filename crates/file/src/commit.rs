@@ -193,6 +193,8 @@ impl FileSystem {
             }
         }
         let left_out = if whole == Whole::OrNot { BTreeSet::new() } else { self.left_out_of(inodes) };
+        // What a try that ended otherwise counted is not dropped.
+        self.commit_drops.store(0, Ordering::Relaxed);
         let result = self.write_trees(inodes, &left_out, (since, covered), change).await;
         let result = match result {
             Ok((bases, again)) => {
@@ -202,7 +204,7 @@ impl FileSystem {
                 self.forget_left_out(inodes, again);
                 self.journal_replayed.store(0, Ordering::Relaxed);
                 // Nodes come in the place of others, most often.
-                self.note_dropped(self.trees.take_written());
+                self.note_dropped(self.trees.take_written() + self.commit_drops.swap(0, Ordering::Relaxed));
                 self.dropped_since_pass.store(true, Ordering::SeqCst);
                 self.counters.commit_inodes.add(inodes.len() as u64);
                 frozen.end();
@@ -243,7 +245,7 @@ impl FileSystem {
             let was_orphan = base.is_orphan;
             let is_orphan = !frozen.is_gone && frozen.attributes.links == 0;
             if frozen.is_gone {
-                self.dropped_bytes.fetch_add(base.allocated, Ordering::Relaxed);
+                self.commit_drops.fetch_add(base.allocated, Ordering::Relaxed);
                 catalog.insert(file.number, None);
             } else {
                 let content = overlays.remove(file);
@@ -394,7 +396,7 @@ impl FileSystem {
         // Cut off and written anew: no need to look at what was there.
         let (tree, allocated) = match &ranges[..] {
             [whole] if *whole == (0..u64::MAX) => {
-                self.dropped_bytes.fetch_add(allocated, Ordering::Relaxed);
+                self.commit_drops.fetch_add(allocated, Ordering::Relaxed);
                 (Root::Empty, 0)
             }
             _ => (tree, allocated),
@@ -418,7 +420,7 @@ impl FileSystem {
                 new.insert(range, *extent);
             }
             let (before, after): (u64, u64) = (count(&old), count(&new));
-            self.dropped_bytes.fetch_add((before + added).saturating_sub(after), Ordering::Relaxed);
+            self.commit_drops.fetch_add((before + added).saturating_sub(after), Ordering::Relaxed);
             allocated = allocated.saturating_sub(before) + after;
             let mut edits: Edits = old.iter().map(|(range, _)| (range.start, None)).collect();
             for (range, extent) in joined(&new) {
@@ -449,7 +451,7 @@ impl FileSystem {
                 }
                 let allocating = hidden.filter(|(_, extent)| extent.is_allocated());
                 let bytes = allocating.map(|(range, _)| range.end - range.start).sum();
-                self.dropped_bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.commit_drops.fetch_add(bytes, Ordering::Relaxed);
                 allocated = allocated.saturating_sub(bytes);
                 tree = self.trees.update(&tree, edits, INLINE_BYTES_MAX).await?;
             }

@@ -135,6 +135,10 @@ impl FileSystem {
             };
             for (file, bytes) in inodes {
                 let file = survey.root.beside(file);
+                // The directory for what has no name gets a number that is nobody's, whatever the roots say.
+                if file.node() == self.store.node() && file.counter() < FILES_MAX {
+                    self.next_counter.fetch_max(file.counter() + 1, Ordering::SeqCst);
+                }
                 let Ok(InodeValue { attributes, base, .. }) = InodeValue::decode(file, &bytes) else {
                     survey.undecodable.push(file);
                     continue;

@@ -280,6 +280,8 @@ pub struct FileSystem {
     pub(crate) journal_replayed: AtomicU64,
     /// Bytes of content that commits dropped since the last pass.
     pub(crate) dropped_bytes: AtomicU64,
+    /// The same of the commit at work, until it is one.
+    pub(crate) commit_drops: AtomicU64,
     /// Free bytes as last measured.
     pub(crate) free_bytes: AtomicU64,
     /// The same for what asks for more than most, since then.
@@ -375,6 +377,7 @@ impl FileSystem {
             journal_committed: AtomicU64::new(store.counters().log_bytes.value()),
             journal_replayed: AtomicU64::new(store.journal_bytes()),
             dropped_bytes: AtomicU64::new(0),
+            commit_drops: AtomicU64::new(0),
             free_bytes: AtomicU64::new(store.space().free),
             free_of: Mutex::default(),
             claims: Claims::default(),

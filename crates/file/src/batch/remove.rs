@@ -208,9 +208,7 @@ impl FileSystem {
             files.entry(inode.file).or_insert((inode, 0)).1 += 1;
         }
         files.remove(&directory.file);
-        let keeps_links = |inode: &Inode| self.references.lock().has(inode.file);
-        let kept: Vec<FileId> =
-            files.values().filter(|(inode, _)| keeps_links(inode)).map(|(inode, _)| inode.file).collect();
+        let changed: Vec<FileId> = files.keys().copied().collect();
         let mut transaction = Transaction::begin(self);
         let namespace = self.namespace.lock();
         let mut held = Vec::with_capacity(files.len());
@@ -232,7 +230,8 @@ impl FileSystem {
         change_directory(&mut transaction, directory, &mut state, -(named.len() as i64), -(subdirectories as i64));
         transaction.log();
         drop((state, held, namespace));
-        kept.into_iter().for_each(|file| self.tell_of_links(file));
+        // Who comes to know of one from here on finds it changed.
+        changed.into_iter().for_each(|file| self.tell_if_known(file));
     }
 
     /// A tree has nothing any more, or goes with all that it has; its directory stays while somebody uses it.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::codec::Reader;
 use base::id::FileId;
-use store::Remedy;
+use store::{Remedy, StoreError};
 
 use super::{Findings, Scope};
 use crate::attributes::Kind;
@@ -64,7 +64,17 @@ impl FileSystem {
                     found.note_at("HF1001", "catalog", place(), 0, "a clone that goes", &"one that cannot be read");
                     found.offer("HF1001", Some(Remedy::Trees { gives_up: true }));
                 }
+                // In a snapshot it goes with that, which a pass of reclaim walks until then.
+                if !may_go && let Some(error) = self.first_gap(&value.catalog).await? {
+                    found.note_at("HF1001", "catalog", place(), 0, "a readable tree", &error);
+                }
                 continue;
+            }
+            // Which files should be in it nobody can tell: a clone begins with those that were open where it was made.
+            if let Some(error) = self.first_gap(&value.orphans).await? {
+                found.note_at("HF1014", "list of unlinked files", place(), 0, "a readable tree", &error);
+                let gives_up = !value.is_pruned();
+                found.offer("HF1014", Some(Remedy::Trees { gives_up }).filter(|_| may_go));
             }
             let name = found.clone_names.get(branch).cloned();
             // What lies in a clone that has lost its name goes with it, behind, and nobody looks into that.
@@ -164,7 +174,47 @@ impl FileSystem {
         if value.top != 0 && !value.is_going() {
             return Ok(false);
         }
-        let top = FileId { branch, number: value.top };
-        Ok(self.removals.has_lost(branch) || value.top != 0 && self.is_topless(&value.catalog, top).await?)
+        if self.removals.has_lost(branch) {
+            return Ok(true);
+        }
+        match value.top {
+            0 => self.has_lost_orphan(branch, value).await,
+            top => self.is_topless(&value.catalog, FileId { branch, number: top }).await,
+        }
+    }
+
+    /// Whether one of the files that were unlinked in a branch while they were open is lost, or their list: the branch would end with the last
+    /// of them.
+    async fn has_lost_orphan(&self, branch: u32, value: &BranchValue) -> Result<bool, FileError> {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (files, next) = match self.trees.scan_past(&value.orphans, at, 1024).await {
+                Ok(scanned) => scanned,
+                Err(gap) => return Ok(lost(gap.error).map(|()| true)?),
+            };
+            for (number, _) in files {
+                // What a catalog does not have is as lost as the directory that a clone is.
+                if self.is_topless(&value.catalog, FileId { branch, number }).await? {
+                    return Ok(true);
+                }
+            }
+            from = next;
+        }
+        Ok(false)
+    }
+
+    /// The first part of a tree that cannot be read, if there is one.
+    ///
+    /// # Errors
+    /// Disks that give no answer, which is no loss (I-101).
+    pub(crate) async fn first_gap(&self, tree: &Root) -> Result<Option<StoreError>, FileError> {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            match self.trees.scan_past(tree, at, 1024).await {
+                Ok((_, next)) => from = next,
+                Err(gap) => return Ok(lost(gap.error.clone()).map(|()| Some(gap.error))?),
+            }
+        }
+        Ok(None)
     }
 }

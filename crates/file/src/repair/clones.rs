@@ -129,7 +129,8 @@ impl FileSystem {
         if !value.is_pruned() {
             // Names that lead nowhere are nothing that is lost (I-112).
             let root = top.beside(value.root());
-            if survey.known.contains_key(&root) && !survey.has_losses() && !is_anew {
+            let has_orphans = self.first_gap(&value.orphans).await?.is_none();
+            if survey.known.contains_key(&root) && !survey.has_losses() && !is_anew && has_orphans {
                 return Ok(value);
             }
             beside = self.survey_below(catalog, (root, is_anew), &mut survey).await?;
@@ -137,6 +138,9 @@ impl FileSystem {
         let (mut inodes, judges_names) = self.judge(catalog, (accepts_loss, owner), &mut survey).await?;
         inodes.extend(beside.into_iter().map(|file| (file, None)));
         let catalog = self.written_catalog(catalog, accepts_loss, &survey, inodes).await?;
+        if judges_names && self.first_gap(&value.orphans).await?.is_some() {
+            survey.done.push("the list of unlinked files is made anew".to_owned());
+        }
         main.done.extend(top.branch, survey.done);
         let (orphans, root) = match judges_names {
             true => (Root::Empty, top.number),

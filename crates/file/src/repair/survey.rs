@@ -129,7 +129,9 @@ impl Survey {
 
     pub(super) fn lost_found(&self) -> Option<FileId> {
         let is_it = |place: &Place| place.directory == self.root && &*place.name == LOST_FOUND;
-        self.places.iter().find(|(_, places)| places.iter().any(is_it)).map(|(file, _)| *file)
+        // A clone may have that name, and is in a catalog of its own.
+        let is_here = |file: &FileId| file.branch == self.root.branch;
+        self.places.iter().find(|(file, places)| is_here(file) && places.iter().any(is_it)).map(|(file, _)| *file)
     }
 
     /// Removes a name.

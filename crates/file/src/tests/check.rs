@@ -614,3 +614,141 @@ fn a_clone_that_cannot_go_is_told_and_goes() {
     machine.run(system.reclaim(&Reclaim::default())).unwrap();
     machine.check(&system);
 }
+
+/// A clone that was removed while somebody had a file of it open that was unlinked: it ends with that file, which is lost.
+#[test]
+fn a_removed_clone_whose_unlinked_file_is_lost_is_told_and_goes() {
+    let (machine, _, top) = with_clone();
+    let system = lying(&machine, async |system, roots| {
+        let _not_yet = system.removals.work.lock().await;
+        system.remove(FileId::ROOT, b"clone", Removal::Tree).await.unwrap();
+        system.commit().await.unwrap();
+        roots.clone_from(&system.roots.lock());
+        let lie = async |value: &mut BranchValue| {
+            value.top = 0;
+            put(system, &mut value.orphans, 77_777, Some(Vec::new())).await;
+        };
+        change_clone(system, roots, top.branch, lie).await;
+    });
+    let words = ("a clone that goes", "one that cannot be read");
+    let place = (format!("/ (clone {})", top.branch), 0);
+    let problems = [problem("HF1001", "catalog", place, words, GIVES_UP)];
+    let system = expect_mended(&machine, system, &problems, &[]);
+    assert_eq!(system.branches.lock().len(), 0);
+    machine.run(system.reclaim(&Reclaim::default())).unwrap();
+    machine.check(&system);
+}
+
+/// A pass of reclaim needs the list, whether something is in it or not.
+#[test]
+fn a_clone_whose_list_of_unlinked_files_cannot_be_read_is_told_and_mended() {
+    for is_pruned in [false, true] {
+        let (machine, _, top) = with_clone();
+        if is_pruned {
+            let system = machine.open();
+            machine.run(async {
+                system.reclaim(&Reclaim::default()).await.unwrap();
+                system.close().await.unwrap();
+            });
+            drop(system);
+            machine.world.restart();
+        }
+        let system = lying(&machine, async |system, roots| {
+            let lie = async |value: &mut BranchValue| {
+                assert_eq!(value.is_pruned(), is_pruned);
+                value.orphans = no_tree(system).await;
+            };
+            change_clone(system, roots, top.branch, lie).await;
+        });
+        let place = (format!("/ (clone {})", top.branch), 0);
+        let remedy = if is_pruned { COSTS_NOTHING } else { GIVES_UP };
+        let problems = [problem("HF1014", "list of unlinked files", place, ("a readable tree", NO_NODE), remedy)];
+        machine.run(system.reclaim(&Reclaim::default())).unwrap_err();
+        let system = expect_mended(&machine, system, &problems, &[]);
+        machine.run(async {
+            assert_eq!(read_all(&system, find(&system, "clone/file").await.unwrap()).await, CONTENT);
+            system.reclaim(&Reclaim::default()).await.unwrap();
+            assert_eq!(read_all(&system, find(&system, "clone/file").await.unwrap()).await, CONTENT);
+        });
+        machine.check(&system);
+    }
+}
+
+/// Takes the name of a file out of a directory.
+async fn unname_file(system: &FileSystem, catalog: &mut Root, directory: FileId, file: FileId) {
+    let lie = async |inode: &mut InodeValue| {
+        let cookie = cookie_of(system, &inode.base.tree, file).await;
+        put(system, &mut inode.base.tree, cookie, None).await;
+        inode.attributes.size -= 1;
+    };
+    change(system, catalog, directory, lie).await;
+}
+
+/// A clone may have the name of the directory for what has none.
+#[test]
+fn what_has_no_name_is_found_beside_a_clone_that_is_called_lost_and_found() {
+    let (machine, known) = machine();
+    let system = machine.open();
+    machine.run(async {
+        system.clone_tree(Node::live(known.inner), FileId::ROOT, b"lost+found").await.unwrap();
+        system.close().await.unwrap();
+    });
+    drop(system);
+    machine.world.restart();
+    let system = lying(&machine, async |system, roots| {
+        unname_file(system, &mut roots.catalog, known.directory, known.file).await;
+    });
+    let problems = [nameless(format!("/ {}", known.file), ("0 links, 0", "1"), COSTS_NOTHING)];
+    expect(&machine, &system, &problems);
+    machine.run(system.repair_files(false, (0, 0))).unwrap();
+    machine.check(&system);
+    let system = machine.power_cycle(system);
+    machine.check(&system);
+    machine.run(async {
+        let file = find(&system, &format!("lost+found.1/{}", known.file.number)).await.unwrap();
+        assert_eq!(read_all(&system, file).await, CONTENT);
+        assert_eq!(list(&system, find(&system, "lost+found").await.unwrap(), 10).await, Vec::<String>::new());
+    });
+}
+
+/// Whatever the roots say of numbers: the directory for what has no name gets one that no file of the clone has.
+#[test]
+fn the_directory_for_what_a_clone_lost_takes_no_files_number() {
+    let (machine, known, top) = with_clone();
+    let system = machine.open();
+    let file = machine.run(async {
+        let file = create(&system, top, "made in the clone", Kind::Regular).await.file;
+        system.write(file, 0, CONTENT, false).await.unwrap();
+        system.commit().await.unwrap();
+        // What lies beside the clone goes.
+        system.reclaim(&Reclaim::default()).await.unwrap();
+        system.close().await.unwrap();
+        file
+    });
+    drop(system);
+    machine.world.restart();
+    let system = lying(&machine, async |system, roots| {
+        roots.next_counter = file.counter();
+        let lie = async |value: &mut BranchValue| unname_file(system, &mut value.catalog, top, known.file).await;
+        change_clone(system, roots, top.branch, lie).await;
+    });
+    machine.run(system.repair_files(true, (0, 0))).unwrap();
+    machine.check(&system);
+    machine.run(async {
+        for path in ["clone/made in the clone", &format!("clone/lost+found/{}", known.file.number)] {
+            assert_eq!(read_all(&system, find(&system, path).await.unwrap()).await, CONTENT, "{path}");
+        }
+    });
+}
+
+/// Only the directory that a clone is has its parent in another branch.
+#[test]
+fn a_parent_in_another_branch_is_told_and_mended() {
+    let (machine, known, top) = with_clone();
+    let system = lying(&machine, async |system, roots| {
+        change(system, &mut roots.catalog, known.inner, async |inode| inode.attributes.parent = top).await;
+    });
+    let words = (&*format!("parent {}", known.directory), &*top.to_string());
+    let place = (format!("/directory/inner ({})", known.inner), 0);
+    expect_mended(&machine, system, &[problem("HF1017", "inode", place, words, COSTS_NOTHING)], &[]);
+}
