@@ -4,8 +4,8 @@
 //! them. [`run`] is called by a plain test of the crate that has the decoder:
 //!
 //! 1. Every sample is accepted.
-//! 2. Every file of the corpus `<crate>/fuzz/<target>` is tried: `*.good` must be accepted, `*.bad` refused, `*.found` must only not fail.
-//!    The `good` ones hold the format still: what was written once is read for ever.
+//! 2. Every file of the corpus `<crate>/fuzz/<target>` is tried, of which there is one at least: `*.good` must be accepted, `*.bad` refused,
+//!    `*.found` must only not fail. The `good` ones hold the format still: what was written once is read for ever.
 //! 3. Damaged samples are tried. A failure is shrunk to the least damage, and its bytes are kept as `*.found`.
 //!
 //! Everything follows from the seed. The environment (`cargo xtask fuzz` sets it) asks for more: `FUZZ_TARGET`, `FUZZ_SEED`,
@@ -74,22 +74,31 @@ pub fn run(folder: &str, targets: &[Target]) {
     let keeps = std::env::var_os("FUZZ_KEEP").is_some();
     for target in targets.iter().filter(|target| asked.as_deref().is_none_or(|asked| asked == target.name)) {
         let corpus = Path::new(folder).join("fuzz").join(target.name);
-        // Parts of a node mean something in that node only, and it is made anew by whatever the code then does.
-        let keeps = keeps && target.cases >= CASES;
+        // Parts of a node mean something in that node only, and it is made anew by whatever the code then does: what they were damaged to must
+        // only not fail.
+        let (good, bad) = if target.cases >= CASES { ("good", "bad") } else { ("found", "found") };
         let samples = (target.samples)();
         assert!(!samples.is_empty(), "{}: samples", target.name);
         for (number, sample) in samples.iter().enumerate() {
             let checked = (target.check)(sample);
             assert_eq!(checked, Ok(()), "{}: sample {number} is refused", target.name);
             if keeps && sample.len() <= KEPT_BYTES_MAX[0] {
-                keep(&corpus, sample, "good");
+                keep(&corpus, sample, good);
             }
         }
         let replayed = replay(target, &corpus);
+        assert!(replayed > 0 || keeps, "{}: no corpus in {}; make it with FUZZ_KEEP=1", target.name, corpus.display());
         let refusals = damage_samples(target, &samples, &corpus);
         if keeps {
             for bytes in refusals.values().filter(|bytes| bytes.len() <= KEPT_BYTES_MAX[1]).take(KEPT_REFUSALS_MAX) {
-                keep(&corpus, bytes, "bad");
+                keep(&corpus, bytes, bad);
+            }
+            // One at least, be it long.
+            if count(&corpus) == 0 {
+                match refusals.values().min_by_key(|bytes| bytes.len()) {
+                    Some(shortest) => keep(&corpus, shortest, bad),
+                    None => keep(&corpus, &samples[0], good),
+                };
             }
         }
         println!("{}: {} samples, {replayed} of the corpus, {} refusals", target.name, samples.len(), refusals.len());
@@ -110,6 +119,10 @@ fn replay(target: &Target, corpus: &Path) -> usize {
         }
     }
     paths.len()
+}
+
+fn count(corpus: &Path) -> usize {
+    fs::read_dir(corpus).map_or(0, Iterator::count)
 }
 
 /// Gives the shortest input for each refusal.

@@ -56,11 +56,23 @@ fn folder(name: &str) -> PathBuf {
 fn survives(name: &'static str, check: fn(&[u8]) -> Result<(), String>) -> bool {
     let folder = folder(name);
     let targets = [Target { name, cases: CASES, samples, repair, check }];
+    let corpus = folder.join("fuzz").join(name);
+    std::fs::create_dir_all(&corpus).expect("room");
+    std::fs::write(corpus.join("sample.good"), &samples()[0]).expect("room");
     let outcome = catch_unwind(|| run(folder.to_str().expect("a path in ASCII"), &targets));
-    let kept = std::fs::read_dir(folder.join("fuzz").join(name)).map_or(0, Iterator::count);
+    let kept = std::fs::read_dir(&corpus).expect("made above").count() - 1;
     let _ = std::fs::remove_dir_all(&folder);
     assert_eq!(kept, usize::from(outcome.is_err()), "a failure is kept, and nothing else");
     outcome.is_ok()
+}
+
+#[test]
+fn a_target_without_a_corpus_is_not_passed() {
+    let folder = folder("bare");
+    let targets = [Target { name: "bare", cases: CASES, samples, repair, check: sound }];
+    let outcome = catch_unwind(|| run(folder.to_str().expect("a path in ASCII"), &targets));
+    let why = outcome.expect_err("it has none");
+    assert!(why.downcast_ref::<String>().is_some_and(|why| why.contains("no corpus")));
 }
 
 #[test]

@@ -13,11 +13,12 @@ use super::Violation;
 const LAYERS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("fuzz", &["base"]),
-    ("platform", &["base"]),
+    ("skipped", &[]),
+    ("platform", &["base", "skipped"]),
     ("store", &["base", "platform", "fuzz"]),
     ("file", &["base", "platform", "store", "fuzz"]),
-    ("fuse", &["base", "fuzz"]),
-    ("node", &["base", "platform", "store", "file", "fuse", "fuzz"]),
+    ("fuse", &["base", "fuzz", "skipped"]),
+    ("node", &["base", "platform", "store", "file", "fuse", "fuzz", "skipped"]),
     ("sim", &["base", "platform", "store", "file", "node"]),
     ("lab", &["base", "platform", "store", "file"]),
 ];

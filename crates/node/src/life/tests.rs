@@ -58,7 +58,7 @@ fn what_cannot_be_flushed_outlives_the_restart_that_fails() {
     let [at, point, path] = ["disk", "m", "n"].map(|name| folder.join(name));
     [&at, &point, &path].iter().for_each(|path| std::fs::create_dir_all(path).expect("room"));
     let (Some(disk), Ok(_)) = (Disk::mount(&at), File::open("/dev/fuse")) else {
-        return eprintln!("skipped: this needs a tmpfs and /dev/fuse");
+        return skipped::because("this needs a tmpfs and /dev/fuse");
     };
     let platform = platform::real::platform();
     let disks = [Directory::open(&at).expect("there")];

@@ -347,7 +347,7 @@ fn who_is_interrupted_outside_leaves_no_part_of_a_file() {
 fn a_full_disk_in_the_middle_leaves_whole_files_or_nothing() {
     let folder = Folder::new("batch-full");
     let Some(disk) = Tmpfs::mount(&folder.make("disk"), 160 << 20) else {
-        return eprintln!("skipped: a tmpfs cannot be mounted here");
+        return skipped::because("a tmpfs cannot be mounted here");
     };
     let (node, point, from) = (folder.join("n"), folder.make("m"), folder.make("from"));
     succeed(&[OsStr::new("init"), node.as_os_str(), OsStr::new("--disk"), disk.0.as_os_str()]);
@@ -412,7 +412,7 @@ fn no_part_of_a_file_has_its_name_outside() {
     let names = || (0..68).flat_map(|number| ["f", "l"].map(|kind| (number, format!("{kind}{number}"))));
     for how in [["-a", "--jobs=8"], ["-r", "--jobs=8"], ["-a", "--no-batch"]] {
         let Some(small) = Tmpfs::mount(&folder.make("small"), 20 << 20) else {
-            return eprintln!("skipped: a tmpfs cannot be mounted here");
+            return skipped::because("a tmpfs cannot be mounted here");
         };
         let to = small.0.join("from");
         fs::create_dir(&to).expect("room");
@@ -533,7 +533,7 @@ fn sources_that_change_or_vanish_are_whole_or_named() {
 fn another_user_copies_what_he_may() {
     const USER: u32 = 1234;
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root may be somebody else");
+        return skipped::because("only root may be somebody else");
     }
     let folder = Folder::new("batch-user");
     let (node, point, from) = (folder.node("n"), folder.make("m"), folder.make("from"));

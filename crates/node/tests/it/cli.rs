@@ -161,7 +161,7 @@ fn disks_that_are_full_or_read_only() {
     let folder = Folder::new("full");
     let node = folder.join("n");
     let Some(disk) = Tmpfs::mount(&folder.make("disk"), 256 << 10) else {
-        return eprintln!("skipped: a tmpfs cannot be mounted here");
+        return skipped::because("a tmpfs cannot be mounted here");
     };
     refuse(&folder, &[&"init", &node, &"--disk", &disk.0], 1, &["cannot make the node", "room"]);
     disk.make_read_only();

@@ -176,7 +176,7 @@ fn nothing_half_written_remains_where_the_target_is_full() {
     let folder = Folder::new("cp-full");
     let (node, point, small) = (folder.node("n"), folder.make("m"), folder.make("small"));
     let Some(_small) = Tmpfs::mount(&small, 3 << 20) else {
-        return eprintln!("skipped: a tmpfs cannot be mounted here");
+        return skipped::because("a tmpfs cannot be mounted here");
     };
     let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
     let from = point.join("from");

@@ -17,7 +17,7 @@ const FILE_BYTES: usize = 1 << 20;
 /// A node in this folder with a small disk of its own. `None` where we may not mount. Its settings hold for each daemon of a test.
 fn node_on_a_small_disk(folder: &Folder, settings: &str) -> Option<(Tmpfs, PathBuf)> {
     let Some(disk) = Tmpfs::mount(&folder.make("disk"), DISK_BYTES) else {
-        eprintln!("skipped: a tmpfs cannot be mounted here");
+        skipped::because("a tmpfs cannot be mounted here");
         return None;
     };
     let node = folder.join("n");

@@ -153,15 +153,22 @@ fn on_hanging_disks(folder: &Folder, count: usize) -> Option<(Vec<Mounted>, Path
 }
 
 #[test]
-fn who_writes_to_a_disk_that_hangs_gets_an_error_and_nothing_synced_is_lost() {
+fn who_needs_a_disk_that_hangs_gets_an_error_and_nothing_synced_is_lost() {
     let folder = Folder::new("hung-write");
     let Some((mut below, node)) = on_hanging_disks(&folder, 1) else { return };
     let point = folder.make("m");
     let start = || Mounted::start(&node, &point, &[SMALL, PATIENCE]).expect("as the one below");
     let mounted = start();
     write_synced(point.join("before"), noise(1)).expect("room");
+    mounted.umount();
+    // Nobody has in memory what is in it.
+    let mounted = start();
+    assert_eq!(fs::metadata(point.join("before")).expect("there").len(), FILE_BYTES as u64);
+    evict(&folder.join("disk0/d/packs"));
     let hung = Hung::make(&below[0]);
 
+    let path = point.join("before");
+    within("a read ends", move || fs::read(path)).expect_err("the disk hangs");
     let path = point.join("meanwhile");
     let writer = within("a sync ends", move || write_synced(path, noise(2)));
     writer.expect_err("the disk hangs");

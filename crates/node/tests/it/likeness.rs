@@ -86,7 +86,7 @@ fn attributes_and_access_lists_come_with_an_archive_by_each_way() {
     let names = sources(&from);
     for name in names {
         if set(&from.join(name), "user.color", b"blue").is_err() || set(&from.join(name), ACCESS, &list()).is_err() {
-            return eprintln!("skipped: this folder's file system has no attributes or access lists");
+            return skipped::because("this folder's file system has no attributes or access lists");
         }
     }
     set(&from.join("directory"), DEFAULT, &list()).expect("as the other");
@@ -118,13 +118,13 @@ fn attributes_of_read_only_files_come_too() {
     let names = sources(&from);
     for name in names {
         if set(&from.join(name), "user.color", b"blue").is_err() {
-            return eprintln!("skipped: this folder's file system has no attributes");
+            return skipped::because("this folder's file system has no attributes");
         }
         set_mode(&from.join(name), 0o444);
     }
     let Some(mounted) = Mounted::start(&node, &point, &[]) else { return };
     if Command::new("setpriv").arg("--version").output().is_err() || !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: without setpriv(1), or who is not root, cannot give the right away");
+        return skipped::because("without setpriv(1), or who is not root, cannot give the right away");
     }
     let (inside, outside) = (point.join("in"), folder.join("out"));
     let beside = folder.join("beside");
@@ -207,7 +207,7 @@ fn an_archive_grants_no_more_than_its_source() {
 #[test]
 fn what_is_replaced_hands_on_its_mode_and_owner() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root may give files away");
+        return skipped::because("only root may give files away");
     }
     let folder = Folder::new("like-former");
     let (node, point, from, outside) = (folder.node("n"), folder.make("m"), folder.make("from"), folder.make("out"));
@@ -352,7 +352,7 @@ fn read_only_directories_are_filled_by_their_owner() {
         run(command.arg(env!("CARGO_BIN_EXE_hydrafs")).args(arguments))
     };
     if Command::new("setpriv").arg("--version").output().is_err() || !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: without setpriv(1), or who is not root, cannot give the right away");
+        return skipped::because("without setpriv(1), or who is not root, cannot give the right away");
     }
     let extract: [&OsStr; 6] = [os("tar"), os("-x"), os("-f"), archive.as_os_str(), os("-C"), os("")];
     let into = [("archive", 0o555), ("plain", 0o555), ("there", 0o755), ("tar", 0o555)];
@@ -468,7 +468,7 @@ fn a_copy_ends_where_its_source_does() {
     let source = Path::new("/sys/kernel/uevent_seqnum");
     let content = fs::read(source).unwrap_or_default();
     if fs::metadata(source).map_or(0, |found| found.len()) <= content.len() as u64 || content.is_empty() {
-        return eprintln!("skipped: there is no such file here");
+        return skipped::because("there is no such file here");
     }
     let folder = Folder::new("short");
     let (node, point, out) = (folder.node("n"), folder.make("m"), folder.make("out"));

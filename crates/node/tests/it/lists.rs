@@ -4,7 +4,7 @@
 //! `PROPTEST_CASES=1000 cargo test -p node lists` tries more. What the local file system does not offer (EOPNOTSUPP) is not compared; nor are
 //! times, unless a call set them, and where holes lie: there every byte that is no data must read as zero.
 //!
-//! Not here: mappings and many processes (`make posix`: fsx, fsstress); crashes (`sim`, `xtask kill`).
+//! Not here: mappings and many processes (`make posix`: fsx, stress-ng); crashes (`sim`, `xtask kill`).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,11 +20,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::mount::SMALL;
+use crate::mount::{SMALL, transports};
 use crate::support::{Folder, Mounted, succeed};
 
-/// Lists in a plain test run.
-const CASES: u32 = 30;
+/// Lists in a plain test run, over each transport.
+const CASES: u32 = 15;
 /// Largest file of a list.
 const FILE_BYTES_MAX: u64 = 400_000;
 /// Open files of a list.
@@ -475,13 +475,15 @@ struct Stage {
     // Dropped in this order: a folder with a mount in it cannot be removed.
     mounted: Option<Mounted>,
     folder: Folder,
+    transport: &'static str,
     lists: u32,
 }
 
 impl Stage {
     fn remount(&mut self) {
         self.mounted.take().expect("mounted between calls").umount();
-        self.mounted = Mounted::start(&self.folder.join("n"), &self.folder.join("m"), &[SMALL]);
+        let settings = [SMALL, ("HYDRAFS_MOUNT_TRANSPORT", self.transport)];
+        self.mounted = Mounted::start(&self.folder.join("n"), &self.folder.join("m"), &settings);
     }
 
     fn follow(&mut self, list: &[Call]) -> Result<(), String> {
@@ -517,10 +519,15 @@ fn compare<T: PartialEq + std::fmt::Debug>(what: &str, expected: &T, found: &T) 
 
 #[test]
 fn every_list_of_calls_does_what_the_local_file_system_does() {
-    let folder = Folder::new("lists");
+    transports().for_each(over);
+}
+
+fn over(transport: &'static str) {
+    let folder = Folder::new(&format!("lists-{transport}"));
     let (node, point, _) = (folder.node("n"), folder.make("m"), folder.make("reference"));
-    let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
-    let stage = std::cell::RefCell::new(Stage { folder, mounted: Some(mounted), lists: 0 });
+    let settings = [SMALL, ("HYDRAFS_MOUNT_TRANSPORT", transport)];
+    let Some(mounted) = Mounted::start(&node, &point, &settings) else { return };
+    let stage = std::cell::RefCell::new(Stage { folder, transport, mounted: Some(mounted), lists: 0 });
     let cases = if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { CASES };
     let config =
         ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 400, ..ProptestConfig::default() };
@@ -528,7 +535,7 @@ fn every_list_of_calls_does_what_the_local_file_system_does() {
         stage.borrow_mut().follow(&list).map_err(TestCaseError::fail)
     });
     if let Err(error) = outcome {
-        panic!("{error}");
+        panic!("over {transport}: {error}");
     }
     let mut stage = stage.into_inner();
     stage.mounted.take().expect("mounted").umount();

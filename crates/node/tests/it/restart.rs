@@ -289,7 +289,7 @@ fn a_log_that_cannot_be_written_ends_nobody() {
     let folder = Folder::new("full-log");
     let (node, point) = (folder.node("n"), folder.make("m"));
     if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
-        return eprintln!("skipped: /dev/fuse cannot be opened here");
+        return skipped::because("/dev/fuse cannot be opened here");
     }
     let manager = Heard::new(&folder);
     for restarts in [false, true] {
@@ -324,7 +324,7 @@ fn the_service_manager_hears_of_everything() {
     let folder = Folder::new("notify");
     let (node, point) = (folder.node("n"), folder.make("m"));
     if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
-        return eprintln!("skipped: /dev/fuse cannot be opened here");
+        return skipped::because("/dev/fuse cannot be opened here");
     }
     let manager = Heard::new(&folder);
     let hear = |wanted: &str| manager.hear(wanted);
@@ -395,7 +395,7 @@ fn a_mount_whose_daemon_died_says_so_and_is_mended() {
 #[test]
 fn a_dead_mount_that_does_not_answer_is_mended() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root may end a connection by force");
+        return skipped::because("only root may end a connection by force");
     }
     over_each_transport_mut("silent", |mounted| {
         let file = mounted.point.join("f");

@@ -105,7 +105,7 @@ pub(crate) fn keeper(point: &Path) -> Option<Child> {
     let mut line = [0];
     let is_there = keeper.stdout.as_mut().expect("a pipe").read_exact(&mut line).is_ok();
     if !is_there {
-        eprintln!("skipped: no mount namespace can be made here");
+        skipped::because("no mount namespace can be made here");
         keeper.wait().expect("our child");
     }
     is_there.then_some(keeper)
@@ -215,7 +215,7 @@ impl Mounted {
     /// Mounts with these settings from the environment; `None` where this machine cannot mount.
     pub(crate) fn start(node: &Path, point: &Path, settings: &[(&str, &str)]) -> Option<Mounted> {
         if fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
-            eprintln!("skipped: /dev/fuse cannot be opened here");
+            skipped::because("/dev/fuse cannot be opened here");
             return None;
         }
         let mut command = Command::new(env!("CARGO_BIN_EXE_hydrafs"));

@@ -348,7 +348,7 @@ fn of_a_cut_archive_what_came_before_is_there() {
 fn of_an_archive_that_finds_no_room_each_entry_is_there_or_named() {
     let folder = Folder::new("tar-full");
     let Some(disk) = Tmpfs::mount(&folder.make("disk"), 160 << 20) else {
-        return eprintln!("skipped: a tmpfs cannot be mounted here");
+        return skipped::because("a tmpfs cannot be mounted here");
     };
     let (node, point, from) = (folder.join("n"), folder.make("m"), folder.make("from"));
     succeed(&[os("init"), node.as_os_str(), os("--disk"), disk.0.as_os_str()]);

@@ -73,7 +73,7 @@ fn option<'a>(unit: &'a str, name: &str) -> &'a str {
 fn is_here(program: &str) -> bool {
     let found = run(Command::new("sh").args(["-c", "command -v \"$0\"", program])).status.success();
     if !found {
-        eprintln!("skipped: there is no {program} here");
+        skipped::because(format_args!("there is no {program} here"));
     }
     found
 }
@@ -225,10 +225,10 @@ fn spawn_in_unit(unit: &str, arguments: &[&Path], socket: &Path, log: &Path) -> 
 fn a_daemon_works_under_what_the_unit_forbids() {
     let unit = unit();
     if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
-        return eprintln!("skipped: /dev/fuse cannot be opened here");
+        return skipped::because("/dev/fuse cannot be opened here");
     }
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root has the capabilities of the unit");
+        return skipped::because("only root has the capabilities of the unit");
     }
     if !is_here("systemd-analyze") {
         return;

@@ -391,7 +391,7 @@ mod tests {
         let list = [&2u32.to_le_bytes()[..], &entries.map(of_entry).concat()].concat();
         let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
         match rustix::fs::setxattr(at("shared"), default, &list, XattrFlags::empty()) {
-            Err(Errno::OPNOTSUPP) => return eprintln!("skipped: no access lists are there"),
+            Err(Errno::OPNOTSUPP) => return skipped::because("no access lists are there"),
             set => set.expect("ours"),
         }
         let has = |name: &str, list: &str| rustix::fs::getxattr_query(at(name), list) != Err(Errno::NODATA);

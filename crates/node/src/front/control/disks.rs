@@ -126,3 +126,6 @@ impl Control {
         Ok(json!({ "number": disk, "path": path, "not_wiped": left }))
     }
 }
+
+#[cfg(test)]
+mod tests;

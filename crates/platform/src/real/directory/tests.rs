@@ -24,7 +24,7 @@ fn file(name: &str, is_direct: bool) -> DirectoryFile {
     let file = opened(file, direct, &path.display().to_string());
     // Opened by name, so that it can be removed now.
     if file.inner.direct().is_none() && is_direct {
-        eprintln!("skipped: {} takes no direct I/O", path.display());
+        skipped::because(format_args!("{} takes no direct I/O", path.display()));
     }
     fs::remove_file(path).unwrap();
     file
