@@ -38,7 +38,7 @@ fn measure(transport: Transport) -> io::Result<()> {
     fs::create_dir_all(&directory)?;
     let mount = fuse::mount(&directory, &MountOptions::default())?;
     let service = memory::Memory::new(true);
-    let session = Session::start(mount, service, &Settings { transport, ..Default::default() })?;
+    let session = Session::start(mount, service, &Settings { transport, ..Default::default() }, drop)?;
     let unmounter = session.unmounter();
     let running = std::thread::Builder::new().spawn(move || session.run())?;
     let result = rates(transport, &directory);

@@ -4,7 +4,7 @@
 //! daemon's life is four steps:
 //!
 //! ```text
-//! mount(path, options) -> Mount -> Session::start(mount, service, settings) -> Session::run() ... Unmounter::unmount()
+//! mount(path, options) -> Mount -> Session::start(mount, service, ...) -> Session::run() ... Unmounter::unmount()
 //!                                  INIT is done, the mount is usable           returns when the mount has gone
 //! ```
 //!

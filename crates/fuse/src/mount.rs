@@ -108,13 +108,25 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> io::Result<Mount> {
     } else {
         mount_directly(&mountpoint, options, &parsed).map_err(named)?
     };
-    let found = topmost(&mountpoint)?;
+    // Where the table cannot be read, the last that came there is taken for ours.
+    let found = topmost(&mountpoint).inspect_err(|_| undo(&mountpoint, by_helper))?;
     let Some(found) = found.filter(|found| found.kind == format!("fuse.{}", options.subtype)) else {
-        return Err(io::Error::other(format!("{} is not in the mount table after mounting", mountpoint.display())));
+        let text = "another mount came over ours at once, which stays below it and answers nobody: unmount both";
+        return Err(io::Error::other(format!("{}: {text}", mountpoint.display())));
     };
     let unique = unique_number(&mountpoint);
     let place = Place { mountpoint, device: found.device, unique, by_helper };
     Ok(Mount { device: Some(Arc::new(device)), unmounter: Unmounter::of(place) })
+}
+
+/// Takes away a mount of ours of which nothing else is known. There is nobody to tell that it stays.
+fn undo(mountpoint: &Path, by_helper: bool) {
+    if by_helper {
+        let _ = run_helper(Command::new("fusermount3").args(["-u", "-z"]).arg("--").arg(mountpoint));
+    } else if let Ok(target) = c_string(mountpoint.as_os_str()) {
+        // SAFETY: a zero-terminated path that lives during the call.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+    }
 }
 
 /// Bytes of a page of memory.
@@ -228,15 +240,15 @@ impl Unmounter {
     }
 
     /// Has the kernel hand over the pages that were changed through mappings: they would be lost with the connection. By sync(1), for the
-    /// reason that `provoke` gives; without it by a thread of ours, which may then hang after a crash, and loses nothing.
-    pub fn write_pages_back(&self) -> io::Result<()> {
+    /// reason that `provoke` gives, and `run` says how long that may take; without it by a thread of ours, which may then hang after a crash, and
+    /// loses nothing.
+    pub fn write_pages_back(&self, run: impl FnOnce(&mut Command) -> io::Result<()>) -> io::Result<()> {
         if !self.is_mounted()? {
             return Ok(());
         }
         let path = &self.place.mountpoint;
-        let synced = core_program("sync").and_then(|mut sync| sync.args(["-f", "--"]).arg(path).status());
-        if synced.is_ok_and(|status| status.success()) {
-            return Ok(());
+        if let Ok(mut sync) = core_program("sync") {
+            return run(sync.args(["-f", "--"]).arg(path));
         }
         let root = File::open(path)?;
         // SAFETY: the descriptor is open during the call.
@@ -433,7 +445,7 @@ fn mount_by_helper(mountpoint: &Path, options: &MountOptions, parsed: &Parsed) -
     // The socket goes in as descriptor 0, which needs no care about inheritance.
     command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(OwnedFd::from(theirs)));
     run_helper(&mut command)?;
-    receive_device(&ours)
+    receive_device(&ours).inspect_err(|_| undo(mountpoint, true))
 }
 
 fn run_helper(command: &mut Command) -> io::Result<()> {

@@ -71,10 +71,16 @@ struct Threads {
 }
 
 impl Session {
-    /// Agrees with the kernel on how to talk, and starts serving. When it returns, the mount is usable.
-    pub fn start<S: Service>(mount: Mount, service: Arc<S>, settings: &Settings) -> io::Result<Session> {
+    /// Agrees with the kernel on how to talk, and starts serving. When it returns, the mount is usable. `meet` has the session's notifier before
+    /// the first request is served.
+    pub fn start<S: Service>(
+        mount: Mount,
+        service: Arc<S>,
+        settings: &Settings,
+        meet: impl FnOnce(Notifier),
+    ) -> io::Result<Session> {
         let unmounter = mount.unmounter();
-        let result = start(mount, service, settings);
+        let result = start(mount, service, settings, meet);
         if result.is_err() {
             // By force, or whoever is inside already waits for ever.
             let _ = unmounter.abort();
@@ -229,7 +235,12 @@ impl Parker {
     }
 }
 
-fn start<S: Service>(mount: Mount, service: Arc<S>, settings: &Settings) -> io::Result<Session> {
+fn start<S: Service>(
+    mount: Mount,
+    service: Arc<S>,
+    settings: &Settings,
+    meet: impl FnOnce(Notifier),
+) -> io::Result<Session> {
     let unmounter = mount.unmounter();
     let device = mount.into_device();
     let greeting = Greeting::read(&device)?;
@@ -268,6 +279,7 @@ fn start<S: Service>(mount: Mount, service: Arc<S>, settings: &Settings) -> io::
     }
     let rings = rings.filter(|_| negotiated.transport == Transport::Ring);
     let session = assemble(negotiated, crew, device, unmounter, settings, rings)?;
+    meet(session.notifier());
     let _ = session.start.set(true);
     if let Some(rings) = session.threads.as_ref().and_then(|threads| threads.rings.as_ref()) {
         rings.serve();

@@ -124,6 +124,11 @@ fn own_program() -> Command {
 pub fn run_beside(arguments: &[&std::ffi::OsStr], patience: Duration) -> io::Result<()> {
     let mut command = own_program();
     command.args(arguments).current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    run_within(&mut command, patience)
+}
+
+/// Runs a program that may come to hang in the kernel, and waits for its end; not longer than `patience`.
+pub(crate) fn run_within(command: &mut Command, patience: Duration) -> io::Result<()> {
     let mut child = command.spawn()?;
     let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
     if !has_ended(&process, patience)? {

@@ -73,6 +73,8 @@ pub(crate) fn run(folder: &NodeFolder, mount: Option<(&Path, MountOptions)>) -> 
     describe(&lock, mount.map(|(point, _)| (point, None)));
     let (life, inbox) = Life::new(folder, config, lock);
     let system = life.open(&[])?;
+    // From the moment on at which somebody can write. Before, there is nothing that an opening would miss.
+    life.hear_signals()?;
     let serving = mount.map(|mount| {
         let (session, kernel) = start::mount(folder, &life.config, (&life.platform, &system), mount)?;
         Ok(Serving::new(session, kernel))
@@ -115,6 +117,7 @@ pub(crate) fn take_over(folder: &NodeFolder, socket: &UnixStream) -> Result<(), 
         let system = life.open(&references)?;
         let mut house = life.resume(system, parked, numbers)?;
         let (server, ready) = life.begin(&mut house)?;
+        life.hear_signals()?;
         Ok((life, inbox, house, server, ready))
     };
     let (life, inbox, house, server, ready) = prepare().inspect_err(|failure| {
@@ -248,7 +251,6 @@ enum End {
 
 impl Serving {
     fn new(session: Session, kernel: Arc<Kernel>) -> Serving {
-        kernel.serves(session.notifier());
         let (parker, unmounter, notifier) = (session.parker(), session.unmounter(), session.notifier());
         let transport = start::transport_name(session.negotiated());
         Serving { session: Some(session), kernel, parker, unmounter, notifier, transport }
@@ -288,13 +290,17 @@ impl<'a> Life<'a> {
         Ok(system)
     }
 
-    /// Lets a new process's house be asked, and hears signals. What can be refused by this machine has been when it returns; a session
-    /// that was resumed takes no request before `go`.
+    /// From here on signals are events.
+    fn hear_signals(&self) -> Result<(), Failure> {
+        let signals = self.send.clone();
+        daemon::watch_signals(move |signal| signals.send(Event::Signal(signal)).is_ok())
+    }
+
+    /// Lets a new process's house be asked. What can be refused by this machine has been when it returns; a session that was resumed takes no
+    /// request before `go`.
     fn begin(&self, house: &mut House) -> Result<(Server, Ready), Failure> {
         let server = server::serve(&self.folder.path, self.desk.clone())?;
         self.open_desk(house);
-        let signals = self.send.clone();
-        daemon::watch_signals(move |signal| signals.send(Event::Signal(signal)).is_ok())?;
         Ok((server, self.ready(house)?))
     }
 
@@ -314,6 +320,7 @@ impl<'a> Life<'a> {
         let serving = parked.map(|(parked, kernel)| {
             let session = Session::resume(parked, Arc::clone(&kernel), &start::settings(&self.config))
                 .map_err(|error| Failure::new("cannot go on with the mount", error))?;
+            kernel.serves(session.notifier());
             Ok(Serving::new(session, kernel))
         });
         Ok(House { system, serving: serving.transpose()? })

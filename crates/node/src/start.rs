@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use file::FileSystem;
 use fuse::{Negotiated, Session, Unmounter};
@@ -33,6 +33,10 @@ pub(crate) const USERS_MAX: usize = 5;
 
 /// How long programs that keep a mount from being taken away may take to have their pages written.
 const SYNC_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long unmounting waits for who looks at the mount and has nothing open in it, and how often it tries.
+const LOOKING_MAX: Duration = Duration::from_secs(2);
+const LOOKING_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How to mount, beyond the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,7 +219,8 @@ pub(crate) fn mount(
     };
     let kernel = Arc::new(Kernel::new(Arc::clone(system), platform, config.cache_time));
     let mount = fuse::mount(point, &options).map_err(cannot)?;
-    let session = Session::start(mount, Arc::clone(&kernel), &settings(config)).map_err(cannot)?;
+    let session = Session::start(mount, Arc::clone(&kernel), &settings(config), |notifier| kernel.serves(notifier));
+    let session = session.map_err(cannot)?;
     // Without it reading is slower, and that is all.
     if let Err(error) = set_read_ahead(point, config.read_ahead_bytes) {
         tracing::info!("the kernel reads ahead as it does by itself: {error}");
@@ -273,27 +278,45 @@ pub(crate) fn remount(folder: &NodeFolder, point: &Path, options: MountOptions) 
 }
 
 /// Unmounts; with `detach` even while it is in use, and whoever uses it gets errors from then on.
+#[expect(clippy::disallowed_methods, reason = "waits for other processes")]
 pub(crate) fn take_away(unmounter: &Unmounter, detach: bool) -> Result<(), Failure> {
     let point = unmounter.mountpoint();
     let cannot = |why: String| Failure::new("cannot unmount", why).at(point);
+    // What is flushed afterwards is lost where the service manager does not wait for it.
+    let extension_us = u32::try_from((SYNC_PATIENCE + Duration::from_secs(30)).as_micros()).unwrap_or(u32::MAX);
+    let is_waited_for = || daemon::busy("taking the mount away", extension_us);
     // Before the connection ends with them. And so that the kernel has hardly anything to ask us for while a thread of ours unmounts:
     // killed then, it would wait for an answer of its own, for ever.
-    if let Err(error) = unmounter.write_pages_back() {
+    is_waited_for();
+    if let Err(error) = unmounter.write_pages_back(|sync| daemon::run_within(sync, SYNC_PATIENCE)) {
         tracing::warn!("pages changed through mappings may be lost: {error}");
     }
     if detach {
         // Who uses it may have changed pages, and those are not waited for above. A mount that is not in use has none. By a process of
         // its own, for the same reason.
+        is_waited_for();
         if let Err(error) = daemon::run_beside(&["sync".as_ref(), "--".as_ref(), point.as_ref()], SYNC_PATIENCE) {
             tracing::warn!("pages changed through mappings may be lost: `hydrafs sync {}`: {error}", point.display());
         }
         return unmounter.abort().map_err(|error| cannot(error.to_string()));
     }
-    unmounter.unmount().map_err(|error| {
+    let (begin, mut users) = (Instant::now(), Vec::new());
+    let unmounted = loop {
+        let unmounted = unmounter.unmount();
+        if !unmounted.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+            break unmounted;
+        }
+        users = mounts::users(point, USERS_MAX);
+        if !users.is_empty() || begin.elapsed() > LOOKING_MAX {
+            break unmounted;
+        }
+        // Somebody only looks, as df(1) does at all mounts: he has nothing of it in a moment, and was found in it by the kernel alone.
+        std::thread::sleep(LOOKING_INTERVAL);
+    };
+    unmounted.map_err(|error| {
         if error.raw_os_error() != Some(libc::EBUSY) {
             return cannot(error.to_string());
         }
-        let users = mounts::users(point, USERS_MAX);
         let users = if users.is_empty() { "something in it is open".to_owned() } else { users.join(", ") };
         cannot(format!("it is in use: {users}"))
             .mend("end them, or take it away with --lazy: they get errors from then on; nothing was changed")

@@ -34,7 +34,7 @@ pub(crate) fn on_device(case: fn(&mut Stage)) {
 pub(crate) fn on_ring(case: fn(&mut Stage)) {
     match Switch::on() {
         Ok(_switch) => run(Transport::Ring, case),
-        Err(reason) => println!("skipped: {reason}"),
+        Err(reason) => skipped::because(format_args!("{reason}")),
     }
 }
 
@@ -46,7 +46,7 @@ fn run(transport: Transport, case: fn(&mut Stage)) {
             stage.service.locks.open();
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
-            println!("skipped: FUSE cannot be mounted here: {error}");
+            skipped::because(format_args!("FUSE cannot be mounted here: {error}"));
         }
         Err(error) => panic!("mounting over {transport:?}: {error}"),
     }
@@ -117,7 +117,7 @@ fn start(directory: &Path, transport: Transport) -> io::Result<(Arc<Memory>, Set
     let mut settings = Settings { transport, threads: 2, ring_depth: 2, ..Default::default() };
     settings.features.posix_locks = true;
     settings.grace = Duration::from_millis(200);
-    let session = Session::start(mount, service.clone(), &settings)?;
+    let session = Session::start(mount, service.clone(), &settings, drop)?;
     assert_eq!(session.negotiated().transport, transport);
     Ok((service, settings, session))
 }

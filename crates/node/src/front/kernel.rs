@@ -341,15 +341,27 @@ impl Kernel {
     }
 
     /// What has a name, retained. One that a batch puts another file in the place of meanwhile is another file's, and not nobody's.
+    /// What changes through another name is told to those who are retained: of a file that has more than one it is looked at behind that.
     async fn find_retained(&self, parent: Node, name: &[u8]) -> Result<(Node, Attributes), FileError> {
         let mut gone = None;
         loop {
             let (node, attributes) = self.find(parent, name).await?;
             match self.system.retain_found(node).await {
                 Err(FileError::NoEntry) if gone != Some(node) => gone = Some(node),
-                retained => return retained.map(|()| (node, attributes)),
+                retained => {
+                    retained?;
+                    return Ok((node, self.told(node, attributes).await));
+                }
             }
         }
+    }
+
+    /// The attributes of what was just retained, which were looked at before.
+    async fn told(&self, node: Node, before: Attributes) -> Attributes {
+        if before.kind == Kind::Directory || before.links < 2 {
+            return before;
+        }
+        self.system.attributes(node).await.unwrap_or(before)
     }
 
     async fn lookup(&self, parent: Node, name: &[u8]) -> Answer {

@@ -8,6 +8,8 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
@@ -35,7 +37,7 @@ pub(crate) fn transports() -> impl Iterator<Item = &'static str> {
         let is_here = *transport == "device"
             || fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|on| on.starts_with(b"Y"));
         if !is_here {
-            eprintln!("skipped over io_uring: it is off for FUSE here");
+            skipped::because("nothing over io_uring: it is off for FUSE here");
         }
         is_here
     };
@@ -212,7 +214,7 @@ fn the_kernel_reads_ahead_as_far_as_it_is_told() {
         let device = fs::metadata(&mounted.point).expect("a mount").dev();
         let set = format!("/sys/class/bdi/{}:{}/read_ahead_kb", rustix::fs::major(device), rustix::fs::minor(device));
         if OpenOptions::new().write(true).open(&set).is_err() {
-            return eprintln!("skipped: {set} cannot be written here");
+            return skipped::because(format_args!("{set} cannot be written here"));
         }
         assert_eq!(fs::read_to_string(set).expect("readable").trim(), "1024");
     });
@@ -619,7 +621,7 @@ fn a_mount_that_another_namespace_keeps_ends_with_that_or_by_force() {
 fn each_of_several_mounts_of_one_file_system_is_taken_away_alone() {
     over_each_transport_mut("bound", |mounted| {
         if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: only root may bind");
+            return skipped::because("only root may bind");
         }
         let folder = Folder::new("bound-elsewhere");
         let (there, umount) = (folder.make("there"), OsStr::new("umount"));
@@ -645,7 +647,7 @@ fn each_of_several_mounts_of_one_file_system_is_taken_away_alone() {
 fn what_is_written_until_a_signal_ends_a_mount_that_goes_on_elsewhere_is_there() {
     over_each_transport_mut("signalled-elsewhere", |mounted| {
         if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: only root may bind");
+            return skipped::because("only root may bind");
         }
         const AT_A_TIME: usize = 512;
         let folder = Folder::new("signalled-elsewhere-there");
@@ -685,7 +687,7 @@ fn a_signal_ends_a_mount_that_is_kept_where_nobody_sees_it() {
     let (node, point) = (folder.node("n"), folder.make("m"));
     let Some(mut mounted) = Mounted::start(&node, &point, &[]) else { return };
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root may copy a mount");
+        return skipped::because("only root may copy a mount");
     }
     let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let kept = rustix::mount::open_tree(CWD, &point, copy).expect("root may");
@@ -840,7 +842,7 @@ fn mount_8_finds_its_helpers() {
     let folder = Folder::new("helper");
     let (node, point) = (folder.node("n"), folder.make("m"));
     if File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        return eprintln!("skipped: /dev/fuse cannot be opened here");
+        return skipped::because("/dev/fuse cannot be opened here");
     }
     let call = |name: &str, arguments: &[&OsStr]| {
         let output = run(Command::new(env!("CARGO_BIN_EXE_hydrafs")).arg0(name).args(arguments));
@@ -908,4 +910,24 @@ fn as_user(uid: u32, command: &[&str], path: &PathBuf) -> String {
     use std::os::unix::process::CommandExt;
     let output = run(Command::new(command[0]).args(&command[1..]).arg(path).current_dir("/").uid(uid).gid(uid));
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+/// df(1), and what watches a machine, look at all mounts, again and again.
+#[test]
+fn who_only_looks_at_a_mount_does_not_keep_it() {
+    let folder = Folder::new("looked-at");
+    let (node, point) = (folder.node("n"), folder.make("m"));
+    for _ in 0..4 {
+        let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (ends, at) = (Arc::clone(&is_over), point.clone());
+        let looker = std::thread::spawn(move || {
+            while !ends.load(Ordering::SeqCst) {
+                rustix::fs::statvfs(&at).expect("a mount, or the folder below it");
+            }
+        });
+        mounted.umount();
+        is_over.store(true, Ordering::SeqCst);
+        looker.join().expect("no panic");
+    }
 }

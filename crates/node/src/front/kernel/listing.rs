@@ -67,7 +67,10 @@ impl Kernel {
         let kind = kind_number(listed.kind);
         let inode = inode_number(listed.node);
         let found = match self.system.attributes(listed.node).await {
-            Ok(attributes) => self.system.retain_found(listed.node).await.map(|()| attributes),
+            Ok(attributes) => match self.system.retain_found(listed.node).await {
+                Ok(()) => Ok(self.told(listed.node, attributes).await),
+                Err(error) => Err(error),
+            },
             error => error,
         };
         let entry = match found {
