@@ -614,8 +614,10 @@ fn check_links(seen: &BTreeMap<FileId, Seen>, top: Option<FileId>, found: &mut F
             found.note("HF1016", "inode", file, 0, &expected, &format!("{} links, {names} names", seen.links));
         }
         let parent = if is_root { file } else { seen.named_in };
-        // The top of a clone has its name in another branch (and one here, where it was cloned from).
-        if is_directory && names > 0 && seen.parent != parent && top != Some(file) {
+        // The top of a clone has its name in another branch (and one here, where it was cloned from). Beside it, in one that was not pruned,
+        // may be that of the clone it was cloned from.
+        let may_be_elsewhere = top == Some(file) || (!found.is_pruned && seen.parent.branch != root.branch);
+        if is_directory && names > 0 && seen.parent != parent && !may_be_elsewhere {
             found.note("HF1017", "inode", file, 0, &format!("parent {parent}"), &seen.parent);
         }
     }

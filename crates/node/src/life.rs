@@ -73,13 +73,15 @@ pub(crate) fn run(folder: &NodeFolder, mount: Option<(&Path, MountOptions)>) -> 
     describe(&lock, mount.map(|(point, _)| (point, None)));
     let (life, inbox) = Life::new(folder, config, lock);
     let system = life.open(&[])?;
+    let serve = || {
+        let serving = mount.map(|mount| {
+            let (session, kernel) = start::mount(folder, &life.config, (&life.platform, &system), mount)?;
+            Ok(Serving::new(session, kernel))
+        });
+        serving.transpose()
+    };
     // From the moment on at which somebody can write. Before, there is nothing that an opening would miss.
-    life.hear_signals()?;
-    let serving = mount.map(|mount| {
-        let (session, kernel) = start::mount(folder, &life.config, (&life.platform, &system), mount)?;
-        Ok(Serving::new(session, kernel))
-    });
-    let begun = serving.transpose().and_then(|serving| {
+    let begun = life.hear_signals().and_then(|()| serve()).and_then(|serving| {
         let mut house = House { system: Arc::clone(&system), serving };
         // A mount that nobody could end is worse than none: a session that is dropped ends by force.
         let (server, ready) = life.begin(&mut house).inspect_err(|_| house.serving = None)?;

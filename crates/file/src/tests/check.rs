@@ -752,3 +752,21 @@ fn a_parent_in_another_branch_is_told_and_mended() {
     let place = (format!("/directory/inner ({})", known.inner), 0);
     expect_mended(&machine, system, &[problem("HF1017", "inode", place, words, COSTS_NOTHING)], &[]);
 }
+
+/// A clone of what lies in a clone begins with the catalog of that, where the directory which that is has a parent in the main branch.
+#[test]
+fn a_clone_of_a_part_of_a_clone_is_sound_before_it_is_pruned() {
+    let (machine, known) = machine();
+    let system = machine.open();
+    machine.run(async {
+        let first = system.clone_tree(Node::live(known.directory), FileId::ROOT, b"first").await.unwrap().file;
+        system.commit().await.unwrap();
+        let inner = find(&system, "first/inner").await.unwrap();
+        assert_eq!(inner.file.branch, first.branch);
+        system.clone_tree(inner, FileId::ROOT, b"second").await.unwrap();
+        system.snapshot("both").await.unwrap();
+    });
+    machine.check(&system);
+    machine.run(system.reclaim(&Reclaim::default())).unwrap();
+    machine.check(&system);
+}

@@ -471,6 +471,8 @@ impl Check<'_> {
             match pack {
                 // Asked before whether the store knows it, which is so when it is made, and not any more when it is removed.
                 Some(pack) if store.packs.is_passing(pack) => {}
+                // Let go of, and not removed by a disk that failed.
+                Some(pack) if store.packs.is_emptied(pack) && !store.pool.disks[number].is_good() => {}
                 None => {
                     let words =
                         ("no such file", "what could not be saved of a pack; remove it when you have looked at it");

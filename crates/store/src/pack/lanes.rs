@@ -451,7 +451,10 @@ impl Packs {
         self.drop_pack(pack.number);
         for disk in pack.disks().iter() {
             // What is left of one is removed by the next opening.
-            let _ = self.pool.disks[disk].disk.remove(&pack_path(pack.number));
+            let on = &self.pool.disks[disk];
+            if on.disk.remove(&pack_path(pack.number)).is_err() && !on.is_good() {
+                self.emptied.lock().insert(pack.number);
+            }
         }
     }
 

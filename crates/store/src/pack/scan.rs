@@ -443,8 +443,12 @@ pub(crate) async fn unsound(
     if scanned.entries == sealed.entries {
         return Ok(None);
     }
-    let is_good = |entry: &&Entry| !scanned.entries.contains(*entry);
-    Ok(Some(sealed.entries.iter().filter(is_good).map(|entry| entry.header.address).collect()))
+    let is_good = |entry: &Entry| {
+        let from = scanned.entries.partition_point(|found| found.offset < entry.offset);
+        scanned.entries[from..].iter().take_while(|found| found.offset == entry.offset).any(|found| found == entry)
+    };
+    let bad = sealed.entries.iter().filter(|entry| !is_good(entry));
+    Ok(Some(bad.map(|entry| entry.header.address).collect()))
 }
 
 /// What an open pack that is brought into order ends with.

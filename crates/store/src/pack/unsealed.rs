@@ -153,9 +153,14 @@ impl Packs {
         let is_held = |pack: &OpenPack| (self.may_be_elsewhere(pack) || self.is_left(pack)) && self.is_on_few(pack);
         let held = unsealed.iter().filter(|writer| is_held(&writer.pack));
         let alone = held.map(|writer| {
+            let is_left = self.is_left(&writer.pack);
             let is_here = |entry: &&Entry| {
                 let place = Place::of(writer.pack.number, entry);
-                place.codec != Codec::Bundle && self.index.recent(&entry.header.address) == Some(place)
+                let is_here = match is_left {
+                    true => !self.is_safe_beside(writer.pack.number, &entry.header.address),
+                    false => self.index.recent(&entry.header.address) == Some(place),
+                };
+                place.codec != Codec::Bundle && is_here
             };
             (Arc::clone(&writer.pack), writer.entries.iter().filter(is_here).copied().collect::<Vec<Entry>>())
         });
@@ -204,22 +209,27 @@ impl Packs {
             left
         };
         for writer in left {
-            let is_elsewhere = |entry: &Entry| {
-                // Of a bundle what lies in it counts (C-6).
-                entry.header.codec == Codec::Bundle
-                    || self.index.lookup(&entry.header.address, &self.counters).is_ok_and(|named| {
-                        named.is_some_and(|place| place.pack != writer.pack.number && self.is_durable(&place))
-                    })
+            let number = writer.pack.number;
+            // Of a bundle what lies in it counts (C-6).
+            let is_safe = |entry: &Entry| {
+                entry.header.codec == Codec::Bundle || self.is_safe_beside(number, &entry.header.address)
             };
-            if writer.entries.iter().all(is_elsewhere) {
-                self.index.forget_recent(writer.pack.number);
+            if writer.entries.iter().all(is_safe) {
+                self.index.forget_recent(number);
                 // Its files are for the next opening, should the disk be well again.
-                self.drop_pack(writer.pack.number);
-                self.emptied.lock().insert(writer.pack.number);
+                self.emptied.lock().insert(number);
+                self.drop_pack(number);
             } else {
                 self.unsealed.lock().push_back(writer);
             }
         }
+    }
+
+    /// Whether a chunk is named in another pack than this one, durable, and on a disk that works.
+    fn is_safe_beside(&self, pack: u64, address: &ChunkAddress) -> bool {
+        let Ok(Some(place)) = self.index.lookup(address, &self.counters) else { return false };
+        let is_on_good = || self.known_pack(place.pack).is_some_and(|known| self.copies_on_good(&known) > 0);
+        place.pack != pack && self.is_durable(&place) && is_on_good()
     }
 
     /// Whether nobody needs what a disk that failed has of a pack, which is in the catalog no more.
