@@ -232,7 +232,7 @@ impl FileSystem {
             Err(error) => return Err(error),
         };
         // Not beside a pass of reclaim: chunks on their way out of a sparse pack would pass for absent.
-        let _no_reclaim = self.reclaiming.lock().await;
+        let _no_reclaim = self.without_passes().await;
         let _use = self.grace.enter(0);
         let roots = self.roots.lock().clone();
         let (snapshots, lost) = self.scan_snapshots(&roots.snapshots).await;

@@ -58,7 +58,7 @@ impl FileSystem {
         let _ = self.finish_removals().await;
         let _no_removal = self.removals.work.lock().await;
         // Before `commit`, as a pass of reclaim takes them.
-        let _no_reclaim = self.reclaiming.lock().await;
+        let _no_reclaim = self.without_passes().await;
         let (_commit, old) = loop {
             self.sync_all().await?;
             match self.commit_whole().await {

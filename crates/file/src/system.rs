@@ -258,6 +258,8 @@ pub struct FileSystem {
     pub(crate) thorough: tokio::sync::Mutex<()>,
     /// Requests that wait for a pass.
     pub(crate) reclaim_hurried: AtomicUsize,
+    /// Who waits for the end of the pass that runs, and wants nothing of it.
+    pub(crate) reclaim_awaited: AtomicUsize,
     pub(crate) scrubbing: tokio::sync::Mutex<()>,
     pub(crate) upkeep: Upkeep,
     /// Held by who warms the cache.
@@ -364,6 +366,7 @@ impl FileSystem {
             reclaiming: tokio::sync::Mutex::new(()),
             thorough: tokio::sync::Mutex::new(()),
             reclaim_hurried: AtomicUsize::new(0),
+            reclaim_awaited: AtomicUsize::new(0),
             scrubbing: tokio::sync::Mutex::new(()),
             upkeep: Upkeep::default(),
             warming: tokio::sync::Mutex::new(()),

@@ -10,8 +10,6 @@
 //!
 //! Not here: the moving (`store::rewrite`); when it is worth it for all files (`layout`, or who asks).
 
-use std::sync::atomic::Ordering;
-
 use base::id::{ChunkAddress, FileId};
 use store::{Pace, Scatter, Share};
 
@@ -115,7 +113,7 @@ impl FileSystem {
         if self.attributes(directory).await?.kind != Kind::Directory {
             return Err(FileError::NotDirectory);
         }
-        let share = || if self.reclaim_hurried.load(Ordering::SeqCst) > 0 { Share::FULL } else { how.share };
+        let share = || self.share_now(how.share);
         let goes_on = || !self.is_ending();
         let calls = || self.calls();
         let pace = Pace::new(&self.platform, &share, &goes_on).beside(&calls);

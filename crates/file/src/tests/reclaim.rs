@@ -1,13 +1,14 @@
 //! Room: what nobody needs is given back, what anybody needs stays, and a full disk loses nothing.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use base::id::FileId;
 use platform::sim::Faults;
 
 use super::content::pattern;
 use super::{Machine, chunk_place, create, find, read_all};
-use crate::{AttributeChange, FileError, Kind, Node};
+use crate::{AttributeChange, FileError, Kind, Node, Share};
 
 #[test]
 fn what_is_dropped_comes_back_and_nothing_else_goes() {
@@ -193,5 +194,33 @@ fn who_wants_room_does_not_hear_of_what_is_lost_elsewhere() {
         let failures = system.counters.reclaim_failures.value();
         assert!((1..5).contains(&failures), "{failures} passes");
         assert!(system.status().reclaim_failure.is_some());
+    });
+}
+
+/// A pass takes a share of the time, and a check waits for its end: not nine times as long as it works.
+#[test]
+fn a_pass_that_a_check_waits_for_takes_all_the_time() {
+    let machine = Machine::new(71);
+    let system = machine.open();
+    let share = Share::percent(1).expect("a share");
+    machine.run(async {
+        create(&system, FileId::ROOT, "f", Kind::Regular).await;
+        let pass = system.reclaiming.lock().await;
+        assert_eq!(system.share_now(share), share);
+        let tell = |_| {};
+        let mut check = std::pin::pin!(system.check_files(&tell));
+        for _ in 0..1000 {
+            if system.reclaim_awaited.load(Ordering::SeqCst) > 0 {
+                break;
+            }
+            let poll = std::future::poll_fn(|context| std::task::Poll::Ready(check.as_mut().poll(context)));
+            assert!(poll.await.is_pending(), "it came between");
+            // Others work as well.
+            system.platform.tasks.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(system.share_now(share), Share::FULL);
+        drop(pass);
+        assert_eq!(check.await.unwrap().problems, Vec::new());
+        assert_eq!(system.share_now(share), share);
     });
 }

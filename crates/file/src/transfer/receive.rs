@@ -244,7 +244,7 @@ impl FileSystem {
         base: Option<&SnapshotValue>,
         received: &mut Received,
     ) -> Result<Snapshot, TransferError> {
-        let _no_reclaim = self.reclaiming.lock().await;
+        let _no_reclaim = self.without_passes().await;
         let since = self.store.moment();
         self.expect_all(&snapshot, base).await?;
         let Levels { raised, unmet } = self.raise_received(&snapshot, base).await?;
