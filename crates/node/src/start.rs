@@ -300,27 +300,40 @@ pub(crate) fn take_away(unmounter: &Unmounter, detach: bool) -> Result<(), Failu
         }
         return unmounter.abort().map_err(|error| cannot(error.to_string()));
     }
-    let (begin, mut users) = (Instant::now(), Vec::new());
-    let unmounted = loop {
-        let unmounted = unmounter.unmount();
-        if !unmounted.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
-            break unmounted;
-        }
-        users = mounts::users(point, USERS_MAX);
-        if !users.is_empty() || begin.elapsed() > LOOKING_MAX {
-            break unmounted;
-        }
-        // Somebody only looks, as df(1) does at all mounts: he has nothing of it in a moment, and was found in it by the kernel alone.
+    let begin = Instant::now();
+    let waits = || {
         std::thread::sleep(LOOKING_INTERVAL);
+        begin.elapsed() < LOOKING_MAX
     };
-    unmounted.map_err(|error| {
+    unmount_from_under(&|| unmounter.unmount(), &|| mounts::users(point, USERS_MAX), &waits).map_err(
+        |(error, users)| {
+            if error.raw_os_error() != Some(libc::EBUSY) {
+                return cannot(error.to_string());
+            }
+            let users = if users.is_empty() { "something in it is open".to_owned() } else { users.join(", ") };
+            cannot(format!("it is in use: {users}"))
+                .mend("end them, or take it away with --lazy: they get errors from then on; nothing was changed")
+        },
+    )
+}
+
+/// Unmounts, also where somebody looks at the mount, as df(1) does at all of them: he has nothing of it a moment later, and only the kernel has
+/// seen him. Who has something open in it is named. `waits` says whether to try once more.
+fn unmount_from_under(
+    unmount: &dyn Fn() -> io::Result<()>,
+    users: &dyn Fn() -> Vec<String>,
+    waits: &dyn Fn() -> bool,
+) -> Result<(), (io::Error, Vec<String>)> {
+    loop {
+        let Err(error) = unmount() else { return Ok(()) };
         if error.raw_os_error() != Some(libc::EBUSY) {
-            return cannot(error.to_string());
+            return Err((error, Vec::new()));
         }
-        let users = if users.is_empty() { "something in it is open".to_owned() } else { users.join(", ") };
-        cannot(format!("it is in use: {users}"))
-            .mend("end them, or take it away with --lazy: they get errors from then on; nothing was changed")
-    })
+        let users = users();
+        if !users.is_empty() || !waits() {
+            return Err((error, users));
+        }
+    }
 }
 
 pub(crate) fn settings(config: &Config) -> fuse::Settings {
@@ -358,5 +371,44 @@ pub(crate) fn raise_open_files() {
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!("cannot raise the limit of open files: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io;
+
+    use super::unmount_from_under;
+
+    /// What unmounting gives, which is busy so many times, with these users, and how often it was tried.
+    fn tried(busy: u32, users: &[&str], waits: u32) -> (Result<(), Vec<String>>, u32) {
+        let (tries, waited) = (Cell::new(0), Cell::new(0));
+        let unmount = || {
+            tries.set(tries.get() + 1);
+            if tries.get() > busy { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EBUSY)) }
+        };
+        let users = || users.iter().map(|&user| user.to_owned()).collect();
+        let waits = || {
+            waited.set(waited.get() + 1);
+            waited.get() <= waits
+        };
+        (unmount_from_under(&unmount, &users, &waits).map_err(|(_, users)| users), tries.get())
+    }
+
+    #[test]
+    fn who_only_looks_at_a_mount_does_not_keep_it() {
+        assert_eq!(tried(0, &[], 9), (Ok(()), 1));
+        assert_eq!(tried(3, &[], 9), (Ok(()), 4));
+        assert_eq!(tried(3, &["7 (vi)"], 9), (Err(vec!["7 (vi)".to_owned()]), 1));
+        assert_eq!(tried(30, &[], 9), (Err(Vec::new()), 10));
+    }
+
+    #[test]
+    fn what_has_another_cause_is_not_tried_again() {
+        let gone = || Err(io::Error::from_raw_os_error(libc::EINVAL));
+        let (error, users) =
+            unmount_from_under(&gone, &|| panic!("not asked"), &|| panic!("not waited for")).unwrap_err();
+        assert_eq!((error.raw_os_error(), users), (Some(libc::EINVAL), Vec::new()));
     }
 }

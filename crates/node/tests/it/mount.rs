@@ -8,8 +8,6 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags,
@@ -910,24 +908,4 @@ fn as_user(uid: u32, command: &[&str], path: &PathBuf) -> String {
     use std::os::unix::process::CommandExt;
     let output = run(Command::new(command[0]).args(&command[1..]).arg(path).current_dir("/").uid(uid).gid(uid));
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
-}
-
-/// df(1), and what watches a machine, look at all mounts, again and again.
-#[test]
-fn who_only_looks_at_a_mount_does_not_keep_it() {
-    let folder = Folder::new("looked-at");
-    let (node, point) = (folder.node("n"), folder.make("m"));
-    for _ in 0..4 {
-        let Some(mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (ends, at) = (Arc::clone(&is_over), point.clone());
-        let looker = std::thread::spawn(move || {
-            while !ends.load(Ordering::SeqCst) {
-                rustix::fs::statvfs(&at).expect("a mount, or the folder below it");
-            }
-        });
-        mounted.umount();
-        is_over.store(true, Ordering::SeqCst);
-        looker.join().expect("no panic");
-    }
 }
