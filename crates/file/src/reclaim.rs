@@ -17,7 +17,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use base::codec::Reader;
 use base::id::ChunkAddress;
@@ -103,22 +103,6 @@ impl Walk<'_> {
     }
 }
 
-/// Counted until dropped, with the request that waits.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl Waiting<'_> {
-    fn count(waiting: &AtomicUsize) -> Waiting<'_> {
-        waiting.fetch_add(1, Ordering::SeqCst);
-        Waiting(waiting)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 impl FileSystem {
     /// Gives back the room of chunks that nobody needs. One pass at a time.
     ///
@@ -150,20 +134,19 @@ impl FileSystem {
     }
 
     async fn hurry(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
-        let _hurry = Waiting::count(&self.reclaim_hurried);
+        let _hurry = self.reclaim_hurried.wait();
         self.reclaim(how).await
     }
 
     /// No pass begins until this is dropped. One that runs does not pause meanwhile: who checks everything waits for it.
     pub(crate) async fn without_passes(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        let _awaited = Waiting::count(&self.reclaim_awaited);
+        let _awaited = self.reclaim_awaited.wait();
         self.reclaiming.lock().await
     }
 
     /// How much of the time work takes that others may come to wait for.
     pub(crate) fn share_now(&self, share: Share) -> Share {
-        let is_waited_for = |count: &AtomicUsize| count.load(Ordering::SeqCst) > 0;
-        if is_waited_for(&self.reclaim_hurried) || is_waited_for(&self.reclaim_awaited) { Share::FULL } else { share }
+        if self.reclaim_hurried.are_any() || self.reclaim_awaited.are_any() { Share::FULL } else { share }
     }
 
     async fn pass(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
@@ -197,7 +180,7 @@ impl FileSystem {
 
     /// `None`: the file system is closed meanwhile, which waits for nobody's marks.
     async fn mark_and_reclaim(&self, how: &Reclaim<'_>) -> Result<Option<ReclaimReport>, FileError> {
-        let is_hurried = || self.reclaim_hurried.load(Ordering::SeqCst) > 0;
+        let is_hurried = || self.reclaim_hurried.are_any();
         let share = || self.share_now(how.share);
         let goes_on = || self.goes_on();
         let calls = || self.calls();

@@ -184,7 +184,7 @@ pub struct FileSystem {
     /// Memory for batches that are read, in KiB; the end waits for them.
     pub(crate) batches: tokio::sync::Semaphore,
     /// Those that wait for it.
-    pub(crate) batches_waiting: AtomicUsize,
+    pub(crate) batches_waiting: Waiting,
     /// Inodes with records since the last commit barrier.
     pub(crate) touched: Mutex<InodeSet>,
     /// How many they are, and how many a commit has in hand.
@@ -257,9 +257,9 @@ pub struct FileSystem {
     /// Held by who has a thorough pass give room.
     pub(crate) thorough: tokio::sync::Mutex<()>,
     /// Requests that wait for a pass.
-    pub(crate) reclaim_hurried: AtomicUsize,
+    pub(crate) reclaim_hurried: Waiting,
     /// Who waits for the end of the pass that runs, and wants nothing of it.
-    pub(crate) reclaim_awaited: AtomicUsize,
+    pub(crate) reclaim_awaited: Waiting,
     pub(crate) scrubbing: tokio::sync::Mutex<()>,
     pub(crate) upkeep: Upkeep,
     /// Held by who warms the cache.
@@ -314,7 +314,7 @@ impl FileSystem {
             siblings: Siblings::new(options.directory_ahead_bytes_max.min(options.store.cache_bytes / 8)),
             walks: Siblings::new(options.directory_ahead_bytes_max.min(options.store.cache_bytes / 8)),
             batches: tokio::sync::Semaphore::new(batch_units(options.batch_bytes_max) as usize),
-            batches_waiting: AtomicUsize::new(0),
+            batches_waiting: Waiting::default(),
             me: me.clone(),
             prefetchers: Arc::new(tokio::sync::Semaphore::new(PREFETCHERS)),
             options,
@@ -365,8 +365,8 @@ impl FileSystem {
             grace: Grace::default(),
             reclaiming: tokio::sync::Mutex::new(()),
             thorough: tokio::sync::Mutex::new(()),
-            reclaim_hurried: AtomicUsize::new(0),
-            reclaim_awaited: AtomicUsize::new(0),
+            reclaim_hurried: Waiting::default(),
+            reclaim_awaited: Waiting::default(),
             scrubbing: tokio::sync::Mutex::new(()),
             upkeep: Upkeep::default(),
             warming: tokio::sync::Mutex::new(()),

@@ -19,9 +19,14 @@ impl Waiting {
         Waits(self)
     }
 
+    /// How many do.
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Whether anybody does.
     pub(crate) fn are_any(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
+        self.count() > 0
     }
 }
 

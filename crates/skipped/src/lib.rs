@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::Path;
 
 /// Where what was skipped is noted, a line each: the test process, the test, and why.
-pub const FILE_VARIABLE: &str = "TESTS_SKIPPED";
+const FILE_VARIABLE: &str = "TESTS_SKIPPED";
 
 /// The test of this thread leaves something out.
 ///

@@ -22,7 +22,6 @@
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::id::Version;
 use bytes::Bytes;
@@ -108,22 +107,6 @@ struct Found {
     last_bytes: u64,
 }
 
-/// One that waits, until dropped.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl Waiting<'_> {
-    fn begin(count: &AtomicUsize) -> Waiting<'_> {
-        count.fetch_add(1, Ordering::Relaxed);
-        Waiting(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// What is known of a file before its content is looked for.
 pub(super) enum Look {
     /// It is as the tree says in the gaps, and as the journal does elsewhere.
@@ -153,7 +136,7 @@ impl FileSystem {
                 // Somebody came in between.
                 Err(_) if memory > BATCH_BYTES_MIN => {}
                 Err(_) => {
-                    let _waiting = Waiting::begin(&self.batches_waiting);
+                    let _waiting = self.batches_waiting.wait();
                     return (self.batches.acquire_many(units).await.expect("never closed"), memory);
                 }
             }
@@ -163,7 +146,7 @@ impl FileSystem {
     /// Batches that wait for memory, which others have.
     #[must_use]
     pub fn batches_waiting(&self) -> usize {
-        self.batches_waiting.load(Ordering::Relaxed)
+        self.batches_waiting.count()
     }
 
     /// Reads the content of many files, each as of one moment, in the order in which it lies on the disks. Whoever waits, waits for room

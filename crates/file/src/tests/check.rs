@@ -591,9 +591,8 @@ fn a_clone_whose_directory_is_lost_is_told_and_made_anew() {
     });
 }
 
-/// A clone that was removed, of which what has to be read for that is lost.
-#[test]
-fn a_clone_that_cannot_go_is_told_and_goes() {
+/// A clone that was removed and cannot go, for `lie` is what is left of it.
+fn expect_gone(lie: impl AsyncFnOnce(&FileSystem, &mut BranchValue)) {
     let (machine, _, top) = with_clone();
     let system = lying(&machine, async |system, roots| {
         let _not_yet = system.removals.work.lock().await;
@@ -602,31 +601,7 @@ fn a_clone_that_cannot_go_is_told_and_goes() {
         roots.clone_from(&system.roots.lock());
         let lie = async |value: &mut BranchValue| {
             assert!(value.is_going());
-            value.catalog = no_tree(system).await;
-        };
-        change_clone(system, roots, top.branch, lie).await;
-    });
-    let words = ("a clone that goes", "one that cannot be read");
-    let place = (format!("/ (clone {})", top.branch), 0);
-    let problems = [problem("HF1001", "catalog", place, words, GIVES_UP)];
-    let system = expect_mended(&machine, system, &problems, &[]);
-    assert_eq!(system.clones(), 0);
-    machine.run(system.reclaim(&Reclaim::default())).unwrap();
-    machine.check(&system);
-}
-
-/// A clone that was removed while somebody had a file of it open that was unlinked: it ends with that file, which is lost.
-#[test]
-fn a_removed_clone_whose_unlinked_file_is_lost_is_told_and_goes() {
-    let (machine, _, top) = with_clone();
-    let system = lying(&machine, async |system, roots| {
-        let _not_yet = system.removals.work.lock().await;
-        system.remove(FileId::ROOT, b"clone", Removal::Tree).await.unwrap();
-        system.commit().await.unwrap();
-        roots.clone_from(&system.roots.lock());
-        let lie = async |value: &mut BranchValue| {
-            value.top = 0;
-            put(system, &mut value.orphans, 77_777, Some(Vec::new())).await;
+            lie(system, value).await;
         };
         change_clone(system, roots, top.branch, lie).await;
     });
@@ -637,6 +612,21 @@ fn a_removed_clone_whose_unlinked_file_is_lost_is_told_and_goes() {
     assert_eq!(system.branches.lock().len(), 0);
     machine.run(system.reclaim(&Reclaim::default())).unwrap();
     machine.check(&system);
+}
+
+/// What has to be read for its removal is lost.
+#[test]
+fn a_clone_that_cannot_go_is_told_and_goes() {
+    expect_gone(async |system, value| value.catalog = no_tree(system).await);
+}
+
+/// Somebody had a file of it open that was unlinked: it ends with that file, which is lost.
+#[test]
+fn a_removed_clone_whose_unlinked_file_is_lost_is_told_and_goes() {
+    expect_gone(async |system, value| {
+        value.top = 0;
+        put(system, &mut value.orphans, 77_777, Some(Vec::new())).await;
+    });
 }
 
 /// A pass of reclaim needs the list, whether something is in it or not.

@@ -210,7 +210,7 @@ fn a_pass_that_a_check_waits_for_takes_all_the_time() {
         let tell = |_| {};
         let mut check = std::pin::pin!(system.check_files(&tell));
         for _ in 0..1000 {
-            if system.reclaim_awaited.load(Ordering::SeqCst) > 0 {
+            if system.reclaim_awaited.are_any() {
                 break;
             }
             let poll = std::future::poll_fn(|context| std::task::Poll::Ready(check.as_mut().poll(context)));

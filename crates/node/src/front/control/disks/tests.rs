@@ -95,30 +95,21 @@ fn open(disk: &Path) -> platform::disk::Disk {
 }
 
 #[test]
-fn a_disk_that_was_formatted_and_not_noted_is_none_of_the_node() {
-    let place = place("formatted");
-    let (control, system) = place.process();
-    block_on(system.format_disk(&open(&place.disk("c")))).expect("an empty directory");
-    end(control, &system);
-    place.expect(2, &["a", "b"]);
-    let (control, system) = place.process();
-    control.add_disk(&place.disk("c")).expect("it goes on from there");
-    end(control, &system);
-    place.expect(3, &["a", "b", "c"]);
-}
-
-#[test]
-fn a_disk_that_was_noted_and_not_taken_in_is_left_alone() {
-    let place = place("noted");
-    let (control, system) = place.process();
-    block_on(system.format_disk(&open(&place.disk("c")))).expect("an empty directory");
-    place.node.note_disk(&place.disk("c")).expect("room");
-    end(control, &system);
-    place.expect(2, &["a", "b", "c"]);
-    let (control, system) = place.process();
-    control.add_disk(&place.disk("c")).expect("it goes on from there");
-    end(control, &system);
-    place.expect(3, &["a", "b", "c"]);
+fn a_disk_that_was_formatted_and_not_taken_in_is_left_alone_noted_or_not() {
+    for (is_noted, paths) in [(false, &["a", "b"][..]), (true, &["a", "b", "c"])] {
+        let place = place(if is_noted { "noted" } else { "formatted" });
+        let (control, system) = place.process();
+        block_on(system.format_disk(&open(&place.disk("c")))).expect("an empty directory");
+        if is_noted {
+            place.node.note_disk(&place.disk("c")).expect("room");
+        }
+        end(control, &system);
+        place.expect(2, paths);
+        let (control, system) = place.process();
+        control.add_disk(&place.disk("c")).expect("it goes on from there");
+        end(control, &system);
+        place.expect(3, &["a", "b", "c"]);
+    }
 }
 
 #[test]
