@@ -36,10 +36,13 @@
 //! K-14  Trees lie on two disks at least where the node has two. A copy that nobody asked for is one that nobody waits for, and it leaves half of
 //!       a reserve: where one disk alone takes it they lie there, are told of, and are brought to another one when there is one (decision 0011).
 //!
-//! Not here: how packs are filled (`lanes`), what is compressed how (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
+//! Not here: what is known of each (`known`), what counts as a duplicate (`duplicates`), how packs are filled (`lanes`), what is compressed how
+//! (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).
 
 mod buffers;
+mod duplicates;
 pub(crate) mod fragments;
+mod known;
 mod lanes;
 mod neighbours;
 mod open;
@@ -55,7 +58,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::hash::DomainKey;
-use base::id::ChunkAddress;
 use base::limits::CHUNK_BYTES_MAX;
 use parking_lot::{Mutex, RwLock};
 use platform::disk::{DiskError, File};
@@ -66,16 +68,14 @@ use crate::chunk::Compression;
 use crate::counters::Counters;
 use crate::disks::{DISKS_MAX, DiskSet};
 use crate::failure::StoreError;
-use crate::format::{
-    ChunkHeader, Class, Codec, Entry, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place, Summary, number_of,
-};
+use crate::format::{ChunkHeader, Entry, FragmentName, PACK_SUFFIX, PACKS, PackHeader, Place, Summary, number_of};
 use crate::group::Group;
 use crate::index::{AddressHash, AddressSet, Index, SealedPack};
-use crate::level::{Level, Resilience};
+use crate::level::Level;
 use crate::options::RUN_BYTES;
 use crate::pool::{Part, Pool};
 
-use fragments::{Fragments, PackFile};
+pub(crate) use known::{PackKnown, PackState};
 use lanes::{LANES, Lane};
 use open::Writer;
 pub(crate) use open::{Member, OpenPack, Waits};
@@ -95,153 +95,6 @@ const OF_FRAGMENT: u64 = 1 << 63;
 pub(crate) const PACK_BYTES_MIN: u64 = (PackHeader::BYTES + ChunkHeader::BYTES + CHUNK_BYTES_MAX + Entry::BYTES) as u64;
 /// Offsets within a pack have 32 bits; the directory must fit behind them.
 pub(crate) const PACK_BYTES_MAX: u64 = 2 << 30;
-
-/// A pack of the node.
-#[derive(Clone)]
-pub(crate) enum PackState {
-    /// Takes chunks, or stopped taking them without being sealed (its disk filled or failed).
-    Open(Arc<OpenPack>),
-    /// Complete.
-    Sealed,
-    /// Complete, and on a disk that is missing, as far as anybody knows.
-    Missing,
-}
-
-#[derive(Clone)]
-pub(crate) struct PackKnown {
-    /// Where all of it is. Of one that is missing: the first disk that is, for nobody knows more.
-    disks: DiskSet,
-    /// Of one that was cut, or is about to be.
-    fragments: Option<Arc<Fragments>>,
-    /// Of one that is missing: what there is of it all the same, as one that is sealed (K-6).
-    rest: Option<Arc<PackKnown>>,
-    /// Disks with files that are shorter than it, beside what has all of it: read where nothing else verifies (K-8).
-    short: DiskSet,
-    /// Less than all of it is there, as far as an opening could see: nobody relies on it (K-9).
-    pub(crate) is_part: bool,
-    pub(crate) state: PackState,
-    pub(crate) summary: Summary,
-}
-
-impl PackKnown {
-    pub(crate) fn new(disks: DiskSet, state: PackState, summary: Summary) -> PackKnown {
-        PackKnown { disks, fragments: None, rest: None, short: DiskSet::NONE, is_part: false, state, summary }
-    }
-
-    /// Sealed, in fragments too.
-    pub(crate) fn sealed(disks: DiskSet, fragments: Option<Arc<Fragments>>, summary: Summary) -> PackKnown {
-        PackKnown { fragments, ..PackKnown::new(disks, PackState::Sealed, summary) }
-    }
-
-    /// On a disk that is missing, and the rest of it on others: shorter files, too few fragments.
-    pub(crate) fn missing(disk: usize, rest: Option<PackKnown>, summary: Summary) -> PackKnown {
-        let rest = rest.filter(|rest| !rest.places().is_empty()).map(Arc::new);
-        PackKnown { rest, ..PackKnown::new(DiskSet::of(disk), PackState::Missing, summary) }
-    }
-
-    /// Without what this disk has of it, of one that is not taking chunks.
-    fn without(&self, disk: usize) -> PackKnown {
-        let fragments = self.fragments.as_ref().map(|fragments| match fragments.index_on(disk) {
-            Some(_) => Arc::new(Fragments::clone(fragments).without(disk)),
-            None => fragments.clone(),
-        });
-        let fragments = fragments.filter(|fragments| !fragments.disks().is_empty());
-        PackKnown { disks: self.disks.without(disk), fragments, short: self.short.without(disk), ..self.clone() }
-    }
-
-    /// With files beside it that are shorter.
-    pub(crate) fn beside(self, short: DiskSet) -> PackKnown {
-        PackKnown { short, ..self }
-    }
-
-    /// Whether its fragments make it.
-    fn is_made(&self) -> bool {
-        self.fragments().is_some_and(|fragments| fragments.is_readable_on(fragments.disks()))
-    }
-
-    /// The disks that have shorter files of it.
-    pub(crate) fn short(&self) -> DiskSet {
-        self.short
-    }
-
-    /// As it is when the node does without `disk`, of one that takes no chunks; `missing`: another that is. `None`: nothing is left.
-    fn left_without(&self, disk: usize, missing: Option<usize>) -> Option<PackKnown> {
-        let left = match &self.state {
-            PackState::Missing => self.rest.as_ref().map(|rest| rest.without(disk)),
-            PackState::Open(_) | PackState::Sealed => {
-                let left = self.without(disk);
-                match left.disks.is_empty() && !left.is_made() && !left.short.is_empty() {
-                    true => Some(PackKnown { disks: left.short, short: DiskSet::NONE, is_part: true, ..left }),
-                    false => Some(left),
-                }
-            }
-        };
-        let is_whole = left.as_ref().is_some_and(|left| !left.is_part && (!left.disks.is_empty() || left.is_made()));
-        match (missing, left) {
-            // K-6: the other may have it.
-            (Some(other), left) if !is_whole => Some(PackKnown::missing(other, left, self.summary)),
-            (_, left) => {
-                let left = left.filter(|left| !left.places().is_empty())?;
-                Some(PackKnown { is_part: !is_whole, ..left })
-            }
-        }
-    }
-
-    /// What can be read of it, if it is missing: of its rest.
-    pub(crate) fn to_read(&self) -> &PackKnown {
-        self.rest.as_deref().unwrap_or(self)
-    }
-
-    /// What there is of it in fragments.
-    pub(crate) fn fragments(&self) -> Option<&Arc<Fragments>> {
-        self.fragments.as_ref()
-    }
-
-    /// The disks that any of it is on.
-    pub(crate) fn places(&self) -> DiskSet {
-        let fragments = self.fragments().map_or(DiskSet::NONE, |fragments| fragments.disks());
-        DiskSet::from_bits(self.disks().bits() | fragments.bits())
-    }
-
-    /// Its files.
-    pub(crate) fn files(&self, pack: u64) -> Vec<PackFile> {
-        let bytes = self.summary.file_bytes();
-        let whole = DiskSet::from_bits(self.disks().bits() | self.short().bits());
-        let whole = whole.iter().map(|disk| PackFile { disk, name: None, pack, bytes });
-        let fragments = self.fragments().into_iter().flat_map(|fragments| {
-            let bytes = fragments.cut.file_bytes();
-            let file = move |(index, disk)| PackFile { disk, name: Some(fragments.name(pack, index)), pack, bytes };
-            fragments.each().map(file)
-        });
-        whole.chain(fragments).collect()
-    }
-
-    /// Whether it lies as it did.
-    pub(crate) fn is_where(&self, other: &PackKnown) -> bool {
-        self.disks() == other.disks() && self.fragments == other.fragments
-    }
-
-    /// Whether only fragments of it are there.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.fragments.is_some() && self.disks().is_empty()
-    }
-
-    /// The disks that all of it is on, as far as anybody knows.
-    pub(crate) fn disks(&self) -> DiskSet {
-        match &self.state {
-            PackState::Open(open) => open.disks(),
-            PackState::Sealed | PackState::Missing => self.disks,
-        }
-    }
-
-    /// Its header and its chunks as stored; of an open one what was appended so far.
-    pub(crate) fn bytes(&self) -> u64 {
-        match &self.state {
-            PackState::Open(open) => open.bytes(),
-            PackState::Sealed | PackState::Missing => u64::from(self.summary.data_bytes),
-        }
-    }
-}
 
 type Files = quick_cache::sync::Cache<u64, File, quick_cache::UnitWeighter, AddressHash>;
 
@@ -405,87 +258,9 @@ impl Packs {
         self.suspects.lock().range((pack, 0)..(pack, DISKS_MAX)).map(|(_, disk)| *disk).collect()
     }
 
-    /// Where a chunk lies that may be relied upon as a duplicate.
-    pub(crate) fn duplicate(&self, address: &ChunkAddress, level: Level) -> Option<Place> {
-        // An index that fails costs room, not data.
-        let place = self.index.lookup_duplicate(address, &self.counters).ok()??;
-        // Before the look at what is condemned: L-1.
-        self.index.pin(address);
-        self.is_reliable(address, &place, level).then_some(place)
-    }
-
-    /// K-9, for the level. O-6: of what is gone in a pack without a directory nothing is made again.
-    fn is_reliable(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
-        !self.lacks_directory(place.pack)
-            && !self.is_part(place.pack)
-            && self.is_here(address, place, level)
-            && self.lies_well_enough(place.pack, level)
-    }
-
-    /// Whether a pack survives as many disks as what is stored now for the level would.
-    fn lies_well_enough(&self, pack: u64, level: Level) -> bool {
-        let Some(known) = self.known_pack(pack) else { return false };
-        let there = self.copies_on_good(&known);
-        there >= self.asked_copies((known.summary.class, level)) || there >= self.pool.takers().count()
-    }
-
-    /// Of how many disks one more than it survives, with those that fail at this time left out: copies of it, or as good as that.
-    fn copies_on_good(&self, known: &PackKnown) -> usize {
-        let good = self.pool.good();
-        let fragments = known.fragments().map_or(0, |fragments| {
-            let count = fragments.cut.erasure.count() - fragments.lacking_on(good).count();
-            (count + 1).saturating_sub(usize::from(fragments.cut.erasure.data()))
-        });
-        known.disks().both(good).count().max(fragments)
-    }
-
-    /// Whether a chunk that verifies in pack `at` may let the one in pack `here` go (N-4, O-6, K-6, K-9).
-    pub(crate) fn stands_for(&self, at: u64, here: u64) -> bool {
-        !self.is_held_on_few(at)
-            && !self.lacks_directory(at)
-            && !self.is_missing(at)
-            && !self.is_part(at)
-            && !self.is_lower(at, here)
-            && !self.lies_better(here, at)
-    }
-
-    /// K-9: whether another pack is on fewer disks than it should be, and this one on more, or on one that the other is not on: both together
-    /// survive what the other would not.
-    pub(crate) fn lies_better(&self, pack: u64, other: u64) -> bool {
-        let (Some(known), Some(of_other)) = (self.known_pack(pack), self.known_pack(other)) else { return false };
-        let (there, at_other) = (self.copies_on_good(&known), self.copies_on_good(&of_other));
-        let good = self.pool.good();
-        let has_another = there > 0 && known.places().both(good).iter().any(|disk| !of_other.places().has(disk));
-        (there > at_other || has_another) && at_other < self.wanted(&of_other.summary).min(self.pool.takers().count())
-    }
-
     /// Whether there is less than all of it.
     pub(crate) fn is_part(&self, pack: u64) -> bool {
         self.catalog.read().get(&pack).is_some_and(|known| known.is_part)
-    }
-
-    /// Whether a chunk is here, be it where nobody should rely on it.
-    pub(crate) async fn has_chunk(&self, address: &ChunkAddress) -> bool {
-        let place = self.index.lookup(address, &self.counters).ok().flatten();
-        let Some(place) = place.filter(|place| self.is_here(address, place, Level::default())) else { return false };
-        // An earlier opening may have found more there.
-        !(self.lacks_directory(place.pack) || self.is_part(place.pack)) || self.is_good(address, &place).await.is_ok()
-    }
-
-    fn is_here(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
-        // What was chosen is not left to settings that may change.
-        let of_pack = |summary: &Summary| match level.is_chosen() {
-            true => usize::from(summary.level.copies()),
-            false => self.wanted(summary),
-        };
-        let of_pack = self.catalog.read().get(&place.pack).map(|known| of_pack(&known.summary));
-        of_pack.is_some_and(|of_pack| of_pack >= usize::from(level.copies()))
-            // C-6, C-7.
-            && !matches!(place.codec, Codec::Bundle | Codec::Remains)
-            && !self.is_missing(place.pack)
-            && !self.is_held_on_few(place.pack)
-            && !self.condemned.read().contains(&place.pack)
-            && !self.doubted.lock().contains(address)
     }
 
     /// Whether it is an open one that is not sealed for now (N-4).
@@ -516,100 +291,6 @@ impl Packs {
     /// O-6.
     pub(crate) fn lacks_directory(&self, pack: u64) -> bool {
         self.catalog.read().get(&pack).is_some_and(|known| known.summary.lacks_directory)
-    }
-
-    /// What is asked for a chunk whose copy is damaged, where that lies.
-    pub(crate) fn doubted_level(&self, address: &ChunkAddress) -> Option<Level> {
-        if !self.doubted.lock().contains(address) {
-            return None;
-        }
-        let place = self.index.lookup(address, &self.counters).ok()??;
-        Some(self.level_now(place.pack))
-    }
-
-    /// Notes that the copy of a chunk is damaged.
-    pub(crate) fn doubt(&self, address: ChunkAddress) {
-        self.doubted.lock().insert(address);
-    }
-
-    /// Takes that back: what lies at a place is good, and is what the index names.
-    pub(crate) fn trust(&self, address: &ChunkAddress, place: &Place) {
-        let is_doubted = self.doubted.lock().contains(address);
-        if is_doubted && matches!(self.index.lookup(address, &self.counters), Ok(Some(named)) if named == *place) {
-            self.doubted.lock().remove(address);
-        }
-    }
-
-    /// What is asked for content of a class.
-    pub(crate) fn level(&self, class: Class, resilience: Resilience) -> Level {
-        match class {
-            Class::Metadata => self.of_trees(),
-            Class::Data => Level::of(resilience, self.of_node),
-        }
-    }
-
-    /// Trees survive as much as anything in them, and one disk where there are two (K-14). They are never cut into fragments: they are small, and
-    /// read in small pieces.
-    fn of_trees(&self) -> Level {
-        Level::of_trees(self.asked_of_trees(), self.pool.whole())
-    }
-
-    /// The most copies that the settings or any file ask for.
-    pub(crate) fn asked_of_trees(&self) -> u8 {
-        self.of_node.copies().max(self.floor())
-    }
-
-    /// Copies that somebody asked for, and waits for (K-14).
-    pub(crate) fn asked_copies(&self, (class, level): (Class, Level)) -> usize {
-        usize::from(match class {
-            Class::Metadata => level.asked_of_trees(self.asked_of_trees()),
-            Class::Data => level.copies(),
-        })
-    }
-
-    /// On how many disks what lies on `disks`, or on none yet, is to be now, as far as there are disks that take it.
-    pub(crate) fn copies_now(&self, kind: (Class, Level), disks: DiskSet, bytes: u64) -> usize {
-        let (takers, asked) = (self.pool.takers(), self.asked_now(kind));
-        let wanted = usize::from(kind.1.copies()).min(takers.count());
-        if wanted <= asked {
-            return asked;
-        }
-        let can = |disk: &usize| disks.has(*disk) || self.pool.is_roomy(*disk, bytes);
-        takers.iter().filter(can).count().clamp(asked, wanted)
-    }
-
-    /// Of those the ones that somebody asked for.
-    pub(crate) fn asked_now(&self, kind: (Class, Level)) -> usize {
-        self.asked_copies(kind).min(self.pool.takers().count()).max(1)
-    }
-
-    pub(crate) fn floor(&self) -> u8 {
-        self.floor.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn set_floor(&self, copies: u8) {
-        self.floor.store(copies, Ordering::SeqCst);
-    }
-
-    /// What is asked now for what lies in a pack.
-    pub(crate) fn level_now(&self, pack: u64) -> Level {
-        let summary = self.catalog.read().get(&pack).map(|known| known.summary);
-        summary.map_or_else(Level::default, |summary| self.now(&summary))
-    }
-
-    /// What is asked now for a pack.
-    pub(crate) fn now(&self, summary: &Summary) -> Level {
-        match summary.class {
-            Class::Metadata => summary.level.now_of_trees(self.of_trees()),
-            Class::Data => summary.level.now(self.of_node),
-        }
-    }
-
-    /// Whether what lies in `pack` is to lie on fewer disks than what lies in `other`: it is not to be relied upon in its place.
-    pub(crate) fn is_lower(&self, pack: u64, other: u64) -> bool {
-        let catalog = self.catalog.read();
-        let wanted = |pack| catalog.get(&pack).map_or(0, |known| self.wanted(&known.summary));
-        wanted(pack) < wanted(other)
     }
 
     /// Open files of packs on a disk.
@@ -700,18 +381,6 @@ impl Packs {
     /// Notes that a pack could be read after all, or is gone.
     pub(crate) fn note_read(&self, pack: u64) {
         self.unread.lock().remove(&pack);
-    }
-
-    /// Whether a pack is on fewer disks than it should be, or there is less of it in fragments.
-    pub(crate) fn is_short(&self, known: &PackKnown, summary: &Summary) -> bool {
-        let good = self.pool.good();
-        known.disks().both(good).count() < self.wanted(summary)
-            && known.fragments().is_none_or(|fragments| fragments.lacking_on(good).next().is_some())
-    }
-
-    /// On how many disks a pack should be: what was asked for when it was made, or is now.
-    pub(crate) fn wanted(&self, summary: &Summary) -> usize {
-        usize::from(self.now(summary).copies())
     }
 
     /// Notes that a pack is on one disk more, or sound there again, unless it is gone: `false`.

@@ -24,7 +24,8 @@ use base::id::Position;
 use bytes::Bytes;
 use platform::disk::{DiskErrorKind, File, Open};
 
-use super::{Live, Resume, SPARES_MAX};
+use super::segments::SPARES_MAX;
+use super::{Live, Resume};
 use crate::counters::Counters;
 use crate::disks::DiskSet;
 use crate::failure::{StoreError, refused};
