@@ -8,7 +8,7 @@
 //! What lies beside the top never comes below it (I-109), so what a walk at one moment does not meet can go at a later one. But for a file
 //! that has lost its names below the top, has some beside it, and is still open: it loses those too, and goes with its last user.
 //!
-//! I-112 In a pruned branch every file but the top's own has as many links as names, and is below the top, or open and without links.
+//! I-112 In a pruned branch every file but the top's own has as many links as names, and is below the top, or without links in the list of those.
 //!
 //! Not here: when a pass runs (`reclaim`), how the catalog is switched (`commit`).
 
@@ -90,7 +90,7 @@ impl FileSystem {
     }
 
     /// Whether it was pruned.
-    async fn prune(&self, branch: u32, pace: &Pace<'_>) -> Result<bool, FileError> {
+    pub(crate) async fn prune(&self, branch: u32, pace: &Pace<'_>) -> Result<bool, FileError> {
         // Names and links of before are in its catalog then.
         self.commit_whole().await?;
         let since = self.store.moment();
@@ -104,12 +104,10 @@ impl FileSystem {
             return Ok(false);
         }
         let top = FileId { branch, number: value.top };
-        if self.has_removed_tree(top, &value).await? {
-            return Ok(false);
-        }
+        let Some(unlinked) = self.unlinked(top, &value).await? else { return Ok(false) };
         let below = self.below(top, &value.catalog, pace).await?;
         let mut hidden = self.hidden_names(top, &value.catalog, &below, pace).await?;
-        let Some(catalog) = self.pruned(branch, &value.catalog, &below, &mut hidden, pace).await? else {
+        let Some(catalog) = self.pruned(branch, &value.catalog, (&below, &unlinked), &mut hidden, pace).await? else {
             return Ok(false);
         };
         for (number, names) in hidden {
@@ -125,10 +123,11 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// Whether a tree that was removed still had something at the walk's moment. Its names are not below the top, and lead nowhere, but
-    /// they go one by one with the links that they count: those would be taken twice (plan batches, seed 722).
-    async fn has_removed_tree(&self, top: FileId, value: &BranchValue) -> Result<bool, FileError> {
-        let mut from = Some(0);
+    /// Files that had no link any more at the walk's moment, and end with their last user, or as soon as who removes them comes to it. `None`: a
+    /// tree that was removed still had something. Its names are not below the top, and lead nowhere, but they go one by one with the links
+    /// that they count: those would be taken twice (plan batches, seed 722).
+    async fn unlinked(&self, top: FileId, value: &BranchValue) -> Result<Option<Numbers>, FileError> {
+        let (mut listed, mut from) = (Numbers::default(), Some(0));
         while let Some(at) = from {
             let (unlinked, next) = self.trees.scan(&value.orphans, at, STEP_ENTRIES).await?;
             for (number, _) in unlinked {
@@ -136,12 +135,13 @@ impl FileSystem {
                 if inode.is_some_and(|InodeValue { attributes, .. }| {
                     attributes.kind == Kind::Directory && attributes.size > 0
                 }) {
-                    return Ok(true);
+                    return Ok(None);
                 }
+                listed.insert(number);
             }
             from = next;
         }
-        Ok(false)
+        Ok(Some(listed))
     }
 
     /// Everything below a directory, and itself.
@@ -227,12 +227,13 @@ impl FileSystem {
         Ok(links)
     }
 
-    /// The catalog with nothing but what is below, and what somebody uses. `None`: the file system is closed meanwhile.
+    /// The catalog with nothing but what is below, what somebody uses, and what has no link and has not ended: the list of unlinked files names it
+    /// (plan batches, seed 2300004625). `None`: the file system is closed meanwhile.
     async fn pruned(
         &self,
         branch: u32,
         catalog: &Root,
-        below: &Numbers,
+        (below, unlinked): (&Numbers, &Numbers),
         hidden: &mut Hidden,
         pace: &Pace<'_>,
     ) -> Result<Option<Root>, FileError> {
@@ -245,10 +246,10 @@ impl FileSystem {
             let mut kept = Edits::new();
             for (number, bytes) in inodes {
                 let file = FileId { branch, number };
-                let is_below = below.contains(number);
-                if !is_below && self.is_in_use(file) {
+                let stays = below.contains(number) || unlinked.contains(number);
+                if !stays && self.is_in_use(file) {
                     hidden.insert(number, decoded(file, &bytes)?.attributes.links);
-                } else if !is_below {
+                } else if !stays {
                     continue;
                 }
                 kept.insert(number, Some(bytes.to_vec()));

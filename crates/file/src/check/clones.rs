@@ -60,8 +60,9 @@ impl FileSystem {
             let place = || format!("{view}/ (clone {branch})");
             // It was removed, and nobody looks into that either.
             if value.top == 0 || value.is_going() {
-                if may_go && self.is_stuck(*branch, value).await.unwrap_or(false) {
-                    found.note_at("HF1001", "catalog", place(), 0, "a clone that goes", &"one that cannot be read");
+                let stuck = if may_go { self.is_stuck(*branch, value).await.unwrap_or(None) } else { None };
+                if let Some(why) = stuck {
+                    found.note_at("HF1001", "catalog", place(), 0, "a clone that goes", &why);
                     found.offer("HF1001", Some(Remedy::Trees { gives_up: true }));
                 }
                 // In a snapshot it goes with that, which a pass of reclaim walks until then.
@@ -169,38 +170,45 @@ impl FileSystem {
         }
     }
 
-    /// Whether a clone was removed and cannot go, because what has to be read for that is lost.
-    pub(crate) async fn is_stuck(&self, branch: u32, value: &BranchValue) -> Result<bool, FileError> {
+    /// Why a clone that was removed cannot go, where what has to be read for that is lost.
+    pub(crate) async fn is_stuck(&self, branch: u32, value: &BranchValue) -> Result<Option<String>, FileError> {
         if value.top != 0 && !value.is_going() {
-            return Ok(false);
+            return Ok(None);
         }
         if self.removals.has_lost(branch) {
-            return Ok(true);
+            return Ok(Some("a directory of it cannot be read".to_owned()));
         }
         match value.top {
-            0 => self.has_lost_orphan(branch, value).await,
-            top => self.is_topless(&value.catalog, FileId { branch, number: top }).await,
+            0 => self.lost_orphan(branch, value).await,
+            top => {
+                let top = FileId { branch, number: top };
+                let is_lost = self.is_topless(&value.catalog, top).await?;
+                Ok(is_lost.then(|| format!("its own directory {top} cannot be read")))
+            }
         }
     }
 
-    /// Whether one of the files that were unlinked in a branch while they were open is lost, or their list: the branch would end with the last
-    /// of them.
-    async fn has_lost_orphan(&self, branch: u32, value: &BranchValue) -> Result<bool, FileError> {
+    /// Which of the files that were unlinked in a branch while they were open is lost, or their list: the branch would end with the last of them.
+    async fn lost_orphan(&self, branch: u32, value: &BranchValue) -> Result<Option<String>, FileError> {
         let mut from = Some(0);
         while let Some(at) = from {
             let (files, next) = match self.trees.scan_past(&value.orphans, at, 1024).await {
                 Ok(scanned) => scanned,
-                Err(gap) => return Ok(lost(gap.error).map(|()| true)?),
+                Err(gap) => {
+                    let words = format!("its list of unlinked files cannot be read: {}", gap.error);
+                    return Ok(lost(gap.error).map(|()| Some(words))?);
+                }
             };
             for (number, _) in files {
                 // What a catalog does not have is as lost as the directory that a clone is.
-                if self.is_topless(&value.catalog, FileId { branch, number }).await? {
-                    return Ok(true);
+                let file = FileId { branch, number };
+                if self.is_topless(&value.catalog, file).await? {
+                    return Ok(Some(format!("{file}, which was unlinked while it was open, cannot be read")));
                 }
             }
             from = next;
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// The first part of a tree that cannot be read, if there is one.

@@ -207,7 +207,7 @@ impl FileSystem {
         let branches = self.branches.lock().clone();
         let mut stuck = BTreeSet::new();
         for (branch, value) in branches {
-            if self.is_stuck(branch, &value).await? {
+            if self.is_stuck(branch, &value).await?.is_some() {
                 stuck.insert(branch);
             }
         }

@@ -592,7 +592,7 @@ fn a_clone_whose_directory_is_lost_is_told_and_made_anew() {
 }
 
 /// A clone that was removed and cannot go, for `lie` is what is left of it.
-fn expect_gone(lie: impl AsyncFnOnce(&FileSystem, &mut BranchValue)) {
+fn expect_gone(why: impl FnOnce(FileId) -> String, lie: impl AsyncFnOnce(&FileSystem, &mut BranchValue)) {
     let (machine, _, top) = with_clone();
     let system = lying(&machine, async |system, roots| {
         let _not_yet = system.removals.work.lock().await;
@@ -605,9 +605,9 @@ fn expect_gone(lie: impl AsyncFnOnce(&FileSystem, &mut BranchValue)) {
         };
         change_clone(system, roots, top.branch, lie).await;
     });
-    let words = ("a clone that goes", "one that cannot be read");
+    let why = why(top);
     let place = (format!("/ (clone {})", top.branch), 0);
-    let problems = [problem("HF1001", "catalog", place, words, GIVES_UP)];
+    let problems = [problem("HF1001", "catalog", place, ("a clone that goes", &why), GIVES_UP)];
     let system = expect_mended(&machine, system, &problems, &[]);
     assert_eq!(system.branches.lock().len(), 0);
     machine.run(system.reclaim(&Reclaim::default())).unwrap();
@@ -617,13 +617,16 @@ fn expect_gone(lie: impl AsyncFnOnce(&FileSystem, &mut BranchValue)) {
 /// What has to be read for its removal is lost.
 #[test]
 fn a_clone_that_cannot_go_is_told_and_goes() {
-    expect_gone(async |system, value| value.catalog = no_tree(system).await);
+    let why = |top| format!("its own directory {top} cannot be read");
+    expect_gone(why, async |system, value| value.catalog = no_tree(system).await);
 }
 
 /// Somebody had a file of it open that was unlinked: it ends with that file, which is lost.
 #[test]
 fn a_removed_clone_whose_unlinked_file_is_lost_is_told_and_goes() {
-    expect_gone(async |system, value| {
+    let file = |top: FileId| top.beside(77_777);
+    let why = |top| format!("{}, which was unlinked while it was open, cannot be read", file(top));
+    expect_gone(why, async |system, value| {
         value.top = 0;
         put(system, &mut value.orphans, 77_777, Some(Vec::new())).await;
     });

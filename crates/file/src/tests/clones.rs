@@ -9,11 +9,12 @@ use std::time::Duration;
 use base::id::FileId;
 use platform::sim::Faults;
 use platform::task::first;
+use store::{Pace, Share};
 
 use super::content::pattern;
 use super::{Machine, create, find, list, read_all};
 use crate::attributes::{AttributeChange, View};
-use crate::format::BranchValue;
+use crate::format::{BranchValue, Root};
 use crate::{Attributes, FileError, FileSystem, Kind, Node, Options, Reclaim, RenameMode};
 
 /// Enough files that their catalog has many nodes.
@@ -818,4 +819,41 @@ fn what_many_clones_keep_comes_back() {
         });
         machine.check(&system);
     }
+}
+
+/// A directory that was removed, and is empty by now, is still to end: whoever prunes the clone leaves it. Else who comes to end it finds nothing, and
+/// the list of unlinked files has it for ever: the clone never goes (plan batches, seed 2300004625).
+#[test]
+fn what_was_removed_and_has_not_ended_is_not_pruned() {
+    let machine = Machine::new(4625);
+    let system = machine.open();
+    let share = || Share::FULL;
+    let pace = Pace::new(&system.platform, &share, &|| true);
+    machine.run(async {
+        source(&system).await;
+        let top = clone(&system, "source", "clone").await.unwrap().file;
+        let inner = find(&system, "clone/inner").await.unwrap();
+        let nobody_else = system.removals.work.lock().await;
+        system.batch_remove(top, b"inner").await.unwrap();
+        while !system.list_range(&system.live(inner.file).await.unwrap(), 0, 1).await.unwrap().0.is_empty() {
+            system.remove_some(inner.file, 0).await.unwrap();
+        }
+        system.commit().await.unwrap();
+        system.table.remove(inner);
+        let value = system.branches.lock()[&top.branch].clone();
+        let kept = system.load(&value.catalog, inner.file).await.unwrap().unwrap().attributes;
+        assert_eq!((kept.links, kept.size), (0, 0));
+        assert!(system.prune(top.branch, &pace).await.unwrap());
+        drop(nobody_else);
+        system.finish_removals().await.unwrap();
+        system.commit().await.unwrap();
+        let value = system.branches.lock()[&top.branch].clone();
+        assert!(value.is_pruned() && value.orphans == Root::Empty, "{value:?}");
+        system.batch_remove(FileId::ROOT, b"clone").await.unwrap();
+        system.finish_removals().await.unwrap();
+        system.commit().await.unwrap();
+        assert!(system.branches.lock().is_empty());
+    });
+    machine.check(&system);
+    machine.run(system.close()).unwrap();
 }
