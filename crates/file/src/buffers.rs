@@ -30,6 +30,8 @@ pub(crate) enum Buffer {
     Own(Vec<u8>),
     /// The first so many bytes of a stream's buffer.
     Stream(Memory, usize),
+    /// Of who wrote it: nothing is appended. Behind it, how long it was at first: a small part would keep all of that.
+    Shared(Bytes, usize),
 }
 
 /// Data on its way into the write buffer.
@@ -67,6 +69,7 @@ impl Buffer {
                 *length += room.as_ref().map_or(0, |room| room.len());
                 room.map(|room| room.copy_from_slice(data)).is_some()
             }
+            Buffer::Shared(..) => false,
         }
     }
 
@@ -75,6 +78,7 @@ impl Buffer {
         match self {
             Buffer::Own(own) => own.truncate(bytes),
             Buffer::Stream(_, length) => *length = bytes.min(*length),
+            Buffer::Shared(shared, _) => shared.truncate(bytes),
         }
     }
 
@@ -85,7 +89,7 @@ impl Buffer {
                 bytes.shrink_to_fit();
                 bytes
             }
-            Buffer::Stream(..) => self.to_vec(),
+            Buffer::Stream(..) | Buffer::Shared(..) => self.to_vec(),
         }
     }
 }
@@ -97,29 +101,44 @@ impl Deref for Buffer {
         match self {
             Buffer::Own(bytes) => bytes,
             Buffer::Stream(memory, length) => &memory[..*length],
+            Buffer::Shared(shared, _) => shared,
         }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
+        if let Buffer::Shared(shared, _) = self {
+            *self = Buffer::Own(shared.to_vec());
+        }
         match self {
             Buffer::Own(bytes) => bytes,
             Buffer::Stream(memory, length) => &mut memory[..*length],
+            Buffer::Shared(..) => unreachable!("it was copied above"),
         }
     }
 }
 
 impl Piece for Buffer {
     fn split_off(&mut self, at: u64) -> Buffer {
+        let index = usize::try_from(at).expect("a piece in memory is addressable");
         match self {
             Buffer::Own(bytes) => Buffer::Own(Piece::split_off(bytes, at)),
+            Buffer::Shared(shared, whole) => {
+                let (tail, whole) = (shared.split_off(index), *whole);
+                let head = std::mem::take(shared);
+                // Who has most of it keeps it.
+                let part = |part: Bytes| {
+                    if 2 * part.len() < whole { Buffer::Own(part.to_vec()) } else { Buffer::Shared(part, whole) }
+                };
+                *self = part(head);
+                part(tail)
+            }
             Buffer::Stream(memory, length) => {
-                let at = usize::try_from(at).expect("a piece in memory is addressable");
-                let tail = memory[at..*length].to_vec();
-                *length = at;
+                let tail = memory[index..*length].to_vec();
+                *length = index;
                 // The head keeps all of its memory, and would count for its length alone.
-                if memory.len() > 2 * at {
+                if memory.len() > 2 * index {
                     *self = Buffer::Own(self.to_vec());
                 }
                 Buffer::Own(tail)
@@ -188,6 +207,12 @@ impl Buffers {
         }
     }
 
+    /// A run of somebody's memory, where it would fill a buffer; smaller ones share an allocation.
+    pub(crate) fn shared(&self, bytes: Bytes) -> Option<Buffer> {
+        let length = bytes.len();
+        fills(length.min(OWN_BYTES_MAX), OWN_BYTES_MAX).then(|| Buffer::Shared(bytes, length))
+    }
+
     /// The length of a buffer that so many bytes fill, about: what they leave of one that was used before takes memory, and nobody counts it.
     fn length_for(&self, bytes: usize) -> Option<usize> {
         [self.stream_bytes, OWN_BYTES_MAX].into_iter().find(|length| fills(bytes, *length) && bytes <= *length)
@@ -227,6 +252,7 @@ impl Buffers {
     pub(crate) fn lend(self: &Arc<Self>, run: Buffer) -> Bytes {
         match run {
             Buffer::Own(bytes) => Bytes::from(bytes),
+            Buffer::Shared(shared, _) => shared,
             Buffer::Stream(memory, length) => Bytes::from_owner(Lent { memory, length, home: Arc::clone(self) }),
         }
     }
@@ -256,6 +282,7 @@ impl Drop for Lent {
 #[cfg(test)]
 mod tests {
     use base::interval::Piece;
+    use bytes::Bytes;
 
     use super::{Buffer, Buffers, OWN_BYTES_MAX, STREAM_BYTES_MAX, STREAM_BYTES_MIN};
 
@@ -313,6 +340,7 @@ mod tests {
         let memory = |run: &Buffer| match run {
             Buffer::Own(bytes) => bytes.capacity(),
             Buffer::Stream(memory, _) => memory.len(),
+            Buffer::Shared(..) => panic!("it is nobody's"),
         };
         for left in [1, 5000, OWN_BYTES_MAX, 3 << 20, STREAM_BYTES_MAX - 5, STREAM_BYTES_MAX, 1 << 30] {
             let bytes = buffers.run_bytes(left as u64);
@@ -323,6 +351,24 @@ mod tests {
         assert!(!is_own(&buffers.begin(&[1; 4096], true, STREAM_BYTES_MAX as u64)));
         let mut own = buffers.begin(&[1], false, 0);
         assert!(own.append(&[2; OWN_BYTES_MAX - 1]) && !own.append(&[3]));
+    }
+
+    #[test]
+    fn memory_of_who_wrote_is_kept_by_most_of_it_and_copied_for_less() {
+        let buffers = Buffers::new(256 << 20);
+        let bytes = Bytes::from(vec![5; OWN_BYTES_MAX]);
+        assert!(buffers.shared(bytes.slice(..100_000)).is_none());
+        let is_shared = |run: &Buffer| matches!(run, Buffer::Shared(..));
+        let mut run = buffers.shared(bytes.clone()).unwrap();
+        assert!(is_shared(&run) && run.as_ptr() == bytes.as_ptr() && !run.append(&[6]));
+        let tail = run.split_off(OWN_BYTES_MAX as u64 / 4);
+        assert!(!is_shared(&run) && is_shared(&tail) && run.len() + tail.len() == bytes.len());
+        let lent = buffers.lend(tail);
+        assert_eq!(lent.as_ptr(), bytes[OWN_BYTES_MAX / 4..].as_ptr());
+        // Who wrote it keeps what he had.
+        let mut run = buffers.shared(bytes.clone()).unwrap();
+        run[3] = 7;
+        assert!(!is_shared(&run) && (run[3], bytes[3]) == (7, 5) && run.len() == bytes.len());
     }
 
     #[test]

@@ -167,6 +167,33 @@ impl FileSystem {
         Ok(read)
     }
 
+    /// Writes without copying, as far as `data` is long: its memory, which is the caller's, is kept until it is in chunks. Long data is accepted part
+    /// by part: after a failure some of it may be.
+    ///
+    /// # Errors
+    /// As of [`write`](FileSystem::write).
+    pub async fn write_bytes(
+        &self,
+        file: FileId,
+        offset: u64,
+        data: Bytes,
+        how: WriteHow,
+    ) -> Result<Written, FileError> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        end.ok_or(FileError::FileTooLarge)?;
+        let (mut at, mut rest, mut written) = (offset, data, Written::default());
+        while !rest.is_empty() {
+            let part = rest.split_to(rest.len().min(self.buffers.run_bytes_max()));
+            let (room, inode) = self.admit_write(file, at, part.len() as u64).await?;
+            let incoming = self.buffers.shared(part.clone()).map_or(Incoming::Borrowed(&part[..]), Incoming::Owned);
+            let told = self.accept_write(room, &inode, (at, incoming), how)?;
+            written.cleared_set_id |= told.cleared_set_id;
+            written.outdated_attributes |= told.outdated_attributes;
+            at += part.len() as u64;
+        }
+        Ok(written)
+    }
+
     async fn admit_write(
         &self,
         file: FileId,
