@@ -105,7 +105,7 @@ impl FileSystem {
 
     pub(crate) fn check_new_name(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
         check_name(name)?;
-        if parent == FileId::ROOT && name == SNAPSHOTS_NAME { Err(FileError::Exists) } else { Ok(()) }
+        if is_of_snapshots(parent, name) { Err(FileError::Exists) } else { Ok(()) }
     }
 
     async fn default_acl(&self, directory: &Arc<Inode>) -> Result<Option<Vec<u8>>, FileError> {
@@ -220,7 +220,7 @@ impl FileSystem {
     }
 
     pub(crate) async fn remove(&self, parent: FileId, name: &[u8], what: Removal) -> Result<(), FileError> {
-        if parent == FileId::ROOT && name == SNAPSHOTS_NAME {
+        if is_of_snapshots(parent, name) {
             return Err(FileError::NotPermitted("snapshots are deleted by `hydrafs snapshot delete`"));
         }
         let _room = self.admit_change(true, CHANGE_BYTES).await?;
@@ -316,7 +316,7 @@ impl FileSystem {
         mode: RenameMode,
     ) -> Result<(), FileError> {
         check_name(from_name).map_err(|_| FileError::Invalid("a name that cannot be renamed"))?;
-        if from == FileId::ROOT && from_name == SNAPSHOTS_NAME {
+        if is_of_snapshots(from, from_name) {
             return Err(FileError::NotPermitted("snapshots are shown where they are"));
         }
         self.check_new_name(to, to_name)?;
@@ -587,13 +587,18 @@ impl FileSystem {
     }
 }
 
+/// Whether it is the name of the list of snapshots, which no entry has.
+pub(crate) fn is_of_snapshots(parent: FileId, name: &[u8]) -> bool {
+    parent == FileId::ROOT && name == SNAPSHOTS_NAME
+}
+
 /// Whether it is a directory that has something.
 pub(crate) fn has_entries(state: &State) -> bool {
     state.attributes.kind == Kind::Directory && state.attributes.size > 0
 }
 
 /// An entry leads neither to the root nor to one of the directories at hand, unless it lies: a state would be locked twice.
-fn expect_below(entry: &Entry, directories: &[FileId]) -> Result<(), FileError> {
+pub(crate) fn expect_below(entry: &Entry, directories: &[FileId]) -> Result<(), FileError> {
     if entry.file != FileId::ROOT && !directories.contains(&entry.file) {
         return Ok(());
     }

@@ -108,7 +108,7 @@ fn requests() -> Vec<Vec<u8>> {
             content_only: true,
         }),
         Request::BatchCopy { source: 2, parent: 1, name: Name::new(b"a"), anew: None },
-        Request::BatchRemove { parent: 1, name: Name::new(b"a\xff") },
+        Request::BatchRemove { parent: 1, names: vec![Name::new(b"a\xff"), Name::new(b"b")], recursive: true },
         Request::Usage { inode: 1 },
         Request::BatchRead(BatchReading {
             roots: vec![1, 2],

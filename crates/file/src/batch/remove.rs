@@ -9,7 +9,7 @@
 //!
 //! Not here: which trees wait (`removals`), that a name goes (`namespace`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::attributes::{Kind, Node, View};
 use crate::failure::FileError;
 use crate::format::{Change, Entry};
 use crate::inode::Inode;
-use crate::namespace::{Removal, change_directory};
+use crate::namespace::{Removal, change_directory, expect_below, is_of_snapshots};
 use crate::removals::HearOfLinks;
 use crate::system::{FileSystem, Transaction};
 
@@ -45,6 +45,71 @@ impl FileSystem {
     /// `NoEntry`, `NotPermitted` for snapshots, or the store's.
     pub async fn batch_remove(&self, parent: FileId, name: &[u8]) -> Result<(), FileError> {
         self.remove(parent, name, Removal::Tree).await
+    }
+
+    /// The same of several names of one directory, directories only if they are meant; what came of each, by its place. Those of files go some
+    /// hundred by one frame, of which a crash leaves all or none.
+    pub async fn batch_remove_names(
+        &self,
+        parent: FileId,
+        names: &[&[u8]],
+        directories_too: bool,
+    ) -> Vec<Result<(), FileError>> {
+        let what = if directories_too { Removal::Tree } else { Removal::File };
+        let mut removed = Vec::with_capacity(names.len());
+        for names in names.chunks(STEP) {
+            let together = self.remove_files(parent, names).await;
+            for (place, name) in names.iter().enumerate() {
+                removed.push(match together.as_ref().map(|together| together[place].clone()) {
+                    Ok(Some(result)) => result,
+                    // What is no file, and where commits fail.
+                    Ok(None) | Err(_) => self.remove(parent, name, what).await,
+                });
+            }
+        }
+        removed
+    }
+
+    /// Removes those of the names that lead to files, by one frame. What came of each; `None`: it leads to something else, and is still there.
+    async fn remove_files(
+        &self,
+        parent: FileId,
+        names: &[&[u8]],
+    ) -> Result<Vec<Option<Result<(), FileError>>>, FileError> {
+        let count = names.len() as u64;
+        let _room = self.admit_removals(count * NAME_BYTES, count).await?;
+        let directory = self.live(parent).await?;
+        self.refuse_left_out(&directory)?;
+        let _operation = directory.operation.lock().await;
+        let mut removed = Vec::with_capacity(names.len());
+        let (mut places, mut files, mut taken) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for (place, name) in names.iter().enumerate() {
+            let slots = self.slots(&directory, name).await?;
+            removed.push(match slots.find(name) {
+                // The list of snapshots has no entry.
+                None => (!is_of_snapshots(parent, name)).then_some(Err(FileError::NoEntry)),
+                Some((cookie, _)) if !taken.insert(cookie) => Some(Err(FileError::NoEntry)),
+                Some((cookie, entry)) if is_of_file(entry, parent) => {
+                    files.push(entry.file);
+                    places.push((place, cookie, entry.clone()));
+                    Some(Ok(()))
+                }
+                Some(_) => None,
+            });
+        }
+        self.load_neighbours(View::LIVE, &files).await;
+        let mut named: Vec<Named> = Vec::with_capacity(places.len());
+        for (place, cookie, entry) in places {
+            match self.live(entry.file).await {
+                Ok(inode) => named.push((cookie, entry, Some(inode))),
+                Err(error) => removed[place] = Some(Err(error)),
+            }
+        }
+        if !named.is_empty() {
+            self.take_names(&directory, &named);
+            self.counters.namespace_changes.add(named.len() as u64);
+        }
+        Ok(removed)
     }
 
     /// Has somebody hear of files that are in use and have a name less, because a tree that it was in goes behind: also of those since the
@@ -207,7 +272,9 @@ impl FileSystem {
         for inode in named.iter().filter_map(|(_, _, inode)| inode.as_ref()) {
             files.entry(inode.file).or_insert((inode, 0)).1 += 1;
         }
+        // Only an entry that lies leads there.
         files.remove(&directory.file);
+        files.remove(&FileId::ROOT);
         let changed: Vec<FileId> = files.keys().copied().collect();
         let mut transaction = Transaction::begin(self);
         let namespace = self.namespace.lock();
@@ -257,4 +324,9 @@ impl FileSystem {
         };
         is_top && !branches.iter().any(|value| lies_in(value) == directory.branch)
     }
+}
+
+/// Whether it goes with its name alone, as far as the entry says.
+fn is_of_file(entry: &Entry, parent: FileId) -> bool {
+    entry.kind != Kind::Directory && entry.file.branch == parent.branch && expect_below(entry, &[parent]).is_ok()
 }

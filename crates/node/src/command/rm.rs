@@ -1,6 +1,7 @@
 //! `hydrafs rm`: removes trees at once; their room comes back behind.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -14,9 +15,9 @@ use serde_json::{Value, json};
 use super::info::Held;
 use super::sync::{mount_of, sync};
 use super::{is_dot, number};
-use crate::control::wire::{Name, Request};
+use crate::control::wire::{NAMES_BYTES_MAX, Name, Request};
 use crate::failure::Failure;
-use crate::mounts;
+use crate::mounts::{self, Mount};
 
 /// Remove files and whole directories of a mount. A directory is gone when this returns, whatever it holds; its room comes back behind.
 #[derive(Args, Debug)]
@@ -46,26 +47,17 @@ pub(super) struct Arguments {
 const WHAT: &str = "cannot remove";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let (mut removed, mut failures, mut mounts) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for path in &arguments.paths {
-        match remove(arguments, path) {
-            Ok(Some((mount, answer))) => {
-                mounts.insert(mount);
-                removed.push((path, answer));
-            }
-            Ok(None) => {}
-            Err(failure) => {
-                super::remark(&failure.to_string());
-                failures.push((path.as_path(), failure));
-            }
-        }
+    let mut outcome = Outcome::default();
+    for paths in arguments.paths.chunk_by(|one, next| parent_of(one) == parent_of(next)) {
+        outcome.remove(arguments, paths);
     }
+    let Outcome { removed, mut failures, mounts, seconds } = outcome;
     if arguments.dry_run {
         for (path, usage) in removed.iter().filter(|(_, usage)| number(usage, "/failed") > 0) {
             let why = format!("{} of what lies below it could not be read", number(usage, "/failed"));
             let failure = Failure::new("not all of it was counted", why).at(path).mend("see `hydrafs fsck`");
             super::remark(&failure.to_string());
-            failures.push((path.as_path(), failure));
+            failures.push((path, failure));
         }
     } else {
         for mount in &mounts {
@@ -80,6 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let failed = failures.iter().map(|(at, failure)| json!({ "path": path(at), "why": failure.why }));
         super::say_json(&json!({
             "dry_run": arguments.dry_run,
+            "seconds": seconds,
             "removed": removed.iter().map(|(at, answer)| json!({ "path": path(at), "usage": answer })).collect::<Vec<_>>(),
             "failed": failed.collect::<Vec<_>>(),
         }));
@@ -93,8 +86,104 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The mount that it lies in, and what would go, where that was asked; `None`: it is not there.
-fn remove(arguments: &Arguments, path: &Path) -> Result<Option<(PathBuf, Value)>, Failure> {
+/// What came of it.
+#[derive(Default)]
+struct Outcome<'a> {
+    removed: Vec<(&'a Path, Value)>,
+    failures: Vec<(&'a Path, Failure)>,
+    /// Where something went.
+    mounts: BTreeSet<PathBuf>,
+    /// What the daemon took for it.
+    seconds: f64,
+}
+
+impl<'a> Outcome<'a> {
+    fn fail(&mut self, path: &'a Path, failure: Failure) {
+        super::remark(&failure.to_string());
+        self.failures.push((path, failure));
+    }
+
+    /// Removes names of one directory.
+    fn remove(&mut self, arguments: &Arguments, paths: &'a [PathBuf]) {
+        let mut home = None;
+        let mut names = Vec::new();
+        for path in paths {
+            let looked = match looked_at(arguments, path) {
+                Ok(None) => continue,
+                Ok(Some(looked)) => home
+                    .get_or_insert_with(|| Home::of(path))
+                    .as_ref()
+                    .map_err(|failure: &Failure| failure.clone().at(path))
+                    .and_then(|home| home.check(path, looked).map(|()| (home, Name::new(looked.name.as_bytes())))),
+                Err(failure) => Err(failure),
+            };
+            match looked {
+                Ok((home, _)) if arguments.dry_run => match home.usage(path) {
+                    Ok(usage) => self.removed.push((path, usage)),
+                    Err(failure) => self.fail(path, failure),
+                },
+                Ok((_, name)) => names.push((path.as_path(), name)),
+                Err(failure) => self.fail(path, failure),
+            }
+        }
+        let Some(Ok(home)) = home else { return };
+        let mut rest = names.as_slice();
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |(_, name): &&(&Path, Name)| {
+                bytes += name.line_bytes();
+                bytes <= NAMES_BYTES_MAX
+            };
+            let (some, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            rest = others;
+            self.remove_some(arguments, &home, some);
+        }
+    }
+
+    /// Removes as many as fit a request.
+    fn remove_some(&mut self, arguments: &Arguments, home: &Home, some: &[(&'a Path, Name)]) {
+        let asked = Held::open(&home.directory, WHAT).and_then(|held| {
+            let names = some.iter().map(|(_, name)| name.clone()).collect();
+            let recursive = arguments.recursive;
+            held.ask(&Request::BatchRemove { parent: held.inode, names, recursive }, super::remark)
+        });
+        // Also where the answer was lost: some of them may be gone.
+        self.mounts.insert(home.mount.point.clone());
+        let answer = match asked {
+            Ok(answer) => answer,
+            Err(failure) => return some.iter().for_each(|(path, _)| self.fail(path, failure.clone().at(path))),
+        };
+        self.seconds += answer["seconds"].as_f64().unwrap_or(0.0);
+        let mut fates: Vec<Option<&Value>> = vec![None; some.len()];
+        for fate in answer["failed"].as_array().into_iter().flatten() {
+            let place = fate["place"].as_u64().and_then(|place| usize::try_from(place).ok());
+            if let Some(place) = place.and_then(|place| fates.get_mut(place)) {
+                *place = Some(fate);
+            }
+        }
+        for ((path, _), fate) in some.iter().zip(fates) {
+            match fate {
+                None => self.removed.push((path, Value::Null)),
+                Some(fate) if arguments.force && fate["absent"] == true => {}
+                Some(fate) => {
+                    let unread = || Failure::new(WHAT, "the daemon does not say why in a form that is known");
+                    let failure = serde_json::from_value(fate["failure"].clone()).unwrap_or_else(|_| unread());
+                    self.fail(path, failure.at(path));
+                }
+            }
+        }
+    }
+}
+
+/// A name that is there, and whether it is a directory's.
+#[derive(Clone, Copy)]
+struct Looked<'a> {
+    name: &'a OsStr,
+    is_directory: bool,
+}
+
+/// `None`: it is not there, and that is no failure.
+fn looked_at<'a>(arguments: &Arguments, path: &'a Path) -> Result<Option<Looked<'a>>, Failure> {
     let refuse = |why: &str| Failure::new(WHAT, why).at(path);
     let found = match fs::symlink_metadata(path) {
         Err(error) if arguments.force && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -109,28 +198,51 @@ fn remove(arguments: &Arguments, path: &Path) -> Result<Option<(PathBuf, Value)>
     if found.is_dir() && !arguments.recursive {
         return Err(refuse("it is a directory").mend("remove it with everything below it with -r"));
     }
-    let directory = parent_of(path).canonicalize().map_err(|error| refuse(&error.to_string()))?;
-    let whole = directory.join(name);
-    if found.is_dir() && fs::symlink_metadata(&whole).is_ok_and(|found| found.is_symlink()) {
-        let refused = refuse("it is a symbolic link, named with a slash: that is the directory it leads to");
-        return Err(refused.mend("name it without the slash, or the directory by its own path"));
+    Ok(Some(Looked { name, is_directory: found.is_dir() }))
+}
+
+/// The directory that names are in.
+struct Home {
+    /// Without symbolic links.
+    directory: PathBuf,
+    mount: Mount,
+    /// Where something is mounted.
+    points: Vec<PathBuf>,
+}
+
+impl Home {
+    /// That of a path.
+    fn of(path: &Path) -> Result<Home, Failure> {
+        let cannot = |error| Failure::new(WHAT, error).at(path);
+        let directory = parent_of(path).canonicalize().map_err(cannot)?;
+        let mount = mount_of(&directory)?;
+        let points = mounts::read()?.into_iter().map(|other| other.point).collect();
+        Ok(Home { directory, mount, points })
     }
-    let mount = mount_of(&directory)?;
-    if mount.has("ro") {
-        return Err(refuse("it is mounted read-only"));
+
+    /// Whether a name in it may go.
+    fn check(&self, path: &Path, looked: Looked<'_>) -> Result<(), Failure> {
+        let refuse = |why: &str| Failure::new(WHAT, why).at(path);
+        let whole = self.directory.join(looked.name);
+        if looked.is_directory && fs::symlink_metadata(&whole).is_ok_and(|found| found.is_symlink()) {
+            let refused = refuse("it is a symbolic link, named with a slash: that is the directory it leads to");
+            return Err(refused.mend("name it without the slash, or the directory by its own path"));
+        }
+        if self.mount.has("ro") {
+            return Err(refuse("it is mounted read-only"));
+        }
+        if self.points.iter().any(|point| point.starts_with(&whole)) {
+            return Err(refuse("something is mounted there").mend("unmount that first"));
+        }
+        Ok(())
     }
-    if mounts::read()?.iter().any(|other| other.point.starts_with(&whole)) {
-        return Err(refuse("something is mounted there").mend("unmount that first"));
+
+    /// What would go with it.
+    fn usage(&self, path: &Path) -> Result<Value, Failure> {
+        let whole = path.file_name().map_or_else(|| self.directory.clone(), |name| self.directory.join(name));
+        let held = Held::of(&whole, WHAT, &self.mount)?;
+        held.ask(&Request::Usage { inode: held.inode }, |_| {})
     }
-    if arguments.dry_run {
-        let held = Held::of(&whole, WHAT, &mount)?;
-        let usage = held.ask(&Request::Usage { inode: held.inode }, |_| {})?;
-        return Ok(Some((mount.point, usage)));
-    }
-    let held = Held::open(&directory, WHAT)?;
-    let request = Request::BatchRemove { parent: held.inode, name: Name::new(name.as_bytes()) };
-    let answer = held.ask(&request, super::remark)?;
-    Ok(Some((mount.point, answer)))
 }
 
 fn parent_of(path: &Path) -> &Path {

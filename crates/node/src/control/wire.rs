@@ -23,8 +23,10 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Longest request: the longest field is a snapshot's name of 255 bytes, escaped.
+/// Longest request: some hundred names.
 pub const REQUEST_BYTES_MAX: u64 = 16 * 1024;
+/// What the names of one request may come to. One of 255 bytes is a list of numbers where it is no text: a kilobyte.
+pub const NAMES_BYTES_MAX: usize = 12 * 1024;
 /// Files and directories that are read as one batch: their numbers fit a request, and who asks can hold them open.
 pub const ROOTS_MAX: usize = 256;
 /// Longest answer: a list of many thousand snapshots.
@@ -107,12 +109,14 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         anew: Option<Anew>,
     },
-    /// Removes a name, and everything below it.
+    /// Removes names of one directory, and everything below them.
     BatchRemove {
-        /// `st_ino` of the directory that it is in.
+        /// `st_ino` of the directory that they are in.
         parent: u64,
-        /// The name.
-        name: Name,
+        /// The names.
+        names: Vec<Name>,
+        /// Directories too: else they stay.
+        recursive: bool,
     },
     /// Writes files and directories that lie in the memory that comes with the request (`batch`).
     BatchWrite(BatchWriting),
@@ -284,7 +288,7 @@ impl Request {
             }
             Request::Status {} | Request::Counters {} | Request::Metrics {} | Request::Info { .. } => false,
             Request::Cached { .. } | Request::Device {} => false,
-            // A name; what it had goes later. Who waits for room waits for a pass.
+            // Names; what they had goes later. Who waits for room waits for a pass.
             Request::BatchRemove { .. } | Request::Gc { .. } => false,
             Request::Usage { .. } | Request::Sync {} | Request::PolicySet { .. } | Request::Clone { .. } => false,
             Request::SnapshotCreate { .. } | Request::SnapshotList {} | Request::SnapshotDelete { .. } => false,
@@ -327,6 +331,12 @@ impl Name {
     pub fn new(bytes: &[u8]) -> Name {
         let text = str::from_utf8(bytes).map(ToOwned::to_owned);
         text.map_or_else(|_| Name::Bytes(bytes.to_vec()), Name::Text)
+    }
+
+    /// What it takes of a line, with the comma behind it.
+    #[must_use]
+    pub fn line_bytes(&self) -> usize {
+        serde_json::to_vec(self).map_or(usize::MAX, |line| line.len() + 1)
     }
 
     /// Its bytes.
@@ -529,7 +539,7 @@ mod tests {
             Request::DiskRemove { disk: 63, accept_loss: true },
             Request::Stop { detach: true },
             Request::Restart { program: Some("/a b".into()) },
-            Request::BatchRemove { parent: 1, name: Name::new(b"a \"b\"") },
+            Request::BatchRemove { parent: 1, names: vec![Name::new(b"a \"b\""), Name::new(b"c")], recursive: true },
             Request::BatchCopy { source: 1 << 63, parent: 1, name: Name::new(b"\xff"), anew: None },
             Request::BatchCopy {
                 source: 1,
@@ -537,7 +547,7 @@ mod tests {
                 name: Name::new(b"a"),
                 anew: Some(Anew { uid: 1, gid: 2, umask: 0o22 }),
             },
-            Request::BatchRemove { parent: u64::MAX, name: Name::new(b"\xff\0") },
+            Request::BatchRemove { parent: u64::MAX, names: vec![Name::new(b"\xff\0")], recursive: false },
             Request::Fill { inode: 1 << 63, offset: u64::MAX, length: 1 },
             Request::BatchCompare(BatchComparing {
                 before: 1,

@@ -245,7 +245,7 @@ impl Handler for Control {
             Request::BatchCopy { source, parent, name, anew } => {
                 self.batch_copy((source, parent, &name), anew, brought, progress)
             }
-            Request::BatchRemove { parent, name } => self.batch_remove(parent, &name),
+            Request::BatchRemove { parent, names, recursive } => self.batch_remove(parent, &names, recursive),
             Request::BatchRead(how) => self.batch_read(&how, brought),
             Request::BatchCompare(how) => self.batch_compare(&how, brought),
             Request::BatchWrite(how) => self.batch_write(&how, brought),

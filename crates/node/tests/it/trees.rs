@@ -129,6 +129,11 @@ fn trees_go_at_once() {
             "{said}"
         );
     }
+    // Each is named, also where all fail for one reason.
+    succeed(&[os("snapshot"), os("create"), node.as_os_str(), os("s")]);
+    let shown = |name: &str| m(".snapshots/s").join(name);
+    let said = refusal(&[os("rm"), shown("linked").as_os_str(), shown("file").as_os_str()]);
+    assert!(said.contains("it is in a snapshot") && said.contains("s/linked") && said.contains("s/file"), "{said}");
     succeed(&[os("rm"), os("-f"), m("nothing").as_os_str()]);
     let output = hydrafs(&[
         os("rm"),
@@ -144,6 +149,19 @@ fn trees_go_at_once() {
         (answer["removed"].as_array().map(Vec::len), answer["failed"].as_array().map(Vec::len)),
         (Some(2), Some(1))
     );
+
+    // Many by their names, more than fit a request; one is there twice.
+    let several: Vec<PathBuf> = (0..1500).map(|number| m(&format!("several {number} \u{e4}"))).collect();
+    several.iter().for_each(|path| fs::write(path, "").expect("room"));
+    let twice = several.iter().chain(&several[..1]).map(|path| path.as_os_str());
+    let output = hydrafs(&[os("rm"), os("--json")].into_iter().chain(twice.clone()).collect::<Vec<_>>());
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        (answer["removed"].as_array().map(Vec::len), answer["failed"].as_array().map(Vec::len)),
+        (Some(1500), Some(1)),
+        "{answer}"
+    );
+    succeed(&[os("rm"), os("-f")].into_iter().chain(twice).collect::<Vec<_>>());
 
     // The kernel knows, who had a file open has it, and another name keeps its file.
     let names: Vec<_> = fs::read_dir(&point).expect("mounted").flatten().map(|entry| entry.file_name()).collect();
