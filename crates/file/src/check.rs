@@ -24,7 +24,7 @@ pub(crate) use self::clones::CloneName;
 use crate::attributes::Kind;
 use crate::extent::Extent;
 use crate::failure::FileError;
-use crate::format::{Entry, InodeValue, Root, XattrPlace, decode_extent, decode_xattrs};
+use crate::format::{Entry, InodeValue, Root, XattrPlace, decode_tree_extent, decode_xattrs};
 use crate::system::{FileSystem, undecodable};
 use crate::tree::Gap;
 
@@ -172,7 +172,7 @@ impl FileSystem {
                 let error = undecodable("extent", format!("offset {offset}"), error);
                 LostPart { code: "HF1006", range: until(offset, end), error }
             };
-            decode_extent(&mut Reader::new(&bytes)).map(|(length, extent)| (offset, length, extent)).map_err(lost)
+            decode_tree_extent(&bytes).map(|(length, extent)| (offset, length, extent)).map_err(lost)
         };
         (values.into_iter().zip(ends).map(part).collect(), next)
     }

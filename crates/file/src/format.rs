@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use base::codec::{DecodeError, Reader, Writer};
 use base::id::{ChunkAddress, FileId, Version};
-use base::limits::{LINK_TARGET_BYTES_MAX, NAME_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX};
+use base::limits::{
+    FILE_BYTES_MAX, LINK_TARGET_BYTES_MAX, NAME_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_TOTAL_BYTES_MAX,
+};
 use base::time::Timestamp;
 use bytes::Bytes;
 use store::{COPIES_MAX, Erasure, Resilience};
@@ -223,6 +225,9 @@ fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes
         changed: reader.timestamp("change time")?,
         born: reader.timestamp("birth time")?,
     };
+    if attributes.kind == Kind::Regular && attributes.size > FILE_BYTES_MAX {
+        return Err(reader.refuse("size"));
+    }
     attributes.parent = decode_branch(attributes.parent.number, file.branch, is_elsewhere, reader)?;
     Ok(attributes)
 }
@@ -400,6 +405,9 @@ impl SnapshotValue {
         let catalog = Root::decode(&mut reader)?;
         let name = reader.short_bytes("snapshot name")?.to_vec();
         let name = String::from_utf8(name).map_err(|_| reader.refuse("snapshot name"))?;
+        if !is_name(name.as_bytes()) {
+            return Err(reader.refuse("snapshot name"));
+        }
         if reader.remaining() == 0 {
             let (root, next_counter, branches) = SnapshotValue::TAIL_OF_OLD;
             let branches = branches.clone();
@@ -506,7 +514,7 @@ impl Entry {
 }
 
 /// Whether an entry can have this name.
-fn is_name(name: &[u8]) -> bool {
+pub(crate) fn is_name(name: &[u8]) -> bool {
     let is_taken = matches!(name, b"" | b"." | b"..");
     !is_taken && name.len() <= NAME_BYTES_MAX && !name.contains(&b'/') && !name.contains(&0)
 }
@@ -539,7 +547,7 @@ pub(crate) fn encode_extent(length: u64, extent: &Extent, writer: &mut Writer) {
     };
 }
 
-pub(crate) fn decode_extent(reader: &mut Reader<'_>) -> Result<(u64, Extent), DecodeError> {
+fn decode_extent(reader: &mut Reader<'_>) -> Result<(u64, Extent), DecodeError> {
     let length = reader.u64("extent length")?;
     let extent = match reader.u8("extent kind")? {
         0 => Extent::Hole,
@@ -554,6 +562,17 @@ pub(crate) fn decode_extent(reader: &mut Reader<'_>) -> Result<(u64, Extent), De
         }
         _ => return Err(reader.refuse("extent kind")),
     };
+    Ok((length, extent))
+}
+
+/// A value of an extent tree: as there, and no hole, which reads as one and would count as allocated.
+pub(crate) fn decode_tree_extent(bytes: &[u8]) -> Result<(u64, Extent), DecodeError> {
+    let mut reader = Reader::new(bytes);
+    let (length, extent) = decode_extent(&mut reader)?;
+    if extent == Extent::Hole {
+        return Err(reader.refuse("hole in a tree"));
+    }
+    reader.finish("extent")?;
     Ok((length, extent))
 }
 
@@ -742,8 +761,8 @@ fn decode_change(kind: u8, file: FileId, reader: &mut Reader<'_>) -> Result<Chan
 fn decode_write(reader: &mut Reader<'_>) -> Result<Change, DecodeError> {
     let size = reader.u64("size")?;
     let mode = reader.u32("mode")?;
-    if mode & !MODE_MASK != 0 {
-        return Err(reader.refuse("mode"));
+    if size > FILE_BYTES_MAX || mode & !MODE_MASK != 0 {
+        return Err(reader.refuse("size and mode"));
     }
     let modified = reader.timestamp("modification time")?;
     let changed = reader.timestamp("change time")?;

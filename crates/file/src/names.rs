@@ -3,14 +3,13 @@
 //!
 //! Not here: the nodes of a tree, which its parents name (`tree`).
 
-use base::codec::Reader;
 use base::id::{ChunkAddress, FileId};
 use bytes::Bytes;
 use store::{Class, StoreError};
 
 use crate::attributes::Kind;
 use crate::extent::Extent;
-use crate::format::{InodeValue, Root, SnapshotValue, XattrPlace, decode_extent};
+use crate::format::{InodeValue, Root, SnapshotValue, XattrPlace, decode_tree_extent};
 use crate::system::{decode_branch, undecodable};
 
 /// What the values of a tree are.
@@ -84,5 +83,5 @@ fn named_chunk(class: Class, address: ChunkAddress) -> Option<(Class, ChunkAddre
 
 fn decoded_extent(offset: u64, bytes: &Bytes) -> Result<Extent, StoreError> {
     let wrong = |error| undecodable("extent", format!("offset {offset}"), error);
-    decode_extent(&mut Reader::new(bytes)).map(|(_, extent)| extent).map_err(wrong)
+    decode_tree_extent(bytes).map(|(_, extent)| extent).map_err(wrong)
 }

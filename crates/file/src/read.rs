@@ -18,7 +18,7 @@ use store::Class;
 use crate::attributes::{Attributes, Kind, Node};
 use crate::extent::Extent;
 use crate::failure::FileError;
-use crate::format::{Root, decode_extent};
+use crate::format::{Root, decode_tree_extent};
 use crate::inode::{Inode, State, cut};
 use crate::room::COMMITS_AHEAD;
 use crate::system::{FileSystem, corrupt};
@@ -93,12 +93,7 @@ impl FileSystem {
             self.read_siblings_ahead(node, &inode, size);
         }
         let is_jump = is_settled && self.read_ahead(node, &inode, offset..offset + count as u64, size);
-        for gap in gaps {
-            for (range, extent) in self.base_extents(&tree, gap.clone(), usize::MAX).await?.0 {
-                let inside = range.start.max(gap.start)..range.end.min(gap.end);
-                settled.push((inside.clone(), cut(&range, &extent, &inside)));
-            }
-        }
+        self.settle_gaps(&tree, gaps, &mut settled).await?;
         // In the order of the file, which mostly is that of their packs.
         settled.sort_unstable_by_key(|(range, _)| range.start);
         if is_jump && count <= PARTS_BYTES_MAX {
@@ -109,6 +104,28 @@ impl FileSystem {
         }
         self.counters.read_bytes.add(count as u64);
         Ok(count)
+    }
+
+    /// Adds what the tree has in the gaps. Of extents that overlap nobody knows which one holds: they are an error (HF1007).
+    pub(crate) async fn settle_gaps(
+        &self,
+        tree: &Root,
+        gaps: Vec<Range<u64>>,
+        settled: &mut Vec<Settled>,
+    ) -> Result<(), FileError> {
+        for gap in gaps {
+            let mut covered = gap.start;
+            for (range, extent) in self.base_extents(tree, gap.clone(), usize::MAX).await?.0 {
+                let inside = range.start.max(gap.start)..range.end.min(gap.end);
+                if inside.start < covered {
+                    let error = Reader::new(&[]).refuse("extent beside the others");
+                    return Err(corrupt("extent", format!("offset {}", range.start), error));
+                }
+                covered = inside.end;
+                settled.push((inside.clone(), cut(&range, &extent, &inside)));
+            }
+        }
+        Ok(())
     }
 
     /// As `copy_chunks`, for who wants little of each chunk.
@@ -178,7 +195,7 @@ impl FileSystem {
     ) -> Result<(Vec<Settled>, Option<u64>), FileError> {
         let decode = |key: u64, bytes: &[u8]| {
             let wrong = |error| corrupt("extent", format!("offset {key}"), error);
-            let (length, extent) = decode_extent(&mut Reader::new(bytes)).map_err(wrong)?;
+            let (length, extent) = decode_tree_extent(bytes).map_err(wrong)?;
             Ok::<Settled, FileError>((key..key.saturating_add(length), extent))
         };
         let Some(last) = range.end.checked_sub(1).filter(|last| range.start <= *last) else {

@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use base::id::FileId;
-use base::limits::NAME_BYTES_MAX;
 use base::time::Timestamp;
 use bytes::Bytes;
 use store::StoreError;
@@ -25,7 +24,7 @@ use crate::attributes::{Node, View};
 use crate::commit::RootsChange;
 use crate::directory::expect_directory;
 use crate::failure::{FileError, is_loss};
-use crate::format::{Root, SnapshotValue, VIEWS_MAX};
+use crate::format::{Root, SnapshotValue, VIEWS_MAX, is_name};
 use crate::left_out::Whole;
 use crate::system::{FileSystem, Listed, SNAPSHOTS, undecodable, untrue};
 
@@ -47,8 +46,7 @@ pub struct Snapshot {
 
 /// Whether a snapshot can have this name: that of a directory entry that a terminal shows.
 pub(crate) fn check_snapshot_name(name: &str) -> Result<(), FileError> {
-    let is_plain = !name.is_empty() && name != "." && name != ".." && name.len() <= NAME_BYTES_MAX;
-    if !is_plain || name.chars().any(|letter| letter == '/' || letter.is_control()) {
+    if !is_name(name.as_bytes()) || name.chars().any(char::is_control) {
         return Err(FileError::Invalid("a snapshot's name is one of a file: at most 255 bytes, without slashes"));
     }
     Ok(())

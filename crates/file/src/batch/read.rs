@@ -33,7 +33,7 @@ use super::stat::TOGETHER;
 use crate::attributes::{Attributes, Node, View};
 use crate::failure::FileError;
 use crate::format::{InodeValue, Root, Roots};
-use crate::inode::{State, cut};
+use crate::inode::State;
 use crate::read::{Settled, expect_regular, gather};
 use crate::system::{BATCH_BYTES_MIN, FileSystem, batch_units, corrupt};
 
@@ -455,22 +455,6 @@ impl FileSystem {
         if tops.len() > 1 {
             self.store.prefetch(Class::Metadata, &tops).await;
         }
-    }
-
-    /// Adds what the tree has in the gaps.
-    pub(super) async fn settle_gaps(
-        &self,
-        tree: &Root,
-        gaps: Vec<Range<u64>>,
-        settled: &mut Vec<Settled>,
-    ) -> Result<(), FileError> {
-        for gap in gaps {
-            for (range, extent) in self.base_extents(tree, gap.clone(), usize::MAX).await?.0 {
-                let inside = range.start.max(gap.start)..range.end.min(gap.end);
-                settled.push((inside.clone(), cut(&range, &extent, &inside)));
-            }
-        }
-        Ok(())
     }
 
     /// Whether a file is as it was when it was looked at, with these roots.

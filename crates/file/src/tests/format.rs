@@ -10,7 +10,7 @@ use crate::attributes::{Attributes, Kind};
 use crate::extent::Extent;
 use crate::format::{
     Base, BranchValue, Change, Content, Entry, InodeValue, Record, Root, Roots, SnapshotValue, XattrPlace,
-    decode_extent, decode_record, decode_xattrs, encode_record,
+    decode_record, decode_tree_extent, decode_xattrs, encode_record,
 };
 
 pub(super) fn attributes(file: FileId) -> Attributes {
@@ -140,6 +140,10 @@ fn roots_and_inodes_survive() {
         let is_tidy = branches == Root::Empty;
         let snapshot = SnapshotValue { taken, catalog, name, root, next_counter: 78, branches, is_tidy };
         assert_eq!(SnapshotValue::decode(&snapshot.encode()).unwrap(), snapshot);
+        for name in ["", ".", "..", "a/b", "a\0"] {
+            let nameless = SnapshotValue { name: name.to_owned(), ..snapshot.clone() };
+            assert!(SnapshotValue::decode(&nameless.encode()).is_err(), "{name:?}");
+        }
     }
     let branch = BranchValue { catalog: node, orphans: Root::Empty, top: 77, root: 1, above: FileId::main(9) };
     assert_eq!(BranchValue::decode(&branch.encode()).unwrap(), branch);
@@ -183,7 +187,7 @@ proptest! {
         let _ = InodeValue::decode(FileId::main(1), &bytes);
         let _ = SnapshotValue::decode(&bytes);
         let _ = decode_xattrs(&bytes);
-        let _ = decode_extent(&mut Reader::new(&bytes));
+        let _ = decode_tree_extent(&bytes);
         let _ = Entry::decode(5, &mut Reader::new(&bytes));
         let _ = crate::tree::encoded_again(&bytes, 0);
         // A frame whose length and kind are plausible, so that more than the first field is looked at.

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use base::codec::{Reader, Writer};
 use base::id::{ChunkAddress, FileId, Position};
+use base::limits::FILE_BYTES_MAX;
 use bytes::Bytes;
 use fuzz::{SLOW_CASES, Target, no_repair};
 use platform::sim::{SimDisk, World};
@@ -14,6 +15,7 @@ use store::{Class, Depth, Store};
 use super::batch_write::file;
 use super::{Machine, create, new};
 use crate::attributes::View;
+use crate::extent::Extent;
 use crate::format::{Entry, InodeValue, Root, Roots, XattrPlace, decode_record};
 use crate::tree::{Edits, Trees};
 use crate::{
@@ -620,6 +622,11 @@ fn check_and_repair_are_of_one_mind() {
         assert!(codes.contains(&"HF1011") && left.is_empty(), "{codes:?} {left:#?}");
     }
 
+    // A file longer than offsets go.
+    let inodes = vec![lie(file, &|file| file.attributes.size = FILE_BYTES_MAX + 1)];
+    let (codes, left) = mended(inodes, Vec::new());
+    assert!(codes.contains(&"HF1002") && left.is_empty(), "{codes:?} {left:#?}");
+
     // A root that is no directory; what was in it is found again.
     let (codes, left) = mended(vec![lie(FileId::ROOT, &|root| root.attributes.kind = Kind::Fifo)], Vec::new());
     assert!(codes.contains(&"HF1002") && left.is_empty(), "{codes:?} {left:#?}");
@@ -630,16 +637,20 @@ fn check_and_repair_are_of_one_mind() {
 fn extents_that_cannot_be_read_say_nothing_of_the_rest() {
     let file = file_of(FileId::ROOT, "link");
     let (world, disk) = lying(Vec::new(), vec![(file, 0, Some(vec![9; 20]))]);
-    let zeroes = || {
+    let encoded = |length, extent| {
         let mut writer = Writer::default();
-        crate::format::encode_extent(1 << 63, &crate::extent::Extent::Zero, &mut writer);
+        crate::format::encode_extent(length, &extent, &mut writer);
         Some(writer.into_bytes())
     };
+    let zeroes = || encoded(1 << 63, Extent::Zero);
     let large = lying(Vec::new(), vec![(file, 0, zeroes()), (file, 1, zeroes())]);
-    for ((world, disk), expected) in [((world, disk), "HF1008"), (large, "HF1007")] {
+    let hole = lying(Vec::new(), vec![(file, 0, encoded(3000, Extent::Hole))]);
+    for ((world, disk), expected) in [((world, disk), "HF1008"), (large, "HF1007"), (hole, "HF1008")] {
         let outcome = world.run_until(async {
             let (system, _) = FileSystem::open(&world.platform(), &[disk.disk()], options()).await.unwrap();
             mend(&system).await;
+            let read = system.read(Node::live(file), 0, &mut [0; 2]).await;
+            assert!(matches!(read, Err(FileError::Store(_))), "{expected}: {read:?}");
             let problems = system.check_files(&|_| {}).await.unwrap().problems;
             assert!(problems.iter().all(|problem| problem.code == expected), "{problems:#?}");
             assert!(!problems.is_empty());
@@ -690,6 +701,8 @@ fn an_entry_that_leads_to_its_own_directory_is_refused() {
         answers.push(system.remove_file(directory, b"symlink").await);
         answers.push(system.remove_directory(directory, b"inner").await);
         answers.push(system.remove_file(root, b"link").await);
+        answers.extend(system.batch_remove_names(directory, &[b"symlink", b"inner"], true).await);
+        answers.extend(system.batch_remove_names(root, &[b"link"], true).await);
         answers.push(system.rename(directory, b"symlink", directory, b"new", Replace).await);
         answers.push(system.rename(directory, b"symlink", root, b"new", Replace).await);
         answers.push(system.rename(root, b"link", directory, b"new", Replace).await);

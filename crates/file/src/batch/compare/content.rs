@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
-use base::codec::Reader;
-
 use crate::attributes::Node;
 use crate::extent::Extent;
 use crate::failure::FileError;
-use crate::format::{Root, decode_extent};
+use crate::format::{Root, decode_tree_extent};
 use crate::read::Settled;
 use crate::system::{FileSystem, corrupt};
 use crate::tree::{Difference, Step};
@@ -68,7 +66,7 @@ impl FileSystem {
             while let Some(step) = difference.next(&self.trees).await? {
                 let Step::Value { key, value, .. } = step else { continue };
                 let wrong = |error| corrupt("extent", format!("offset {key}"), error);
-                let (length, _) = decode_extent(&mut Reader::new(&value)).map_err(wrong)?;
+                let (length, _) = decode_tree_extent(&value).map_err(wrong)?;
                 let end = key.saturating_add(length).min(size);
                 match places.last_mut() {
                     Some(last) if last.start <= key && key <= last.end => last.end = last.end.max(end),
