@@ -19,6 +19,7 @@ use crate::cache::{Claim, Origin};
 use crate::failure::{StoreError, unknown};
 use crate::format::{Class, Codec, INDEX_FILE, Place, remains_of};
 use crate::pack::Memo;
+use crate::pack::scan::unsteady;
 use crate::store::Store;
 
 /// Tasks that read the chunks of one [`Store::get_many`] at most.
@@ -355,6 +356,14 @@ impl Store {
                 // It was moved meanwhile.
                 place = now;
             } else if is_second || is_silence(&error) {
+                let error = match self.packs.look_closely(address, &place, error.clone()).await {
+                    Some(error) => error,
+                    // Its disk gave it at last.
+                    None => match self.packs.read(address, &place).await {
+                        Ok(content) => return Ok(content),
+                        Err(_) => unsteady(&self.packs.path_of(place.pack), place.span().start).into(),
+                    },
+                };
                 self.packs.note_failed_read(&place, &error);
                 if let Some(content) = self.other_copy(address, place).await {
                     return Ok(content);

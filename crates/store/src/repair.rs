@@ -4,8 +4,8 @@
 //!
 //! F-1   A pack goes only after every good chunk in it, and what is good of the others (C-7), is durable in another pack, and the index knows
 //!       it there. Its file goes before the index forgets it: a crash in between leaves names of what was lost, and not a pack whose rotten
-//!       chunks hide better ones. Where the disk gives no answer for a chunk nobody knows whether it is good: all others are copied, and the
-//!       pack stays.
+//!       chunks hide better ones. Where the disk gives no answer for a chunk, or another at each reading, nobody knows whether it is good: all
+//!       others are copied, and the pack stays.
 //! F-2   A pack that is repaired is condemned first: from then on a put stores anew what lies there (L-1).
 //! F-3   What is adopted never takes the place of what the index names already, and a pack with damaged chunks does not stay: its own
 //!       directory, from which an index is made again, names them like good ones.
@@ -378,11 +378,17 @@ impl Store {
 
     async fn good_copy(&self, pack: u64, entry: &Entry, memo: &mut Memo) -> Result<Copied, StoreError> {
         let (address, place) = (entry.header.address, Place::of(pack, entry));
-        match self.packs.read_copy(&address, &place, memo).await {
-            Ok(copy) => Ok(copy),
+        for _ in 0..scan::READINGS_MAX {
+            let error = match self.packs.read_copy(&address, &place, memo).await {
+                Ok(copy) => return Ok(copy),
+                Err(error) => error,
+            };
             // A bit that flipped on its way here may be right the next time.
-            Err(_) => self.packs.read_copy(&address, &place, memo).await,
+            if let Some(error) = self.packs.look_closely(&address, &place, error).await {
+                return Err(error);
+            }
         }
+        Err(scan::unsteady(&self.packs.path_of(pack), u64::from(place.offset)).into())
     }
 
     async fn append_copies(&self, level: Level, copies: Vec<Copied>) -> Result<u64, StoreError> {

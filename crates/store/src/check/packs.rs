@@ -347,7 +347,7 @@ impl Check<'_> {
             // What lies on the disk, not what memory keeps of it.
             file.forget(start, end - start);
             match file.read_exact_at(start, &mut bytes).await {
-                Ok(()) => self.step(file.path(), pack, step, &Bytes::from(bytes), remedy),
+                Ok(()) => self.step(file, pack, step, &Bytes::from(bytes), remedy).await,
                 // A sector that cannot be read must not hide what lies beside it.
                 Err(_) if count > first => {
                     for lot in lots_of(step) {
@@ -365,24 +365,49 @@ impl Check<'_> {
         }
     }
 
-    fn step(&mut self, path: &str, pack: u64, entries: &[Entry], bytes: &Bytes, remedy: Option<Remedy>) {
+    async fn step(&mut self, file: &File, pack: u64, entries: &[Entry], bytes: &Bytes, remedy: Option<Remedy>) {
         let (store, start) = (self.store, entries[0].offset);
         let lots = lots_of(entries).map(<[Entry]>::to_vec).collect();
         let verified =
             parallel(&store.platform.tasks, lots, |lot: Vec<Entry>| verify_lot(store.key(), pack, &lot, start, bytes));
         self.report.bytes += bytes.len() as u64;
         self.report.chunks_verified += entries.len() as u64;
-        for (entry, result) in entries.iter().zip(verified.into_iter().flatten()) {
-            let address = entry.header.address;
-            match result {
-                Ok(()) => store.packs.trust(&address, &Place::of(pack, entry)),
-                Err(found) => {
-                    let at = (path.to_owned(), u64::from(entry.offset));
-                    self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), remedy);
-                    self.bad.insert(address);
+        for (lot, mut verified) in lots_of(entries).zip(verified) {
+            if verified.iter().any(Result::is_err) {
+                verified = self.verify_again(file, pack, lot, verified).await;
+            }
+            for (entry, result) in lot.iter().zip(verified) {
+                let address = entry.header.address;
+                match result {
+                    Ok(()) => store.packs.trust(&address, &Place::of(pack, entry)),
+                    Err(found) => {
+                        let at = (file.path().to_owned(), u64::from(entry.offset));
+                        self.problem("HF0007", "a chunk", at, (format!("content of {address}"), found), remedy);
+                        self.bad.insert(address);
+                    }
                 }
             }
         }
+    }
+
+    /// A bit that flipped on its way here may be right the next time: what comes of chunks that are verified together, of which some were bad.
+    async fn verify_again(
+        &self,
+        file: &File,
+        pack: u64,
+        lot: &[Entry],
+        before: Vec<Result<(), String>>,
+    ) -> Vec<Result<(), String>> {
+        let (start, end) = (lot[0].offset, lot[lot.len() - 1].end());
+        let mut bytes = vec![0; usize::try_from(end - u64::from(start)).expect("a lot fits in memory")];
+        file.forget(u64::from(start), bytes.len() as u64);
+        if file.read_exact_at(u64::from(start), &mut bytes).await.is_err() {
+            return before;
+        }
+        let again = verify_lot(self.store.key(), pack, lot, start, &Bytes::from(bytes));
+        self.store.counters.verify_failures.add(before.iter().filter(|result| result.is_err()).count() as u64);
+        // What was right once is right.
+        before.into_iter().zip(again).map(|(before, again)| before.or(again)).collect()
     }
 
     /// What of an open pack is in its file.

@@ -252,11 +252,24 @@ impl Joined {
     /// Blocks as they lie in one fragment, verified; `None` if they are not what they should be.
     async fn own_blocks(&self, index: usize, blocks: Range<u64>) -> Option<Vec<u8>> {
         let Fragment { disk, file } = self.members[index].as_ref().ok()?;
-        for _ in 0..2 {
-            match read_blocks(file, &self.cut, (self.pack, index), &blocks).await {
+        let mut before = None;
+        for number in 1.. {
+            let error = match read_blocks(file, &self.cut, (self.pack, index), &blocks).await {
                 Ok(bytes) => return Some(bytes),
-                Err(StoreError::Disk(error)) if is_the_disks(&error) => drop(self.silent.lock().get_or_insert(error)),
-                Err(_) => {}
+                Err(error) => error,
+            };
+            match &error {
+                StoreError::Disk(error) if is_the_disks(error) => {
+                    self.silent.lock().get_or_insert_with(|| error.clone());
+                }
+                // N-6.
+                _ if number == scan::READINGS_MAX => {
+                    self.silent.lock().get_or_insert_with(|| scan::unsteady(file.path(), 0));
+                }
+                _ => {}
+            }
+            if number == scan::READINGS_MAX || before.replace(error.to_string()) == Some(error.to_string()) {
+                break;
             }
             // A bit that flipped on its way here may be right the next time.
             file.forget(0, self.cut.file_bytes());

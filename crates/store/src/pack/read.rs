@@ -11,6 +11,7 @@ use platform::disk::{DiskError, DiskErrorKind, File};
 use platform::task::all;
 
 use super::fragments::{Fragment, Fragments, Joined, PackFile, absent, best};
+use super::scan::{READINGS_MAX, unsteady};
 use super::tries::Source;
 use super::{OF_FRAGMENT, OpenPack, PackKnown, PackState, Packs};
 use crate::chunk::{
@@ -495,6 +496,64 @@ impl Packs {
                 Err(corrupt("a chunk header", &self.path_of(place.pack), offset, expected, unfit.found))
             }
         }
+    }
+
+    /// N-6: what it comes to that the chunk at `place` could not be read, when each place where it lies is asked again until two readings agree; `None`:
+    /// it can be read.
+    pub(crate) async fn look_closely(
+        &self,
+        address: &ChunkAddress,
+        place: &Place,
+        error: StoreError,
+    ) -> Option<StoreError> {
+        // It was waited for.
+        if matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Silent) {
+            return Some(error);
+        }
+        let short = self.place_of(place.pack).map_or(DiskSet::NONE, |known| known.short());
+        let mut unknown = None;
+        for source in self.sources(place.pack).into_iter().chain(short.iter().map(Source::Whole)) {
+            match self.is_right_there(source, address, place).await {
+                Ok(true) => return None,
+                Ok(false) => {}
+                Err(error) => drop(unknown.get_or_insert(error)),
+            }
+        }
+        Some(unknown.map_or(error, StoreError::Disk))
+    }
+
+    /// Whether a chunk lies well in one place, as two readings in a row agree.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    async fn is_right_there(&self, source: Source, address: &ChunkAddress, place: &Place) -> Result<bool, DiskError> {
+        let mut before = None;
+        for _ in 0..READINGS_MAX {
+            let record = match self.read_record(source, address, place).await {
+                Ok(record) => record,
+                // Where a fragment is gone it is made, or cannot be. What is made was read as often as it takes.
+                Err(StoreError::Disk(error)) if source != Source::Lying && error.kind != DiskErrorKind::Absent => {
+                    return Err(error);
+                }
+                Err(_) => return Ok(false),
+            };
+            let verified = match place.codec {
+                Codec::Bundled(_) => self.content(&mut Memo::default(), address, place, &record).map(drop),
+                _ => {
+                    let payload = self.payload(address, place, &record);
+                    payload.and_then(|payload| self.is_right(&place.header(*address), place, &payload))
+                }
+            };
+            if verified.is_ok() {
+                return Ok(true);
+            }
+            if before.replace(record.clone()) == Some(record) {
+                return Ok(false);
+            }
+            // From the device, or it would be the same reading.
+            self.tell(source, place, place.record(), |file, at, bytes| file.forget(at, bytes)).await;
+        }
+        Err(unsteady(&self.path_of(place.pack), place.span().start))
     }
 
     /// Has the next reading of a place ask the disk.

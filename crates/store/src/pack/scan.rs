@@ -34,8 +34,8 @@ use crate::pool::{Pool, PoolDisk};
 /// Longest pack: chunks are placed by 32-bit offsets. `PACK_BYTES_MAX` and the directory of the smallest chunks, which is as long, come to
 /// no more.
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
-/// Readings of a piece, each unlike the one before, after which it counts as one that cannot be read.
-const READINGS_MAX: usize = 8;
+/// Readings of the same bytes, each unlike the one before, after which they count as bytes that cannot be read.
+pub(crate) const READINGS_MAX: usize = 8;
 /// How often the length of a file, or of a pack, may be hashed in vain for what looks like chunks: what a crash or rot leaves costs far less.
 const WASTED_MAX: usize = 64;
 const WASTED_LENGTH_MIN: usize = 64 << 20;
@@ -195,7 +195,7 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
         let mut readings = 1;
         loop {
             if readings == READINGS_MAX {
-                return Err(unsteady(file, offset).into());
+                return Err(unsteady(file.path(), offset).into());
             }
             readings += 1;
             // From the device, or it would be the same reading.
@@ -213,10 +213,9 @@ pub(crate) async fn read_whole(file: &File, bytes_max: u64) -> Result<Bytes, Sto
 }
 
 /// The disk gives other bytes each time.
-fn unsteady(file: &File, offset: u64) -> DiskError {
-    let detail =
-        format!("of {READINGS_MAX} readings from byte {offset} on no two in a row agree; check the disk and its cable");
-    DiskError { kind: DiskErrorKind::Failed, operation: "read", path: file.path().to_owned(), detail }
+pub(crate) fn unsteady(path: &str, offset: u64) -> DiskError {
+    let detail = format!("from byte {offset} on it gives other bytes at each reading; check the disk and its cable");
+    DiskError { kind: DiskErrorKind::Failed, operation: "read", path: path.to_owned(), detail }
 }
 
 /// What can be read of a pack file where the disk does not answer everywhere, with zeroes for the rest.

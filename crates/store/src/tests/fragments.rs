@@ -55,7 +55,7 @@ fn restore(machine: &Machine, store: &Store) -> CopiesReport {
 }
 
 /// Everything sealed, known to the index, and cut.
-async fn cut_all(store: &Store) -> CopiesReport {
+pub(super) async fn cut_all(store: &Store) -> CopiesReport {
     store.packs.seal_all().await;
     // Where its disk failed it is made on another one first.
     let report = store.restore_copies(&hurried(store), &|_, _| {}).await;
@@ -116,7 +116,7 @@ fn expect_whole_classes(machine: &Machine) {
     }
 }
 
-fn paths_of_fragments(machine: &Machine, disk: usize) -> Vec<(String, u64)> {
+pub(super) fn paths_of_fragments(machine: &Machine, disk: usize) -> Vec<(String, u64)> {
     let files = machine.disks[disk].durable_files().into_iter();
     files.filter(|(path, _)| path.ends_with(".fragment")).map(|(path, bytes)| (path, bytes.len() as u64)).collect()
 }
@@ -385,6 +385,35 @@ fn what_a_disk_did_not_write_of_its_fragments_is_found_and_written() {
 }
 
 /// E-1 to E-3, with the power gone at any operation: all is there, and it comes to an end the next time.
+/// N-6, F-1: bits that flip on their way into memory take nothing away, also where of each pack a fragment is gone.
+#[test]
+fn a_repair_of_fragments_believes_no_single_reading() {
+    let mut refused = 0;
+    for flip_read in [0.1, 0.5, 1.0] {
+        each_seed(0..2, |seed| {
+            let (machine, contents) = node(seed, DISKS);
+            let store = open(&machine);
+            for (path, _) in paths_of_fragments(&machine, 1) {
+                assert!(machine.disks[1].remove(&path));
+            }
+            let flip = |flip_read| {
+                machine.disks.iter().for_each(|disk| disk.set_faults(Faults { flip_read, ..Faults::default() }));
+            };
+            flip(flip_read);
+            for _ in 0..2 {
+                for remedy in machine.run(store.check(Depth::Deep, &|_, _| {})).remedies {
+                    refused += usize::from(machine.run(store.repair(remedy)).is_err());
+                }
+                restore(&machine, &store);
+            }
+            flip(0.0);
+            end(&machine, store);
+            expect_all(&machine, &open(&machine), &contents);
+        });
+    }
+    assert!(refused > 10, "{refused} failed: the test shows nothing");
+}
+
 #[test]
 fn a_power_cut_at_any_moment_of_cutting_loses_nothing() {
     let contents = contents(0..80);

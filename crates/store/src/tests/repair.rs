@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base::id::Position;
 use bytes::Bytes;
 use platform::disk::Open;
-use platform::sim::{Faults, SimDisk};
+use platform::sim::{Faults, SimDisk, each_seed};
 
 use super::check::{node_of, pack};
 use super::{Machine, options};
@@ -110,6 +110,41 @@ fn what_is_found_is_mended_and_what_is_good_stays() {
         let left = check(&machine, &store).problems;
         assert!(left.iter().all(|problem| problem.code == "HF0017"), "{number}: {left:?}");
     }
+}
+
+/// M-8, F-1: a check and a repair while bits flip on their way into memory take nothing away from anybody.
+#[test]
+fn a_repair_believes_no_single_reading() {
+    let (mut proposed, mut replaced) = (0, 0);
+    for flips in [0.02, 0.2, 1.0] {
+        each_seed(0..8, |seed| {
+            let (machine, contents) = node(seed);
+            let (store, _) = machine.open();
+            let flip = |flip_read| machine.disks[0].set_faults(Faults { flip_read, ..Faults::default() });
+            flip(flips);
+            for _ in 0..3 {
+                let report = check(&machine, &store);
+                assert!(flips > 0.1 || report.problems.iter().all(|problem| problem.code != "HF0007"), "{report:?}");
+                for remedy in plan(&report) {
+                    let done = machine.run(store.repair(remedy));
+                    proposed += 1;
+                    replaced += u32::from(matches!(remedy, Remedy::Pack { .. }) && done.is_ok());
+                }
+            }
+            flip(0.0);
+            assert_eq!(readable(&machine, &store, &contents), contents.len(), "{flips} seed {seed}");
+            drop(store);
+            machine.world.restart();
+            let (store, _) = machine.open();
+            assert_eq!(readable(&machine, &store, &contents), contents.len(), "{flips} seed {seed}, opened again");
+            repair(&machine, &store).unwrap();
+            assert_eq!(readable(&machine, &store, &contents), contents.len(), "{flips} seed {seed}, repaired");
+        });
+    }
+    assert!(
+        proposed > 10 && replaced > 2,
+        "{proposed} were proposed, {replaced} packs replaced: the test shows nothing"
+    );
 }
 
 /// What is lost is exactly what was damaged, and a pack of which nothing is lost leaves no file behind.
