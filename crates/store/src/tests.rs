@@ -44,6 +44,7 @@ mod repair;
 mod scrub;
 mod speed;
 mod trees;
+mod upkeep;
 
 use std::sync::Arc;
 

@@ -19,7 +19,8 @@ use super::batch_write::{directory, file};
 use super::content::pattern;
 use super::{Machine, find, new};
 use crate::{
-    AttributeChange, BatchWrite, FileError, FileSystem, Kind, Node, Options, Reclaim, RenameMode, StoreOptions,
+    AttributeChange, BatchWrite, FileError, FileSystem, Kind, Node, OpenReport, Options, Reclaim, RenameMode,
+    StoreOptions,
 };
 
 /// One call of the work. Paths are from the root; offsets and lengths are in bytes.
@@ -437,8 +438,7 @@ fn work(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
         world.fail_at(begun + number, kind);
     }
     let mut history = History { states: vec![Tree::default()], ..History::default() };
-    let (platform, disks) = (world.platform(), machine.disks());
-    match machine.run(FileSystem::open(&platform, &disks, machine.options.clone())) {
+    match open(&machine) {
         Ok((system, _)) => machine.run(async {
             for (number, step) in WORK.into_iter().enumerate() {
                 history.make(&system, step, number + 1, kind).await;
@@ -459,14 +459,64 @@ fn work(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
         }
     }
     let done = world.operations() - begun;
-    if number % 3 == 1 {
-        // What has not failed until now is not to fail in what follows.
-        world.fail_at(u64::MAX, kind);
-        world.crash();
-    } else {
-        world.restart();
+    end(&machine, number % 3 != 1);
+    verify(&machine, &history);
+    (done, history.failed)
+}
+
+/// The work, a death without a close, and an opening of what that leaves with a commit behind it. `fails`: which disk operation of these two fails, and
+/// how. Another opening has everything. Gives as above.
+fn recovery(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
+    let machine = Machine::with(seed, 128 << 20, options());
+    let world = &machine.world;
+    let (number, kind) = fails.unwrap_or((0, DiskErrorKind::Failed));
+    let mut history = History { states: vec![Tree::default()], ..History::default() };
+    let (system, _) = open(&machine).unwrap();
+    machine.run(async {
+        // Some of them end before the last commits: a removed tree, a clone and a snapshot are in the journal alone.
+        let last = WORK.len() - usize::try_from(seed % 3).unwrap() * 10;
+        for (number, step) in WORK.into_iter().take(last).enumerate() {
+            history.make(&system, step, number + 1, kind).await;
+        }
+    });
+    assert_eq!(history.failed, 0);
+    drop(system);
+    end(&machine, seed.is_multiple_of(2));
+    let begun = world.operations();
+    if fails.is_some() {
+        world.fail_at(begun + number, kind);
     }
-    let (system, report) = machine.run(FileSystem::open(&platform, &disks, machine.options.clone())).unwrap();
+    match open(&machine) {
+        Ok((system, _)) => {
+            if let Err(error) = machine.run(system.commit()) {
+                expect_excused(&error, kind, "commit");
+                history.failed += 1;
+            }
+        }
+        Err(error) => {
+            expect_excused(&error, kind, "open");
+            history.failed += 1;
+        }
+    }
+    let done = world.operations() - begun;
+    end(&machine, number % 3 != 1);
+    verify(&machine, &history);
+    (done, history.failed)
+}
+
+fn open(machine: &Machine) -> Result<(Arc<FileSystem>, OpenReport), FileError> {
+    machine.run(FileSystem::open(&machine.world.platform(), &machine.disks(), machine.options.clone()))
+}
+
+/// The process dies, or the power goes.
+fn end(machine: &Machine, keeps_power: bool) {
+    // What has not failed until now is not to fail in what follows.
+    machine.world.fail_at(u64::MAX, DiskErrorKind::Failed);
+    if keeps_power { machine.world.restart() } else { machine.world.crash() }
+}
+
+fn verify(machine: &Machine, history: &History) {
+    let (system, report) = open(machine).unwrap();
     assert!(report.problems.is_empty() && report.store.problems.is_empty(), "{report:?}");
     machine.run(history.verify(&system));
     machine.check(&system);
@@ -477,15 +527,23 @@ fn work(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
         assert!(problems.is_empty(), "{problems:?}");
         system.close().await.unwrap();
     });
-    (done, history.failed)
 }
 
+/// What is done with a seed, and which of its operations fails, if any: how many there were, and how many calls failed.
+type Work = fn(u64, Option<(u64, DiskErrorKind)>) -> (u64, usize);
+
 /// Of each seed `count` of the disk operations, evenly spread and beginning with number `first`; all, where there is no count.
-fn each_call(kind: DiskErrorKind, seeds: std::ops::Range<u64>, first: u64, count: Option<u64>) {
+fn each_call(
+    (work, least): (Work, u64),
+    kind: DiskErrorKind,
+    seeds: std::ops::Range<u64>,
+    first: u64,
+    count: Option<u64>,
+) {
     let (mut wrong, mut told, mut tried) = (Vec::new(), 0, 0);
     each_seed(seeds, |seed| {
         let (all, failed) = work(seed, None);
-        assert!(all > 200 && failed == 0, "{all} operations are no work, {failed} calls failed");
+        assert!(all > least && failed == 0, "{all} operations are no work, {failed} calls failed");
         let step = count.map_or(1, |count| all.div_ceil(count));
         for number in (first..=all).step_by(usize::try_from(step).unwrap()) {
             tried += 1;
@@ -500,20 +558,33 @@ fn each_call(kind: DiskErrorKind, seeds: std::ops::Range<u64>, first: u64, count
     });
 }
 
+const WHOLE: (Work, u64) = (work, 200);
+const RECOVERY: (Work, u64) = (recovery, 40);
+const KINDS: [DiskErrorKind; 4] =
+    [DiskErrorKind::Failed, DiskErrorKind::Full, DiskErrorKind::ReadOnly, DiskErrorKind::Silent];
+
 #[test]
 fn any_call_may_fail() {
-    each_call(DiskErrorKind::Failed, 0..1, 1, Some(40));
+    each_call(WHOLE, DiskErrorKind::Failed, 0..1, 1, Some(40));
 }
 
 #[test]
 fn any_call_may_find_no_room() {
-    each_call(DiskErrorKind::Full, 1..2, 2, Some(40));
+    each_call(WHOLE, DiskErrorKind::Full, 1..2, 2, Some(40));
+}
+
+#[test]
+fn any_call_of_a_recovery_may_fail() {
+    for (kind, seed) in KINDS.into_iter().zip(0..) {
+        each_call(RECOVERY, kind, seed..seed + 1, 1, Some(40));
+    }
 }
 
 /// Every call of each seed, by hand.
 #[test]
 fn put_your_seed_here() {
-    for kind in [DiskErrorKind::Failed, DiskErrorKind::Full, DiskErrorKind::ReadOnly, DiskErrorKind::Silent] {
-        each_call(kind, seeds_asked_for(), 1, None);
+    for kind in KINDS {
+        each_call(WHOLE, kind, seeds_asked_for(), 1, None);
+        each_call(RECOVERY, kind, seeds_asked_for(), 1, None);
     }
 }

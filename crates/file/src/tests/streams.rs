@@ -112,6 +112,41 @@ fn a_stream_is_whole_while_its_flush_goes_on_and_after_it() {
     assert!(beginnings.load(Ordering::SeqCst) > 10, "{beginnings:?} beginnings were published");
 }
 
+/// What is cut out of the write buffer does not depend on the order in which it came, and none of it but an end goes through the journal.
+#[test]
+fn pieces_may_arrive_in_any_order() {
+    each_seed(150..154, |seed| {
+        let options = Options { dirty_bytes_max: 64 << 20, stream_bytes: 32 << 20, ..Options::default() };
+        let machine = Machine::with(seed, 1 << 30, options);
+        let system = machine.open();
+        machine.run(async {
+            let write = async |name: &str, order: &[u64]| {
+                let file = create(&system, FileId::ROOT, name, Kind::Regular).await.file;
+                for piece in order {
+                    let (offset, data) = (piece * PIECE as u64, pattern(PIECE, *piece));
+                    system.write(file, offset, &data, false).await.unwrap();
+                }
+                system.sync(file).await.unwrap();
+                assert!(read_all(&system, Node::live(file)).await == pieces(PIECES), "{name}");
+            };
+            let mut order: Vec<u64> = (0..PIECES).collect();
+            write("in order", &order).await;
+            let new_bytes = || system.store.counters().new_bytes.value();
+            let stored = new_bytes();
+            assert!(stored > (PIECES - 1) * PIECE as u64, "{stored} bytes are new");
+            for last in (1..order.len()).rev() {
+                order.swap(last, machine.world.below(last as u64 + 1) as usize);
+            }
+            // Some of them twice.
+            order.extend_from_within(..10);
+            write("as they came", &order).await;
+            assert_eq!(new_bytes(), stored, "cut elsewhere");
+            let inlined = system.counters.inlined_bytes.value();
+            assert!(inlined <= 2 * system.options.inline_bytes_max, "{inlined} bytes went through the journal");
+        });
+    });
+}
+
 #[test]
 fn a_crash_leaves_a_beginning_of_a_stream() {
     let (extensions, longest) = (AtomicU64::new(0), AtomicU64::new(0));
