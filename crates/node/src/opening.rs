@@ -116,8 +116,16 @@ pub(crate) fn log(report: &OpenReport) {
     if let Some(why) = &store.index_made_again {
         tracing::warn!("the index was made again: {why}");
     }
+    store.mended.iter().for_each(|problem| tracing::warn!("{problem}; it was written again"));
     report.problems.iter().for_each(|problem| tracing::warn!("{problem}"));
     store.problems.iter().for_each(|problem| tracing::warn!("{problem}"));
+}
+
+/// What opening has put right, each with the number by which a check would have told of it.
+pub(crate) fn mended(report: &OpenReport) -> Vec<String> {
+    let store = &report.store;
+    let index = store.index_made_again.iter().map(|why| format!("HF0010 the index, made again: {why}"));
+    store.mended.iter().map(ToString::to_string).chain(index).collect()
 }
 
 /// The options of the layers below, with the memory budget divided among them: a part of it is for code, stacks and the transport's

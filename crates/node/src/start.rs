@@ -69,6 +69,8 @@ pub(crate) struct Access<'a> {
     own: Option<(Control, Arc<FileSystem>, Lock)>,
     /// What was given up to open the node.
     pub(crate) given_up: Option<String>,
+    /// What was put right to open the node, in words.
+    pub(crate) mended: Vec<String>,
 }
 
 impl<'a> Access<'a> {
@@ -76,7 +78,7 @@ impl<'a> Access<'a> {
     /// what was durable.
     pub(crate) fn open(folder: &'a NodeFolder, gives_up: Option<&dyn Fn(&str)>) -> Result<Access<'a>, Failure> {
         if Daemon::reach(&folder.path)?.is_some() {
-            return Ok(Access { folder, own: None, given_up: None });
+            return Ok(Access { folder, own: None, given_up: None, mended: Vec::new() });
         }
         daemon::log_of_tool();
         let config = folder.config()?;
@@ -90,7 +92,8 @@ impl<'a> Access<'a> {
             None => opening::open(folder, &config, &platform, &[]).map(|(system, report)| (system, report, None))?,
         };
         opening::log(&report);
-        Ok(Access { folder, own: Some((Control::new(folder, &platform, &system), system, lock)), given_up })
+        let mended = opening::mended(&report);
+        Ok(Access { folder, own: Some((Control::new(folder, &platform, &system), system, lock)), given_up, mended })
     }
 
     pub(crate) fn ask(&self, request: Request, progress: impl FnMut(&str)) -> Result<Value, Failure> {

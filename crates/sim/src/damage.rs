@@ -241,6 +241,7 @@ fn look(image: &Image, seed: u64, damage: Option<&Damage>) -> Result<Result<Foun
         let (system, report) = opened?;
         let mut told: Vec<String> = report.store.problems.iter().map(ToString::to_string).collect();
         told.extend(report.problems);
+        told.extend(report.store.mended.iter().map(ToString::to_string));
         told.extend(report.store.index_made_again.map(|why| format!("index made again: {why}")));
         let trees = read_all(&system, clients).await;
         for tree in trees.values() {

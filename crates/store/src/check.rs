@@ -44,7 +44,7 @@ use crate::identity;
 use crate::index::AddressSet;
 use crate::journal::replay;
 use crate::pace::Pace;
-use crate::remedy::Remedy;
+use crate::remedy::{Problem, Remedy};
 use crate::store::Store;
 use crate::superblock::{self, Slot};
 
@@ -61,32 +61,6 @@ pub enum Depth {
     Shallow,
     /// Every chunk's content too.
     Deep,
-}
-
-/// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Its permanent number, such as `HF0001`.
-    pub code: &'static str,
-    /// The structure, in words.
-    pub what: &'static str,
-    /// The file.
-    pub path: String,
-    /// Bytes from the start of the file.
-    pub offset: u64,
-    /// What should be there.
-    pub expected: String,
-    /// What is there.
-    pub found: String,
-    /// What can be done about it; `None`: somebody has to look at it.
-    pub remedy: Option<Remedy>,
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Problem { code, what, path, offset, expected, found, .. } = self;
-        write!(out, "{code} {what}: {path} at {offset}; expected {expected}, found {found}")
-    }
 }
 
 /// What a check came to.
@@ -278,7 +252,7 @@ impl<'a> Check<'a> {
     fn slots(&mut self, slots: &[Slot], newest: u64, path: String, remedy: Option<Remedy>) {
         let generations = slots.iter().filter_map(|slot| slot.content.as_ref().ok()).map(|found| found.generation);
         let best = generations.max();
-        for Slot { offset, content } in slots {
+        for Slot { offset, content, .. } in slots {
             self.report.superblocks += 1;
             match content {
                 // The first commit has yet to write the other slot.

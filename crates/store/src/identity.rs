@@ -23,6 +23,7 @@ use crate::format::{
     Homes, IDENTITY_COPY, IDENTITY_FILE, INDEX_FILE, INDEX_NEW, Identity, JOURNAL, LOCK_FILE, PACKS, ROOTS_BYTES_MAX,
     SUPERBLOCK_FILE, Superblock, Unfit,
 };
+use crate::remedy::Problem;
 
 /// Held while the store is open.
 pub(crate) type Lock = Box<dyn Send + Sync>;
@@ -197,7 +198,7 @@ pub(crate) struct Candidate {
     /// D-3.
     lock: Lock,
     /// Whether a file of its identity is to be written again, and what is wrong with it unless it was never there.
-    damage: Option<Option<String>>,
+    damage: Option<Damage>,
 }
 
 /// What was named as the disks of a node.
@@ -320,7 +321,7 @@ pub(crate) struct Whole {
     /// By number, with those that are missing.
     pub(crate) members: Vec<Member>,
     /// Those where a file is to be written again, with what is wrong with it unless it was never there.
-    pub(crate) damaged: Vec<(usize, Option<String>)>,
+    pub(crate) damaged: Vec<(usize, Damage)>,
     /// Paths of what is no disk of the node (any more), though it says so.
     pub(crate) strangers: Vec<String>,
 }
@@ -423,7 +424,7 @@ pub(crate) async fn write_again(disk: &Disk, identity: &Identity) -> Result<(), 
 }
 
 /// What is wrong with a file of an identity, unless it was never there.
-pub(crate) type Damage = Option<String>;
+pub(crate) type Damage = Option<Problem>;
 
 // Who the disk is, and whether its identity is to be written again.
 pub(crate) async fn read(disk: &Disk) -> Result<(Identity, Option<Damage>), StoreError> {
@@ -445,11 +446,28 @@ pub(crate) async fn read(disk: &Disk) -> Result<(Identity, Option<Damage>), Stor
     };
     match (first, copy) {
         (Ok(first), Ok(copy)) if first == copy => Ok((first, None)),
-        (Ok(first), Ok(_)) => Ok((first, Some(Some(format!("{}/{IDENTITY_COPY} is another's", disk.path()))))),
-        (Ok(first), Err(error)) => Ok((first, Some(Some(error.to_string())))),
-        (Err(error), Ok(copy)) => Ok((copy, Some(Some(error.to_string())))),
+        (Ok(first), Ok(copy)) => {
+            let error = corrupt("the identity", disk.path(), 0, words(&first), difference(&first, &copy));
+            Ok((first, Some(Some(problem(disk, IDENTITY_COPY, error)))))
+        }
+        (Ok(first), Err(error)) => Ok((first, Some(Some(problem(disk, IDENTITY_COPY, error))))),
+        (Err(error), Ok(copy)) => {
+            let problem = problem(disk, IDENTITY_FILE, error);
+            Ok((copy, Some(Some(problem))))
+        }
         (Err(error), Err(_)) => Err(error),
     }
+}
+
+/// What is wrong with a file of the identity of a disk, as a check tells of it.
+fn problem(disk: &Disk, file: &str, error: StoreError) -> Problem {
+    let code = if file == IDENTITY_COPY { "HF0018" } else { "HF0003" };
+    let (offset, expected, found) = match error {
+        StoreError::Corrupt { offset, expected, found, .. } => (offset, expected.into(), found.into()),
+        error => (0, "to read it".to_owned(), error.to_string()),
+    };
+    let path = format!("{}/{file}", disk.path());
+    Problem { code, what: "the identity", path, offset, expected, found, remedy: None }
 }
 
 fn damaged(disk: &Disk, file: &str, unfit: Unfit) -> StoreError {

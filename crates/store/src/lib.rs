@@ -19,6 +19,7 @@ mod counters;
 mod disks;
 mod failure;
 mod level;
+mod remedy;
 
 mod format;
 
@@ -63,8 +64,6 @@ mod parcel;
 
 mod recover;
 
-mod remedy;
-
 mod check;
 mod copies;
 mod fragmenting;
@@ -77,7 +76,7 @@ mod scrub;
 mod status;
 
 pub use cache::Weights;
-pub use check::{CheckReport, Depth, Problem};
+pub use check::{CheckReport, Depth};
 pub use chunk::{CUT_BYTES_AVERAGE, CUT_BYTES_MAX, CUT_BYTES_MIN, Compression, cut_points, first_cut};
 pub use copies::CopiesReport;
 pub use counters::Counters;
@@ -98,7 +97,7 @@ pub use platform::disk::Space;
 pub use pool::Health;
 pub use reclaim::{ReclaimReport, Sweep};
 pub use recover::{Recovered, RecoveryReport};
-pub use remedy::Remedy;
+pub use remedy::{Problem, Remedy};
 pub use rewrite::Scatter;
 pub use scrub::{ScrubPlan, ScrubReport, ScrubStatus};
 pub use speed::DiskSpeed;

@@ -49,6 +49,7 @@ use crate::pack::fragments::{Fragments, read_header};
 use crate::pack::scan::{self, Ending, Recovered as PackRecovered};
 use crate::pack::{FoundPacks, PackKnown, Packs, Sizes};
 use crate::pool::Pool;
+use crate::remedy::Problem;
 use crate::store::{Parts, Store};
 use crate::superblock::{self, LEFT_OUT, LEFT_OUT_TIMES};
 
@@ -86,6 +87,8 @@ pub struct RecoveryReport {
     pub frames_cut: u64,
     /// Why the index was made again, if it was.
     pub index_made_again: Option<String>,
+    /// Superblocks, of which a power cut tears the one that is being written, and identities that were written again: as a check would have told of them.
+    pub mended: Vec<Problem>,
     /// What is wrong with the store and was left alone, in words.
     pub problems: Vec<String>,
 }
@@ -105,8 +108,8 @@ impl Store {
         let mut report = RecoveryReport::default();
         let found = identity::open(disks, options.goes_without_disks).await?;
         let opened = superblock::open(&found.candidates).await?;
-        let superblock::Opened { newest: found_superblock, is_closed, is_damaged, covered_by_all, other, all_named } =
-            opened;
+        let superblock::Opened { is_closed, is_damaged, covered_by_all, other, all_named, .. } = opened;
+        let (found_superblock, bad_slots) = (opened.newest, opened.damaged);
         refuse_endless(&found.candidates, &found_superblock)?;
         match other {
             Some(error) if !options.gives_up_frames => return Err(error),
@@ -255,10 +258,18 @@ impl Store {
             Recovered { roots: superblock.roots.clone(), covered: superblock.covered, frames: replayed.frames, report };
         let parts = Parts { platform: platform.clone(), identity, options, pool, counters, packs, journal, superblock };
         let store = Store::assemble(parts);
+        let mut is_renewed = true;
         if (is_damaged || other_slot_lies)
             && let Err(error) = store.renew_root().await
         {
+            is_renewed = false;
             recovered.report.problems.push(format!("a damaged superblock could not be written again: {error}"));
+        }
+        for (uuid, slot) in bad_slots {
+            match is_renewed && store.pool.disks.iter().any(|(_, disk)| disk.uuid == uuid && disk.is_good()) {
+                true => recovered.report.mended.push(slot),
+                false => recovered.report.problems.push(slot.to_string()),
+            }
         }
         let store = Arc::new(store);
         let named_by = Arc::downgrade(&store);
@@ -330,15 +341,18 @@ struct Left {
 
 impl Recovery<'_> {
     /// Writes identities again that are damaged, or have no copy.
-    async fn mend_identities(&mut self, damaged: Vec<(usize, Option<String>)>) {
+    async fn mend_identities(&mut self, damaged: Vec<(usize, identity::Damage)>) {
         for (number, what) in damaged {
             let on = &self.pool.disks[number];
-            self.report.problems.extend(what.map(|what| format!("{what}; it is written again")));
-            if let Err(error) = identity::write_again(&on.disk, &on.identity).await {
-                let failure = self.pool.failed(number, error, self.counters);
-                self.report
-                    .problems
-                    .push(format!("the identity of disk {number} could not be written again: {failure}"));
+            match identity::write_again(&on.disk, &on.identity).await {
+                Ok(()) => self.report.mended.extend(what),
+                Err(error) => {
+                    let failure = self.pool.failed(number, error, self.counters);
+                    self.report.problems.extend(what.map(|what| what.to_string()));
+                    self.report
+                        .problems
+                        .push(format!("the identity of disk {number} could not be written again: {failure}"));
+                }
             }
         }
     }

@@ -1,8 +1,34 @@
-//! Remedies: what can be done about what a check finds.
+//! Problems, and remedies: what can be done about them.
 //!
-//! Not here: what is wrong (`check`), doing it (`repair`, and the layer above).
+//! Not here: finding them (`check`, and in part whoever opens a store), doing it (`repair`, and the layer above).
 
 use std::fmt;
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Its permanent number, such as `HF0001`.
+    pub code: &'static str,
+    /// The structure, in words.
+    pub what: &'static str,
+    /// The file.
+    pub path: String,
+    /// Bytes from the start of the file.
+    pub offset: u64,
+    /// What should be there.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+    /// What can be done about it; `None`: somebody has to look at it.
+    pub remedy: Option<Remedy>,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Problem { code, what, path, offset, expected, found, .. } = self;
+        write!(out, "{code} {what}: {path} at {offset}; expected {expected}, found {found}")
+    }
+}
 
 /// What mends a problem. The order is that in which they are carried out: what comes later rests on what came before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,13 +8,13 @@
 
 use std::time::Duration;
 
-use crate::check::{Check, Depth, PROBLEMS_MAX, Problem};
+use crate::check::{Check, Depth, PROBLEMS_MAX};
 use crate::identity;
 use crate::index::Change;
 use crate::pace::Pace;
 use crate::pack::{PackKnown, PackState};
 use crate::pool::Part;
-use crate::remedy::Remedy;
+use crate::remedy::{Problem, Remedy};
 use crate::store::Store;
 
 /// Packs after which the index file hears of what was checked.

@@ -28,6 +28,7 @@ use crate::failure::{StoreError, corrupt, refused};
 use crate::format::{Homes, SUPERBLOCK_FILE, Superblock, Unfit};
 use crate::identity::{Candidate, hex, unfit_error};
 use crate::pool::Pool;
+use crate::remedy::{Problem, Remedy};
 
 /// Generations, and numbers of packs and segments, that an opening without a disk leaves out at least: more than one life of a store uses.
 pub(crate) const LEFT_OUT: u64 = 1 << 32;
@@ -40,6 +41,8 @@ const _: () = assert!(LEFT_OUT.is_multiple_of(Superblock::SLOTS));
 /// One slot of one disk as found.
 pub(crate) struct Slot {
     pub(crate) offset: u64,
+    /// Nothing but zeroes: nobody wrote it yet.
+    pub(crate) is_blank: bool,
     pub(crate) content: Result<Superblock, Unfit>,
 }
 
@@ -68,7 +71,7 @@ pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>
                 content = Superblock::decode(&bytes, uuid, offset);
             }
         }
-        slots.push(Slot { offset, content });
+        slots.push(Slot { offset, is_blank: bytes.iter().all(|byte| *byte == 0) && file.is_ok(), content });
     }
     Ok(slots)
 }
@@ -79,8 +82,10 @@ pub(crate) struct Opened {
     pub(crate) newest: Superblock,
     /// Whether it says that the store was closed, and is to be believed.
     pub(crate) is_closed: bool,
-    /// Whether a slot was found damaged: a power cut tears the one that is being written.
+    /// Whether a slot is to be written again.
     pub(crate) is_damaged: bool,
+    /// Those of them that somebody wrote, with their disks: a power cut tears the one that is being written.
+    pub(crate) damaged: Vec<([u8; 16], Problem)>,
     /// No superblock that anybody may come back to needs frames up to this.
     pub(crate) covered_by_all: Position,
     /// S-6: that there is another history.
@@ -95,7 +100,7 @@ pub(crate) async fn open(candidates: &[Candidate]) -> Result<Opened, StoreError>
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
     for Candidate { disk, identity, .. } in candidates {
         let mut slots = Vec::new();
-        for Slot { offset, content } in read_slots(disk, &identity.disk_uuid).await? {
+        for Slot { offset, is_blank, content } in read_slots(disk, &identity.disk_uuid).await? {
             match content {
                 Ok(slot) if slot.node_identity == identity.node_identity => slots.push(slot),
                 Ok(slot) => {
@@ -106,7 +111,7 @@ pub(crate) async fn open(candidates: &[Candidate]) -> Result<Opened, StoreError>
                 Err(unfit) if unfit.newer.is_some() => {
                     return Err(unfit_error("a superblock", disk.path(), SUPERBLOCK_FILE, offset, unfit));
                 }
-                Err(unfit) => damaged.push((identity.disk_uuid, disk.path(), offset, unfit)),
+                Err(unfit) => damaged.push((identity.disk_uuid, disk.path(), (offset, is_blank), unfit)),
             }
         }
         newest = newest
@@ -116,7 +121,7 @@ pub(crate) async fn open(candidates: &[Candidate]) -> Result<Opened, StoreError>
         found.push((disk, identity.disk_uuid, slots));
     }
     let Some(newest) = newest else {
-        let (_, path, offset, unfit) = damaged.pop().expect("each disk has two slots");
+        let (_, path, (offset, _), unfit) = damaged.pop().expect("each disk has two slots");
         let path = format!("{path}/{SUPERBLOCK_FILE}");
         return Err(corrupt("every superblock of the node, the last read", &path, offset, unfit.expected, unfit.found));
     };
@@ -132,14 +137,30 @@ pub(crate) async fn open(candidates: &[Candidate]) -> Result<Opened, StoreError>
     let is_closed = lasts.len() == count && lasts.iter().all(is_newest);
     let all: Vec<&Superblock> = found.iter().flat_map(|(_, _, slots)| slots).collect();
     let other = other_history(&lasts, &newest, &all);
-    // A fresh node has one slot that nobody wrote yet.
-    let is_damaged = !damaged.is_empty() && newest.generation > 1;
     // What cannot be read may say less.
     let is_all_read = damaged.is_empty() && found.len() == count;
     let covered_by_all = found.iter().flat_map(|(_, _, slots)| slots).map(|slot| slot.covered).min();
     let covered_by_all = covered_by_all.filter(|_| is_all_read).unwrap_or_default();
     let all_named = found.iter().flat_map(|(_, _, slots)| slots).map(|slot| (slot.covered, slot.homes)).collect();
-    Ok(Opened { newest, is_closed, is_damaged, covered_by_all, other, all_named })
+    // A fresh node has one slot that nobody wrote yet.
+    let is_damaged = !damaged.is_empty() && newest.generation > 1;
+    damaged.retain(|(_, _, (_, is_blank), _)| !is_blank);
+    let damaged = damaged.into_iter().map(|(uuid, path, (offset, _), unfit)| (uuid, bad_slot(path, offset, &unfit)));
+    let damaged = damaged.collect();
+    Ok(Opened { newest, is_closed, is_damaged, damaged, covered_by_all, other, all_named })
+}
+
+/// A slot that cannot be read, of the disk at `path`.
+fn bad_slot(path: &str, offset: u64, unfit: &Unfit) -> Problem {
+    Problem {
+        code: "HF0001",
+        what: "a superblock",
+        path: format!("{path}/{SUPERBLOCK_FILE}"),
+        offset,
+        expected: unfit.expected.clone(),
+        found: unfit.found.clone(),
+        remedy: Some(Remedy::Superblock),
+    }
 }
 
 /// The newest superblock of an open node.

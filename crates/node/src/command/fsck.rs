@@ -26,7 +26,8 @@ const ROUNDS_MAX: usize = 16;
     hydrafs fsck --deep --repair --dry-run ./node   say what a repair would do\n  \
     hydrafs fsck --deep --repair ./node        do it, and check again\n\n\
     A repair goes on while a check after it proposes something new; each plan is shown before it is carried out.\n\
-    A node that no daemon has open is opened for the check, as a mount opens it: what a crash left is brought into order.\n\
+    A node that no daemon has open is opened for the check, as a mount opens it: what a crash left is brought into order, and\n\
+    damaged superblocks, identities and the index are written again, which is told on standard error (`mended` of the JSON).\n\
     What is lost is never replaced by zeroes or anything else: such files read as errors until a backup brings them back.\n\n\
     Exit code: 0 if all is well, or well after the repair; 1 if there are problems, or some are left; 2 if it could not be checked.")]
 pub(super) struct Arguments {
@@ -90,8 +91,11 @@ fn check(arguments: &Arguments, folder: &NodeFolder) -> Result<Value, Failure> {
     // While a disk is missing a repair gives up what the journal had, and that is all.
     let repairs = arguments.repair && !(arguments.degraded && access.given_up.is_some());
     let mut report = rounds(&Arguments { repair: repairs, node: folder.path.clone(), ..*arguments }, ask, say);
-    if let (Ok(report), Some(what)) = (&mut report, &access.given_up) {
-        report["given_up"] = json!(what);
+    if let Ok(report) = &mut report {
+        report["mended"] = json!(access.mended);
+        if let Some(what) = &access.given_up {
+            report["given_up"] = json!(what);
+        }
     }
     let closed = access.close();
     report.and_then(|report| closed.map(|()| report))

@@ -1,6 +1,6 @@
-//! `hydrafs gc` and `hydrafs scrub`, under a mount and without one.
+//! `hydrafs gc`, `hydrafs scrub` and what `hydrafs fsck` says of the opening before it, under a mount and without one.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -72,4 +72,37 @@ fn scrub_finds_what_rotted_and_says_how_old_the_last_look_is() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("DAMAGED: HF0007 a chunk: ") && text.contains("fsck --deep --repair"), "{text}");
+}
+
+/// What an opening puts right nobody finds afterwards: it is told by who opened the node.
+#[test]
+fn fsck_tells_what_opening_the_node_has_mended() {
+    let folder = Folder::new("mended");
+    let node = folder.node("n");
+    let mended = || {
+        let report = json(&["fsck", "--deep"], &node);
+        assert_eq!(report["clean"], true, "{report}");
+        report["mended"].as_array().expect("a list").iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    // The first commit has written one of the two slots, each end of a command another.
+    for _ in 0..3 {
+        assert_eq!(mended(), Vec::<String>::new());
+    }
+    for (file, at, code) in [
+        ("superblock", 50, "HF0001"),
+        ("superblock", 4096 + 50, "HF0001"),
+        ("disk", 60, "HF0003"),
+        ("disk.copy", 60, "HF0018"),
+        ("index", 40, "HF0010"),
+    ] {
+        let path = node.join("disk").join(file);
+        let spoilt = File::options().read(true).write(true).open(&path).expect("our own disk");
+        let mut byte = [0];
+        spoilt.read_exact_at(&mut byte, at).expect("it is as long");
+        spoilt.write_all_at(&[!byte[0]], at).expect("room");
+        let told = mended();
+        let place = if file == "index" { "the index".to_owned() } else { format!("/disk/{file} at {}", at & !4095) };
+        assert!(told.len() == 1 && told[0].contains(code) && told[0].contains(&place), "{file} at {at}: {told:?}");
+        assert_eq!(mended(), Vec::<String>::new(), "{file} at {at} was mended");
+    }
 }

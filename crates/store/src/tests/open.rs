@@ -396,13 +396,15 @@ fn an_identity_survives_the_loss_of_one_of_its_files() {
         let whole = machine.disks[1].snapshot_files();
         spoil(&machine.disks[1], file);
         let (store, recovered) = machine.open();
-        let [problem] = &recovered.report.problems[..] else { panic!("{:?}", recovered.report.problems) };
-        assert!(problem.contains(file) && problem.contains("written again"), "{problem}");
+        let [mended] = &recovered.report.mended[..] else { panic!("{:?}", recovered.report) };
+        let code = if file == "disk" { "HF0003" } else { "HF0018" };
+        assert!(mended.code == code && mended.path.ends_with(file), "{mended}");
         let now = machine.disks[1].snapshot_files();
         assert!(["disk", "disk.copy"].iter().all(|file| now[*file] == whole[*file]), "{file}");
         drop(store);
         machine.world.restart();
-        assert_eq!(machine.open().1.report.problems, Vec::<String>::new());
+        let report = machine.open().1.report;
+        assert_eq!((report.mended, report.problems), (Vec::new(), Vec::new()));
         machine.world.restart();
 
         for file in ["disk", "disk.copy"] {
