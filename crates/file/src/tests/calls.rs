@@ -270,6 +270,17 @@ impl History {
         }
     }
 
+    /// What came of something that changes no file, if it succeeded.
+    fn excuse<T>(&mut self, result: Result<T, FileError>, kind: DiskErrorKind, what: &str) -> Option<T> {
+        let error = match result {
+            Ok(done) => return Some(done),
+            Err(error) => error,
+        };
+        expect_excused(&error, kind, what);
+        self.failed += 1;
+        None
+    }
+
     /// What a call promises that has succeeded; `after` comes next.
     fn promise(&mut self, step: Step, after: &Tree) {
         let at = self.states.len();
@@ -438,25 +449,15 @@ fn work(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
         world.fail_at(begun + number, kind);
     }
     let mut history = History { states: vec![Tree::default()], ..History::default() };
-    match open(&machine) {
-        Ok((system, _)) => machine.run(async {
+    if let Some((system, _)) = history.excuse(open(&machine), kind, "open") {
+        machine.run(async {
             for (number, step) in WORK.into_iter().enumerate() {
                 history.make(&system, step, number + 1, kind).await;
             }
-            if number % 3 == 0 {
-                match system.close().await {
-                    Ok(()) => history.promise_all(&history.last().clone(), history.states.len() - 1),
-                    Err(error) => {
-                        expect_excused(&error, kind, "close");
-                        history.failed += 1;
-                    }
-                }
+            if number % 3 == 0 && history.excuse(system.close().await, kind, "close").is_some() {
+                history.promise_all(&history.last().clone(), history.states.len() - 1);
             }
-        }),
-        Err(error) => {
-            expect_excused(&error, kind, "open");
-            history.failed += 1;
-        }
+        });
     }
     let done = world.operations() - begun;
     end(&machine, number % 3 != 1);
@@ -486,17 +487,8 @@ fn recovery(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
     if fails.is_some() {
         world.fail_at(begun + number, kind);
     }
-    match open(&machine) {
-        Ok((system, _)) => {
-            if let Err(error) = machine.run(system.commit()) {
-                expect_excused(&error, kind, "commit");
-                history.failed += 1;
-            }
-        }
-        Err(error) => {
-            expect_excused(&error, kind, "open");
-            history.failed += 1;
-        }
+    if let Some((system, _)) = history.excuse(open(&machine), kind, "open") {
+        history.excuse(machine.run(system.commit()), kind, "commit");
     }
     let done = world.operations() - begun;
     end(&machine, number % 3 != 1);

@@ -506,9 +506,11 @@ impl Packs {
         place: &Place,
         error: StoreError,
     ) -> Option<StoreError> {
-        // It was waited for.
-        if matches!(&error, StoreError::Disk(error) if error.kind == DiskErrorKind::Silent) {
-            return Some(error);
+        match &error {
+            StoreError::Corrupt { .. } => {}
+            // A silent one was waited for.
+            StoreError::Disk(error) if error.kind != DiskErrorKind::Silent => {}
+            _ => return Some(error),
         }
         let short = self.place_of(place.pack).map_or(DiskSet::NONE, |known| known.short());
         let mut unknown = None;

@@ -2,6 +2,8 @@
 //! is gone or has rotted is made again, everything is scrubbed, checked and repaired, dead packs go, and a disk is drained and removed.
 //!
 //! Whatever comes of that: another opening has all content, can bring everything into order, and then finds nothing wrong.
+//!
+//! Not here: the same of puts, commits and openings (`calls`), several failures at a time (crate `sim`).
 
 use std::time::Duration;
 
@@ -114,7 +116,7 @@ fn upkeep(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> u64 {
         }
         expect_all("in order").await;
         let left = store.check(Depth::Deep, &|_, _| {}).await.problems;
-        // What was set aside nobody removes. A disk that is on its way out may be told of.
+        // What was set aside nobody removes.
         assert!(left.iter().all(|problem| problem.code == "HF0017"), "{left:?}");
         store.close().await.unwrap();
     });
