@@ -19,8 +19,13 @@ const INODE_BYTES: u64 = 1024;
 const UNCOMMITTED_BYTES: u64 = 2048;
 /// A chunk that the index file does not have yet, about: an entry of its pack and one of a map.
 const PENDING_CHUNK_BYTES: u64 = 160;
-/// What the daemon takes whatever it does, beside the transport's buffers: code, stacks, and what the allocator knows (measured).
-const FIXED_BYTES: u64 = 24 << 20;
+/// What the daemon takes whatever it does, beside the transport's buffers: code, stacks, contexts to compress with, and what the allocator
+/// knows and has not given back yet (measured, beside programs that keep every processor busy).
+const FIXED_BYTES: u64 = 28 << 20;
+/// Runs of packs that are filled, written or kept for the next one, for each disk, and what each takes beyond the run: a chunk that begins before it, and
+/// one that ends behind it.
+const RUNS: u64 = 7;
+const BESIDE_RUN_BYTES: u64 = 2 * file::CUT_BYTES_MAX as u64;
 /// Of so many bytes the parts count two, and the others are resident all the same (measured): room to grow of hash tables and vectors, heads
 /// of small things, what a flush, a commit or a pass of reclaim has in hand, what an allocator keeps.
 const RESIDENT_FOR_TWO: u64 = 5;
@@ -133,7 +138,9 @@ pub(crate) fn mended(report: &OpenReport) -> Vec<String> {
 fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options {
     let memory = config.memory(ram_bytes);
     let transport = u64::from(config.request_bytes(ram_bytes, cpus())) * u64::from(config.queue_depth) * cpus() as u64;
-    let shared = memory.saturating_sub(FIXED_BYTES + transport).max(memory / 4) * 2 / RESIDENT_FOR_TWO;
+    let disk_count = disk_count.max(1) as u64;
+    let fixed = FIXED_BYTES + transport + disk_count * RUNS * BESIDE_RUN_BYTES;
+    let shared = memory.saturating_sub(fixed).max(memory / 4) * 2 / RESIDENT_FOR_TWO;
     let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
     let mut options = file::Options {
         dirty_bytes_max: shared / 6,
@@ -163,9 +170,9 @@ fn options(config: &Config, ram_bytes: u64, disk_count: usize) -> file::Options 
     options.store.ahead_bytes_max = count(shared / 24, 1).min(8 << 20) as u32;
     options.store.index_cache_bytes = shared / 12;
     options.store.run_bytes =
-        count(shared / 48 / disk_count.max(1) as u64, 1).clamp(*file::RUN_BYTES.start(), *file::RUN_BYTES.end());
+        count(shared / 48 / disk_count, 1).clamp(*file::RUN_BYTES.start(), *file::RUN_BYTES.end());
     // Each disk has two packs in hand, and as much may wait for the index file.
-    let packs = 2 * disk_count.max(1) as u64 + 1;
+    let packs = 2 * disk_count + 1;
     options.store.pack_chunks_max = count(shared / 12, PENDING_CHUNK_BYTES * packs).clamp(1024, 64 << 10);
     options.store.copies = config.copies;
     options.store.fragments = config.fragments;
@@ -263,7 +270,7 @@ mod tests {
             let parts = [
                 3 * options.store.pack_chunks_max as u64 * super::PENDING_CHUNK_BYTES,
                 options.pending_log_bytes,
-                7 * options.store.run_bytes as u64,
+                super::RUNS * (options.store.run_bytes as u64 + super::BESIDE_RUN_BYTES),
                 u64::from(options.store.ahead_bytes_max),
                 options.unlogged_files_max as u64 * super::INODE_BYTES,
                 u64::from(config.request_bytes(0, 4)) * u64::from(config.queue_depth) * 4,

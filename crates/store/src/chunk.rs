@@ -7,8 +7,9 @@
 //!       others can be read in parts (C-3).
 
 mod bundle;
+mod spares;
 
-use std::cell::RefCell;
+use std::io;
 use std::ops::Range;
 
 use base::hash::{DomainKey, GROUP_BYTES, GroupHash};
@@ -16,6 +17,7 @@ use base::id::ChunkAddress;
 use bytes::{Bytes, BytesMut};
 
 pub(crate) use self::bundle::{BUNDLED_BYTES_MAX, Bundle, lots, pack_lot};
+use self::spares::Spares;
 use crate::format::{ChunkHeader, Class, Codec, Entry, remains_of};
 
 /// How new chunks are compressed.
@@ -140,7 +142,7 @@ impl Packed {
     }
 }
 
-/// What a thread compresses with. The context is half a megabyte, and room for a result that is mostly thrown away would be given
+/// What compresses. The context is half a megabyte, and room for a result that is mostly thrown away would be given
 /// back to the system and taken anew each time: making them per chunk would cost more than compressing.
 struct Press {
     level: i32,
@@ -148,10 +150,8 @@ struct Press {
     room: Vec<u8>,
 }
 
-thread_local! {
-    static PRESS: RefCell<Option<Press>> = const { RefCell::new(None) };
-    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
-}
+static PRESSES: Spares<Press> = Spares::new();
+static DECOMPRESSORS: Spares<zstd::bulk::Decompressor<'static>> = Spares::new();
 
 /// Compresses where that pays. What stays as it is can be read in parts: compressing each group by itself instead stored a toolchain in 31 %
 /// more bytes (measured).
@@ -175,25 +175,16 @@ pub(crate) fn pack(compression: Compression, class: Class, named: Named) -> Pack
 // much for less: hashing and trying took 0.95 s of processor per GiB of random bytes, with the sample 0.5 s (measured). But of a toolchain's chunks
 // the sample took a tenth as long as compressing them, and of most a count of bytes says for much less that compression pays (measured).
 fn compress(level: i32, content: &[u8], saves: usize) -> Option<Bytes> {
-    PRESS.with_borrow_mut(|slot| {
-        if slot.as_ref().is_none_or(|press| press.level != level) {
-            let mut compressor = zstd::bulk::Compressor::new(level).ok()?;
-            if level == LEVEL_FAST {
-                compressor.set_parameter(zstd::zstd_safe::CParameter::HashLog(HASH_LOG)).ok()?;
-            }
-            *slot = Some(Press { level, compressor, room: Vec::new() });
-        }
-        let press = slot.as_mut()?;
-        if content.len() >= SAMPLED_BYTES_MIN {
-            if squares(content) <= SQUARES_EVEN_MAX {
-                let piece = |number: usize| &content[content.len() * number / 4..][..SAMPLE_BYTES];
-                press.shrink(&[piece(1), piece(2), piece(3)].concat(), SAMPLE_SAVES)?;
-            }
-        } else if content.len() >= COUNTED_BYTES_MIN && looks_random(content) {
-            return None;
-        }
-        press.shrink(content, saves).map(Bytes::copy_from_slice)
-    })
+    let is_sampled = content.len() >= SAMPLED_BYTES_MIN;
+    if !is_sampled && content.len() >= COUNTED_BYTES_MIN && looks_random(content) {
+        return None;
+    }
+    let mut press = PRESSES.lend(|press| press.level == level, || Press::new(level)).ok()?;
+    if is_sampled && squares(content) <= SQUARES_EVEN_MAX {
+        let piece = |number: usize| &content[content.len() * number / 4..][..SAMPLE_BYTES];
+        press.shrink(&[piece(1), piece(2), piece(3)].concat(), SAMPLE_SAVES)?;
+    }
+    press.shrink(content, saves).map(Bytes::copy_from_slice)
 }
 
 /// Whether some of the bytes are spread as evenly as random ones. What then repeats itself all the same is stored as it is.
@@ -213,6 +204,14 @@ fn squares(content: &[u8]) -> u32 {
 }
 
 impl Press {
+    fn new(level: i32) -> io::Result<Press> {
+        let mut compressor = zstd::bulk::Compressor::new(level)?;
+        if level == LEVEL_FAST {
+            compressor.set_parameter(zstd::zstd_safe::CParameter::HashLog(HASH_LOG))?;
+        }
+        Ok(Press { level, compressor, room: Vec::new() })
+    }
+
     /// The compressed bytes, if at least one part in so many is saved.
     fn shrink(&mut self, content: &[u8], saves: usize) -> Option<&[u8]> {
         let bytes = content.len() - content.len() / saves;
@@ -357,15 +356,10 @@ pub(crate) fn mended(key: &DomainKey, header: &ChunkHeader, payload: Bytes) -> B
 }
 
 fn decompress(payload: &[u8], raw: usize) -> Result<Bytes, String> {
-    DECOMPRESSOR.with_borrow_mut(|slot| {
-        if slot.is_none() {
-            *slot = Some(zstd::bulk::Decompressor::new().map_err(|error| format!("no decompressor: {error}"))?);
-        }
-        let decompressor = slot.as_mut().expect("made above");
-        let output =
-            decompressor.decompress(payload, raw).map_err(|error| format!("bytes that zstd refuses: {error}"))?;
-        Ok(Bytes::from(output))
-    })
+    let lent = DECOMPRESSORS.lend(|_| true, zstd::bulk::Decompressor::new);
+    let mut decompressor = lent.map_err(|error| format!("no decompressor: {error}"))?;
+    let output = decompressor.decompress(payload, raw).map_err(|error| format!("bytes that zstd refuses: {error}"))?;
+    Ok(Bytes::from(output))
 }
 
 #[cfg(test)]

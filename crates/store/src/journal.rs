@@ -82,8 +82,8 @@ struct Buffer {
 
 /// Room in a new buffer.
 const BUFFER_BYTES: usize = 64 << 10;
-/// A larger buffer is not kept.
-const SPARE_BYTES_MAX: usize = 2 << 20;
+/// A larger buffer is not kept: it may be of large pages, a group that took long is rarely followed by another, and a small budget would notice.
+const SPARE_BYTES_MAX: usize = 1 << 20;
 
 /// A segment that holds frames which some superblock may still need.
 #[derive(Clone, Copy, Debug)]
