@@ -176,6 +176,8 @@ enum Side {
     StoreCutting,
     /// What was not there before.
     NewContent,
+    /// Ours, with nothing beside it.
+    Alone,
     /// Ours with parts of the read path switched off.
     WithoutWeights,
     WithoutPrefetch,
@@ -183,7 +185,7 @@ enum Side {
 }
 
 impl Side {
-    const ALL: [Side; 21] = [
+    const ALL: [Side; 22] = [
         Side::Hydrafs,
         Side::HydrafsTar,
         Side::HydrafsOneByOne,
@@ -202,6 +204,7 @@ impl Side {
         Side::Store,
         Side::StoreCutting,
         Side::NewContent,
+        Side::Alone,
         Side::WithoutWeights,
         Side::WithoutPrefetch,
         Side::WithoutBoth,
@@ -231,6 +234,7 @@ impl Side {
             Side::Store => "the raw store",
             Side::StoreCutting => "the raw store and cutting",
             Side::NewContent => "new content",
+            Side::Alone => "alone",
             Side::WithoutWeights => "plain LRU",
             Side::WithoutPrefetch => "no prefetch",
             Side::WithoutBoth => "neither",

@@ -3,7 +3,7 @@
 //! One program reads at random and appends with a sync after each piece, as fast as it is answered: alone, then beside the beginning of
 //! `hydrafs gc` with packs that are half dead; and when that has ended, alone and beside the beginning of `hydrafs scrub`. Both have the
 //! share of the time that the settings give them. That by turns, some times over: a machine that others use is slower at one minute
-//! than at the next, by more than what is to be seen here.
+//! than at the next, by more than what is to be seen here. So each figure stands beside that of the seconds before it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::direct::{self, PAGE, Page};
-use super::{Line, Run, Unit};
+use super::{Line, Run, Side, Unit};
 use crate::interrupt;
 use crate::program::Child;
 use crate::random::Random;
@@ -38,7 +38,14 @@ const BESIDE_MAX: Duration = Duration::from_secs(20);
 /// Pages read between two appends.
 const READS: usize = 4;
 
-const TERMS: &str = "4 KiB at random past the kernel's cache, and appends of 4 KiB with fdatasync; default share";
+const TERMS: &str =
+    "99 of 100 are faster; 4 KiB at random past the kernel's cache, and appends of 4 KiB with fdatasync; default share";
+const fn line(name: &'static str) -> Line {
+    Line { name, unit: Unit::Microseconds, terms: TERMS }
+}
+/// Of reads and of appends.
+const BESIDE_GC: [Line; 2] = [line("a read beside gc"), line("an append beside gc")];
+const BESIDE_SCRUB: [Line; 2] = [line("a read beside scrub"), line("an append beside scrub")];
 
 /// What was timed in one condition, in microseconds.
 #[derive(Default)]
@@ -63,7 +70,7 @@ impl Load {
         let log = File::options().append(true).create(true).open(run.dir.join("log"))?;
         let random = Random::new(Random::fresh_seed());
         let mut load = Load { data, pages: bytes / PAGE as u64, log, random, page: Page::new() };
-        load.alone(WARM, &mut Times::default())?;
+        load.alone(WARM)?;
         Ok(load)
     }
 
@@ -84,20 +91,22 @@ impl Load {
         interrupt::check()
     }
 
-    fn alone(&mut self, time: Duration, times: &mut Times) -> Result<()> {
-        let started = Instant::now();
-        self.work(times, || started.elapsed() < time)
+    fn alone(&mut self, time: Duration) -> Result<Times> {
+        let (started, mut times) = (Instant::now(), Times::default());
+        self.work(&mut times, || started.elapsed() < time)?;
+        Ok(times)
     }
 
     /// Beside a command, from its beginning to its end, or as long as it is looked at.
-    fn beside(&mut self, run: &mut Run<'_>, verb: &str, times: &mut Times) -> Result<Child> {
+    fn beside(&mut self, run: &mut Run<'_>, verb: &str) -> Result<(Times, Child)> {
+        let mut times = Times::default();
         let mut command = run.sides.volume().maintain(verb).start(Stdio::null(), Stdio::null(), Stdio::inherit())?;
         let started = Instant::now();
         while started.elapsed() < BESIDE_MAX && !command.has_ended()? {
             let slice = Instant::now();
-            self.work(times, || slice.elapsed() < SLICE)?;
+            self.work(&mut times, || slice.elapsed() < SLICE)?;
         }
-        Ok(command)
+        Ok((times, command))
     }
 }
 
@@ -122,39 +131,33 @@ pub(super) fn courtesy(run: &mut Run<'_>) -> Result<()> {
     }
     let churns: Vec<PathBuf> = (0..TURNS).map(churn).collect();
     run.sync()?;
-    let (mut alone, mut beside_gc, mut beside_scrub) = (Times::default(), Times::default(), Times::default());
     for churn in churns {
         let mut load = Load::begin(run, bytes)?;
-        load.alone(ALONE, &mut alone)?;
+        let alone = load.alone(ALONE)?;
         for number in (0..files / TURNS).step_by(2) {
             fs::remove_file(churn.join(format!("file-{number}")))?;
         }
         run.sync()?;
+        let (beside, mut command) = load.beside(run, "gc")?;
         // To its end: else it went on beside who is to be alone.
-        load.beside(run, "gc", &mut beside_gc)?.wait()?;
-        load.alone(ALONE, &mut alone)?;
+        command.wait()?;
+        record(run, &BESIDE_GC, beside, alone)?;
+        let alone = load.alone(ALONE)?;
+        let (beside, mut command) = load.beside(run, "scrub")?;
         // On the next fresh mount nothing of it goes on.
-        load.beside(run, "scrub", &mut beside_scrub)?.kill();
-    }
-    for (condition, times) in [(0, alone), (1, beside_gc), (2, beside_scrub)] {
-        for (times, names) in [(times.reads, READ_NAMES), (times.appends, APPEND_NAMES)] {
-            let line = Line { name: names[condition], unit: Unit::Microseconds, terms: TERMS };
-            run.record(&line, late(times)?);
-        }
+        command.kill();
+        record(run, &BESIDE_SCRUB, beside, alone)?;
     }
     Ok(())
 }
 
-const READ_NAMES: [&str; 3] = [
-    "a read, 99 of 100 are faster: alone",
-    "a read, 99 of 100 are faster: beside gc",
-    "a read, 99 of 100 are faster: beside scrub",
-];
-const APPEND_NAMES: [&str; 3] = [
-    "an append, 99 of 100 are faster: alone",
-    "an append, 99 of 100 are faster: beside gc",
-    "an append, 99 of 100 are faster: beside scrub",
-];
+fn record(run: &mut Run<'_>, [reads, appends]: &[Line; 2], beside: Times, alone: Times) -> Result<()> {
+    for (times, side) in [(beside, run.side), (alone, Side::Alone)] {
+        run.report.record(reads, side, late(times.reads)?);
+        run.report.record(appends, side, late(times.appends)?);
+    }
+    Ok(())
+}
 
 /// What 99 of 100 are below.
 fn late(mut times: Vec<f64>) -> Result<f64> {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::report::{Asked, Places, Report, Spread, entry};
+use super::report::{Asked, Curve, Places, Report, Spread, entry};
 use super::{Side, plot};
 use crate::text::{Table, short};
 
@@ -42,12 +42,9 @@ pub(super) fn text(report: &Report) -> String {
 
 /// Writes the plots beside the results' JSON file.
 pub(super) fn save_plots(report: &Report, file: &Path) -> Result<()> {
-    let plots = [
-        ("svg", Some(plot_ratios(report))),
-        ("recovery.svg", plot_recoveries(report)),
-        ("accesses.svg", plot_accesses(report)),
-    ];
-    for (suffix, plot) in plots.into_iter().filter_map(|(suffix, plot)| Some((suffix, plot?))) {
+    let plots = [("svg", Some(plot_ratios(report))), ("accesses.svg", plot_accesses(report))];
+    let curves = Curve::ALL.map(|curve| (curve.look().file, plot_curve(report, curve)));
+    for (suffix, plot) in plots.into_iter().chain(curves).filter_map(|(suffix, plot)| Some((suffix, plot?))) {
         fs::write(file.with_extension(suffix), plot).with_context(|| format!("cannot write {suffix}"))?;
     }
     Ok(())
@@ -55,10 +52,13 @@ pub(super) fn save_plots(report: &Report, file: &Path) -> Result<()> {
 
 /// Writes docs/bench.md and its plots.
 pub(super) fn write(report: &Report, project: &Path) -> Result<()> {
-    let mut recovery = "";
-    if let Some(plot) = plot_recoveries(report) {
-        fs::write(project.join("docs/recovery.svg"), plot)?;
-        recovery = "\n![time of a recovery by the length of the journal](recovery.svg)\n";
+    let mut curves = String::new();
+    for curve in Curve::ALL {
+        let Look { file, title, .. } = curve.look();
+        if let Some(plot) = plot_curve(report, curve) {
+            fs::write(project.join("docs").join(file), plot)?;
+            curves += &format!("\n![{title}]({file})\n");
+        }
     }
     let text = format!(
         "# How fast\n\n\
@@ -71,7 +71,7 @@ pub(super) fn write(report: &Report, project: &Path) -> Result<()> {
         machine_table(report).markdown(),
         tables(report).iter().map(Table::markdown).collect::<Vec<_>>().join("\n"),
         missing_lines(report),
-        recovery,
+        curves,
         asked_words(report, project)?,
     );
     fs::create_dir_all(project.join("docs"))?;
@@ -194,11 +194,36 @@ fn plot_ratios(report: &Report) -> String {
     plot::bars("HydraFS beside ext4 or another on the same disk: times as fast, or as small", &bars.collect::<Vec<_>>())
 }
 
-/// The plot of recoveries, if there were any.
-fn plot_recoveries(report: &Report) -> Option<String> {
-    let title = "Time of a recovery by the length of the journal";
-    let is_any = !report.recoveries.is_empty();
-    is_any.then(|| plot::points(title, ("MiB in the journal", "milliseconds"), &report.recoveries))
+/// How a curve is shown.
+struct Look {
+    file: &'static str,
+    title: &'static str,
+    axes: (&'static str, &'static str),
+}
+
+impl Curve {
+    fn look(self) -> Look {
+        let duplicates = ("percent of duplicates", "MB/s");
+        match self {
+            Curve::Recovery => Look {
+                file: "recovery.svg",
+                title: "Time of a recovery by the length of the journal",
+                axes: ("MiB in the journal", "milliseconds"),
+            },
+            Curve::Written => {
+                Look { file: "written.svg", title: "Streams written, by their share of duplicates", axes: duplicates }
+            }
+            Curve::Read => {
+                Look { file: "read.svg", title: "Streams read, by their share of duplicates", axes: duplicates }
+            }
+        }
+    }
+}
+
+/// The plot of a curve, if there are points of it.
+fn plot_curve(report: &Report, curve: Curve) -> Option<String> {
+    let (series, Look { title, axes, .. }) = (report.series(curve), curve.look());
+    (!series.is_empty()).then(|| plot::points(title, axes, &series))
 }
 
 /// Where the device was asked, one by one on ext4 and by our batches, if it was looked at.

@@ -64,13 +64,37 @@ pub(super) struct Session {
     pub(super) machine: Vec<(String, String)>,
 }
 
+/// What is plotted by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Curve {
+    /// Recovery times in milliseconds by MiB in the journal, for each amount stored.
+    Recovery,
+    /// MB/s of streams written by percent of duplicates, for each side.
+    Written,
+    /// The same of streams read.
+    Read,
+}
+
+impl Curve {
+    pub(super) const ALL: [Curve; 3] = [Curve::Recovery, Curve::Written, Curve::Read];
+
+    /// In the JSON file.
+    fn key(self) -> &'static str {
+        match self {
+            Curve::Recovery => "recovery_milliseconds_by_journal_mebibytes",
+            Curve::Written => "written_megabytes_per_second_by_percent_of_duplicates",
+            Curve::Read => "read_megabytes_per_second_by_percent_of_duplicates",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Report {
     /// One, but for several that were put together.
     pub(super) sessions: Vec<Session>,
     pub(super) figures: Vec<Figures>,
-    /// Recovery times in milliseconds by MiB in the journal, for each amount stored.
-    pub(super) recoveries: Vec<(String, Vec<(f64, f64)>)>,
+    /// One figure by another, by series.
+    pub(super) curves: Vec<((Curve, String), Places)>,
     /// Where the device was asked, by what was done and by side.
     pub(super) accesses: Vec<(String, BySide<Places>)>,
     /// Workloads that did not run, and why.
@@ -94,7 +118,7 @@ impl Report {
         Report {
             sessions: vec![session],
             figures: Vec::new(),
-            recoveries: Vec::new(),
+            curves: Vec::new(),
             accesses: Vec::new(),
             missing: Vec::new(),
             workload: "",
@@ -140,9 +164,15 @@ impl Report {
         &mut self.figures[place]
     }
 
-    /// A recovery: with so many MiB in the journal it took so many milliseconds.
-    pub(super) fn point(&mut self, series: String, mebibytes: f64, milliseconds: f64) {
-        entry(&mut self.recoveries, &series).push((mebibytes, milliseconds));
+    /// A point of a curve.
+    pub(super) fn point(&mut self, curve: Curve, series: &str, x: f64, y: f64) {
+        entry(&mut self.curves, &(curve, series.to_owned())).push((x, y));
+    }
+
+    /// The series of a curve.
+    pub(super) fn series(&self, curve: Curve) -> Vec<(String, Places)> {
+        let of_it = self.curves.iter().filter(|((of, _), _)| *of == curve);
+        of_it.map(|((_, series), points)| (series.clone(), points.clone())).collect()
     }
 
     /// Where the device was asked, one request after the other.
@@ -190,11 +220,8 @@ impl Report {
             all.sessions.append(&mut older.sessions);
             all.missing.append(&mut older.missing);
             // Points are of one workload each.
-            let is_new = |name: &String, known: &[String]| !known.contains(name);
-            let known: Vec<String> = all.recoveries.iter().map(|(name, _)| name.clone()).collect();
-            all.recoveries.extend(older.recoveries.into_iter().filter(|(name, _)| is_new(name, &known)));
-            let known: Vec<String> = all.accesses.iter().map(|(name, _)| name.clone()).collect();
-            all.accesses.extend(older.accesses.into_iter().filter(|(name, _)| is_new(name, &known)));
+            add_new(&mut all.curves, older.curves);
+            add_new(&mut all.accesses, older.accesses);
         }
         if all.sessions.iter().any(|session| session.is_quick) {
             bail!("a quick run did a tenth of the work: its figures go into no document");
@@ -239,13 +266,14 @@ impl Report {
             .flat_map(|(what, sides)| sides.iter().map(move |(side, places)| (what, side, places)))
             .map(|(what, side, places)| json!({ "what": what, "side": side.words(), "points": places }))
             .collect();
+        let curves = Curve::ALL.map(|curve| (curve.key().to_owned(), json!(self.series(curve))));
         json!({
             "date": session.date,
             "runs": session.runs,
             "quick": session.is_quick,
             "machine": session.machine,
             "lines": lines.collect::<Vec<_>>(),
-            "recovery_milliseconds_by_journal_mebibytes": self.recoveries,
+            "curves": curves.into_iter().collect::<Map<String, Value>>(),
             "accesses_seconds_and_mebibytes": accesses,
             "did_not_run": self.missing,
         })
@@ -300,8 +328,10 @@ impl Report {
             figures.asked.sort_by_key(|(side, _)| *side);
             report.figures.push(figures);
         }
-        for series in value["recovery_milliseconds_by_journal_mebibytes"].as_array()? {
-            report.recoveries.push((string(&series[0])?, points(&series[1])?));
+        for curve in Curve::ALL {
+            for series in value["curves"][curve.key()].as_array()? {
+                report.curves.push(((curve, string(&series[0])?), points(&series[1])?));
+            }
         }
         for places in value["accesses_seconds_and_mebibytes"].as_array()? {
             report.places(
@@ -407,10 +437,16 @@ impl Spread {
     }
 }
 
+/// What an older session has under names that no newer one has.
+fn add_new<K: PartialEq + Clone, V>(all: &mut Vec<(K, V)>, older: Vec<(K, V)>) {
+    let known: Vec<K> = all.iter().map(|(name, _)| name.clone()).collect();
+    all.extend(older.into_iter().filter(|(name, _)| !known.contains(name)));
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Line, Side, Unit};
-    use super::{Asked, Figures, Report, Session, Spread};
+    use super::{Asked, Curve, Figures, Report, Session, Spread};
 
     fn figures(unit: Unit, values: Vec<(Side, Vec<f64>)>) -> Figures {
         let [of, name, terms] = ["untar", "x", ""].map(str::to_owned);
@@ -451,7 +487,8 @@ mod tests {
             report.record(&LINE, side, 1.0);
         }
         report.asked(&LINE, Side::Ext4, Asked { requests: 7, bytes: 4096, seeks: Some(3), count: None });
-        report.point("1 GiB".to_owned(), 2.0, 30.0);
+        report.point(Curve::Recovery, "1 GiB", 2.0, 30.0);
+        report.point(Curve::Written, "HydraFS", 25.0, 900.0);
         report.places("reading".to_owned(), Side::Ext4, vec![(0.5, 1.0), (0.75, 2.0)]);
         report.did_not_run("memory", "no time".to_owned());
         let json = report.to_json();

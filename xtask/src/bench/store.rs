@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::report::Curve;
 use super::{Line, Run, Side, Unit};
 use crate::program::Program;
 use crate::tools;
@@ -63,7 +64,12 @@ pub(super) fn streams(run: &mut Run<'_>) -> Result<()> {
             let written = rate("write_megabytes_per_second")?;
             let line = |name, terms| Line { name, unit: Unit::MegabytesPerSecond, terms };
             run.report.record(&line(stream.written, TERMS), side, written);
-            run.report.record(&line(stream.read, COLD_TERMS), side, rate("read_megabytes_per_second")?);
+            let read = rate("read_megabytes_per_second")?;
+            run.report.record(&line(stream.read, COLD_TERMS), side, read);
+            if fill == FILLS[0].0 {
+                run.report.point(Curve::Written, side.words(), stream.duplicates as f64, written);
+                run.report.point(Curve::Read, side.words(), stream.duplicates as f64, read);
+            }
             match (side, stream.duplicates) {
                 (Side::Hydrafs, 0) => run.report.record(&line(beside, TERMS), Side::NewContent, written),
                 (Side::Hydrafs, 100) => run.report.record(&line(beside, TERMS), Side::Hydrafs, written),

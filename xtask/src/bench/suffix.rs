@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result};
 
+use super::report::Curve;
 use super::{Line, Run, Unit, node};
 use crate::interrupt;
 use crate::random::Random;
@@ -73,7 +74,7 @@ pub(super) fn recovery(run: &mut Run<'_>) -> Result<()> {
                 let time = run.sides.volume().mount_until_stat(&name)?.as_secs_f64() * 1e3;
                 run.record(line, time);
                 let series = format!("{} stored", crate::text::bytes(run.scaled(*mebibytes) * MIB));
-                run.report.point(series, bytes as f64 / MIB as f64, time);
+                run.report.point(Curve::Recovery, &series, bytes as f64 / MIB as f64, time);
             }
         }
     }
