@@ -197,6 +197,11 @@ impl Volume {
         self.program("clone").arg(from).arg(to).output().map(drop)
     }
 
+    /// Takes a snapshot of a directory in the mount.
+    pub(crate) fn snapshot(&self, name: &str, of: &Path) -> Result<()> {
+        self.program("snapshot").arg("create").arg(&self.node).args([name, "--of"]).arg(of).output().map(drop)
+    }
+
     /// `hydrafs gc` or `hydrafs scrub`.
     pub(crate) fn maintain(&self, verb: &str) -> Program {
         self.program(verb).arg(&self.node).limit(PATIENCE * 10)

@@ -27,9 +27,32 @@ const TERMS: &str = "synced; stored bytes that came, of data and of what leads t
 const fn line(name: &'static str) -> Line {
     Line { name, unit: Unit::Kilobytes, terms: TERMS }
 }
-const OVERWRITE: Line = line("4 KiB of a large file overwritten");
-const INSERT: Line = line("4 KiB inserted in its middle");
-const APPEND: Line = line("4 KiB appended");
+const CHUNKS: &str = "synced; chunks that came";
+const fn chunks(name: &'static str) -> Line {
+    Line { name, unit: Unit::Count, terms: CHUNKS }
+}
+
+/// What one change costs: bytes, chunks of content, nodes of trees.
+type Lines = [Line; 3];
+const OVERWRITE: Lines = [
+    line("4 KiB of a large file overwritten"),
+    chunks("4 KiB of a large file overwritten: content"),
+    chunks("4 KiB of a large file overwritten: trees"),
+];
+const INSERT: Lines = [
+    line("4 KiB inserted in its middle"),
+    chunks("4 KiB inserted in its middle: content"),
+    chunks("4 KiB inserted in its middle: trees"),
+];
+const APPEND: Lines = [line("4 KiB appended"), chunks("4 KiB appended: content"), chunks("4 KiB appended: trees")];
+
+/// All that a side has stored by some moment.
+struct Kept {
+    bytes: u64,
+    /// Chunks of content, where they can be counted from outside, and nodes of trees, where there are such.
+    content: Option<u64>,
+    trees: Option<u64>,
+}
 
 pub(super) fn changes(run: &mut Run<'_>) -> Result<()> {
     let repository = run.dir.join("repository");
@@ -43,7 +66,7 @@ pub(super) fn changes(run: &mut Run<'_>) -> Result<()> {
     let rest = content.split_off(middle);
     drop(content);
     let mut before = keep(run, &repository, &path, 0)?;
-    for (number, line) in (1..).zip([&OVERWRITE, &INSERT, &APPEND]) {
+    for (number, [bytes_line, content_line, trees_line]) in (1..).zip([&OVERWRITE, &INSERT, &APPEND]) {
         let mut change = vec![0; CHANGE_BYTES];
         random.fill(&mut change);
         let file = File::options().write(true).open(&path)?;
@@ -58,22 +81,35 @@ pub(super) fn changes(run: &mut Run<'_>) -> Result<()> {
         file.sync_all()?;
         drop(file);
         let after = keep(run, &repository, &path, number)?;
-        run.record(line, after.saturating_sub(before) as f64 / 1e3);
+        run.record(bytes_line, after.bytes.saturating_sub(before.bytes) as f64 / 1e3);
+        for (line, before, after) in
+            [(content_line, before.content, after.content), (trees_line, before.trees, after.trees)]
+        {
+            if let (Some(before), Some(after)) = (before, after) {
+                run.record(line, after.saturating_sub(before) as f64);
+            }
+        }
         before = after;
     }
     Ok(())
 }
 
-/// Has a side take the file as it is now. Gives all that it has stored by then, in bytes.
-fn keep(run: &mut Run<'_>, repository: &Path, path: &Path, number: u32) -> Result<u64> {
+/// Has a side take the file as it is now. Gives all that it has stored by then.
+fn keep(run: &mut Run<'_>, repository: &Path, path: &Path, number: u32) -> Result<Kept> {
     match run.side {
         Side::Hydrafs => {
             // Ended cleanly, so that the trees are stored too, and not only in the journal.
             run.sides.volume().unmount()?;
             run.sides.volume().mount()?;
             let status = run.sides.volume().status()?;
-            let bytes = |class: &str| status[class]["stored_bytes"].as_u64().context("`status` tells no stored bytes");
-            Ok(bytes("data")? + bytes("metadata")?)
+            let told = |class: &str, what: &str| {
+                status[class][what].as_u64().with_context(|| format!("`status` tells no {what} of {class}"))
+            };
+            Ok(Kept {
+                bytes: told("data", "stored_bytes")? + told("metadata", "stored_bytes")?,
+                content: Some(told("data", "chunks")?),
+                trees: Some(told("metadata", "chunks")?),
+            })
         }
         Side::FixedBlocks => {
             let known = repository.join("blocks");
@@ -93,12 +129,13 @@ fn keep(run: &mut Run<'_>, repository: &Path, path: &Path, number: u32) -> Resul
             }
             let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.to_le_bytes()).collect();
             fs::write(known, bytes)?;
-            Ok(blocks.len() as u64 * BLOCK_BYTES as u64)
+            let content = blocks.len() as u64;
+            Ok(Kept { bytes: content * BLOCK_BYTES as u64, content: Some(content), trees: None })
         }
         _ => {
             read(path)?;
             take(run, repository, path, &format!("state-{number}"))?;
-            Ok(tree::size(repository)?.bytes)
+            Ok(Kept { bytes: tree::size(repository)?.bytes, content: None, trees: None })
         }
     }
 }

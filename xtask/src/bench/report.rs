@@ -329,7 +329,9 @@ impl Report {
             report.figures.push(figures);
         }
         for curve in Curve::ALL {
-            for series in value["curves"][curve.key()].as_array()? {
+            // Results before there were others have the one by its key alone.
+            let of_it = value["curves"].get(curve.key()).unwrap_or(&value[curve.key()]);
+            for series in of_it.as_array().into_iter().flatten() {
                 report.curves.push(((curve, string(&series[0])?), points(&series[1])?));
             }
         }
