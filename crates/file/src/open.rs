@@ -193,8 +193,9 @@ impl FileSystem {
         self.batches.acquire_many(batches).await.expect("never closed").forget();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
-        // Passes of reclaim and chunks that are moved on request end soon.
+        // Passes of reclaim, chunks that are moved on request, and scrubs end soon.
         drop(self.reclaiming.lock().await);
+        drop(self.scrubbing.lock().await);
         let flushed = self.sync_all().await;
         let committed = self.commit().await;
         // After what somebody waits for.

@@ -48,6 +48,10 @@ impl FileSystem {
         let (goes_on, share) = (|| !self.is_stopping.load(Ordering::SeqCst), || share);
         let calls = || self.calls();
         let pace = Pace::new(&self.platform, &share, &goes_on).beside(&calls);
+        // V-3. Why it cannot be committed the commit tells.
+        if self.journal_ahead() > 0 && goes_on() {
+            let _ = self.commit_everywhere().await;
+        }
         self.store.scrub(older_than, &pace, tell).await
     }
 

@@ -13,6 +13,7 @@ mod batch_write;
 mod calls;
 mod check;
 mod clones;
+mod commits;
 mod content;
 mod dying;
 mod format;

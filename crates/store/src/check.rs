@@ -36,7 +36,7 @@ mod packs;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::id::{ChunkAddress, Position};
-use platform::disk::DiskErrorKind;
+use platform::disk::{DiskErrorKind, Open};
 
 use crate::failure::StoreError;
 use crate::format::{IDENTITY_COPY, IDENTITY_FILE, Identity, JOURNAL, Place, SUPERBLOCK_FILE, Unfit};
@@ -44,6 +44,7 @@ use crate::identity;
 use crate::index::AddressSet;
 use crate::journal::replay;
 use crate::pace::Pace;
+use crate::pool::PoolDisk;
 use crate::remedy::{Problem, Remedy};
 use crate::store::Store;
 use crate::superblock::{self, Slot};
@@ -123,7 +124,7 @@ impl Store {
     pub async fn check(&self, depth: Depth, progress: &(dyn Fn(u64, u64) + Sync)) -> CheckReport {
         let mut check = Check::new(self, depth, progress, None);
         let strangers = check.strangers();
-        check.disks().await;
+        check.disks(&|_| true).await;
         check.packs().await;
         check.tell_strangers(strangers);
         check.index().await;
@@ -206,12 +207,13 @@ impl<'a> Check<'a> {
         }
     }
 
-    async fn disks(&mut self) {
+    /// Who the disks are, and their superblocks; of those for which `is_wanted`.
+    pub(crate) async fn disks(&mut self, is_wanted: &(dyn Fn(&PoolDisk) -> bool + Sync)) {
         let store = self.store;
         // No commit meanwhile: both slots of every disk rest.
         let _root = store.root.lock().await;
         let (newest, _) = store.newest_superblock();
-        for (number, disk) in store.pool.disks.iter() {
+        for (number, disk) in store.pool.disks.iter().filter(|(_, disk)| is_wanted(disk)) {
             if disk.is_missing {
                 let words = (format!("disk {number}, {}", identity::hex(&disk.uuid)), disk.words());
                 self.problem("HF0019", "a disk", (disk.disk.path().to_owned(), 0), words, None);
@@ -220,11 +222,16 @@ impl<'a> Check<'a> {
             let path = |file: &str| format!("{}/{file}", disk.disk.path());
             let written_again = |remedy| disk.is_good().then_some(remedy);
             let remedy = written_again(Remedy::Identity { disk: number });
+            let mut is_another = false;
             for (code, file) in [("HF0003", IDENTITY_FILE), ("HF0018", IDENTITY_COPY)] {
+                if let Ok(opened) = disk.disk.open(file, Open::Read) {
+                    // What the disk has, and not what is in memory of it.
+                    opened.forget(0, Identity::BYTES as u64);
+                }
                 let bytes = match disk.disk.read(file).await {
                     Err(error) if error.kind == DiskErrorKind::Absent => Vec::new(),
                     Err(error) => {
-                        self.failed(code, path(file), error.into(), None);
+                        self.problem("HF0016", "a file", (path(file), 0), ("to read it", error), remedy);
                         continue;
                     }
                     Ok(bytes) => bytes,
@@ -233,6 +240,7 @@ impl<'a> Check<'a> {
                     Ok(found) if found == disk.identity => {}
                     Ok(found) => {
                         // Another disk, mounted in its place: nothing may be written there.
+                        is_another = true;
                         let words = (identity::words(&disk.identity), identity::difference(&disk.identity, &found));
                         self.problem(code, "the identity", (path(file), 0), words, None);
                     }
@@ -241,7 +249,7 @@ impl<'a> Check<'a> {
                     }
                 }
             }
-            let remedy = written_again(Remedy::Superblock);
+            let remedy = written_again(Remedy::Superblock).filter(|_| !is_another);
             match superblock::read_slots(&disk.disk, &disk.uuid).await {
                 Ok(slots) => self.slots(&slots, newest, path(SUPERBLOCK_FILE), remedy),
                 Err(error) => self.failed("HF0001", path(SUPERBLOCK_FILE), error, remedy),

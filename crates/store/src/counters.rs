@@ -65,6 +65,7 @@ base::metrics! {
     disk_failures: Counter, Count, "disks taken out after a failed write or sync";
     disk_reads_failed: Counter, Count, "reads of chunks that a disk failed, or answered with other bytes than it was given";
     scrubbed_bytes: Counter, Bytes, "bytes of packs that scrub read again";
+    scrub_mended: Counter, Count, "superblocks and identities of disks that scrub found rotten and wrote again";
     scrub_problems: Counter, Count, "things that scrub found wrong, each time it found them";
     copies_written: Counter, Count, "files of packs written to a further disk, or again to one that had it damaged";
     copied_bytes: Counter, Bytes, "bytes of those";

@@ -2,7 +2,8 @@
 //!
 //! V-1   A pack counts as checked when all of it was read from its disk and verified in one go, or was written.
 //! V-2   Damage is told until the pack is found whole, or gone: it keeps its age, so the next scrub reads it again.
-//! V-3   The index and what says who a disk is are read again too. Others make them good, so what is wrong with them is mended, not told.
+//! V-3   Superblocks, the index, and what says who a disk is are read again too. Others make them good, so they are written again, and that is told.
+//!       What is in the journal alone is in memory: the layer above commits before, and nobody needs what rotted there.
 //!
 //! Not here: what is wrong with a pack, in words (`check`); mending it (`repair`); when to scrub.
 
@@ -57,6 +58,8 @@ pub struct ScrubReport {
     pub problems: Vec<Problem>,
     /// How much more there is.
     pub further: u64,
+    /// What was wrong with superblocks and with what says who a disk is, and was written again. The index, which is made again, counts for itself.
+    pub mended: Vec<Problem>,
     /// Whether it came to its end.
     pub is_complete: bool,
 }
@@ -68,21 +71,22 @@ impl Store {
         ScrubPlan { packs: due.len() as u64, bytes: due.iter().map(|(_, known)| known.bytes()).sum() }
     }
 
-    /// Reads packs again that were last checked as long ago, the oldest first, and before them the index and the identities if those were: of
-    /// them nobody knows after an opening. `tell` hears of bytes done and bytes in all.
+    /// Reads packs again that were last checked as long ago, the oldest first, and before them what V-3 names if that was: of
+    /// it nobody knows after an opening. `tell` hears of bytes done and bytes in all.
     pub async fn scrub(&self, older_than: Duration, pace: &Pace<'_>, tell: &(dyn Fn(u64, u64) + Sync)) -> ScrubReport {
         let (now, checked) = (self.platform.clock.elapsed(), *self.index_checked.lock());
+        let mut report = ScrubReport::default();
         if checked.is_none_or(|checked| now.saturating_sub(checked) >= older_than) {
-            self.scrub_identities().await;
+            let are_roots_good = self.scrub_roots(pace, &mut report).await;
             // Before the packs, which are compared with it.
             self.scrub_index(pace).await;
-            if pace.goes_on() {
+            if are_roots_good && pace.goes_on() {
                 *self.index_checked.lock() = Some(now);
             }
         }
         let due = self.due(older_than);
         let total: u64 = due.iter().map(|(_, known)| known.bytes()).sum();
-        let (mut report, mut done) = (ScrubReport::default(), 0);
+        let mut done = 0;
         for (pack, known) in &due {
             tell(done, total);
             if !pace.step().await {
@@ -120,18 +124,50 @@ impl Store {
         }
     }
 
-    /// Who each disk is, which is read only when the store is opened, is written again where it rotted.
-    async fn scrub_identities(&self) {
-        for (number, on) in self.pool.there().filter(|(_, on)| on.is_good()) {
-            let read = identity::read(&on.disk).await;
-            if !matches!(read, Ok((found, None)) if found == on.identity)
-                // It may have gone meanwhile.
-                && on.is_good()
-                && on.part() != Part::Removed
-                && let Err(error) = identity::write_again(&on.disk, &on.identity).await
-            {
+    /// Who each disk is, and superblocks, of which one is enough until it is the one that rots. Whether all of that is good now.
+    async fn scrub_roots(&self, pace: &Pace<'_>, report: &mut ScrubReport) -> bool {
+        let mut check = Check::of_pack(self, Depth::Shallow, pace);
+        // What is wrong with others is known, and nothing is written there.
+        check.disks(&|on| on.is_good() && !on.is_missing && matches!(on.part(), Part::Whole | Part::Drained)).await;
+        let problems = check.report.problems;
+        // A superblock goes to all disks: to none, while something else is mounted where one of them should be.
+        let is_another = |problem: &Problem| ["HF0003", "HF0018"].contains(&problem.code) && problem.remedy.is_none();
+        let is_slot = |problem: &Problem| problem.remedy == Some(Remedy::Superblock);
+        let are_slots_written = problems.iter().any(is_slot)
+            && !problems.iter().any(is_another)
+            && pace.goes_on()
+            && self.repair(Remedy::Superblock).await.is_ok();
+        let mut are_all_good = true;
+        for problem in problems {
+            let is_mended = match problem.remedy {
+                Some(Remedy::Identity { disk }) => pace.goes_on() && self.write_identity(disk).await,
+                Some(Remedy::Superblock) => are_slots_written,
+                _ => false,
+            };
+            are_all_good &= is_mended;
+            if is_mended {
+                self.counters.scrub_mended.add(1);
+                report.mended.push(problem);
+            } else {
+                self.counters.scrub_problems.add(1);
+                report.problems.push(problem);
+            }
+        }
+        are_all_good
+    }
+
+    /// Says again who a disk is, unless it went meanwhile.
+    async fn write_identity(&self, number: usize) -> bool {
+        let on = &self.pool.disks[number];
+        if !on.is_good() || on.part() == Part::Removed {
+            return false;
+        }
+        match identity::write_again(&on.disk, &on.identity).await {
+            Ok(()) => true,
+            Err(error) => {
                 // It counts, and the disk tells of it.
                 let _ = self.pool.failed(number, error, &self.counters);
+                false
             }
         }
     }

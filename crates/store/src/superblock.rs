@@ -57,7 +57,11 @@ pub(crate) async fn read_slots(disk: &Disk, uuid: &[u8; 16]) -> Result<Vec<Slot>
     for offset in (0..Superblock::SLOTS).map(Superblock::offset) {
         let mut bytes = [0; Superblock::BYTES];
         let read = match &file {
-            Ok(file) => file.read_exact_at(offset, &mut bytes).await,
+            Ok(file) => {
+                // What the disk has, and not what is in memory of it.
+                file.forget(offset, bytes.len() as u64);
+                file.read_exact_at(offset, &mut bytes).await
+            }
             Err(error) => Err(error.clone()),
         };
         let mut content = match read {

@@ -1,6 +1,7 @@
 //! Opening what is damaged: what the check can judge and the repair can mend keeps no node shut (I-83).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use base::id::FileId;
 use base::time::Timestamp;
@@ -11,7 +12,7 @@ use store::Store;
 use super::{Machine, chunk_place, create, new, read_all, tree_chunks};
 use crate::format::{FILES_MAX, Roots, VIEWS_MAX, XattrPlace};
 use crate::tree::Trees;
-use crate::{AttributeChange, FileError, FileSystem, Kind, Node, OpenReport, TimeChange, XattrMode};
+use crate::{AttributeChange, FileError, FileSystem, Kind, Node, OpenReport, Share, TimeChange, XattrMode};
 
 /// Whose journal has changes: one file in so many.
 const CHANGED: usize = 20;
@@ -260,4 +261,44 @@ fn unlinked_files_that_are_not_there_are_counted() {
     let report = open(&machine, false).unwrap();
     assert_eq!((report.orphans, report.problems.len()), (0, 2), "{:?}", report.problems);
     assert!(report.problems[1].starts_with("2999 further"), "{:?}", report.problems);
+}
+
+/// What was synced is in the journal alone until a commit, and in memory: after a scrub nobody needs what may have rotted there (V-3).
+#[test]
+fn what_rotted_in_the_journal_is_needless_after_a_scrub() {
+    let content = *b"what somebody waited for";
+    for scrubs in [true, false] {
+        let machine = Machine::new(8);
+        let system = machine.open();
+        let file = machine.run(async {
+            let file = create(&system, FileId::ROOT, "file", Kind::Regular).await.file;
+            system.commit().await.unwrap();
+            system.write(file, 0, &content, false).await.unwrap();
+            system.sync(file).await.unwrap();
+            // The next frame knows that the one before it was durable.
+            system.sync(create(&system, FileId::ROOT, "next", Kind::Regular).await.file).await.unwrap();
+            file
+        });
+        let files = machine.disk.snapshot_files();
+        let place = |(path, bytes): (&String, &Vec<u8>)| {
+            let at = bytes.windows(content.len()).position(|window| window == content);
+            at.map(|at| (path.clone(), at as u64))
+        };
+        let (path, at) = files.iter().find_map(place).expect("in a frame");
+        machine.disk.flip_bit(&path, at, 0);
+        if scrubs {
+            let report = machine.run(system.scrub(Duration::ZERO, Share::FULL, &|_, _| {}));
+            assert_eq!((report.mended, report.problems), (Vec::new(), Vec::new()));
+        }
+        drop(system);
+        machine.world.crash();
+        let (platform, disks, options) = (machine.world.platform(), machine.disks(), machine.options.clone());
+        let opened = machine.run(async { FileSystem::open(&platform, &disks, options).await });
+        if scrubs {
+            let (system, _) = opened.unwrap();
+            assert_eq!(machine.run(read_all(&system, Node::live(file))), content);
+        } else {
+            assert!(opened.is_err(), "what was synced is lost, and that is told");
+        }
+    }
 }

@@ -16,12 +16,14 @@ use crate::{FileError, FileSystem, Kind, Node, Options, WriteHow};
 /// Bytes of one write, of which a stream needs several.
 const PIECE: usize = 128 << 10;
 const PIECES: u64 = 100;
+/// Of packs.
+const RUN_BYTES: usize = 256 << 10;
 /// Before some of the writes, so that a flush and they go on side by side.
 const PAUSE: Duration = Duration::from_micros(400);
 
 /// Small enough that a flush has many groups, and is not done before more is accepted.
 fn machine(seed: u64) -> Machine {
-    let store = StoreOptions { put_bytes_max: 128 << 10, run_bytes: 256 << 10, ..StoreOptions::default() };
+    let store = StoreOptions { put_bytes_max: 128 << 10, run_bytes: RUN_BYTES, ..StoreOptions::default() };
     let options = Options {
         dirty_bytes_max: 8 << 20,
         stream_bytes: 256 << 10,
@@ -110,6 +112,28 @@ fn a_stream_is_whole_while_its_flush_goes_on_and_after_it() {
     });
     assert!(extensions.load(Ordering::SeqCst) > 20, "{extensions:?} times a flush went on");
     assert!(beginnings.load(Ordering::SeqCst) > 10, "{beginnings:?} beginnings were published");
+}
+
+/// However the pieces come, a pack is written in runs, one behind the other, and not chunk by chunk: a disk that turns does not turn for each.
+#[test]
+fn a_stream_goes_to_its_packs_in_runs() {
+    for seed in 75..80 {
+        let machine = machine(seed);
+        let system = machine.open();
+        let (chunks, writes) = machine.run(async {
+            let tasks = machine.world.platform().tasks;
+            let file = create(&system, FileId::ROOT, "stream", Kind::Regular).await.file;
+            let counters = system.store.counters();
+            let (chunks, writes) = (counters.chunks_put.value(), counters.pack_writes.value());
+            write_pieces(&tasks, &system, file, 0..PIECES).await.unwrap();
+            system.sync(file).await.unwrap();
+            (counters.chunks_put.value() - chunks, counters.pack_writes.value() - writes)
+        });
+        let runs = PIECES * PIECE as u64 / RUN_BYTES as u64;
+        assert!(chunks > runs + runs / 2, "{chunks} chunks would be as many writes");
+        // The last one is as long as what is left, and a round of the flusher may end in the middle of one.
+        assert!((runs / 2..=runs + runs / 4).contains(&writes), "seed {seed}: {writes} writes for {runs} runs");
+    }
 }
 
 /// What is cut out of the write buffer does not depend on the order in which it came, and none of it but an end goes through the journal.

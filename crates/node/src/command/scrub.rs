@@ -69,6 +69,8 @@ fn lines(answer: &Value) -> Vec<String> {
         if answer["complete"] != json!(true) {
             lines.push("ended early: the node was closed; the next scrub goes on where this one ended".to_owned());
         }
+        let mended = answer["mended"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        lines.extend(mended.map(|problem| format!("MENDED: {problem}")));
         let problems = answer["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
         lines.extend(problems.map(|problem| format!("DAMAGED: {problem}")));
         if let further @ 1.. = number(answer, "/further") {

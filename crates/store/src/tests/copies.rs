@@ -13,7 +13,7 @@ use platform::task::{First, first};
 
 use super::{Machine, content, hurried, options, reclaim};
 use crate::format::{PACK_SUFFIX, PackFooter, number_of, pack_path};
-use crate::{Class, CopiesReport, Depth, MissingStatus, Options, Recovered, Store, StoreError};
+use crate::{Class, CopiesReport, Depth, MissingStatus, Options, Pace, Recovered, Share, Store, StoreError};
 
 fn contents(numbers: std::ops::Range<u64>) -> Vec<Bytes> {
     numbers.map(|number| content(number, 30_000)).collect()
@@ -173,6 +173,36 @@ fn a_disk_that_is_gone_is_made_up_for_by_the_others() {
         expect_all(&machine, &store, &more);
         expect_sound(&machine, &store);
     }
+}
+
+/// Who mends takes as much of the time as it was told to, and tells how far it is.
+#[test]
+fn who_makes_up_for_a_disk_takes_its_share_of_the_time() {
+    let time_with = |share: Share| {
+        let (machine, _) = node(3);
+        let store = open(&machine);
+        machine.run(store.put_many(Class::Data, contents(200..700))).unwrap();
+        close(&machine, store);
+        let there: Vec<_> = machine.disks[..2].iter().map(|disk| disk.disk()).collect();
+        let (store, _) = machine.run(Store::open(&machine.world.platform(), &there, two_copies())).unwrap();
+        for disk in &machine.disks {
+            disk.set_faults(Faults { latency: Duration::from_millis(5), ..Faults::default() });
+        }
+        let (began, told) = (store.platform.clock.elapsed(), Mutex::new(Vec::new()));
+        let report = machine.run(async {
+            let (share, goes_on) = (|| share, || true);
+            let pace = Pace::new(&store.platform, &share, &goes_on);
+            store.restore_copies(&pace, &|done, all| told.lock().push((done, all))).await
+        });
+        assert!(report.packs >= 5 && report.lacking == 0, "{report:?}");
+        let told = told.into_inner();
+        assert!(told.is_sorted() && told.first() < told.last(), "{told:?}");
+        assert!(told.iter().all(|(done, all)| done <= all), "{told:?}");
+        store.platform.clock.elapsed().saturating_sub(began)
+    };
+    let (whole, tenth) = (time_with(Share::FULL), time_with(Share::DEFAULT));
+    // After the last step nobody has to pause.
+    assert!((5 * whole..=11 * whole).contains(&tenth), "{whole:?} with all of the time, {tenth:?} with a tenth");
 }
 
 fn contents_beyond(contents: &[Bytes]) -> Vec<Bytes> {

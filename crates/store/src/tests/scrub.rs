@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::check::{node_of, pack};
 use super::{Machine, content};
+use crate::format::{SUPERBLOCK_FILE, Superblock};
 use crate::{Class, Depth, Pace, Remedy, ScrubReport, Share, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -146,14 +147,62 @@ fn what_rotted_in_the_index_is_found_and_it_is_made_again() {
     }
 }
 
+/// The codes of what a scrub mended.
+fn mended(machine: &Machine, store: &Store) -> Vec<&'static str> {
+    let report = scrub(machine, store, Duration::ZERO);
+    assert_eq!(report.problems, Vec::new());
+    report.mended.iter().map(|problem| problem.code).collect()
+}
+
 #[test]
 fn who_a_disk_is_is_written_again_where_it_rotted() {
-    for path in ["disk", "disk.copy"] {
+    for (path, code) in [("disk", "HF0003"), ("disk.copy", "HF0018")] {
         let (machine, _) = node_of(13, 60, 30_000);
         let (store, _) = machine.open();
         let before = machine.disks[0].durable_files()[path].clone();
         machine.disks[0].flip_bit(path, 33, 2);
-        assert_eq!(scrub(&machine, &store, Duration::ZERO).problems, Vec::new());
+        assert_eq!(mended(&machine, &store), [code]);
         assert_eq!(machine.disks[0].durable_files()[path], before);
+        assert_eq!(mended(&machine, &store), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn superblocks_are_written_again_where_they_rotted() {
+    for slots in [&[0][..], &[1], &[0, 1]] {
+        let (machine, _) = node_of(14, 60, 30_000);
+        let (store, _) = machine.open();
+        for slot in slots {
+            machine.disks[0].flip_bit(SUPERBLOCK_FILE, Superblock::offset(*slot) + 40, 2);
+        }
+        let found = mended(&machine, &store);
+        // The slot before the newest one is behind, too.
+        let count = found.iter().filter(|code| **code == "HF0001").count();
+        assert!(count == slots.len() && found.iter().all(|code| ["HF0001", "HF0002"].contains(code)), "{found:?}");
+        assert_eq!(machine.run(store.check(Depth::Shallow, &|_, _| {})).problems, Vec::new());
+        assert_eq!(store.counters().scrub_mended.value(), found.len() as u64);
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        let (store, recovered) = machine.open();
+        assert_eq!((recovered.report.mended, mended(&machine, &store)), (Vec::new(), Vec::new()));
+    }
+}
+
+/// Where another disk is mounted in the place of one of ours nothing is written, and that is told.
+#[test]
+fn another_disk_in_the_place_of_one_is_left_alone() {
+    let [(machine, _), (other, _)] = [16, 17].map(|seed| node_of(seed, 60, 30_000));
+    let (store, _) = machine.open();
+    let files = other.disks[0].durable_files();
+    for path in ["disk", "disk.copy", SUPERBLOCK_FILE] {
+        machine.disks[0].install(path, &files[path]);
+    }
+    let report = scrub(&machine, &store, Duration::ZERO);
+    assert_eq!(report.mended, Vec::new());
+    let codes: Vec<&str> = report.problems.iter().map(|problem| problem.code).collect();
+    assert_eq!(codes[..2], ["HF0003", "HF0018"]);
+    for path in ["disk", "disk.copy", SUPERBLOCK_FILE] {
+        assert!(machine.disks[0].durable_files()[path] == files[path], "{path}");
     }
 }

@@ -99,6 +99,7 @@ impl Control {
             answer["bytes"] = json!(report.bytes);
             answer["problems"] = json!(report.problems.iter().map(Problem::to_string).collect::<Vec<_>>());
             answer["further"] = json!(report.further);
+            answer["mended"] = json!(report.mended.iter().map(Problem::to_string).collect::<Vec<_>>());
         }
         answer["status"] = status(&self.system.status().store.scrub);
         Ok(answer)
