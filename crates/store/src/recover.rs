@@ -12,6 +12,9 @@
 //!       time to remove, with a copy that rotted; or it may hold what was put again because the copy that the index names had rotted.
 //! O-6   Where no index can tell what is in a pack, and its own directory cannot be read, each chunk that verifies is taken in, of a pack in
 //!       fragments as of a whole one.
+//! O-8   A file of a pack that the index covers, and that was left by a disk before it was durable there, counts where it has the pack's directory, and not
+//!       where it is as long as it should be: a sync that failed may have lost what made it so long. Chunks were durable before, on all disks.
+//!
 //! O-7   It takes over no number that the next ones would not read. A file, or a row of the index, that is further beyond those that there
 //!       are than any node comes is nobody's, and is left alone; a superblock that is, is refused.
 //!
@@ -593,16 +596,27 @@ impl Recovery<'_> {
         }
     }
 
+    /// An error: nobody knows, for the disk does not answer.
+    async fn has_directory(&self, disk: usize, pack: u64) -> Result<bool, StoreError> {
+        match scan::has_directory(&self.pool.disks[disk], pack).await {
+            Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Silent => Err(error.into()),
+            has => Ok(has.unwrap_or(false)),
+        }
+    }
+
     async fn fragment_header(&self, name: &FragmentName, disk: usize) -> Result<FragmentHeader, StoreError> {
         let file = self.pool.disks[disk].disk.open(&name.path(), Open::Read)?;
         read_header(&file, name).await
     }
 
-    /// Of the disks that a sealed pack is on those where its file is as long as it should be: one that failed, and is back, may have less.
+    /// Of the disks that a sealed pack is on those where its file is as long as it should be: one that failed, and is back, may have less. And where
+    /// it has its directory, if it may lack that (O-8).
     async fn full_on(&self, pack: u64, disks: DiskSet, summary: &Summary) -> Result<DiskSet, StoreError> {
         let mut full = DiskSet::NONE;
         for disk in disks.iter() {
-            if self.is_so_long(disk, &pack_path(pack), summary.file_bytes()).await? {
+            let is_full = self.is_so_long(disk, &pack_path(pack), summary.file_bytes()).await?
+                && (!summary.was_left || self.has_directory(disk, pack).await?);
+            if is_full {
                 full = full.with(disk);
             }
         }
@@ -658,7 +672,10 @@ impl Recovery<'_> {
             let (_, disks) = kind.get_or_insert((pack, DiskSet::NONE));
             *disks = disks.with(disk);
         }
-        let read = |sealed: SealedPack, disks, unsealed| {
+        let are_all_there = failure.is_none() && self.pool.without().is_empty();
+        let read = |mut sealed: SealedPack, disks: DiskSet, unsealed| {
+            // O-8.
+            sealed.summary.was_left = !are_all_there;
             let known = PackKnown::sealed(disks, None, sealed.summary);
             Ok(Some(Read { sealed, known, unsealed }))
         };

@@ -108,6 +108,9 @@ pub(crate) struct Summary {
     /// It is in fragments, and its directory, or parts of it, could not be read when the index was made: this is of the chunks that were found
     /// all the same (O-6).
     pub(crate) lacks_directory: bool,
+    /// When it was sealed, or read by an opening, some disk failed, or was not there: what that one has of it may lack the directory, however long
+    /// it is (O-8).
+    pub(crate) was_left: bool,
 }
 
 impl Summary {
@@ -119,7 +122,15 @@ impl Summary {
     }
 
     pub(crate) fn empty(class: Class, level: Level) -> Summary {
-        Summary { class, count: 0, data_bytes: PackHeader::BYTES as u32, raw_bytes: 0, level, lacks_directory: false }
+        Summary {
+            class,
+            count: 0,
+            data_bytes: PackHeader::BYTES as u32,
+            raw_bytes: 0,
+            level,
+            lacks_directory: false,
+            was_left: false,
+        }
     }
 
     pub(crate) fn of(data_bytes: u32, entries: &[Entry], level: Level) -> Summary {
@@ -130,6 +141,7 @@ impl Summary {
             raw_bytes: entries.iter().map(|entry| entry.header.own_bytes()).sum(),
             level,
             lacks_directory: false,
+            was_left: false,
         }
     }
 
@@ -149,6 +161,7 @@ impl Summary {
         bytes[16] = self.class.code();
         bytes[17] = self.level.code();
         bytes[18] = u8::from(self.lacks_directory);
+        bytes[19] = u8::from(self.was_left);
         bytes
     }
 
@@ -163,6 +176,7 @@ impl Summary {
             // Zero: written before packs lay on several disks.
             level: reader.u8("level").ok().and_then(Level::from_code).unwrap_or_default(),
             lacks_directory: reader.u8("whether it lacks its directory").is_ok_and(|lacks| lacks != 0),
+            was_left: reader.u8("whether a disk left it").is_ok_and(|left| left != 0),
         }
     }
 }

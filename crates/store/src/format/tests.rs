@@ -122,6 +122,7 @@ fn what_was_encoded_is_decoded() {
     }
     let summary = Summary {
         lacks_directory: true,
+        was_left: true,
         class: Class::Metadata,
         count: 3,
         data_bytes: 4,

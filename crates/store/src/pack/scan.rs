@@ -388,6 +388,17 @@ pub(crate) async fn read_file(file: &File, key: &DomainKey, pack: u64) -> Result
     open_pack(key, pack, bytes)
 }
 
+/// Whether a file of a pack that the index covers has the pack's directory.
+pub(crate) async fn has_directory(on: &PoolDisk, pack: u64) -> Result<bool, StoreError> {
+    let file = on.disk.open(&pack_path(pack), Open::Read)?;
+    let Ok(footer) = read_footer(&file, pack).await? else { return Ok(false) };
+    match read_directory(&file, &footer).await {
+        Ok(_) => Ok(true),
+        Err(StoreError::Corrupt { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// N-5: whether a directory has the first chunk that can be told to be one. Where none can, damage is told by who reads.
 async fn is_ours(file: &File, pack: u64, entries: &[Entry]) -> Result<bool, StoreError> {
     let begin = u32::try_from(PackHeader::BYTES).expect("a small header");

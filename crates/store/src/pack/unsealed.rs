@@ -40,6 +40,8 @@ impl Packs {
         let entries = all_of(&writer);
         let directory = encode_directory(pack.number, data_bytes, &entries);
         let mut step = LastStep { packs: self, writer: Some(writer) };
+        // O-8. Of one that an opening found that says it.
+        let mut was_left = pack.summary().was_left;
         // Each time round but the last it leaves a disk that failed.
         while let Err((disk, error)) = pack.append_directory(u64::from(data_bytes), &directory, &self.counters).await {
             let is_full = error.kind == DiskErrorKind::Full;
@@ -51,8 +53,9 @@ impl Packs {
                 // All in it is durable, and is copied away.
                 return false;
             }
+            was_left = true;
         }
-        let summary = Summary::of(data_bytes, &entries, pack.summary().level);
+        let summary = Summary { was_left, ..Summary::of(data_bytes, &entries, pack.summary().level) };
         let Writer { mut entries, mut others, .. } = step.writer.take().expect("no other way out of the loop");
         if pack.is_found() {
             // What was stored once more meanwhile counts where it was, unless it may be lost there yet (K-12), or the index file would

@@ -175,6 +175,40 @@ fn a_disk_that_is_gone_is_made_up_for_by_the_others() {
     }
 }
 
+/// O-8: what a failed sync left of a pack on a disk may be as long as the pack.
+#[test]
+fn a_file_that_is_long_enough_and_lacks_its_directory_is_no_copy() {
+    let machine = Machine::new(9, 2, 64 << 20);
+    let store = open(&machine);
+    let contents = contents(0..40);
+    machine.run(async {
+        store.put_many(Class::Data, contents.clone()).await.unwrap();
+        store.settle(store.moment()).await.unwrap();
+    });
+    // While its packs are sealed.
+    machine.disks[1].set_faults(Faults { sync_error: 1.0, ..Faults::default() });
+    close(&machine, store);
+    machine.disks[1].set_faults(Faults::default());
+    let mut torn = 0;
+    for (pack, files) in packs(&machine) {
+        if files.get(&0) != files.get(&1) {
+            let mut bytes = files[&0].clone();
+            let footer = bytes.len() - PackFooter::BYTES;
+            bytes[footer..].fill(0);
+            machine.disks[1].install(&pack_path(pack), &bytes);
+            torn += 1;
+        }
+    }
+    assert!(torn > 0, "a seal failed");
+    let (store, recovered) = try_open(&machine).unwrap();
+    assert!(recovered.report.packs_covered >= torn, "the index has them");
+    assert!(store.lacks_copies());
+    expect_all(&machine, &store, &contents);
+    assert_eq!(restore(&machine, &store).lacking, 0);
+    expect_sound(&machine, &store);
+    assert!(!store.lacks_copies());
+}
+
 /// Who mends takes as much of the time as it was told to, and tells how far it is.
 #[test]
 fn who_makes_up_for_a_disk_takes_its_share_of_the_time() {
