@@ -596,12 +596,9 @@ impl Recovery<'_> {
         }
     }
 
-    /// An error: nobody knows, for the disk does not answer.
-    async fn has_directory(&self, disk: usize, pack: u64) -> Result<bool, StoreError> {
-        match scan::has_directory(&self.pool.disks[disk], pack).await {
-            Err(StoreError::Disk(error)) if error.kind == DiskErrorKind::Silent => Err(error.into()),
-            has => Ok(has.unwrap_or(false)),
-        }
+    /// O-8. Where the disk does not answer nobody knows, and relies on nothing.
+    async fn has_directory(&self, disk: usize, pack: u64, summary: &Summary) -> bool {
+        scan::has_directory(&self.pool.disks[disk], pack, summary).await.unwrap_or(false)
     }
 
     async fn fragment_header(&self, name: &FragmentName, disk: usize) -> Result<FragmentHeader, StoreError> {
@@ -615,7 +612,7 @@ impl Recovery<'_> {
         let mut full = DiskSet::NONE;
         for disk in disks.iter() {
             let is_full = self.is_so_long(disk, &pack_path(pack), summary.file_bytes()).await?
-                && (!summary.was_left || self.has_directory(disk, pack).await?);
+                && (!summary.was_left || self.has_directory(disk, pack, summary).await);
             if is_full {
                 full = full.with(disk);
             }
@@ -672,10 +669,10 @@ impl Recovery<'_> {
             let (_, disks) = kind.get_or_insert((pack, DiskSet::NONE));
             *disks = disks.with(disk);
         }
-        let are_all_there = failure.is_none() && self.pool.without().is_empty();
+        let (has_failed, of_all) = (failure.is_some(), disks);
         let read = |mut sealed: SealedPack, disks: DiskSet, unsealed| {
             // O-8.
-            sealed.summary.was_left = !are_all_there;
+            sealed.summary.was_left = has_failed || disks != of_all;
             let known = PackKnown::sealed(disks, None, sealed.summary);
             Ok(Some(Read { sealed, known, unsealed }))
         };

@@ -126,6 +126,7 @@ impl NewIndex<'_> {
                 Ok(Found::Sealed(mut sealed)) => {
                     // Its header may be lost.
                     sealed.summary.level = known.summary.level;
+                    sealed.summary.was_left = known.summary.was_left;
                     return Ok(Some(sealed));
                 }
                 Ok(Found::Open { scanned, .. }) => {

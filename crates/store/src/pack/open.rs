@@ -266,6 +266,9 @@ impl OpenPack {
         let is_left = !stay.is_empty();
         if is_left {
             *members = stay;
+            drop(members);
+            // O-8.
+            self.summary.lock().was_left = true;
         }
         is_left
     }

@@ -388,14 +388,15 @@ pub(crate) async fn read_file(file: &File, key: &DomainKey, pack: u64) -> Result
     open_pack(key, pack, bytes)
 }
 
-/// Whether a file of a pack that the index covers has the pack's directory.
-pub(crate) async fn has_directory(on: &PoolDisk, pack: u64) -> Result<bool, StoreError> {
+/// Whether a file of a pack that the index covers has the pack's directory: on its disk, and not in memory alone, where a sync that failed leaves it.
+pub(crate) async fn has_directory(on: &PoolDisk, pack: u64, summary: &Summary) -> Result<bool, StoreError> {
     let file = on.disk.open(&pack_path(pack), Open::Read)?;
-    let Ok(footer) = read_footer(&file, pack).await? else { return Ok(false) };
-    match read_directory(&file, &footer).await {
-        Ok(_) => Ok(true),
-        Err(StoreError::Corrupt { .. }) => Ok(false),
-        Err(error) => Err(error),
+    file.forget(0, summary.file_bytes());
+    match read_footer(&file, pack).await? {
+        Ok(footer) if (footer.data_bytes, footer.count) == (summary.data_bytes, summary.count) => {
+            Ok(read_directory(&file, &footer).await.is_ok())
+        }
+        _ => Ok(false),
     }
 }
 

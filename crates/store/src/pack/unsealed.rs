@@ -40,8 +40,6 @@ impl Packs {
         let entries = all_of(&writer);
         let directory = encode_directory(pack.number, data_bytes, &entries);
         let mut step = LastStep { packs: self, writer: Some(writer) };
-        // O-8. Of one that an opening found that says it.
-        let mut was_left = pack.summary().was_left;
         // Each time round but the last it leaves a disk that failed.
         while let Err((disk, error)) = pack.append_directory(u64::from(data_bytes), &directory, &self.counters).await {
             let is_full = error.kind == DiskErrorKind::Full;
@@ -53,9 +51,9 @@ impl Packs {
                 // All in it is durable, and is copied away.
                 return false;
             }
-            was_left = true;
         }
-        let summary = Summary { was_left, ..Summary::of(data_bytes, &entries, pack.summary().level) };
+        let Summary { level, was_left, .. } = pack.summary();
+        let summary = Summary { was_left, ..Summary::of(data_bytes, &entries, level) };
         let Writer { mut entries, mut others, .. } = step.writer.take().expect("no other way out of the loop");
         if pack.is_found() {
             // What was stored once more meanwhile counts where it was, unless it may be lost there yet (K-12), or the index file would
@@ -117,7 +115,8 @@ impl Packs {
         let next = rest.first().map_or(durable, |next| u64::from(next.offset));
         let end = if page_end <= next.min(durable) { page_end } else { last.end() };
         let data_bytes = u32::try_from(end).expect("at most PACK_BYTES_MAX");
-        let summary = Summary::of(data_bytes, entries, pack.summary().level);
+        let Summary { level, was_left, .. } = pack.summary();
+        let summary = Summary { was_left, ..Summary::of(data_bytes, entries, level) };
         self.index.forget_behind(pack.number, end);
         let members = pack.members().iter().map(|member| member.of_what_was_synced()).collect();
         self.leave_unsealed(SealedPack::new(pack.number, summary, entries.to_vec()), members, Waits::Room);
