@@ -102,6 +102,7 @@ fn many_records_of_a_file_cost_a_commit_as_much_as_one_and_no_content_is_read() 
     };
     let (one, many) = (changed(1), changed(64));
     // A chunk of what was written for each record, and then as many nodes as before.
+    assert!(one > FILES as u64 && many > FILES as u64 * 64, "{one}, {many}: nodes were put, and all of the content");
     let nodes = |chunks: u64, records: u64| chunks.saturating_sub(FILES as u64 * records);
     assert!(nodes(many, 64) <= 4 * nodes(one, 1).max(1), "{one}, {many}");
 }
