@@ -2,7 +2,8 @@
 //!
 //! Two sets of them. The *buffer* has bytes that were accepted, and files that have such; flushes make room in it. The *records* have the
 //! journal's bytes and the changed files that no commit covers; commits make room there. What makes room is not admitted, and waits for
-//! nobody who is: a flush logs as much as the buffer may hold, beyond what changes may draw, and a commit logs what it leaves out alone (docs/decisions/0018-pools.md).
+//! nobody who is: a flush logs as much as the buffer may hold, beyond what changes may draw, and a commit logs what it leaves
+//! out alone (docs/decisions/0018-pools.md).
 //!
 //! And the claims to room on the disks, which are of content that has not arrived in memory.
 //!

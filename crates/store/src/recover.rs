@@ -12,11 +12,10 @@
 //!       time to remove, with a copy that rotted; or it may hold what was put again because the copy that the index names had rotted.
 //! O-6   Where no index can tell what is in a pack, and its own directory cannot be read, each chunk that verifies is taken in, of a pack in
 //!       fragments as of a whole one.
-//! O-8   A file of a pack that the index covers, and that was left by a disk before it was durable there, counts where it has the pack's directory, and not
-//!       where it is as long as it should be: a sync that failed may have lost what made it so long. Chunks were durable before, on all disks.
-//!
 //! O-7   It takes over no number that the next ones would not read. A file, or a row of the index, that is further beyond those that there
 //!       are than any node comes is nobody's, and is left alone; a superblock that is, is refused.
+//! O-8   A file of a pack that the index covers, and that was left by a disk before it was durable there, counts where it has the pack's directory, and not
+//!       where it is as long as it should be: a sync that failed may have lost what made it so long. Chunks were durable before, on all disks.
 //!
 //! Not here: packs in fragments that the index does not cover (`fragments`), on which disk the index is opened or made (`index`), which of two
 //! copies of a chunk counts (`twice`).

@@ -108,8 +108,8 @@ pub(crate) struct Summary {
     /// It is in fragments, and its directory, or parts of it, could not be read when the index was made: this is of the chunks that were found
     /// all the same (O-6).
     pub(crate) lacks_directory: bool,
-    /// When it was sealed, or read by an opening, some disk failed, or was not there: what that one has of it may lack the directory, however long
-    /// it is (O-8).
+    /// A disk left it before it was sealed, or an opening could not put it in order on each of its disks: what such a disk has of it may lack the
+    /// directory, however long it is (O-8).
     pub(crate) was_left: bool,
 }
 
