@@ -2,7 +2,8 @@
 //! with what an undamaged copy shows.
 //!
 //! Q-9  What is not as it was is reported: by the opening, by the read, or by the check, and nothing panics. A superblock, an index
-//!      or a journal that another copy stands in for makes no difference, and then nothing has to be said.
+//!      or a journal that another copy stands in for makes no difference, and then nothing has to be said. Where everything is on two disks, or in
+//!      fragments of which one may be missing, no damage makes a difference.
 //! Q-10 After a repair, and after the next opening, everything that could be read can be read and is the same, what was written just
 //!      before the repair is there, and nothing is left for which there is a remedy. The check can always be made. Then everything works:
 //!      changes, commits, snapshots, reclaim unless a snapshot that cannot be read keeps all room, and a clean end.
@@ -149,13 +150,20 @@ impl From<FileError> for Refused {
     }
 }
 
-/// Damages the image of a seed, with clones or without, one thing at a time.
+/// The plan that makes the image of a seed where nobody says which.
+#[must_use]
+pub fn plan_of(seed: u64) -> &'static str {
+    ["clones", "calm", "copies", "clones", "calm", "fragments"][usize::try_from(seed % 6).unwrap_or(0)]
+}
+
+/// Damages the image that a plan makes of a seed, one thing at a time.
 ///
 /// # Errors
 /// Why there is no image to damage.
-pub fn damage((seed, has_clones): (u64, bool)) -> Result<Findings, String> {
-    let name = if has_clones { "clones" } else { "calm" };
+pub fn damage((seed, name): (u64, &'static str)) -> Result<Findings, String> {
     let plan = Plan { operations: 80, lives: 1, ..Plan::find(name).expect("it is one of ours") };
+    // What is on one disk alone are its superblock and its identity, and those are there twice.
+    let is_all_twice = plan.bad_disks > 0;
     let image = Run::new(seed, plan, false).image()?;
     let whole = look(&image, seed, None)?;
     let whole = whole.map_err(|refused| format!("the whole image was refused: {}", refused.error))?;
@@ -179,11 +187,13 @@ pub fn damage((seed, has_clones): (u64, bool)) -> Result<Findings, String> {
                     Ok((trees, left)) => judge_damaged(&image, trees, left, damage.may_refuse()),
                     Err(error) => Err(format!("refused: {error}")),
                 });
-                let stood_in = damage.has_a_stand_in() || later.is_empty() && !damage.may_refuse();
+                let stood_in = is_all_twice || damage.has_a_stand_in() || later.is_empty() && !damage.may_refuse();
                 let stood_in = stood_in.then(|| format!("refused, but the store must do without it: {error}"));
                 stood_in.or(judged.err().map(|what| format!("after something was given up: {what}")))
             }
-            Ok(Ok(Ok(found))) => judge(&image, &whole, &found, damage.has_a_stand_in(), &mut findings).err(),
+            Ok(Ok(Ok(found))) => {
+                judge(&image, &whole, &found, is_all_twice || damage.has_a_stand_in(), &mut findings).err()
+            }
         };
         findings.failures.extend(failure.map(|what| format!("seed {seed} of plan {name}, {damage}: {what}")));
     }

@@ -40,7 +40,7 @@ mod tests;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use damage::{Findings, damage};
+pub use damage::{Findings, damage, plan_of};
 pub use failure::{Failure, Summary};
 pub use plan::{Plan, Sabotage, Trouble};
 

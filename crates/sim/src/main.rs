@@ -58,8 +58,6 @@ fn main() -> ExitCode {
 
 /// After so many failures there is something else to do than to go on.
 const DAMAGED_FAILURES_MAX: usize = 100;
-/// One image of so many has clones.
-const DAMAGED_CLONES_OF: u64 = 3;
 /// Images that are damaged side by side.
 const DAMAGED_IMAGES: u64 = 8;
 /// Seeds that run side by side before the rate is printed.
@@ -108,7 +106,7 @@ fn run_damage(first: u64, count: u64) -> u64 {
     let tasks = platform::real::platform().tasks;
     let (mut total, mut next) = (Findings::default(), first);
     while total.damaged < count && total.failures.len() < DAMAGED_FAILURES_MAX {
-        let images = (next..next + DAMAGED_IMAGES).map(|seed| (seed, seed.is_multiple_of(DAMAGED_CLONES_OF))).collect();
+        let images = (next..next + DAMAGED_IMAGES).map(|seed| (seed, sim::plan_of(seed))).collect();
         next += DAMAGED_IMAGES;
         for findings in parallel(&tasks, images, sim::damage) {
             match findings {

@@ -299,6 +299,9 @@ impl Run {
         self.work_to_the_end(&system)?;
         let synced = self.wait(async {
             system.sync_all().await?;
+            if self.plan.bad_disks > 0 {
+                system.restore_copies(file::Share::FULL, &|_, _| {}).await;
+            }
             // One frame more: that something is missing before it can be seen.
             let new = NewFile { kind: Kind::Regular, mode: 0, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
             system.create_file(FileId::ROOT, b"last", &new).await?;

@@ -2,23 +2,27 @@
 
 use platform::task::parallel;
 
-/// Images, with clones or without, each damaged in some fifty ways: some, and those that showed a defect.
-const IMAGES: [(u64, bool); 11] = [
-    (0, false),
-    (1, false),
+/// Images by seed and plan, each damaged in some fifty ways: some, and those that showed a defect.
+const IMAGES: [(u64, &str); 15] = [
+    (0, "calm"),
+    (1, "calm"),
     // `FileSystem::open`: an entry of the index whose damage was met by the replay made the opening fail, instead of a new index.
-    (25, false),
+    (25, "calm"),
     // `Store::place`: a damaged page of the index sent look-ups astray, and chunks that were there read as absent.
-    (96, false),
-    (112, false),
-    (185, false),
-    (195, false),
+    (96, "calm"),
+    (112, "calm"),
+    (185, "calm"),
+    (195, "calm"),
     // `check_catalog`: there was a remedy for what a snapshot has of a clone, and no end to it.
-    (0, true),
+    (0, "clones"),
     // `repaired_branches`: a clone of which nothing could be read stayed as it was, and so did one without a name.
-    (9, true),
-    (27, true),
-    (33, true),
+    (9, "clones"),
+    (27, "clones"),
+    (33, "clones"),
+    (0, "copies"),
+    (1, "copies"),
+    (0, "fragments"),
+    (1, "fragments"),
 ];
 
 #[test]
