@@ -1,7 +1,8 @@
 //! The daemon's end of the control socket: one thread that accepts, one per conversation.
 //!
 //! The socket is for its owner alone: mode 0600 in a folder of mode 0700, and the peer's user is checked once more, so that a
-//! careless chmod opens nothing. A conversation is one bounded request; who sends nothing is dropped after a while.
+//! careless chmod opens nothing. A conversation is one bounded request, and in work in masses further lines; who sends nothing, or takes nothing of
+//! what he is told, is dropped after a while.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -227,7 +228,7 @@ fn accept_all(listener: &UnixListener, handler: &Arc<dyn Handler>, conversations
         };
         let handler = Arc::clone(handler);
         let talk = move || {
-            if let Err(error) = converse(&stream, handler.as_ref(), &conversation) {
+            if let Err(error) = converse(&stream, handler.as_ref(), &conversation, PATIENCE) {
                 tracing::debug!("a conversation on the control socket ended: {error}");
             }
             drop(conversation);
@@ -281,9 +282,14 @@ impl Drop for Conversation {
     }
 }
 
-fn converse(stream: &UnixStream, handler: &dyn Handler, conversation: &Conversation) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn converse(
+    stream: &UnixStream,
+    handler: &dyn Handler,
+    conversation: &Conversation,
+    patience: Duration,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
@@ -294,9 +300,13 @@ fn converse(stream: &UnixStream, handler: &dyn Handler, conversation: &Conversat
         Ok(None) => return Ok(()),
         Ok(Some(request)) => {
             tracing::debug!(?request, "asked on the control socket");
+            let mut has_gone = false;
             let mut progress = |text: &str| {
-                // A peer that left does not stop the work.
-                let _ = write_line(&mut writer, &Answer::Progress(text.to_owned()));
+                // A peer that left does not stop the work. One that takes nothing is not waited for at every line; nothing can follow half a line.
+                if !has_gone && write_line(&mut writer, &Answer::Progress(text.to_owned())).is_err() {
+                    has_gone = true;
+                    Mouth(stream).hang_up();
+                }
             };
             let descriptor = line.hearing.get_mut().descriptor.take();
             let brought = Brought { descriptor, line: Some(&mut line) };
@@ -327,7 +337,13 @@ mod tests {
 
     use std::sync::Arc;
 
-    use super::{Brought, CONVERSATIONS_MAX, Conversation, Conversations, Handler, LONG_MAX, Request, converse};
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+
+    use super::{
+        Brought, CONVERSATIONS_MAX, Conversation, Conversations, Handler, LONG_MAX, PATIENCE, Request, converse,
+    };
     use crate::failure::Failure;
 
     struct Echo;
@@ -377,7 +393,7 @@ mod tests {
         // Each on its own thread, as when a daemon is asked.
         let conversation = Conversation::begin(all).expect("few are under way");
         let _ = std::thread::scope(|scope| {
-            scope.spawn(|| converse(&theirs, handler, &conversation)).join().expect("no panic")
+            scope.spawn(|| converse(&theirs, handler, &conversation, PATIENCE)).join().expect("no panic")
         });
         drop(theirs);
         writer.join().expect("no panic")
@@ -390,6 +406,35 @@ mod tests {
         for hostile in [&b"\n"[..], b"GET / HTTP/1.1\r\n\r\n", b"{\"do\":", &[0; 4096], b"\xff\n"] {
             assert!(answer_to(hostile).starts_with("{\"failed\":{\"what\":\"cannot understand"), "{hostile:?}");
         }
+    }
+
+    /// Tells more than the socket takes; then what was told is read all the same, and it goes on telling.
+    struct Talker(Mutex<UnixStream>);
+    impl Handler for Talker {
+        fn handle(&self, _: Request, _: Brought<'_, '_>, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
+            (0..8).for_each(|_| progress(&"early ".repeat(20_000)));
+            let peer = self.0.lock();
+            peer.set_nonblocking(true).expect("a socket");
+            let mut told = vec![0; 4 << 20];
+            while (&*peer).read(&mut told).is_ok_and(|count| count > 0) {}
+            peer.set_nonblocking(false).expect("a socket");
+            progress("late");
+            Ok(json!("well"))
+        }
+    }
+
+    /// A command that was stopped took the patience anew for each line of its progress: work that was done held its place for days.
+    #[test]
+    fn who_takes_nothing_is_waited_for_once() {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let all = Arc::<Conversations>::default();
+        let conversation = Conversation::begin(&all).expect("room");
+        (&ours).write_all(b"{\"do\":\"sync\"}\n").expect("room");
+        let talker = Talker(Mutex::new(ours.try_clone().expect("a descriptor")));
+        converse(&theirs, &talker, &conversation, Duration::from_millis(50)).expect_err("he has gone");
+        let mut text = String::new();
+        (&ours).read_to_string(&mut text).expect("text");
+        assert!(!text.contains("late") && !text.contains("well"), "it follows half a line: {text}");
     }
 
     #[test]
