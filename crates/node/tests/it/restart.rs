@@ -140,7 +140,28 @@ impl Held {
 
 #[test]
 fn programs_see_no_error_while_the_daemon_restarts() {
-    over_each_transport_mut("restart", |mounted| {
+    restarts_under_load("restart", |mounted, _| mounted.restart());
+}
+
+/// An upgrade, and the way back: to the daemon that `HYDRAFS_FORMER` names, of another build, and from it to ours, by turns.
+#[test]
+fn programs_see_no_error_while_another_build_takes_over() {
+    let Some(former) = std::env::var_os("HYDRAFS_FORMER") else {
+        return skipped::because("HYDRAFS_FORMER names no hydrafs of another build");
+    };
+    restarts_under_load("upgrade", |mounted, turn| {
+        let next = if turn.is_multiple_of(2) { &former } else { OsStr::new(env!("CARGO_BIN_EXE_hydrafs")) };
+        succeed(&[OsStr::new("restart"), OsStr::new("--binary"), next, mounted.node.as_os_str()]);
+        mounted.wait();
+        mounted.follow();
+        let now = fs::read_link(format!("/proc/{}/exe", mounted.pid)).expect("it runs");
+        assert_eq!(now, fs::canonicalize(next).expect("it is there"));
+    });
+}
+
+/// Twelve of them, beside programs that work and one that has everything open which can be.
+fn restarts_under_load(name: &str, restart: impl Fn(&mut Mounted, usize)) {
+    over_each_transport_mut(name, |mounted| {
         let mut held = Held::new(mounted);
         let is_over = AtomicBool::new(false);
         let mut shell = Command::new("sh");
@@ -154,7 +175,7 @@ fn programs_see_no_error_while_the_daemon_restarts() {
             let over = Over(&is_over);
             for turn in 0..RESTARTS {
                 held.check(mounted, turn);
-                mounted.restart();
+                restart(mounted, turn);
             }
             drop(over);
             for worker in workers {
