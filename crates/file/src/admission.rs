@@ -136,6 +136,8 @@ impl FileSystem {
         if let Some(claim) = claim() {
             return Ok(claim);
         }
+        let _waits = self.room_wanted.wait();
+        let _time = self.platform.clock.timer(&self.counters.room_wait);
         // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
         match Box::pin(self.sync_all()).await {
             // There may be room yet, or somebody else asks for more than there is.

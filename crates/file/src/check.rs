@@ -222,7 +222,7 @@ impl FileSystem {
     /// Checks the trees of the present and of every snapshot. `progress` hears of the files looked at.
     ///
     /// # Errors
-    /// Only what keeps the check from running; what it finds is in the report.
+    /// Only what keeps the check from running, as a close does; what it finds is in the report.
     pub async fn check_files(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<FilesReport, FileError> {
         self.sync_all().await?;
         let uncommitted = match self.commit_whole().await {
@@ -281,6 +281,9 @@ impl FileSystem {
         let mut seen: BTreeMap<FileId, Seen> = BTreeMap::new();
         let mut from = Some(0);
         while let Some(at) = from {
+            if self.is_ending() {
+                return Err(FileError::Busy("the node is being closed"));
+            }
             let (inodes, next) = match self.trees.scan_past(catalog, at, 256).await {
                 Ok(scanned) => scanned,
                 Err(gap) => {

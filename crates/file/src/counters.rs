@@ -5,13 +5,17 @@ base::metrics! {
     file:
     lookups: Counter, Count, "look-ups of names";
     inode_loads: Counter, Count, "inodes loaded from the catalog";
+    load: Histogram, Seconds, "an inode is looked for in the catalog, or neighbours together: tree nodes read, or found in memory";
+    find: Histogram, Seconds, "a name is looked for in the tree of its directory: tree nodes read, or found in memory";
     reads: Counter, Count, "read calls";
+    read_stored: Histogram, Seconds, "a read of what the write buffer does not have: extents found, chunks read or found in memory, and copied";
     read_bytes: Counter, Bytes, "bytes read";
     writes: Counter, Count, "write calls";
     write_bytes: Counter, Bytes, "bytes written";
     filled_bytes: Counter, Bytes, "bytes written that the daemon read itself, from a file that a command had open";
     write_wait: Histogram, Seconds, "a write waits for room in the write buffer; one that finds room is not counted";
     record_wait: Histogram, Seconds, "a change waits for a commit because the journal is far ahead; most never do";
+    room_wait: Histogram, Seconds, "somebody waits for room on the disks: until the buffer is flushed, records committed, and what nobody needs given back";
     flushes_overtaken: Counter, Count, "files that a sync or a cut took back out of a running batch";
     flushes_again: Counter, Count, "batches that were put once more, for a disk failed before what was put was durable";
     flush_beginnings: Counter, Count, "times that a flush of a stream published what was settled of it, and went on";

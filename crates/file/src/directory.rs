@@ -174,6 +174,7 @@ impl FileSystem {
             (state.base.tree.clone(), state.decided_entries(first..=last), state.version)
         };
         let mut entries = BTreeMap::new();
+        let _time = self.platform.clock.timer(&self.counters.find);
         let (found, _) = self.trees.range(&tree, first..=last, Start::AtOrAbove, usize::MAX).await?;
         for (cookie, bytes) in found {
             entries.insert(cookie, decode_entry(directory, &bytes)?);

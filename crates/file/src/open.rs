@@ -193,7 +193,9 @@ impl FileSystem {
         self.batches.acquire_many(batches).await.expect("never closed").forget();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
-        // Passes of reclaim, chunks that are moved on request, and scrubs end soon.
+        // Before any wait for others: what was accepted is kept as soon as can be.
+        let _ = self.sync_all().await;
+        // Passes of reclaim, checks of the trees, chunks that are moved on request, and scrubs end soon.
         drop(self.reclaiming.lock().await);
         drop(self.scrubbing.lock().await);
         let flushed = self.sync_all().await;

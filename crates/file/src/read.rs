@@ -89,6 +89,7 @@ impl FileSystem {
             (count, state.attributes.size, state.base.tree.clone(), settled, gaps)
         };
         let is_settled = !gaps.is_empty() || !settled.is_empty();
+        let _time = is_settled.then(|| self.platform.clock.timer(&self.counters.read_stored));
         if is_settled && offset == 0 {
             self.read_siblings_ahead(node, &inode, size);
         }

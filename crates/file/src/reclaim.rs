@@ -16,14 +16,18 @@
 //! Not here: how packs are emptied and removed, and where marks are kept (`store`).
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use base::codec::Reader;
 use base::id::ChunkAddress;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
+use platform::task::{First, first};
 use store::{Marks, Pace, ReclaimReport, Share, Sweep};
+use tokio::sync::MutexGuard;
 
 use crate::admission::VAIN_BYTES;
 use crate::extent::Extent;
@@ -32,12 +36,18 @@ use crate::format::Root;
 use crate::names::TreeOf;
 use crate::snapshot::decode_listed;
 use crate::system::{FileSystem, undecodable};
+use crate::waiting::Waits;
 
 /// Dropped bytes after which a pass runs by itself.
 const DROPPED_BYTES_MIN: u64 = 1 << 30;
 
 /// Tree nodes that a pass remembers to have walked, for each inode that memory may hold: a sixth of the memory that those take.
 const NODES_PER_INODE: usize = 4;
+
+/// How long somebody who wants room waits for those who keep passes of reclaim off; then there is none. A check may take hours, and who waits for a
+/// write cannot be told to come back.
+pub(crate) const KEPT_OFF_MAX: Duration = Duration::from_secs(30);
+const KEPT_OFF: &str = "a check, a stream that is received or an optimize keeps passes of reclaim off";
 
 /// Files after which a walk tells how far it is.
 const FILES_PER_TELLING: u64 = 1000;
@@ -91,6 +101,13 @@ struct Walk<'a> {
     files: u64,
 }
 
+/// Passes of reclaim are kept off.
+#[must_use]
+pub(crate) struct NoPasses<'a> {
+    _one: MutexGuard<'a, ()>,
+    _kept_off: Waits<'a>,
+}
+
 impl Walk<'_> {
     /// Notes a tree node; `false`: it was walked before, with everything below it.
     fn add_node(&mut self, address: &ChunkAddress) -> bool {
@@ -109,7 +126,11 @@ impl FileSystem {
     /// # Errors
     /// The store's; nothing that is needed is lost.
     pub async fn reclaim(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
-        let _one = self.reclaiming.lock().await;
+        let one = self.reclaiming.lock().await;
+        self.reclaim_alone(one, how).await
+    }
+
+    async fn reclaim_alone(&self, _one: MutexGuard<'_, ()>, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
         let _time = self.platform.clock.timer(&self.counters.reclaim_pass);
         let result = self.pass(how).await;
         self.counters.reclaim_failures.add(u64::from(result.is_err()));
@@ -125,8 +146,8 @@ impl FileSystem {
 
     /// The same, so many bytes among what is needed; nothing where somebody else has seen to it meanwhile.
     pub(crate) async fn reclaim_thoroughly(&self, wanted: u64, is_there: impl Fn() -> bool) {
-        let _one = self.thorough.lock().await;
-        if !is_there() {
+        let one = self.unless_kept_off(self.thorough.lock()).await;
+        if one.is_ok() && !is_there() {
             let how = Reclaim { is_thorough: true, wanted_bytes: Some(wanted), ..Reclaim::default() };
             // Why it failed is told by the status.
             let _ = self.hurry(&how).await;
@@ -135,13 +156,27 @@ impl FileSystem {
 
     async fn hurry(&self, how: &Reclaim<'_>) -> Result<ReclaimReport, FileError> {
         let _hurry = self.reclaim_hurried.wait();
-        self.reclaim(how).await
+        let one = self.unless_kept_off(self.reclaiming.lock()).await?;
+        self.reclaim_alone(one, how).await
+    }
+
+    /// Waits for passes, which give room, and not for long for those who keep passes off.
+    async fn unless_kept_off<T>(&self, turn: impl Future<Output = T>) -> Result<T, FileError> {
+        let mut turn = pin!(turn);
+        loop {
+            match first(turn.as_mut(), self.platform.tasks.sleep(KEPT_OFF_MAX)).await {
+                First::Left(turn) => return Ok(turn),
+                First::Right(()) if self.passes_kept_off.are_any() => return Err(FileError::Busy(KEPT_OFF)),
+                First::Right(()) => {}
+            }
+        }
     }
 
     /// No pass begins until this is dropped. One that runs does not pause meanwhile: who checks everything waits for it.
-    pub(crate) async fn without_passes(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(crate) async fn without_passes(&self) -> NoPasses<'_> {
         let _awaited = self.reclaim_awaited.wait();
-        self.reclaiming.lock().await
+        let one = self.reclaiming.lock().await;
+        NoPasses { _one: one, _kept_off: self.passes_kept_off.wait() }
     }
 
     /// How much of the time work takes that others may come to wait for.

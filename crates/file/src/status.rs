@@ -25,6 +25,8 @@ pub struct Status {
     pub writers_waiting: u64,
     /// Changes that wait for room in the journal and for commits.
     pub changes_waiting: u64,
+    /// Of both, and of background tasks, those that wait for room on the disks.
+    pub room_waiting: u64,
     /// Files with accepted data that is not logged.
     pub unlogged_files: u64,
     /// Files whose records wait for a commit.
@@ -105,6 +107,7 @@ impl FileSystem {
             dirty_bytes_max: self.options.dirty_bytes_max,
             writers_waiting: self.writers_waiting() as u64,
             changes_waiting: self.changes_waiting() as u64,
+            room_waiting: self.room_wanted.count() as u64,
             unlogged_files: self.unlogged.lock().len() as u64,
             uncommitted_files: self.touched.lock().len() as u64,
             inodes: self.table.count() as u64,

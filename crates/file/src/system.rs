@@ -256,10 +256,14 @@ pub struct FileSystem {
     pub(crate) reclaiming: tokio::sync::Mutex<()>,
     /// Held by who has a thorough pass give room.
     pub(crate) thorough: tokio::sync::Mutex<()>,
+    /// Who waits for room on the disks.
+    pub(crate) room_wanted: Waiting,
     /// Requests that wait for a pass.
     pub(crate) reclaim_hurried: Waiting,
     /// Who waits for the end of the pass that runs, and wants nothing of it.
     pub(crate) reclaim_awaited: Waiting,
+    /// Those who keep passes off, and may do so for long.
+    pub(crate) passes_kept_off: Waiting,
     pub(crate) scrubbing: tokio::sync::Mutex<()>,
     pub(crate) upkeep: Upkeep,
     /// Held by who warms the cache.
@@ -365,8 +369,10 @@ impl FileSystem {
             grace: Grace::default(),
             reclaiming: tokio::sync::Mutex::new(()),
             thorough: tokio::sync::Mutex::new(()),
+            room_wanted: Waiting::default(),
             reclaim_hurried: Waiting::default(),
             reclaim_awaited: Waiting::default(),
+            passes_kept_off: Waiting::default(),
             scrubbing: tokio::sync::Mutex::new(()),
             upkeep: Upkeep::default(),
             warming: tokio::sync::Mutex::new(()),
@@ -399,6 +405,7 @@ impl FileSystem {
                 return Ok(inode);
             }
             let roots = self.roots.lock().clone();
+            let _time = self.platform.clock.timer(&self.counters.load);
             let catalog = self.catalog(&roots, node.view, node.file.branch).await?;
             self.counters.inode_loads.add(1);
             let value = self.load(&catalog, node.file).await?.ok_or(FileError::NoEntry)?;
@@ -423,6 +430,7 @@ impl FileSystem {
         missing.sort_unstable();
         let _use = self.grace.enter(first.number);
         let roots = self.roots.lock().clone();
+        let _time = self.platform.clock.timer(&self.counters.load);
         let Ok(catalog) = self.catalog(&roots, view, first.branch).await else { return };
         let Ok(found) = self.trees.get_many(&catalog, &missing).await else { return };
         self.counters.inode_loads.add(found.len() as u64);

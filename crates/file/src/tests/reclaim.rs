@@ -8,6 +8,7 @@ use platform::sim::Faults;
 
 use super::content::pattern;
 use super::{Machine, chunk_place, create, find, read_all};
+use crate::reclaim::KEPT_OFF_MAX;
 use crate::{AttributeChange, FileError, Kind, Node, Share};
 
 #[test]
@@ -195,6 +196,65 @@ fn who_wants_room_does_not_hear_of_what_is_lost_elsewhere() {
         assert!((1..5).contains(&failures), "{failures} passes");
         assert!(system.status().reclaim_failure.is_some());
     });
+}
+
+/// A check of everything may take hours, and keeps passes off meanwhile: who wants room hears that there is none, and has some made afterwards.
+#[test]
+fn who_wants_room_waits_for_no_check() {
+    let machine = Machine::with(72, 192 << 20, crate::Options::default());
+    let system = machine.open();
+    machine.run(async {
+        let root = FileId::ROOT;
+        let dropped = create(&system, root, "dropped", Kind::Regular).await.file;
+        system.write(dropped, 0, &pattern(40 << 20, 1), false).await.unwrap();
+        system.sync_all().await.unwrap();
+        system.commit().await.unwrap();
+        let kept_off = system.without_passes().await;
+        system.remove_file(root, b"dropped").await.unwrap();
+        system.commit().await.unwrap();
+        let file = create(&system, root, "file", Kind::Regular).await.file;
+        let fill = async |from: u64| {
+            for number in from..1000 {
+                match system.write(file, number << 20, &pattern(1 << 20, number), false).await {
+                    Ok(()) => {}
+                    Err(FileError::NoSpace) => return number,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            panic!("the disk does not fill")
+        };
+        let begun = system.platform.clock.elapsed();
+        let written = fill(0).await;
+        let took = system.platform.clock.elapsed().saturating_sub(begun);
+        assert!(KEPT_OFF_MAX < took && took < KEPT_OFF_MAX * 10, "{took:?}");
+        assert!(system.counters.room_wait.distribution().count() > 0);
+        drop(kept_off);
+        assert!(fill(written).await > written + 20, "what was dropped has come back");
+        system.sync_all().await.unwrap();
+    });
+    machine.check(&system);
+}
+
+/// Who closes does not wait until everything is checked.
+#[test]
+fn a_check_ends_when_the_node_is_closed() {
+    let machine = Machine::new(73);
+    let system = machine.open();
+    machine.run(async {
+        for number in 0..3000 {
+            create(&system, FileId::ROOT, &format!("file {number}"), Kind::Regular).await;
+        }
+        let last = std::sync::atomic::AtomicU64::new(0);
+        let closes = |files| {
+            last.store(files, Ordering::SeqCst);
+            system.is_stopping.store(true, Ordering::SeqCst);
+        };
+        let checked = system.check_files(&closes).await;
+        assert!(matches!(checked, Err(FileError::Busy(_))), "{checked:?}");
+        assert_eq!(last.into_inner(), 1024);
+        system.close().await.unwrap();
+    });
+    machine.check(&machine.power_cycle(system));
 }
 
 /// A pass takes a share of the time, and a check waits for its end: not nine times as long as it works.

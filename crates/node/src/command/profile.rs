@@ -120,12 +120,16 @@ const fn part(name: &'static str, depth: usize, words: &'static str) -> Part {
 const WAITS: &[Part] = &[
     part("file_write_wait", 0, "room in the write buffer"),
     part("file_record_wait", 0, "a commit, the journal being far ahead"),
+    part("file_room_wait", 0, "room on the disks: flush, commit, reclaim"),
     part("store_log_wait", 0, "the journal to be on disk"),
     part("store_chunk_read", 0, "chunks read from packs"),
 ];
 
 /// What was done, whoever waited for it.
 const WORKS: &[Part] = &[
+    part("file_find", 0, "names looked for in trees"),
+    part("file_load", 0, "inodes looked for in trees"),
+    part("file_read_stored", 0, "content read that is not in the buffer"),
     part("store_log_sync", 0, "journal written and synced"),
     part("file_flush", 0, "write buffer flushed to chunks"),
     part("file_flush_cut", 1, "waiting for chunks to be cut"),

@@ -188,7 +188,11 @@ fn stored(status: &Value) -> Vec<String> {
     let waits = [("unlogged", "with data in memory"), ("uncommitted", "in the journal")];
     let mut waits =
         waits.map(|(key, what)| format!("{} files {what}", number(&status["files"], &format!("/{key}")))).to_vec();
-    for (key, what) in [("writers", "writers for room in memory"), ("changes", "changes for a commit")] {
+    for (key, what) in [
+        ("writers", "writers for room in memory"),
+        ("changes", "changes for a commit"),
+        ("room", "for room on the disks"),
+    ] {
         let count = number(&status["waiting"], &format!("/{key}"));
         waits.extend((count > 0).then(|| format!("{count} {what}")));
     }

@@ -244,8 +244,11 @@ fn a_profile_says_where_the_time_of_a_command_went() {
     let folder = Folder::new("profile");
     let Some((mounted, _)) = start(&folder) else { return };
     let (file, node) = (mounted.point.join("f"), mounted.node.as_os_str());
-    let script =
-        format!("dd if=/dev/zero of={} bs=4k count=20 conv=fsync 2>/dev/null; echo done; exit 3", file.display());
+    let script = format!(
+        "dd if=/dev/zero of={0} bs=4k count=20 conv=fsync 2>/dev/null; dd if={0} of=/dev/null bs=4k iflag=direct \
+         2>/dev/null; echo done; exit 3",
+        file.display()
+    );
     let arguments = ["profile", "--json"].map(OsStr::new);
     let command = ["--", "sh", "-c", &script].map(OsStr::new);
     let output = hydrafs(&[&arguments[..], &[node], &command].concat());
@@ -261,6 +264,9 @@ fn a_profile_says_where_the_time_of_a_command_went() {
     assert!(sum(fsync) > 0 && sum(wait) > 0 && sum(sync) > 0, "{found}");
     assert!(sum(&found["disks"]["disk_sync"]) > 0, "{found}");
     assert!(sum(sync) as f64 <= found["seconds"].as_f64().expect("seconds") * 1e9, "{found}");
+    let (reads, stored) = (&requests["read"], &found["works"]["file_read_stored"]);
+    assert!(sum(stored) > 0 && sum(stored) <= sum(reads), "{found}");
+    assert!(sum(&found["works"]["file_find"]) > 0, "{found}");
     assert!(
         sum(fsync) <= fsync["count"].as_u64().expect("a count") * fsync["max"].as_u64().expect("a time"),
         "{found}"

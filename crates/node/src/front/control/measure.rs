@@ -55,6 +55,7 @@ const GAUGES: &[Gauge] = &[
     gauge("file", "changes_waiting", Unit::Count, "changes that wait for a commit to make room", |m| {
         one(m.status.changes_waiting)
     }),
+    gauge("file", "room_waiting", Unit::Count, "who waits for room on the disks", |m| one(m.status.room_waiting)),
     gauge("file", "unlogged_files", Unit::Count, "files with data that is only in memory", |m| {
         one(m.status.unlogged_files)
     }),

@@ -42,7 +42,11 @@ impl Control {
                 "uncommitted": status.uncommitted_files,
             },
             "buffer": { "dirty_bytes": status.dirty_bytes, "dirty_bytes_max": status.dirty_bytes_max },
-            "waiting": { "writers": status.writers_waiting, "changes": status.changes_waiting },
+            "waiting": {
+                "writers": status.writers_waiting,
+                "changes": status.changes_waiting,
+                "room": status.room_waiting,
+            },
             "snapshots": status.snapshots,
             "clones": status.clones,
             "data": class(&store.data),
