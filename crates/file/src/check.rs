@@ -210,8 +210,8 @@ struct Findings {
     tops: BTreeMap<u32, (u64, FileId)>,
     /// Clones by the directory that has their names: how many.
     clones_in: BTreeMap<FileId, u32>,
-    /// What each clone is called.
-    clone_names: BTreeMap<u32, String>,
+    /// What each clone is called, and in which directory.
+    clone_names: BTreeMap<u32, (String, FileId)>,
     /// Above the counter of each file in it: of one that came from another node, as counted there.
     next_counter: u64,
     /// Whether something of that catalog or its directories cannot be read.
@@ -651,14 +651,17 @@ impl Findings {
             *self.clones_in.entry(directory).or_default() += 1;
             return;
         }
-        let is_top = self.tops.get(&branch) == Some(&(entry.file.number, directory)) && entry.kind == Kind::Directory;
+        // As of `is_top_in`: what a clone says of where it lies is set right by a name in the main branch.
+        let is_top = self.tops.get(&branch).is_some_and(|(top, above)| {
+            *top == entry.file.number && (directory.branch == 0 || *above == directory) && entry.kind == Kind::Directory
+        });
         if !is_top {
             let expected = "a clone that exists";
             return self.note("HF1015", "directory entry", directory, cookie, expected, &entry.file);
         }
         *self.clones_in.entry(directory).or_default() += 1;
         let name = String::from_utf8_lossy(&entry.name).into_owned();
-        if self.clone_names.insert(branch, name).is_some() {
+        if self.clone_names.insert(branch, (name, directory)).is_some() {
             self.note("HF1016", "clone", directory, cookie, "one name", &"several");
         }
     }

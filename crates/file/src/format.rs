@@ -338,6 +338,10 @@ impl InodeValue {
     /// The attributes alone, which come first: no more is looked at.
     pub(crate) fn decode_attributes(file: FileId, reader: &mut Reader<'_>) -> Result<Attributes, DecodeError> {
         let attributes = decode_attributes(file, reader)?;
+        // No record could name it.
+        if file.counter() >= FILES_MAX {
+            return Err(reader.refuse("a number that a file can have"));
+        }
         if file == FileId::ROOT && attributes.kind != Kind::Directory {
             return Err(reader.refuse("a root that is a directory"));
         }
@@ -479,6 +483,9 @@ impl BranchValue {
     pub(crate) fn decode(bytes: &[u8]) -> Result<BranchValue, DecodeError> {
         let mut reader = Reader::new(bytes);
         let (top, root) = (reader.u64("top of the branch")?, reader.u64("root of the branch")?);
+        if [top, root].iter().any(|number| FileId::main(*number).counter() >= FILES_MAX) {
+            return Err(reader.refuse("numbers that files can have"));
+        }
         let above = reader.file("directory of the clone")?;
         let (catalog, orphans) = (Root::decode(&mut reader)?, Root::decode(&mut reader)?);
         reader.finish("branch")?;

@@ -78,9 +78,15 @@ impl FileSystem {
                 found.offer("HF1014", Some(Remedy::Trees { gives_up }).filter(|_| may_go));
             }
             let name = found.clone_names.get(branch).cloned();
+            if let Some((_, directory)) = name.as_ref().filter(|(_, directory)| *directory != value.above) {
+                found.note_at("HF1017", "clone", place(), 0, &directory.to_string(), &value.above);
+                // It is written into its top.
+                let remedy = self.is_topless(&value.catalog, top).await.map(|gives_up| Remedy::Trees { gives_up });
+                found.offer("HF1017", remedy.ok().filter(|_| may_go));
+            }
             // What lies in a clone that has lost its name goes with it, behind, and nobody looks into that.
             let goes_with_it = branches.get(&value.above.branch).is_some_and(BranchValue::is_going);
-            let Some(name) = name.or_else(|| goes_with_it.then(String::new)) else {
+            let Some(name) = name.map(|(name, _)| name).or_else(|| goes_with_it.then(String::new)) else {
                 if nameless.contains(&value.above.branch) {
                     nameless.insert(*branch);
                     continue;
