@@ -34,6 +34,7 @@ mod repair;
 mod snapshots;
 mod streams;
 mod transfer;
+mod transfer_calls;
 mod tree;
 
 use std::sync::Arc;
@@ -44,10 +45,12 @@ use platform::sim::{SimDisk, World};
 
 use crate::{Attributes, FileError, FileSystem, Kind, NewFile, Node, Options, format_node};
 
-/// A machine with one disk and what it needs to open a file system.
+/// A machine with one disk, mostly, and what it needs to open a file system.
 pub(super) struct Machine {
     pub(super) world: World,
     pub(super) disk: SimDisk,
+    /// Further ones.
+    pub(super) more: Vec<SimDisk>,
     pub(super) options: Options,
 }
 
@@ -58,16 +61,22 @@ impl Machine {
 
     /// With a disk of so many bytes.
     pub(super) fn with(seed: u64, capacity: u64, options: Options) -> Machine {
+        Machine::on(seed, 1, capacity, options)
+    }
+
+    /// With several of them.
+    pub(super) fn on(seed: u64, disks: usize, capacity: u64, options: Options) -> Machine {
         let world = World::new(seed);
         let disk = world.disk("disk", capacity);
-        let machine = Machine { world, disk, options };
+        let more = (1..disks).map(|number| world.disk(&format!("disk{number}"), capacity)).collect();
+        let machine = Machine { world, disk, more, options };
         let (platform, disks) = (machine.world.platform(), machine.disks());
         machine.run(async { format_node(&platform, &disks, NodeNumber(1), 0, 0).await }).unwrap();
         machine
     }
 
     pub(super) fn disks(&self) -> Vec<Disk> {
-        vec![self.disk.disk()]
+        std::iter::once(&self.disk).chain(&self.more).map(SimDisk::disk).collect()
     }
 
     pub(super) fn run<T>(&self, future: impl Future<Output = T>) -> T {

@@ -4,7 +4,7 @@
 //! as a disk fails, and then it has happened or not. In the end the power goes, or the process dies, or all is closed; the next opening
 //! has what was promised (Q-1, Q-3, Q-4 and Q-7 of the oracle in crate `sim`), byte for byte, and the check finds nothing.
 //!
-//! Not here: several callers at a time and several disks (crate `sim`), the calls of the store alone (its own `calls`).
+//! Not here: several callers at a time (crate `sim`), the calls of the store alone (its own `calls`).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use super::batch_write::{directory, file};
 use super::content::pattern;
 use super::{Machine, find, new};
 use crate::{
-    AttributeChange, BatchWrite, FileError, FileSystem, Kind, Node, OpenReport, Options, Reclaim, RenameMode,
+    AttributeChange, BatchWrite, FileError, FileSystem, Kind, Node, OpenReport, Options, Reclaim, RenameMode, Share,
     StoreOptions,
 };
 
@@ -242,8 +242,12 @@ struct History {
     contents: Vec<(usize, usize, usize)>,
     /// What they show, and whether they were promised.
     snapshots: BTreeMap<&'static str, (Tree, bool)>,
-    /// Calls that failed.
+    /// Calls that failed, and how the last of them did.
     failed: usize,
+    why: String,
+    /// Openings and passes of reclaim among them. The index is on one disk alone, and who asks for a pass hears of it; an opening is refused where
+    /// it cannot list what a disk has that is there.
+    not_at_work: usize,
 }
 
 impl History {
@@ -262,6 +266,8 @@ impl History {
             Err(error) => {
                 expect_excused(&error, kind, step);
                 self.failed += 1;
+                self.why = format!("{step:?}: {error}");
+                self.not_at_work += usize::from(matches!(step, Step::Reclaim));
                 let is = look(system, kind, step).await;
                 let happened = after.is_like(&is);
                 assert!(happened || self.last().is_like(&is), "{step:?} has happened in part: {error}");
@@ -278,6 +284,8 @@ impl History {
         };
         expect_excused(&error, kind, what);
         self.failed += 1;
+        self.not_at_work += usize::from(what == "open");
+        self.why = format!("{what}: {error}");
         None
     }
 
@@ -416,7 +424,7 @@ async fn call(system: &Arc<FileSystem>, step: Step, number: usize, history: &mut
 }
 
 /// What a caller may hear because a disk failed so: EIO, ENOSPC or EROFS, and never that something is damaged or gone.
-fn expect_excused(error: &FileError, kind: DiskErrorKind, step: impl std::fmt::Debug) {
+pub(super) fn expect_excused(error: &FileError, kind: DiskErrorKind, step: impl std::fmt::Debug) {
     let is_excused = match error {
         FileError::Store(StoreError::Disk(_) | StoreError::Dropped { .. } | StoreError::ReadOnly { .. }) => true,
         FileError::NoSpace => kind == DiskErrorKind::Full,
@@ -427,7 +435,7 @@ fn expect_excused(error: &FileError, kind: DiskErrorKind, step: impl std::fmt::D
 }
 
 /// Little memory, so that content is read from the disk.
-fn options() -> Options {
+pub(super) fn options() -> Options {
     let store = StoreOptions {
         cache_bytes: 64 << 10,
         index_cache_bytes: 256 << 10,
@@ -439,9 +447,40 @@ fn options() -> Options {
     Options { dirty_bytes_max: 4 << 20, store, ..Options::default() }
 }
 
-/// An opening, the work, and an end of it. `fails`: which disk operation of these fails, and how. Gives how many there were, and how many calls failed.
+/// The work on one disk.
 fn work(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
-    let machine = Machine::with(seed, 128 << 20, options());
+    work_on(&Machine::with(seed, 128 << 20, options()), fails)
+}
+
+/// The work on two disks, each pack on one of them.
+fn work_on_two(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
+    work_on(&Machine::on(seed, 2, 128 << 20, options()), fails)
+}
+
+/// The work on two disks, everything on both.
+fn work_on_copies(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
+    let store = StoreOptions { copies: 2, goes_without_disks: true, ..options().store };
+    let machine = Machine::on(seed, 2, 128 << 20, Options { store, ..options() });
+    // The journal is on one disk until the first opening.
+    let (system, _) = open(&machine).unwrap();
+    machine.run(system.close()).unwrap();
+    drop(system);
+    machine.world.restart();
+    let (done, history) = history_on(&machine, fails);
+    let heard = history.failed - history.not_at_work;
+    if heard > 0 {
+        eprintln!("{fails:?}: {}", history.why);
+    }
+    (done, heard)
+}
+
+/// An opening, the work, and an end of it. `fails`: which disk operation of these fails, and how. Gives how many there were, and how many calls failed.
+fn work_on(machine: &Machine, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
+    let (done, history) = history_on(machine, fails);
+    (done, history.failed)
+}
+
+fn history_on(machine: &Machine, fails: Option<(u64, DiskErrorKind)>) -> (u64, History) {
     let world = &machine.world;
     let begun = world.operations();
     let (number, kind) = fails.unwrap_or((0, DiskErrorKind::Failed));
@@ -449,7 +488,7 @@ fn work(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
         world.fail_at(begun + number, kind);
     }
     let mut history = History { states: vec![Tree::default()], ..History::default() };
-    if let Some((system, _)) = history.excuse(open(&machine), kind, "open") {
+    if let Some((system, _)) = history.excuse(open(machine), kind, "open") {
         machine.run(async {
             for (number, step) in WORK.into_iter().enumerate() {
                 history.make(&system, step, number + 1, kind).await;
@@ -460,9 +499,9 @@ fn work(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize) {
         });
     }
     let done = world.operations() - begun;
-    end(&machine, number % 3 != 1);
-    verify(&machine, &history);
-    (done, history.failed)
+    end(machine, number % 3 != 1);
+    verify(machine, &history);
+    (done, history)
 }
 
 /// The work, a death without a close, and an opening of what that leaves with a commit behind it. `fails`: which disk operation of these two fails, and
@@ -511,6 +550,10 @@ fn verify(machine: &Machine, history: &History) {
     let (system, report) = open(machine).unwrap();
     assert!(report.problems.is_empty() && report.store.problems.is_empty(), "{report:?}");
     machine.run(history.verify(&system));
+    if !machine.more.is_empty() {
+        machine.run(restore(&system));
+        machine.run(history.verify(&system));
+    }
     machine.check(&system);
     machine.run(async {
         let report = system.check_store(Depth::Deep, &|_, _| {}).await;
@@ -521,17 +564,33 @@ fn verify(machine: &Machine, history: &History) {
     });
 }
 
+/// A disk that was left behind is in order again.
+async fn restore(system: &FileSystem) {
+    for _ in 0..3 {
+        for remedy in system.check_store(Depth::Deep, &|_, _| {}).await.remedies {
+            system.repair_store(remedy).await.unwrap();
+        }
+        system.restore_copies(Share::FULL, &|_, _| {}).await;
+    }
+}
+
 /// What is done with a seed, and which of its operations fails, if any: how many there were, and how many calls failed.
 type Work = fn(u64, Option<(u64, DiskErrorKind)>) -> (u64, usize);
 
 /// Of each seed `count` of the disk operations, evenly spread and beginning with number `first`; all, where there is no count.
-fn each_call(
+fn each_call(of: (Work, u64), kind: DiskErrorKind, seeds: std::ops::Range<u64>, first: u64, count: Option<u64>) {
+    let (told, tried) = try_each_call(of, kind, seeds, first, count);
+    assert!(tried == 0 || 0 < told && told < tried, "{told} of {tried} were noticed: the test shows nothing");
+}
+
+/// As `each_call`: how many calls were heard of by who worked, and how many were tried.
+fn try_each_call(
     (work, least): (Work, u64),
     kind: DiskErrorKind,
     seeds: std::ops::Range<u64>,
     first: u64,
     count: Option<u64>,
-) {
+) -> (u64, u64) {
     let (mut wrong, mut told, mut tried) = (Vec::new(), 0, 0);
     each_seed(seeds, |seed| {
         let (all, failed) = work(seed, None);
@@ -541,18 +600,18 @@ fn each_call(
             tried += 1;
             // All that go wrong are told, for often they are one.
             match catch_unwind(AssertUnwindSafe(|| work(seed, Some((number, kind))))) {
-                Ok((_, failed)) => told += usize::from(failed > 0),
+                Ok((_, failed)) => told += u64::from(failed > 0),
                 Err(_) => wrong.push((seed, number)),
             }
         }
         assert!(wrong.is_empty(), "{kind:?}, seed and operation: {wrong:?}");
-        assert!(0 < told && told < tried, "{told} of {tried} were noticed: the test shows nothing");
     });
+    (told, tried)
 }
 
 const WHOLE: (Work, u64) = (work, 200);
 const RECOVERY: (Work, u64) = (recovery, 40);
-const KINDS: [DiskErrorKind; 4] =
+pub(super) const KINDS: [DiskErrorKind; 4] =
     [DiskErrorKind::Failed, DiskErrorKind::Full, DiskErrorKind::ReadOnly, DiskErrorKind::Silent];
 
 #[test]
@@ -563,6 +622,30 @@ fn any_call_may_fail() {
 #[test]
 fn any_call_may_find_no_room() {
     each_call(WHOLE, DiskErrorKind::Full, 1..2, 2, Some(40));
+}
+
+#[test]
+fn any_call_may_find_a_disk_that_takes_no_writes_or_does_not_answer() {
+    each_call(WHOLE, DiskErrorKind::ReadOnly, 2..3, 3, Some(40));
+    each_call(WHOLE, DiskErrorKind::Silent, 3..4, 4, Some(40));
+}
+
+#[test]
+fn any_call_on_two_disks_may_fail() {
+    for (kind, seed) in KINDS.into_iter().zip(4..) {
+        // Another disk takes what one does not: who works need not hear of it.
+        let (told, tried) = try_each_call((work_on_two, 200), kind, seed..seed + 1, seed, Some(20));
+        assert!(told < tried && tried > 15, "{kind:?}: {told} of {tried} were heard of");
+    }
+}
+
+/// One disk fails, and nobody hears of it.
+#[test]
+fn no_call_on_two_copies_is_heard_of_when_it_fails() {
+    for (kind, seed) in KINDS.into_iter().zip(8..) {
+        let (told, tried) = try_each_call((work_on_copies, 300), kind, seed..seed + 1, seed, Some(20));
+        assert!(told == 0 && tried > 15, "{kind:?}: {told} of {tried} were heard of");
+    }
 }
 
 #[test]

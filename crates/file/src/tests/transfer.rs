@@ -22,10 +22,11 @@ use crate::{
 type Seen = (Attributes, BTreeMap<Vec<u8>, Vec<u8>>, Vec<u8>);
 
 /// A machine with a node of the same dedup domain.
-fn beside(seed: u64, machine: &Machine) -> Machine {
+pub(super) fn beside(seed: u64, machine: &Machine) -> Machine {
     let world = World::new(seed);
     let disk = world.disk("disk", 1 << 30);
-    let other = Machine { world, disk, options: Options { dirty_bytes_max: 16 << 20, ..Options::default() } };
+    let other =
+        Machine { world, disk, more: Vec::new(), options: Options { dirty_bytes_max: 16 << 20, ..Options::default() } };
     let domain = machine.run(Domain::of(&machine.disks())).unwrap();
     let (platform, disks) = (other.world.platform(), other.disks());
     other.run(async { format_node_in(&domain, &platform, &disks, NodeNumber(1), (0, 0)).await }).unwrap();
@@ -63,7 +64,7 @@ async fn dump(system: &FileSystem, top: Node) -> BTreeMap<String, Seen> {
     found
 }
 
-fn send(machine: &Machine, system: &FileSystem, snapshot: &str, from: Option<&str>) -> (Vec<u8>, Sent) {
+pub(super) fn send(machine: &Machine, system: &FileSystem, snapshot: &str, from: Option<&str>) -> (Vec<u8>, Sent) {
     let mut stream = Vec::new();
     let how = Sending { snapshot, from, resume: None, tell: &|_| {} };
     let planned = machine.run(system.send(&how, None)).unwrap();
@@ -81,11 +82,15 @@ fn resumed(machine: &Machine, system: &FileSystem, snapshot: &str, token: &str) 
 
 const AS_SENT: Receiving<'static> = Receiving { name: None, tell: &|_| {} };
 
-fn receive(machine: &Machine, system: &FileSystem, stream: &[u8]) -> Result<(Snapshot, Received), TransferError> {
+pub(super) fn receive(
+    machine: &Machine,
+    system: &FileSystem,
+    stream: &[u8],
+) -> Result<(Snapshot, Received), TransferError> {
     machine.run(system.receive(&AS_SENT, &mut &stream[..]))
 }
 
-fn expect_same(here: (&Machine, &FileSystem), there: (&Machine, &FileSystem), name: &str) {
+pub(super) fn expect_same(here: (&Machine, &FileSystem), there: (&Machine, &FileSystem), name: &str) {
     let shown = |(machine, system): (&Machine, &FileSystem)| {
         machine.run(async { dump(system, find(system, &format!(".snapshots/{name}")).await.unwrap()).await })
     };
@@ -220,7 +225,7 @@ fn a_stream_has_room_made_as_a_write_has() {
 }
 
 /// A history of changes of everything that a file system has.
-struct History {
+pub(super) struct History {
     state: u64,
     directories: Vec<FileId>,
     files: Vec<(FileId, String, FileId)>,
@@ -228,7 +233,7 @@ struct History {
 }
 
 impl History {
-    fn new(seed: u64) -> History {
+    pub(super) fn new(seed: u64) -> History {
         History { state: seed | 1, directories: vec![FileId::ROOT], files: Vec::new(), count: 0 }
     }
 
@@ -296,7 +301,7 @@ impl History {
         }
     }
 
-    async fn go_on(&mut self, system: &FileSystem, steps: u64) {
+    pub(super) async fn go_on(&mut self, system: &FileSystem, steps: u64) {
         for _ in 0..steps {
             self.step(system).await;
         }
