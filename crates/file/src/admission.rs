@@ -97,11 +97,12 @@ impl FileSystem {
             return Ok(());
         }
         // As [`FileSystem::ask_for_space`].
+        let _waits = self.wants_room();
         let _ = Box::pin(self.sync_all()).await;
         if is_there() {
             return Ok(());
         }
-        Box::pin(self.make_room()).await?;
+        Box::pin(self.make_room_uncounted()).await?;
         if is_there() { Ok(()) } else { Err(self.want_of_room(0)) }
     }
 
@@ -136,8 +137,7 @@ impl FileSystem {
         if let Some(claim) = claim() {
             return Ok(claim);
         }
-        let _waits = self.room_wanted.wait();
-        let _time = self.platform.clock.timer(&self.counters.room_wait);
+        let _waits = self.wants_room();
         // Accepted data is counted as if nothing of it could be shared or compressed: see what it really takes.
         match Box::pin(self.sync_all()).await {
             // There may be room yet, or somebody else asks for more than there is.
@@ -153,7 +153,7 @@ impl FileSystem {
         {
             return Ok(claim);
         }
-        Box::pin(self.make_room()).await?;
+        Box::pin(self.make_room_uncounted()).await?;
         if let Some(claim) = claim() {
             return Ok(claim);
         }
@@ -341,6 +341,16 @@ impl FileSystem {
     /// Gives what nobody needs any more back to the disks, if that may be anything. Whether it did: what keeps a pass from it is told by the status, and
     /// who wants room hears that there is none.
     pub(crate) async fn make_room(&self) -> Result<bool, FileError> {
+        let _waits = self.wants_room();
+        self.make_room_uncounted().await
+    }
+
+    /// Counts the caller among those who wait for room on the disks, and his time, as long as he keeps this.
+    fn wants_room(&self) -> impl Sized {
+        (self.room_wanted.wait(), self.platform.clock.timer(&self.counters.room_wait))
+    }
+
+    async fn make_room_uncounted(&self) -> Result<bool, FileError> {
         // What fails there is told by who removes; there may be room for all that.
         let _ = self.finish_removals().await;
         // A commit may itself lack what a pass would give it.

@@ -208,7 +208,9 @@ impl FileSystem {
             self.next_counter.fetch_max(greatest.counter() + 1, Ordering::SeqCst);
         }
         let beyond = floor((1 << FileId::COUNTER_BITS) - 1).await.filter(|file| file.counter() >= FILES_MAX)?;
-        Some(format!("the catalog has a file {beyond}, which no node can have made: it was left alone"))
+        Some(format!(
+            "the catalog has a file {beyond}, which no node can have made: it was left alone, and a repair removes it"
+        ))
     }
 
     /// Clones that are there.

@@ -11,6 +11,7 @@
 
 mod clones;
 
+use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -281,9 +282,7 @@ impl FileSystem {
         let mut seen: BTreeMap<FileId, Seen> = BTreeMap::new();
         let mut from = Some(0);
         while let Some(at) = from {
-            if self.is_ending() {
-                return Err(FileError::Busy("the node is being closed"));
-            }
+            self.refuse_to_end_late()?;
             let (inodes, next) = match self.trees.scan_past(catalog, at, 256).await {
                 Ok(scanned) => scanned,
                 Err(gap) => {
@@ -354,7 +353,7 @@ impl FileSystem {
         }
         match attributes.kind {
             Kind::Regular => {
-                self.check_extents(file, value, found).await;
+                self.check_extents(file, value, found).await?;
                 Ok(())
             }
             Kind::Directory => {
@@ -365,9 +364,10 @@ impl FileSystem {
         }
     }
 
-    async fn check_extents(&self, file: FileId, value: &InodeValue, found: &mut Findings) {
+    async fn check_extents(&self, file: FileId, value: &InodeValue, found: &mut Findings) -> Result<(), FileError> {
         let (mut end, mut allocated, mut lost, mut lost_bytes, mut from) = (0, 0_u64, Vec::new(), 0_u64, Some(0));
         while let Some(at) = from {
+            self.refuse_to_end_late()?;
             let (parts, next) = self.scan_content(&value.base.tree, at, value.attributes.size).await;
             for part in parts {
                 let (offset, length, extent) = match part {
@@ -406,6 +406,12 @@ impl FileSystem {
             let expected = format!("{allocated} bytes allocated");
             found.note("HF1009", "inode", file, 0, &expected, &value.attributes.allocated);
         }
+        Ok(())
+    }
+
+    /// Who closes waits for a check, however much it has to look at.
+    fn refuse_to_end_late(&self) -> Result<(), FileError> {
+        if self.is_ending() { Err(FileError::Busy("the node is being closed")) } else { Ok(()) }
     }
 
     async fn check_entries(
@@ -417,6 +423,7 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let (mut count, mut namesakes, mut is_whole, mut from) = (0, Namesakes::default(), true, Some(0));
         while let Some(at) = from {
+            self.refuse_to_end_late()?;
             let (entries, next) = match self.trees.scan_past(&value.base.tree, at, 1024).await {
                 Ok(scanned) => scanned,
                 Err(gap) => {
@@ -651,9 +658,11 @@ impl Findings {
             *self.clones_in.entry(directory).or_default() += 1;
             return;
         }
-        // As of `is_top_in`: what a clone says of where it lies is set right by a name in the main branch.
+        // As of `is_top_in` in `repair::clones`: a name in the main branch sets right what a clone says of where it lies, and is the one it has.
+        let has_main_name = self.clone_names.get(&branch).is_some_and(|(_, named_in)| named_in.branch == 0);
         let is_top = self.tops.get(&branch).is_some_and(|(top, above)| {
-            *top == entry.file.number && (directory.branch == 0 || *above == directory) && entry.kind == Kind::Directory
+            let may_be_here = directory.branch == 0 || *above == directory && !has_main_name;
+            *top == entry.file.number && may_be_here && entry.kind == Kind::Directory
         });
         if !is_top {
             let expected = "a clone that exists";
@@ -661,8 +670,9 @@ impl Findings {
         }
         *self.clones_in.entry(directory).or_default() += 1;
         let name = String::from_utf8_lossy(&entry.name).into_owned();
-        if self.clone_names.insert(branch, (name, directory)).is_some() {
-            self.note("HF1016", "clone", directory, cookie, "one name", &"several");
+        match self.clone_names.entry(branch) {
+            Slot::Vacant(slot) => drop(slot.insert((name, directory))),
+            Slot::Occupied(_) => self.note("HF1016", "clone", directory, cookie, "one name", &"several"),
         }
     }
 

@@ -17,7 +17,7 @@ use bytes::Bytes;
 
 use crate::attributes::{Attributes, Kind, Node, View};
 use crate::failure::FileError;
-use crate::format::Entry;
+use crate::format::{Entry, Root};
 use crate::inode::{Inode, State};
 use crate::system::{FileSystem, SNAPSHOTS, SNAPSHOTS_NAME, corrupt};
 use crate::tree::Start;
@@ -174,7 +174,7 @@ impl FileSystem {
             (state.base.tree.clone(), state.decided_entries(first..=last), state.version)
         };
         let mut entries = BTreeMap::new();
-        let _time = self.platform.clock.timer(&self.counters.find);
+        let _time = (tree != Root::Empty).then(|| self.platform.clock.timer(&self.counters.find));
         let (found, _) = self.trees.range(&tree, first..=last, Start::AtOrAbove, usize::MAX).await?;
         for (cookie, bytes) in found {
             entries.insert(cookie, decode_entry(directory, &bytes)?);

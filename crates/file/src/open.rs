@@ -177,6 +177,8 @@ impl FileSystem {
     /// Why something accepted could not be made local.
     pub async fn close(&self) -> Result<(), FileError> {
         self.is_stopping.store(true, Ordering::SeqCst);
+        // Before any wait for others: what was accepted is kept as soon as can be. Whether all is comes out below.
+        let _ = self.sync_all().await;
         self.wants_flush.notify_one();
         self.wants_commit.notify_one();
         self.wants_reclaim.notify_one();
@@ -193,8 +195,6 @@ impl FileSystem {
         self.batches.acquire_many(batches).await.expect("never closed").forget();
         let all = self.stopped.acquire_many(BACKGROUND_TASKS).await.expect("never closed");
         all.forget();
-        // Before any wait for others: what was accepted is kept as soon as can be.
-        let _ = self.sync_all().await;
         // Passes of reclaim, checks of the trees, chunks that are moved on request, and scrubs end soon.
         drop(self.reclaiming.lock().await);
         drop(self.scrubbing.lock().await);

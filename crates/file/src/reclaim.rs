@@ -36,7 +36,7 @@ use crate::format::Root;
 use crate::names::TreeOf;
 use crate::snapshot::decode_listed;
 use crate::system::{FileSystem, undecodable};
-use crate::waiting::Waits;
+use crate::waiting::KeptOff;
 
 /// Dropped bytes after which a pass runs by itself.
 const DROPPED_BYTES_MIN: u64 = 1 << 30;
@@ -44,10 +44,10 @@ const DROPPED_BYTES_MIN: u64 = 1 << 30;
 /// Tree nodes that a pass remembers to have walked, for each inode that memory may hold: a sixth of the memory that those take.
 const NODES_PER_INODE: usize = 4;
 
-/// How long somebody who wants room waits for those who keep passes of reclaim off; then there is none. A check may take hours, and who waits for a
-/// write cannot be told to come back.
+/// After so long somebody who wants room looks whether he waits for a pass, or for who keeps passes off; then there is none for him, and for whoever comes
+/// until that ends. A check may take hours, and who waits for a write cannot be told to come back.
 pub(crate) const KEPT_OFF_MAX: Duration = Duration::from_secs(30);
-const KEPT_OFF: &str = "a check, a stream that is received or an optimize keeps passes of reclaim off";
+const KEPT_OFF: &str = "a check, a repair, a stream that is received or an optimize keeps passes of reclaim off";
 
 /// Files after which a walk tells how far it is.
 const FILES_PER_TELLING: u64 = 1000;
@@ -104,8 +104,14 @@ struct Walk<'a> {
 /// Passes of reclaim are kept off.
 #[must_use]
 pub(crate) struct NoPasses<'a> {
+    kept_off: &'a KeptOff,
     _one: MutexGuard<'a, ()>,
-    _kept_off: Waits<'a>,
+}
+
+impl Drop for NoPasses<'_> {
+    fn drop(&mut self) {
+        self.kept_off.end();
+    }
 }
 
 impl Walk<'_> {
@@ -163,20 +169,26 @@ impl FileSystem {
     /// Waits for passes, which give room, and not for long for those who keep passes off.
     async fn unless_kept_off<T>(&self, turn: impl Future<Output = T>) -> Result<T, FileError> {
         let mut turn = pin!(turn);
-        loop {
+        while !self.kept_off.is_long() {
             match first(turn.as_mut(), self.platform.tasks.sleep(KEPT_OFF_MAX)).await {
                 First::Left(turn) => return Ok(turn),
-                First::Right(()) if self.passes_kept_off.are_any() => return Err(FileError::Busy(KEPT_OFF)),
-                First::Right(()) => {}
+                First::Right(()) => self.kept_off.note_long(),
             }
         }
+        Err(FileError::Busy(KEPT_OFF))
     }
 
     /// No pass begins until this is dropped. One that runs does not pause meanwhile: who checks everything waits for it.
     pub(crate) async fn without_passes(&self) -> NoPasses<'_> {
         let _awaited = self.reclaim_awaited.wait();
+        self.between_passes().await
+    }
+
+    /// The same, for who has time.
+    pub(crate) async fn between_passes(&self) -> NoPasses<'_> {
         let one = self.reclaiming.lock().await;
-        NoPasses { _one: one, _kept_off: self.passes_kept_off.wait() }
+        self.kept_off.begin();
+        NoPasses { kept_off: &self.kept_off, _one: one }
     }
 
     /// How much of the time work takes that others may come to wait for.

@@ -543,9 +543,7 @@ impl FileSystem {
         // Later: the root may be one of those, and is made anew.
         edits.extend(inodes.iter().map(|(file, value)| (file.number, value.as_ref().map(InodeValue::encode))));
         let catalog = self.trees.update(&catalog, edits, INLINE_BYTES_MAX).await?;
-        // Those that no node made come in nobody's way.
-        let is_own = |file: &&FileId| file.node() == self.store.node() && file.counter() < FILES_MAX;
-        let own = survey.known.keys().filter(is_own);
+        let own = survey.known.keys().filter(|file| file.node() == self.store.node());
         let counter = own.map(|file| file.counter() + 1).max().unwrap_or(0);
         self.next_counter.fetch_max(counter, Ordering::SeqCst);
         Ok(catalog)

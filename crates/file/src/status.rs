@@ -25,7 +25,7 @@ pub struct Status {
     pub writers_waiting: u64,
     /// Changes that wait for room in the journal and for commits.
     pub changes_waiting: u64,
-    /// Of both, and of background tasks, those that wait for room on the disks.
+    /// Writes, changes and background tasks that wait for room on the disks.
     pub room_waiting: u64,
     /// Files with accepted data that is not logged.
     pub unlogged_files: u64,

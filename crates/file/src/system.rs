@@ -39,7 +39,7 @@ use crate::siblings::Siblings;
 use crate::table::Table;
 use crate::tree::{Gap, Trees};
 use crate::upkeep::Upkeep;
-use crate::waiting::Waiting;
+use crate::waiting::{KeptOff, Waiting};
 
 /// The virtual directory `.snapshots` of the root. No file gets this id: counters begin behind it.
 pub const SNAPSHOTS: FileId = FileId::main(2);
@@ -262,8 +262,7 @@ pub struct FileSystem {
     pub(crate) reclaim_hurried: Waiting,
     /// Who waits for the end of the pass that runs, and wants nothing of it.
     pub(crate) reclaim_awaited: Waiting,
-    /// Those who keep passes off, and may do so for long.
-    pub(crate) passes_kept_off: Waiting,
+    pub(crate) kept_off: KeptOff,
     pub(crate) scrubbing: tokio::sync::Mutex<()>,
     pub(crate) upkeep: Upkeep,
     /// Held by who warms the cache.
@@ -372,7 +371,7 @@ impl FileSystem {
             room_wanted: Waiting::default(),
             reclaim_hurried: Waiting::default(),
             reclaim_awaited: Waiting::default(),
-            passes_kept_off: Waiting::default(),
+            kept_off: KeptOff::default(),
             scrubbing: tokio::sync::Mutex::new(()),
             upkeep: Upkeep::default(),
             warming: tokio::sync::Mutex::new(()),

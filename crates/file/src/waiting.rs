@@ -2,11 +2,41 @@
 //!
 //! Not here: what is waited for, a lock mostly.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// How many wait for something that somebody holds who could give it sooner.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(AtomicUsize);
+
+/// Whether somebody keeps off what others would wait for, and whether one of those has waited for him in vain.
+#[derive(Debug, Default)]
+pub(crate) struct KeptOff {
+    by_somebody: AtomicBool,
+    is_long: AtomicBool,
+}
+
+impl KeptOff {
+    /// Somebody does. One at a time: the caller has a lock.
+    pub(crate) fn begin(&self) {
+        self.is_long.store(false, Ordering::SeqCst);
+        self.by_somebody.store(true, Ordering::SeqCst);
+    }
+
+    /// He does no more.
+    pub(crate) fn end(&self) {
+        self.by_somebody.store(false, Ordering::SeqCst);
+    }
+
+    /// Who waits has done so for long: the one who is there now, if there is one, is not waited for again, whoever it was that he waited for.
+    pub(crate) fn note_long(&self) {
+        self.is_long.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether there is one who is not waited for.
+    pub(crate) fn is_long(&self) -> bool {
+        self.by_somebody.load(Ordering::SeqCst) && self.is_long.load(Ordering::SeqCst)
+    }
+}
 
 /// One of them.
 #[must_use]

@@ -162,8 +162,8 @@ pub fn plan_of(seed: u64) -> &'static str {
 /// Why there is no image to damage.
 pub fn damage((seed, name): (u64, &'static str)) -> Result<Findings, String> {
     let plan = Plan { operations: 80, lives: 1, ..Plan::find(name).expect("it is one of ours") };
-    // What is on one disk alone are its superblock and its identity, and those are there twice.
-    let is_all_twice = plan.bad_disks > 0;
+    // What one disk has alone is made again, as the index, or the others do without it.
+    let survives_one = plan.bad_disks > 0;
     let image = Run::new(seed, plan, false).image()?;
     let whole = look(&image, seed, None)?;
     let whole = whole.map_err(|refused| format!("the whole image was refused: {}", refused.error))?;
@@ -187,12 +187,12 @@ pub fn damage((seed, name): (u64, &'static str)) -> Result<Findings, String> {
                     Ok((trees, left)) => judge_damaged(&image, trees, left, damage.may_refuse()),
                     Err(error) => Err(format!("refused: {error}")),
                 });
-                let stood_in = is_all_twice || damage.has_a_stand_in() || later.is_empty() && !damage.may_refuse();
+                let stood_in = survives_one || damage.has_a_stand_in() || later.is_empty() && !damage.may_refuse();
                 let stood_in = stood_in.then(|| format!("refused, but the store must do without it: {error}"));
                 stood_in.or(judged.err().map(|what| format!("after something was given up: {what}")))
             }
             Ok(Ok(Ok(found))) => {
-                judge(&image, &whole, &found, is_all_twice || damage.has_a_stand_in(), &mut findings).err()
+                judge(&image, &whole, &found, survives_one || damage.has_a_stand_in(), &mut findings).err()
             }
         };
         findings.failures.extend(failure.map(|what| format!("seed {seed} of plan {name}, {damage}: {what}")));

@@ -258,7 +258,7 @@ fn is_scattered(scatter: &Scatter) -> bool {
 impl FileSystem {
     /// Writes chunks next to each other. Bytes that were written. The end waits for it.
     async fn bring_together(&self, addresses: &[ChunkAddress], pace: &Pace<'_>) -> Result<u64, FileError> {
-        let _no_pass = self.reclaiming.lock().await;
+        let _no_pass = self.between_passes().await;
         if self.is_ending() {
             return Ok(0);
         }

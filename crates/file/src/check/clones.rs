@@ -80,8 +80,9 @@ impl FileSystem {
             let name = found.clone_names.get(branch).cloned();
             if let Some((_, directory)) = name.as_ref().filter(|(_, directory)| *directory != value.above) {
                 found.note_at("HF1017", "clone", place(), 0, &directory.to_string(), &value.above);
-                // It is written into its top.
-                let remedy = self.is_topless(&value.catalog, top).await.map(|gives_up| Remedy::Trees { gives_up });
+                // Where a clone lies its top says, too, which a repair has to read for that.
+                let is_topless = self.is_topless(&value.catalog, top).await;
+                let remedy = is_topless.map(|is_topless| Remedy::Trees { gives_up: is_topless || main_has_gaps });
                 found.offer("HF1017", remedy.ok().filter(|_| may_go));
             }
             // What lies in a clone that has lost its name goes with it, behind, and nobody looks into that.

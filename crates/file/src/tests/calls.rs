@@ -92,6 +92,8 @@ const WORK: [Step; 42] = [
     Step::Write("last", 50_000, 30_000),
 ];
 
+/// An opening is so many operations at most.
+const OPENING_MAX: u64 = 100;
 /// More than a disk refuses.
 const LOOKS_MAX: usize = 100;
 
@@ -468,6 +470,9 @@ fn work_on_copies(seed: u64, fails: Option<(u64, DiskErrorKind)>) -> (u64, usize
     machine.world.restart();
     let (done, history) = history_on(&machine, fails);
     let heard = history.failed - history.not_at_work;
+    let of_openings =
+        fails.is_none_or(|(number, _)| number < OPENING_MAX || history.not_at_work == 0 || history.states.len() > 1);
+    assert!(of_openings, "{fails:?}: refused, though it is open: {}", history.why);
     if heard > 0 {
         eprintln!("{fails:?}: {}", history.why);
     }

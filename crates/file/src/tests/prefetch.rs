@@ -279,12 +279,20 @@ fn a_wrong_guess_at_a_directory_costs_little() {
     // Who takes three of each is no reader of directories, and who takes five is one as far as anybody knows.
     for (take, believed) in [(3, 0), (5, 10)] {
         let files: Vec<_> = directories.iter().flat_map(|files| files.iter().step_by(40).take(take).cloned()).collect();
-        let (without, _) = read_small(&mut machine, &files, 0);
-        let (with, [ahead, used, wasted]) = read_small(&mut machine, &files, 32 << 20);
-        eprintln!(
-            "{take} of 200 files: {without:?} without, {with:?} with; {ahead} ahead, {used} used, {wasted} wasted"
-        );
-        assert!(ahead <= believed * 200 && wasted <= ahead);
+        // Where a sector comes by just before the head is there, a turn is lost, and many reads of one run share that: medians, taken in turns.
+        let (mut withouts, mut withs) = (Vec::new(), Vec::new());
+        for _ in 0..5 {
+            withouts.push(read_small(&mut machine, &files, 0).0);
+            let (time, [ahead, used, wasted]) = read_small(&mut machine, &files, 32 << 20);
+            eprintln!("{take} of 200 files: {time:?}; {ahead} ahead, {used} used, {wasted} wasted");
+            assert!(ahead <= believed * 200 && wasted <= ahead);
+            withs.push(time);
+        }
+        let [without, with] = [withouts, withs].map(|mut times| {
+            times.sort_unstable();
+            eprintln!("{times:?}");
+            times[times.len() / 2]
+        });
         assert!(with <= without * 5 / 4, "{with:?}, {without:?}");
     }
 }

@@ -4,7 +4,7 @@
 //! careless chmod opens nothing. A conversation is one bounded request, and in work in masses further lines; who sends nothing, or takes nothing of
 //! what he is told, is dropped after a while.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -294,18 +294,17 @@ fn converse(
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the peer is another user"));
     }
-    let mut writer = stream;
+    let mut writer = Counted { stream, taken: 0 };
+    let mut has_refused = false;
     let mut line = Line::new(stream);
     let answer = match read_line::<Request>(&mut line.hearing, REQUEST_BYTES_MAX) {
         Ok(None) => return Ok(()),
         Ok(Some(request)) => {
             tracing::debug!(?request, "asked on the control socket");
-            let mut has_gone = false;
+            // A peer that left does not stop the work. One that takes nothing is not waited for at every line.
             let mut progress = |text: &str| {
-                // A peer that left does not stop the work. One that takes nothing is not waited for at every line; nothing can follow half a line.
-                if !has_gone && write_line(&mut writer, &Answer::Progress(text.to_owned())).is_err() {
-                    has_gone = true;
-                    Mouth(stream).hang_up();
+                if !has_refused {
+                    has_refused = write_line(&mut writer, &Answer::Progress(text.to_owned())).is_err();
                 }
             };
             let descriptor = line.hearing.get_mut().descriptor.take();
@@ -325,7 +324,36 @@ fn converse(
                 .mend("use a command line of the daemon's version, or see control/wire.rs"),
         ),
     };
+    if has_refused && !writer.is_between_lines() {
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer took half a line, and nothing can follow that"));
+    }
     write_line(&mut writer, &answer)
+}
+
+/// Knows whether what the peer has taken ends with a line.
+struct Counted<'a> {
+    stream: &'a UnixStream,
+    /// The last byte that he took, 0 before the first.
+    taken: u8,
+}
+
+impl Counted<'_> {
+    fn is_between_lines(&self) -> bool {
+        matches!(self.taken, 0 | b'\n')
+    }
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut stream = self.stream;
+        let count = stream.write(bytes)?;
+        self.taken = bytes[..count].last().copied().unwrap_or(self.taken);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -408,11 +436,11 @@ mod tests {
         }
     }
 
-    /// Tells more than the socket takes; then what was told is read all the same, and it goes on telling.
-    struct Talker(Mutex<UnixStream>);
+    /// Tells more than the socket takes, in lines of so many bytes; then what was told is read all the same, and it goes on telling.
+    struct Talker(Mutex<UnixStream>, usize);
     impl Handler for Talker {
         fn handle(&self, _: Request, _: Brought<'_, '_>, progress: &mut dyn FnMut(&str)) -> Result<Value, Failure> {
-            (0..8).for_each(|_| progress(&"early ".repeat(20_000)));
+            (0..(1 << 20) / self.1).for_each(|_| progress(&"e".repeat(self.1)));
             let peer = self.0.lock();
             peer.set_nonblocking(true).expect("a socket");
             let mut told = vec![0; 4 << 20];
@@ -426,15 +454,20 @@ mod tests {
     /// A command that was stopped took the patience anew for each line of its progress: work that was done held its place for days.
     #[test]
     fn who_takes_nothing_is_waited_for_once() {
-        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-        let all = Arc::<Conversations>::default();
-        let conversation = Conversation::begin(&all).expect("room");
-        (&ours).write_all(b"{\"do\":\"sync\"}\n").expect("room");
-        let talker = Talker(Mutex::new(ours.try_clone().expect("a descriptor")));
-        converse(&theirs, &talker, &conversation, Duration::from_millis(50)).expect_err("he has gone");
-        let mut text = String::new();
-        (&ours).read_to_string(&mut text).expect("text");
-        assert!(!text.contains("late") && !text.contains("well"), "it follows half a line: {text}");
+        // A line that is taken whole or not at all, and one that is taken in part, which nothing can follow.
+        for (bytes, expected) in [(1000, "{\"done\":\"well\"}\n"), (300_000, "")] {
+            let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+            let all = Arc::<Conversations>::default();
+            let conversation = Conversation::begin(&all).expect("room");
+            (&ours).write_all(b"{\"do\":\"sync\"}\n").expect("room");
+            let talker = Talker(Mutex::new(ours.try_clone().expect("a descriptor")), bytes);
+            let told = converse(&theirs, &talker, &conversation, Duration::from_millis(50));
+            assert_eq!(told.is_ok(), !expected.is_empty(), "{told:?}");
+            drop((theirs, talker));
+            let mut text = String::new();
+            (&ours).read_to_string(&mut text).expect("text");
+            assert_eq!(text, expected, "in lines of {bytes} bytes");
+        }
     }
 
     #[test]
