@@ -10,11 +10,12 @@ use file::{Depth, FileSystem, Remedy};
 /// Rounds of checking and repairing after which there must be nothing left to do.
 const REPAIR_ROUNDS_MAX: usize = 4;
 
-/// What a check proposes, or why there is none.
+/// What a check proposes, or why there is none. Nothing while a disk is missing (F-4), however much there is to tell.
 pub(crate) async fn open_remedies(system: &Arc<FileSystem>) -> Result<BTreeSet<Remedy>, String> {
+    let is_degraded = system.refuse_degraded().is_err();
     let store = system.check_store(Depth::Deep, &|_, _| {}).await;
     let files = system.check_files(&|_| {}).await.map_err(|error| format!("cannot check: {error}"))?;
-    Ok(store.remedies.into_iter().chain(files.remedies).collect())
+    Ok(store.remedies.into_iter().chain(files.remedies).filter(|_| !is_degraded).collect())
 }
 
 /// Repairs until there is nothing left to do. Gives what was done, and what did not work.
