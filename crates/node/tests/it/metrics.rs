@@ -244,6 +244,9 @@ fn a_profile_says_where_the_time_of_a_command_went() {
     let folder = Folder::new("profile");
     let Some((mounted, _)) = start(&folder) else { return };
     let (file, node) = (mounted.point.join("f"), mounted.node.as_os_str());
+    // A directory of which nothing was committed is all in memory, and nobody looks for a name in its tree.
+    fs::write(mounted.point.join("before"), "before").expect("room");
+    succeed(&[OsStr::new("snapshot"), OsStr::new("create"), node, OsStr::new("before")]);
     let script = format!(
         "dd if=/dev/zero of={0} bs=4k count=20 conv=fsync 2>/dev/null; dd if={0} of=/dev/null bs=4k iflag=direct \
          2>/dev/null; echo done; exit 3",
