@@ -637,6 +637,14 @@ impl Recovery<'_> {
                 Err(error) => failure = Some(error),
             }
         }
+        // A header that is lost on one of them says less than that of another.
+        let level =
+            found.iter().map(|(_, found)| found.level(pack)).max_by_key(|level| (level.is_chosen(), level.copies()));
+        let of_sealed = found.iter_mut().filter_map(|(_, found)| match found {
+            scan::Found::Sealed(sealed) => Some(&mut sealed.summary.level),
+            scan::Found::Open { .. } => None,
+        });
+        of_sealed.for_each(|of_sealed| *of_sealed = level.unwrap_or_default());
         let (mut sealed, mut unsealed, mut removed) = (None, None, None);
         let key = &self.identity.key;
         // N-4.

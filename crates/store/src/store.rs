@@ -10,7 +10,7 @@
 
 mod index;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::hash::DomainKey;
@@ -40,6 +40,8 @@ use crate::pool::{Part, Pool};
 use crate::superblock;
 
 const SMALL_PUT_BYTES: u64 = 1 << 20;
+/// Chunks that are stored anew together for who asks for more copies.
+const RAISED_TOGETHER: usize = 8;
 
 /// An open store. All methods may be called from many tasks.
 pub struct Store {
@@ -222,25 +224,47 @@ impl Store {
         self.put_into(room, (Class::Data, resilience), Class::Metadata, contents).await
     }
 
+    /// Those of these chunks that lie on fewer disks than is asked for, each once, in their order.
+    pub async fn lower(&self, resilience: Resilience, addresses: &[ChunkAddress]) -> Vec<ChunkAddress> {
+        let level = self.packs.level(Class::Data, resilience);
+        let (mut seen, mut lower) = (BTreeSet::new(), Vec::new());
+        for address in addresses.iter().filter(|address| seen.insert(**address)) {
+            if self.packs.duplicate(address, level).is_none() && !self.packs.has_reliable_copy(address, level).await {
+                lower.push(*address);
+            }
+        }
+        lower
+    }
+
     /// Has content that is there lie on as many disks as is asked for, durable after [`Store::settle`]; how many chunks were stored anew for it.
     ///
     /// # Errors
-    /// As for reading and putting. Those before are raised then.
+    /// As for reading and putting. Where one cannot be read the others are raised all the same.
     pub async fn raise(
         self: &Arc<Store>,
         resilience: Resilience,
         addresses: &[ChunkAddress],
     ) -> Result<u64, StoreError> {
-        let level = self.packs.level(Class::Data, resilience);
-        let mut raised = 0;
-        for address in addresses {
-            if self.packs.duplicate(address, level).is_none() {
-                let content = self.get(Class::Data, address).await?;
-                self.put_as(resilience, vec![content]).await?;
-                raised += 1;
+        let (mut raised, mut first_error) = (0, None);
+        // Small ones of a group are compressed together, as they were.
+        for group in self.lower(resilience, addresses).await.chunks(RAISED_TOGETHER) {
+            let mut contents = Vec::with_capacity(group.len());
+            match self.get_many(Class::Data, group).await {
+                Ok(all) => contents = all,
+                // One that cannot be read keeps no other where it is.
+                Err(_) => {
+                    for address in group {
+                        match self.get(Class::Data, address).await {
+                            Ok(content) => contents.push(content),
+                            Err(error) => first_error = first_error.or(Some(error)),
+                        }
+                    }
+                }
             }
+            raised += contents.len() as u64;
+            self.put_as(resilience, contents).await?;
         }
-        Ok(raised)
+        first_error.map_or(Ok(raised), Err)
     }
 
     /// Has trees and the journal survive as much at least from now on as content of any file is asked to. Whether they did not

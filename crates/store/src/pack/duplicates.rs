@@ -23,6 +23,18 @@ impl Packs {
         self.is_reliable(address, &place, level).then_some(place)
     }
 
+    /// Whether a further copy may be relied upon where the one that is named may not. It is read, for the one that is named may be that because
+    /// this one did not verify (O-5), and not only because its pack was on too few disks then.
+    pub(crate) async fn has_reliable_copy(&self, address: &ChunkAddress, level: Level) -> bool {
+        let further = self.index.file().copies_of(address).unwrap_or_default();
+        for place in further.iter().chain(&self.index.older(address)) {
+            if self.is_reliable(address, place, level) && self.is_good(address, place).await.is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
     /// K-9, for the level. O-6: of what is gone in a pack without a directory nothing is made again.
     pub(super) fn is_reliable(&self, address: &ChunkAddress, place: &Place, level: Level) -> bool {
         !self.lacks_directory(place.pack)
@@ -183,7 +195,10 @@ impl Packs {
     pub(crate) fn is_lower(&self, pack: u64, other: u64) -> bool {
         let catalog = self.catalog.read();
         let wanted = |pack| catalog.get(&pack).map_or(0, |known| self.wanted(&known.summary));
-        wanted(pack) < wanted(other)
+        let level = |pack| catalog.get(&pack).map(|known| known.summary.level).unwrap_or_default();
+        // What was chosen is not left to settings that may change: what lies well by them alone does not stand for it (plan copies, seed 8009).
+        let chosen = Some(level(other)).filter(|level| level.is_chosen()).map_or(0, |level| level.copies());
+        wanted(pack) < wanted(other) || level(pack).copies() < chosen
     }
 
     /// Whether a pack is on fewer disks than it should be, or there is less of it in fragments.

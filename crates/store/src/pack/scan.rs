@@ -260,6 +260,14 @@ pub(crate) enum Found {
 }
 
 impl Found {
+    /// On how many disks it should be; of one whose header is lost that is the least.
+    pub(crate) fn level(&self, pack: u64) -> Level {
+        match self {
+            Found::Sealed(sealed) => sealed.summary.level,
+            Found::Open { .. } => self.level_of_open(pack).unwrap_or_default(),
+        }
+    }
+
     /// On how many disks an open pack should be, if that can be read.
     pub(crate) fn level_of_open(&self, pack: u64) -> Option<Level> {
         match self {
@@ -330,7 +338,11 @@ pub(crate) async fn agree(
         let Found::Open { bytes, scanned } = found else { continue };
         match &mut merged {
             None => merged = Some((bytes.clone(), scanned.entries.clone())),
-            Some((all, entries)) if *entries != scanned.entries => {
+            // With the header goes what was asked for it, and that is as much to agree on as the chunks.
+            Some((all, entries))
+                if *entries != scanned.entries
+                    || header_in(pack, all).is_some() != header_in(pack, bytes).is_some() =>
+            {
                 is_one = false;
                 *all = with_chunks(pack, all, bytes, &scanned.entries);
             }

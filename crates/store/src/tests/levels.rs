@@ -88,6 +88,76 @@ fn content_that_is_asked_for_again_with_more_copies_is_stored_anew() {
     assert_eq!(readable(&machine, &store, &[&plain[..], &both, &more].concat()), 120);
 }
 
+/// Settings may ask for less again, and then nobody would mend it.
+#[test]
+fn what_lies_on_more_disks_by_the_settings_alone_does_not_stand_for_what_was_chosen() {
+    let machine = Machine::new(7, 3, 64 << 20);
+    let contents = contents(0..40);
+    let pack_of = |store: &Store| {
+        let place = store.packs.index.lookup(&store.key().address(&contents[0]), &store.counters).unwrap().unwrap();
+        place.pack
+    };
+    let store = open(&machine, &options());
+    machine.run(store.put_many(Class::Data, contents.clone())).unwrap();
+    end(&machine, store);
+    let more = Options { copies: 2, ..options() };
+    let store = open(&machine, &more);
+    machine.run(store.restore_copies(&hurried(&store), &|_, _| {}));
+    all_have(&store, &contents, 2);
+    let plain = pack_of(&store);
+    let addresses: Vec<_> = contents.iter().map(|content| store.key().address(content)).collect();
+    assert_eq!(machine.run(store.raise(TWO, &addresses)).unwrap(), 40, "settings are nobody's choice");
+    let chosen = pack_of(&store);
+    let expect = |store: &Store| {
+        assert!(!store.packs.stands_for(plain, chosen) && store.packs.stands_for(chosen, plain));
+        assert!(machine.run(store.lower(TWO, &addresses)).is_empty());
+    };
+    expect(&store);
+    end(&machine, store);
+    expect(&open(&machine, &options()));
+}
+
+/// What was asked for a pack stands in its header. One that is lost on one disk costs that neither there (N-3) nor where an index is made of what there
+/// is, be the pack sealed or not.
+#[test]
+fn what_was_chosen_for_a_pack_is_known_as_long_as_one_of_its_headers_is() {
+    for (seed, is_sealed) in [(8, false), (9, true)] {
+        for rotten in 0..2 {
+            let machine = Machine::new(seed, 2, 64 << 20);
+            let store = open(&machine, &options());
+            let contents = contents(0..10);
+            machine.run(async {
+                store.put_as(TWO, contents.clone()).await.unwrap();
+                store.settle(store.moment()).await.unwrap();
+                if is_sealed {
+                    store.close().await.unwrap();
+                }
+            });
+            drop(store);
+            machine.world.crash();
+            machine.world.restart();
+            let packs = |disk: usize| {
+                let files = machine.disks[disk].durable_files();
+                files.into_iter().filter(|(path, _)| path.starts_with("packs/")).collect::<Vec<_>>()
+            };
+            for (path, bytes) in packs(rotten) {
+                assert_eq!(bytes[12], 2, "content");
+                machine.disks[rotten].corrupt(&path, 0, &[0; crate::format::PackHeader::BYTES]);
+            }
+            for disk in &machine.disks {
+                disk.remove("index");
+            }
+            let store = open(&machine, &options());
+            let addresses: Vec<_> = contents.iter().map(|content| store.key().address(content)).collect();
+            assert!(machine.run(store.lower(TWO, &addresses)).is_empty(), "sealed {is_sealed}, lost on disk {rotten}");
+            end(&machine, store);
+            if !is_sealed {
+                assert_eq!(packs(0), packs(1));
+            }
+        }
+    }
+}
+
 #[test]
 fn what_lies_on_one_disk_is_raised_and_survives_its_loss() {
     let machine = Machine::new(2, 3, 64 << 20);
