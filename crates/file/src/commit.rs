@@ -90,6 +90,8 @@ pub(crate) enum RootsChange {
         /// Before it was made.
         since: Moment,
     },
+    /// Whether content may lie on fewer disks than its file asks for (`raising`).
+    Raise(bool),
 }
 
 impl RootsChange {
@@ -97,7 +99,7 @@ impl RootsChange {
     fn since(&self) -> Option<Moment> {
         match self {
             RootsChange::Receive(since, _) | RootsChange::Prune { since, .. } => Some(*since),
-            RootsChange::Add { .. } | RootsChange::Remove { .. } => None,
+            RootsChange::Add { .. } | RootsChange::Remove { .. } | RootsChange::Raise(_) => None,
         }
     }
 }
@@ -280,6 +282,9 @@ impl FileSystem {
         let orphans = self.trees.update(&old.orphans, orphans, INLINE_BYTES_MAX).await?;
         let mut roots = Roots { catalog, orphans, ..(*old).clone() };
         let branches = self.change_branches(&mut roots, changed, change.as_ref()).await?;
+        if let Some(RootsChange::Raise(is_raising)) = change {
+            roots.is_raising = is_raising;
+        }
         roots.next_counter = self.next_counter.load(Ordering::SeqCst);
         roots.next_view = self.next_view.load(Ordering::SeqCst);
         let snapshots = self.change_snapshots(&mut roots, change).await?;
@@ -572,7 +577,7 @@ impl FileSystem {
     ) -> Result<Option<BTreeMap<u32, SnapshotValue>>, FileError> {
         let mut snapshots = self.snapshots.lock().clone();
         let added = match change {
-            None | Some(RootsChange::Prune { .. }) => return Ok(None),
+            None | Some(RootsChange::Prune { .. } | RootsChange::Raise(_)) => return Ok(None),
             Some(RootsChange::Add { name, root }) => {
                 let (catalog, branches) = (roots.catalog.clone(), roots.branches.clone());
                 let (taken, next_counter) = (self.now(), roots.next_counter);

@@ -84,6 +84,8 @@ pub(crate) struct Roots {
     pub(crate) next_view: u32,
     /// Branch → [`BranchValue`].
     pub(crate) branches: Root,
+    /// Content may lie on fewer disks than its file asks for (I-167).
+    pub(crate) is_raising: bool,
 }
 
 impl Roots {
@@ -94,8 +96,11 @@ impl Roots {
         self.snapshots.encode(&mut writer);
         self.orphans.encode(&mut writer);
         // A program that knows no clones would let their chunks go: it refuses what goes on here.
-        if self.branches != Root::Empty {
+        if self.branches != Root::Empty || self.is_raising {
             self.branches.encode(&mut writer);
+        }
+        if self.is_raising {
+            writer.u8(1);
         }
         writer.into_bytes()
     }
@@ -112,9 +117,17 @@ impl Roots {
         }
         let mut root = || Root::decode(&mut reader);
         let (catalog, snapshots, orphans) = (root()?, root()?, root()?);
-        let branches = decode_branches(&mut reader)?;
+        let is_at_end = reader.remaining() == 0;
+        let branches = if is_at_end { Root::Empty } else { Root::decode(&mut reader)? };
+        let is_raising = match reader.remaining() {
+            // No branches are said by saying nothing.
+            0 if branches == Root::Empty && !is_at_end => return Err(reader.refuse("a list of branches that has some")),
+            0 => false,
+            _ if reader.u8("raising")? == 1 => true,
+            _ => return Err(reader.refuse("raising")),
+        };
         reader.finish("roots")?;
-        Ok(Roots { catalog, snapshots, orphans, next_counter, next_view, branches })
+        Ok(Roots { catalog, snapshots, orphans, next_counter, next_view, branches, is_raising })
     }
 }
 

@@ -40,6 +40,7 @@ mod waiting;
 
 mod inode;
 mod mending;
+mod raising;
 mod readers;
 mod receipts;
 mod references;
@@ -76,10 +77,11 @@ mod snapshot;
 mod branch;
 mod prune;
 
+mod names;
 mod policy;
+mod raiser;
 
 mod members;
-mod names;
 mod reclaim;
 mod scrub;
 
@@ -114,7 +116,7 @@ pub use format::FORMS;
 pub use mending::Mending;
 pub use namespace::RenameMode;
 pub use open::{OpenReport, format_node, format_node_in};
-pub use policy::PolicyReport;
+pub use raising::PolicyReport;
 pub use read::Seek;
 pub use reclaim::{Reclaim, ReclaimProgress};
 pub use snapshot::Snapshot;

@@ -32,8 +32,8 @@ use crate::namespace::has_entries;
 use crate::system::{FileSystem, Options, RECEIVES_MAX, SENDS_MAX, Transaction, batch_units, corrupt, untrue};
 use crate::tree::Gap;
 
-/// Flusher, committer, reclaimer, mender, scrubber, measurer, layout upkeep, remover.
-const BACKGROUND_TASKS: u32 = 8;
+/// Flusher, committer, reclaimer, mender, raiser, scrubber, measurer, layout upkeep, remover.
+const BACKGROUND_TASKS: u32 = 9;
 
 /// What opening did.
 #[derive(Clone, Debug)]
@@ -164,6 +164,7 @@ impl FileSystem {
         platform.tasks.spawn("committer", Box::pin(system.clone().run_committer()));
         platform.tasks.spawn("reclaimer", Box::pin(system.clone().run_reclaimer()));
         platform.tasks.spawn("mender", Box::pin(system.clone().run_mender()));
+        platform.tasks.spawn("raiser", Box::pin(system.clone().run_raiser()));
         platform.tasks.spawn_behind("scrubber", Box::pin(system.clone().run_scrubber()));
         platform.tasks.spawn_behind("measurer", Box::pin(system.clone().run_measurer()));
         system.begin_upkeep();
@@ -186,6 +187,7 @@ impl FileSystem {
         self.wants_no_measuring.notify_one();
         self.upkeep.wants_end.notify_one();
         self.wants_mending.notify_one();
+        self.wants_raising.notify_one();
         self.removals.wanted.notify_one();
         // They see that it ends (`is_ending`).
         for (places, most) in [(&self.sends, SENDS_MAX), (&self.receives, RECEIVES_MAX)] {

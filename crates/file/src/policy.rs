@@ -1,35 +1,24 @@
 //! Policies: what is asked for files against the loss of disks, set by people, inherited by what is made in a directory.
 //!
 //! I-108 A policy is in force for what is written when it is recorded, and trees and the journal are written to as many disks before
-//!       ([`store::Store::raise_floor`]). What was written before follows, content by [`FileSystem::apply_policy`], trees as what lies on
-//!       too few disks does (`mender`).
+//!       ([`store::Store::raise_floor`]). What was written before follows, content by [`FileSystem::set_policy_below`], trees as what lies
+//!       on too few disks does (`mender`).
 //!
-//! Not here: how content is kept so (`store`).
+//! Not here: how content is kept so (`store`), and how it is brought there (`raiser`).
 
 use base::id::FileId;
-use store::Resilience;
+use store::{Pace, Resilience, Share};
 
-use crate::attributes::{Attributes, Kind, Node};
+use crate::attributes::{Attributes, Kind, Node, View};
 use crate::failure::FileError;
 use crate::format::Change;
+use crate::raising::PolicyReport;
 use crate::system::{FileSystem, SNAPSHOTS, Transaction};
-use crate::write::{Layers, chunks_of};
 
 /// A change of attributes in the journal, about.
 const CHANGE_BYTES: u64 = 512;
-/// Bytes of a file that are looked at while it is held.
-const WINDOW_BYTES: u64 = 16 << 20;
 /// Entries of a directory that are read at a time.
 const LISTED: usize = 1000;
-
-/// What [`FileSystem::set_policy_below`] did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PolicyReport {
-    /// Files and directories.
-    pub files: u64,
-    /// Chunks that were stored anew.
-    pub raised: u64,
-}
 
 impl FileSystem {
     /// Asks for this from now on; local after [`FileSystem::sync_all`].
@@ -59,40 +48,12 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Has the content that a file has already lie as its policy says, but for what a commit has in hand that began before it was set; how
-    /// many chunks were stored anew for it. What is on more disks than it needs to be stays there.
+    /// The same for a file or directory and, if `is_recursive`, everything below it, and has the content that they have already lie so, but for what is on
+    /// more disks; local when it returns. `tell` hears of files done. What
+    /// cannot be brought to as many disks is told, stops nothing else, and is tried again in the background (I-167).
     ///
     /// # Errors
-    /// The store's; what was raised before stays so.
-    pub async fn apply_policy(&self, file: FileId) -> Result<u64, FileError> {
-        let inode = self.live(file).await?;
-        let since = self.store.moment();
-        let mut raised = 0;
-        let mut start = 0;
-        loop {
-            // So that nothing of it goes meanwhile.
-            let _operation = inode.operation.lock().await;
-            let _flush = self.lock_flush(&inode).await;
-            let _use = self.grace.enter(file.number);
-            let Attributes { size, resilience, kind, .. } = inode.state.lock().attributes.clone();
-            if start >= size || kind != Kind::Regular {
-                break;
-            }
-            let end = (start + WINDOW_BYTES).min(size);
-            // What is in memory is put as the policy says.
-            let Layers { settled, .. } = self.layers(&inode, start..end).await?;
-            let chunks: Vec<_> = chunks_of(&settled).collect();
-            raised += self.store.raise(resilience, &chunks).await?;
-            start = end;
-        }
-        self.store.settle(since).await?;
-        Ok(raised)
-    }
-
-    /// Both, for a file or directory and, if `is_recursive`, everything below it; local when it returns. `tell` hears of files done.
-    ///
-    /// # Errors
-    /// As for both; what was done before stays done.
+    /// As for setting it, and what keeps content of all files where it is. What was done before stays done.
     pub async fn set_policy_below(
         &self,
         file: FileId,
@@ -100,12 +61,19 @@ impl FileSystem {
         is_recursive: bool,
         tell: &(dyn Fn(u64) + Sync),
     ) -> Result<PolicyReport, FileError> {
+        let raise = self.begin_raise().await?;
         let mut report = PolicyReport::default();
         let (mut waiting, mut set) = (vec![file], Vec::new());
         while let Some(file) = waiting.pop() {
+            self.refuse_if_ending()?;
             match self.set_policy_of(file, resilience, is_recursive).await {
                 // It went meanwhile.
                 Err(FileError::NoEntry) if !set.is_empty() => continue,
+                Err(error) if set.is_empty() => {
+                    // Nothing was changed.
+                    let _ = self.end_raise(raise).await;
+                    return Err(error);
+                }
                 entries => waiting.extend(entries?),
             }
             set.push(file);
@@ -113,13 +81,14 @@ impl FileSystem {
         self.sync_all().await?;
         // A commit that has content in hand puts it as was asked before.
         self.commit().await?;
+        let (goes_on, of_time) = (|| !self.is_ending(), || Share::FULL);
+        let pace = Pace::new(&self.platform, &of_time, &goes_on);
         for file in set {
-            match self.apply_policy(file).await {
-                Err(FileError::NoEntry) => {}
-                raised => report.raised += raised?,
-            }
-            report.files += 1;
+            self.raise_file((View::LIVE, file.branch), file.number, &pace, false, &mut report).await?;
             tell(report.files);
+        }
+        if report.failed == 0 {
+            self.end_raise(raise).await?;
         }
         Ok(report)
     }

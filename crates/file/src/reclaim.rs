@@ -396,6 +396,10 @@ impl FileSystem {
         self.is_stopping.load(Ordering::SeqCst)
     }
 
+    pub(crate) fn refuse_if_ending(&self) -> Result<(), FileError> {
+        if self.is_ending() { Err(FileError::Busy("the node is being closed")) } else { Ok(()) }
+    }
+
     /// The background task that gives room back, beside the commits. A pass that fails is told of by the status, and tried again after
     /// the next commit.
     pub(crate) async fn run_reclaimer(self: Arc<Self>) {

@@ -12,6 +12,7 @@ use crate::attributes::{Attributes, Kind, Node};
 use crate::counters::Counters;
 use crate::extent::Extent;
 use crate::failure::FileError;
+use crate::raising::PolicyReport;
 use crate::system::FileSystem;
 
 /// The file layer and the store at one moment.
@@ -47,6 +48,8 @@ pub struct Status {
     pub removing: u64,
     /// Those of them that cannot be read, and why: they are tried again when the node is opened.
     pub not_removed: Vec<(FileId, String)>,
+    /// Content may lie on fewer disks than its file asks for, and is brought there in the background: what could be done about it last.
+    pub raising: Option<PolicyReport>,
     /// Why the last pass of reclaim failed, if it did. No room comes back then.
     pub reclaim_failure: Option<String>,
     /// Why nothing new is accepted, if so.
@@ -122,6 +125,7 @@ impl FileSystem {
             left_out: self.left_out_files(),
             removing: self.removing(),
             not_removed: self.removals.failures(),
+            raising: self.raising(),
             reclaim_failure: self.reclaim_failure.lock().as_ref().map(|(failure, _)| failure.to_string()),
             journal_failure: self.journal_failure.lock().as_ref().map(FileError::to_string),
             store: self.store.status(),

@@ -30,6 +30,7 @@ use crate::format::{
 use crate::grace::Grace;
 use crate::inode::{Inode, InodeSet, LeftOut, State};
 use crate::mending::Mending;
+use crate::raising::Raising;
 use crate::readers::Readers;
 use crate::receipts::Receipts;
 use crate::references::References;
@@ -226,6 +227,10 @@ pub struct FileSystem {
     pub(crate) mending: Mutex<Option<Mending>>,
     /// What it did last.
     pub(crate) mended: Mutex<store::CopiesReport>,
+    /// Content that was asked to survive more.
+    pub(crate) raising: Raising,
+    /// The raiser is to look at once, or to end.
+    pub(crate) wants_raising: Notify,
     /// The mender is to look at once: something is lacking, or it is to end.
     pub(crate) wants_mending: Notify,
     /// The scrubber is to end.
@@ -346,6 +351,7 @@ impl FileSystem {
             is_commit_owed: AtomicBool::new(false),
             next_counter: AtomicU64::new(roots.next_counter.max(SNAPSHOTS.number + 1)),
             next_view: AtomicU32::new(roots.next_view.max(1)),
+            raising: Raising::new(roots.is_raising),
             roots: Mutex::new(Arc::new(roots)),
             commit: tokio::sync::Mutex::new(()),
             snapshot_change: tokio::sync::Mutex::new(()),
@@ -355,6 +361,7 @@ impl FileSystem {
             mending: Mutex::default(),
             mended: Mutex::default(),
             wants_mending: Notify::new(),
+            wants_raising: Notify::new(),
             wants_no_scrub: Notify::new(),
             wants_no_measuring: Notify::new(),
             flush_failed: Notify::new(),

@@ -27,6 +27,7 @@ mod lying;
 mod moments;
 mod namespace;
 mod open;
+mod policy;
 mod prefetch;
 mod races;
 mod reclaim;

@@ -228,7 +228,10 @@ impl Keeper {
             set => self.judge("setting a policy", set)?,
         };
         if let Some(report) = set {
-            self.shared.log("keeper", &format!("set for {} files, {} chunks raised", report.files, report.raised));
+            self.shared.log(
+                "keeper",
+                &format!("set for {} files, {} chunks raised, {} failed", report.files, report.raised, report.failed),
+            );
         }
         Ok(())
     }

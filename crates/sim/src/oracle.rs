@@ -20,6 +20,8 @@
 //! Q-8   *Damage.* On disks that lie, whatever can be read follows with no floor: an error, never something else.
 //! Q-11  *Nothing dead is left.* Without snapshots, and with all files removed, two passes of reclaim leave no chunk but what the root directory
 //!       needs, whatever happened before (`run/between`).
+//! Q-12  *Asked is done.* Where everything was mended all content lies on as many disks as its file asks for, whatever came between
+//!       the asking and the doing (`run/between`).
 //!
 //! Not here: reading (`tree`), which floors there are (`history`).
 

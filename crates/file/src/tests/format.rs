@@ -124,8 +124,16 @@ fn roots_and_inodes_survive() {
         next_counter: 1 << 47,
         next_view: 9,
         branches: Root::Node { address: ChunkAddress([4; 32]), level: 0 },
+        is_raising: false,
     };
-    assert_eq!(Roots::decode(&roots.encode()).unwrap(), roots);
+    for branches in [roots.branches.clone(), Root::Empty] {
+        for is_raising in [false, true] {
+            let roots = Roots { branches: branches.clone(), is_raising, ..roots.clone() };
+            assert_eq!(Roots::decode(&roots.encode()).unwrap(), roots);
+        }
+    }
+    let nothing_follows = [&Roots::default().encode()[..], &[0]].concat();
+    assert!(Roots::decode(&nothing_follows).is_err(), "no branches are said by saying nothing");
     for xattrs in
         [XattrPlace::None, XattrPlace::Inline(Bytes::from_static(b"x")), XattrPlace::Chunk(ChunkAddress([1; 32]))]
     {

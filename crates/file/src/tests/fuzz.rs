@@ -34,9 +34,12 @@ const TARGETS: &[Target] = &[
                 next_counter: 9,
                 next_view: 4,
                 branches,
+                is_raising: false,
             };
             let inline = Root::Inline(Bytes::from_static(b"leaf"));
-            vec![roots(NODE, Root::Empty, Root::Empty).encode(), roots(inline.clone(), inline, NODE).encode()]
+            let plain = roots(NODE, Root::Empty, Root::Empty);
+            let raising = Roots { is_raising: true, ..plain.clone() };
+            vec![plain.encode(), raising.encode(), roots(inline.clone(), inline, NODE).encode()]
         },
         repair: no_repair,
         check: |bytes| {

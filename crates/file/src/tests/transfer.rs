@@ -751,12 +751,18 @@ fn on_disks(
 /// Where the header of a pack has its class, and that of content: trees name the chunk too.
 const CLASS: (usize, u8) = (12, 2);
 
-/// On how many of the disks the only chunk of a file lies.
-async fn disks_of(disks: &[SimDisk], system: &FileSystem, path: &str) -> usize {
+/// The only chunk of a small file.
+pub(super) async fn chunk_of(system: &FileSystem, path: &str) -> ChunkAddress {
     let inode = system.inode(find(system, path).await.unwrap()).await.unwrap();
     let tree = inode.state.lock().base.tree.clone();
     let (extents, _) = system.base_extents(&tree, 0..SMALL_BYTES as u64, 2).await.unwrap();
-    let [(_, Extent::Chunk { address, .. })] = &extents[..] else { panic!("{extents:?}") };
+    let [(_, Extent::Chunk { address, .. })] = extents[..] else { panic!("{extents:?}") };
+    address
+}
+
+/// On how many of the disks the only chunk of a file lies.
+pub(super) async fn disks_of(disks: &[SimDisk], system: &FileSystem, path: &str) -> usize {
+    let address = chunk_of(system, path).await;
     let is_there = |bytes: &Vec<u8>| bytes.windows(address.0.len()).any(|window| window == address.0);
     let has = |disk: &&SimDisk| {
         let packs = disk.durable_files().into_iter().filter(|(path, _)| path.starts_with("packs/"));

@@ -295,13 +295,6 @@ impl FileSystem {
     }
 }
 
-impl FileSystem {
-    /// The last part of receiving may take long, and closing waits for it.
-    pub(super) fn refuse_if_ending(&self) -> Result<(), FileError> {
-        if self.is_ending() { Err(FileError::Busy("the node is being closed")) } else { Ok(()) }
-    }
-}
-
 fn words_of(root: FileId) -> String {
     format!("the directory that it shows ({root})")
 }

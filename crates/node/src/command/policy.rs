@@ -22,7 +22,7 @@ use crate::failure::Failure;
     hydrafs policy set --copies node /mnt/scratch           as `storage` in the settings says, again\n\n\
     More copies: content that is there is stored anew where it lies on too few disks; names, trees and the journal follow in the\n\
     background. Fewer copies: what was written before stays as it is. Content that several files share has the copies of the one that\n\
-    asks for most.\n\n\
+    asks for most. What was interrupted goes on in the background (RAISING in `hydrafs status`).\n\n\
     k+m fragments survive the loss of any m of their disks, as m+1 copies do. Content lies in so many copies first, and is cut into\n\
     fragments in the background. Names and trees stay in copies.")]
 pub(super) struct Arguments {
@@ -90,6 +90,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let answer = answer?;
             let (files, chunks) = (number(&answer, "/files"), number(&answer, "/chunks_stored_anew"));
             super::say(format!("set for {files} files and directories; {chunks} chunks were stored anew"));
+            let failed = number(&answer, "/failed");
+            if failed > 0 {
+                for problem in answer["problems"].as_array().into_iter().flatten() {
+                    super::remark(problem.as_str().unwrap_or_default());
+                }
+                super::remark(&format!(
+                    "content of {failed} of them lies on fewer disks than is asked for; it is tried again in the background (`hydrafs status`), \
+                     and what cannot be read is for `hydrafs fsck`"
+                ));
+                return Ok(ExitCode::FAILURE);
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

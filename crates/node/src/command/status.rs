@@ -128,6 +128,16 @@ fn lines(status: &Value) -> Vec<String> {
             bytes(lacking, "/stored_bytes")
         ));
     }
+    let raising = &status["raising"];
+    if raising.is_object() {
+        let why = match number(raising, "/failed") {
+            0 => "it is being brought there".to_owned(),
+            failed => {
+                format!("of {failed} files it cannot be: {}", raising["problems"][0].as_str().unwrap_or_default())
+            }
+        };
+        lines.push(format!("RAISING   content may lie on fewer disks than its files ask for; {why}"));
+    }
     for failure in status["failures"].as_array().into_iter().flatten() {
         lines.push(format!("FAILURE   {}", failure.as_str().unwrap_or_default()));
     }

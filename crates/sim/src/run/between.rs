@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::id::FileId;
-use file::{Attributes, Depth, FileSystem, Node as FileNode, Reclaim, Remedy, Share, View};
+use file::{Attributes, Depth, FileSystem, Node as FileNode, PolicyReport, Reclaim, Remedy, Share, View};
 
 use super::{Checked, Run};
 use crate::client::Client;
@@ -226,6 +226,7 @@ impl Run {
             system.sync_all().await?;
             system.commit().await?;
             system.commit().await?;
+            system.raise_left(Share::FULL).await;
             Ok::<_, file::FileError>(system.restore_copies(Share::FULL, &|_, _| {}).await)
         })?;
         match report {
@@ -233,10 +234,22 @@ impl Run {
                 self.note(&format!("mended: {report:?}"));
                 self.bad.clear();
                 self.shared.state().is_failing = false;
-                self.repair(system)
+                self.repair(system)?;
+                self.verify_policies(system)
             }
             Ok(report) => Err(format!("not everything lies where it should: {:?}", report.problems)),
             Err(error) => Err(format!("nothing fails, but the node cannot be mended: {error}")),
+        }
+    }
+
+    ///
+    fn verify_policies(&mut self, system: &Arc<FileSystem>) -> Checked {
+        let report =
+            self.wait(system.check_policies())?.map_err(|error| format!("policies cannot be checked: {error}"))?;
+        self.note(&format!("policies: {report:?}"));
+        match report {
+            PolicyReport { raised: 0, failed: 0, .. } => Ok(()),
+            report => Err(format!("content lies on fewer disks than its files ask for: {report:?}")),
         }
     }
 

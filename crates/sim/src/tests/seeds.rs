@@ -45,6 +45,10 @@ const FOUND: &[(&str, u64)] = &[
     ("full", 14487),
     // `begin_now`: frames that only a disk had which was gone for a life followed on what was read without it, when it was back.
     ("copies", 3418),
+    // `agree`: of a pack that a crash had left open the header was on one of two disks, and the other was sealed as one that is to lie on one.
+    ("copies", 8009),
+    // `lower`: the index named the copy on fewer disks, for the pack with the other was short while it was made.
+    ("absences", 7005),
     // `restore_copies`: what had rotted where it alone was, and nobody needed, kept its pack from being copied, for ever.
     ("copies", 6182),
     // `open_pack`: a power cut tore the table of groups off a chunk whose content was whole, and the pack was sealed so.

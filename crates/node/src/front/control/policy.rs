@@ -2,7 +2,7 @@
 //!
 //! Not here: how content is kept so (`store`), who inherits what (`file`).
 
-use file::{COPIES_MAX, Resilience, View};
+use file::{COPIES_MAX, Resilience, Status, View};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
@@ -37,8 +37,19 @@ impl Control {
             block_on(self.system.set_policy_below(node.file, resilience, recursive, &tell))
         });
         let report = report.map_err(self.explain(what))?;
-        Ok(json!({ "files": report.files, "chunks_stored_anew": report.raised }))
+        Ok(json!({
+            "files": report.files,
+            "chunks_stored_anew": report.raised,
+            "failed": report.failed,
+            "problems": report.problems,
+        }))
     }
+}
+
+/// Content that lies on fewer disks than its file asks for; null where there is none.
+pub(super) fn raising(status: &Status) -> Value {
+    let raising = status.raising.as_ref();
+    raising.map_or(Value::Null, |report| json!({ "failed": report.failed, "problems": report.problems }))
 }
 
 /// Copies that are asked for; null where the settings say how many, or fragments are.

@@ -65,6 +65,7 @@ impl Control {
             "disks": disks(store),
             "missing": missing(store),
             "lacking": self.lacking(store),
+            "raising": super::policy::raising(&status),
             "fragments": {
                 "asked": store.cut.asked.map(|erasure| erasure.to_string()),
                 "disks_lacking": store.cut.disks_lacking,
