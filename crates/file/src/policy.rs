@@ -7,7 +7,7 @@
 //! Not here: how content is kept so (`store`), and how it is brought there (`raiser`).
 
 use base::id::FileId;
-use store::{Pace, Resilience, Share};
+use store::{Pace, Resilience, Share, StoreError};
 
 use crate::attributes::{Attributes, Kind, Node, View};
 use crate::failure::FileError;
@@ -69,8 +69,8 @@ impl FileSystem {
             match self.set_policy_of(file, resilience, is_recursive).await {
                 // It went meanwhile.
                 Err(FileError::NoEntry) if !set.is_empty() => continue,
-                Err(error) if set.is_empty() => {
-                    // Nothing was changed.
+                // Nothing was changed.
+                Err(error @ FileError::Store(StoreError::Refused { .. })) if set.is_empty() => {
                     let _ = self.end_raise(raise).await;
                     return Err(error);
                 }
@@ -81,12 +81,15 @@ impl FileSystem {
         self.sync_all().await?;
         // A commit that has content in hand puts it as was asked before.
         self.commit().await?;
+        self.tell_left_out(&mut report);
         let (goes_on, of_time) = (|| !self.is_ending(), || Share::FULL);
         let pace = Pace::new(&self.platform, &of_time, &goes_on);
+        let since = self.store.moment();
         for file in set {
             self.raise_file((View::LIVE, file.branch), file.number, &pace, false, &mut report).await?;
             tell(report.files);
         }
+        self.store.settle(since).await?;
         if report.failed == 0 {
             self.end_raise(raise).await?;
         }

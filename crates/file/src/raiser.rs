@@ -28,10 +28,14 @@ use crate::tree::Gap;
 const INODES: usize = 1000;
 /// Extents of a file that are.
 const EXTENTS: usize = 256;
+/// A chunk, about.
+const CHUNK_BYTES: u64 = 64 << 10;
 /// The task looks so often.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The longest pause between walks of which each could do nothing.
+/// The longest pause between walks that left something, but for what they take themselves.
 const PAUSE_MAX: Duration = Duration::from_secs(160);
+/// Walks that leave something take at most one part of the time, of so many.
+const OF_TIME: u32 = 20;
 
 /// A catalog: of which view, and of which branch there.
 pub(crate) type CatalogOf = (View, u32);
@@ -43,8 +47,11 @@ impl FileSystem {
     /// Has the roots say that content may lie on fewer disks than its files ask for; durable when it returns.
     pub(crate) async fn begin_raise(&self) -> Result<Raise<'_>, FileError> {
         let _one = self.raising.work.lock().await;
+        self.refuse_if_ending()?;
         if !self.roots.lock().is_raising || self.raising.is_uncertain.load(Ordering::SeqCst) {
             self.commit_with(Some(RootsChange::Raise(true)), Whole::AsFarAsRead).await?;
+            // Where the newest superblock rots the journal has the policies all the same (as I-103).
+            self.store.renew_root().await?;
             self.raising.is_uncertain.store(false, Ordering::SeqCst);
         }
         Ok(self.raising.begin(self.next_view.load(Ordering::SeqCst)))
@@ -53,6 +60,7 @@ impl FileSystem {
     /// All that was changed with it lies where it is to, but for what was cloned since, or is in a snapshot. The roots say so if nothing else is left.
     pub(crate) async fn end_raise(&self, mut raise: Raise<'_>) -> Result<(), FileError> {
         let _one = self.raising.work.lock().await;
+        self.refuse_if_ending()?;
         raise.is_done = raise.views == self.next_view.load(Ordering::SeqCst);
         drop(raise);
         if self.raising.active.load(Ordering::SeqCst) > 0 || self.raising.is_left.load(Ordering::SeqCst) {
@@ -74,7 +82,12 @@ impl FileSystem {
     /// Does what others left, if they did; whether all was done that can be.
     pub async fn raise_left(&self, share: Share) -> bool {
         let _one = self.raising.walk.lock().await;
-        if !self.raising.is_wanted() {
+        // Who is about to say that all is done does not wait for a walk.
+        let is_wanted = {
+            let _decided = self.raising.work.lock().await;
+            self.raising.is_wanted()
+        };
+        if !is_wanted {
             return true;
         }
         let Ok(mut raise) = self.begin_raise().await else { return false };
@@ -83,13 +96,14 @@ impl FileSystem {
         let mut report = PolicyReport::default();
         let walked = self.raise_all(share, false, &mut report).await;
         let ended = match walked {
-            Ok(views) if report.failed == 0 => {
-                raise.views = views;
+            Ok(()) if report.failed == 0 => {
+                // What was taken along meanwhile was looked at, or taken from what had been.
+                raise.views = self.next_view.load(Ordering::SeqCst);
                 self.end_raise(raise).await
             }
-            walked => walked.map(drop),
+            walked => walked,
         };
-        if let Err(error) = &ended {
+        if let Err(error) = ended {
             report.fail("the rest", error);
         }
         let is_done = report.failed == 0;
@@ -108,43 +122,81 @@ impl FileSystem {
         Ok(report)
     }
 
-    /// Gives the number of the next view when there was nothing more to look at.
-    async fn raise_all(&self, share: Share, is_rehearsal: bool, report: &mut PolicyReport) -> Result<u32, FileError> {
+    async fn raise_all(&self, share: Share, is_rehearsal: bool, report: &mut PolicyReport) -> Result<(), FileError> {
         self.sync_all().await?;
         // A commit that has content in hand puts it as was asked before.
         self.commit().await?;
+        if !is_rehearsal {
+            self.tell_left_out(report);
+        }
         let (goes_on, of_time) = (|| !self.is_ending(), || share);
         let pace = Pace::new(&self.platform, &of_time, &goes_on);
         let mut done = BTreeSet::new();
+        // What is taken of the present when that lies as it is to does so too: snapshots that come later need no look.
+        self.raise_present(&mut done, &pace, is_rehearsal, report).await?;
+        for of in self.catalogs_of_snapshots(report).await {
+            self.raise_catalog_of(of, &pace, is_rehearsal, report).await?;
+        }
+        // Clones of snapshots that were not looked at yet.
+        self.raise_present(&mut done, &pace, is_rehearsal, report).await
+    }
+
+    /// What commits leave out is in no catalog (I-106).
+    pub(crate) fn tell_left_out(&self, report: &mut PolicyReport) {
+        for (file, why) in self.left_out_files() {
+            report.fail(format!("file {file}"), why);
+        }
+    }
+
+    /// The catalogs of the present that are not done yet, until there are no more.
+    async fn raise_present(
+        &self,
+        done: &mut BTreeSet<u32>,
+        pace: &Pace<'_>,
+        is_rehearsal: bool,
+        report: &mut PolicyReport,
+    ) -> Result<(), FileError> {
         loop {
-            let views = self.next_view.load(Ordering::SeqCst);
-            let catalogs = self.catalogs(report).await;
-            if catalogs.is_subset(&done) {
-                return Ok(views);
+            let mut branches: BTreeSet<u32> = self.branches.lock().keys().copied().collect();
+            branches.insert(0);
+            branches.retain(|branch| !done.contains(branch));
+            if branches.is_empty() {
+                return Ok(());
             }
-            for (view, branch) in catalogs.difference(&done).copied().collect::<Vec<_>>() {
-                self.raise_catalog_of((View(view), branch), &pace, is_rehearsal, report).await?;
-                done.insert((view, branch));
+            let in_use = self.grace.enter(0);
+            let list = self.roots.lock().branches.clone();
+            let (_, lost) = self.scan_branches(&list).await;
+            drop(in_use);
+            for (number, error) in lost {
+                report.fail(format!("clones from {number} on"), error);
+            }
+            for branch in branches {
+                self.raise_catalog_of((View::LIVE, branch), pace, is_rehearsal, report).await?;
+                done.insert(branch);
             }
         }
     }
 
-    /// All catalogs, that of the present first.
-    async fn catalogs(&self, report: &mut PolicyReport) -> BTreeSet<(u32, u32)> {
-        let mut catalogs = BTreeSet::from([(View::LIVE.0, 0)]);
-        catalogs.extend(self.branches.lock().keys().map(|branch| (View::LIVE.0, *branch)));
-        let snapshots: Vec<(u32, Root)> =
-            self.snapshots.lock().iter().map(|(view, value)| (*view, value.branches.clone())).collect();
-        for (view, list) in snapshots {
-            catalogs.insert((view, 0));
-            let _use = self.grace.enter(u64::from(view));
+    async fn catalogs_of_snapshots(&self, report: &mut PolicyReport) -> Vec<CatalogOf> {
+        let in_use = self.grace.enter(0);
+        let list = self.roots.lock().snapshots.clone();
+        let (snapshots, lost) = self.scan_snapshots(&list).await;
+        drop(in_use);
+        for (number, error) in lost {
+            report.fail(format!("snapshots from {number} on"), error);
+        }
+        let mut catalogs = Vec::new();
+        for (view, value) in snapshots {
+            catalogs.push((View(view), 0));
+            let _use = self.grace.enter(0);
             if !self.snapshots.lock().contains_key(&view) {
+                // It went, or could not be read when the node was opened.
                 continue;
             }
-            let (branches, lost) = self.scan_branches(&list).await;
-            catalogs.extend(branches.keys().map(|branch| (view, *branch)));
+            let (branches, lost) = self.scan_branches(&value.branches).await;
+            catalogs.extend(branches.keys().map(|branch| (View(view), *branch)));
             for (branch, error) in lost {
-                report.fail(&format!("clone {branch} of snapshot {view}"), &error.into());
+                report.fail(format!("clone {branch} of snapshot {view}"), error);
             }
         }
         catalogs
@@ -168,12 +220,16 @@ impl FileSystem {
                 // It went meanwhile.
                 Err((FileError::Stale, _)) => break,
                 Err((error, next)) => {
-                    report.fail(&format!("files from {} on", FileId { branch: of.1, number: at }), &error);
+                    report.fail(format!("files from {} on", FileId { branch: of.1, number: at }), error);
                     (Vec::new(), next)
                 }
             };
+            let (since, before) = (self.store.moment(), report.raised);
             for number in files {
                 self.raise_file(of, number, pace, is_rehearsal, report).await?;
+            }
+            if !is_rehearsal && report.raised > before {
+                self.store.settle(since).await?;
             }
         }
         Ok(())
@@ -211,14 +267,14 @@ impl FileSystem {
                 }
                 Err(error) => {
                     let error = undecodable("inode", format!("catalog entry of {file}"), error);
-                    report.fail(&format!("file {file}"), &error.into());
+                    report.fail(format!("file {file}"), error);
                 }
             }
         }
         Ok((asking, next))
     }
 
-    /// Brings the content of one file there, as the catalog has it. A rehearsal only counts the chunks.
+    /// Brings the content of one file there, as the catalog has it; durable after [`store::Store::settle`]. A rehearsal only counts the chunks.
     ///
     /// # Errors
     /// What concerns all files. What concerns this one alone is in the report.
@@ -230,7 +286,6 @@ impl FileSystem {
         is_rehearsal: bool,
         report: &mut PolicyReport,
     ) -> Result<(), FileError> {
-        let since = self.store.moment();
         let (mut from, mut first_error) = (Some(0), None);
         while let Some(at) = from {
             if !pace.step().await {
@@ -250,12 +305,9 @@ impl FileSystem {
                 }
             }
         }
-        if !is_rehearsal {
-            self.store.settle(since).await?;
-        }
         report.files += 1;
         if let Some(error) = first_error {
-            report.fail(&format!("file {}", FileId { branch: of.1, number }), &error);
+            report.fail(format!("file {}", FileId { branch: of.1, number }), error);
         }
         Ok(())
     }
@@ -287,10 +339,13 @@ impl FileSystem {
                 named.chunks.into_iter().filter(|(class, _)| *class == Class::Data).map(|(_, address)| address),
             );
         }
-        if is_rehearsal {
-            return Ok((self.store.lower(attributes.resilience, &chunks).await.len() as u64, next));
+        let chunks = self.store.lower(attributes.resilience, &chunks).await;
+        if is_rehearsal || chunks.is_empty() {
+            return Ok((chunks.len() as u64, next));
         }
         let raised = self.store.raise(attributes.resilience, &chunks).await;
+        // What lay on fewer disks has no name any more: a pass of reclaim gives that room back, also where it is what was lacking.
+        self.note_dropped(raised.as_ref().map_or(chunks.len() as u64, |raised| *raised) * CHUNK_BYTES);
         Ok((raised.map_err(|error| (error.into(), next))?, next))
     }
 
@@ -300,8 +355,10 @@ impl FileSystem {
         while !self.is_ending() {
             first(self.wants_raising.notified(), self.platform.tasks.sleep(pause)).await;
             if !self.is_ending() {
+                let began = self.platform.clock.elapsed();
                 let is_done = self.raise_left(self.options.repair_share).await;
-                pause = if is_done { PAUSE } else { PAUSE_MAX.min(2 * pause) };
+                let took = self.platform.clock.elapsed().saturating_sub(began);
+                pause = if is_done { PAUSE } else { PAUSE_MAX.min(2 * pause).max(took * OF_TIME) };
             }
         }
         self.stopped.add_permits(1);

@@ -7,11 +7,10 @@
 //! [`Roots::is_raising`]: crate::format::Roots::is_raising
 //! Not here: how it is brought there, and who looks at all files (`raiser`).
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-
-use crate::failure::FileError;
 
 /// Files that a report names.
 const NAMED_MAX: usize = 10;
@@ -30,10 +29,10 @@ pub struct PolicyReport {
 }
 
 impl PolicyReport {
-    pub(crate) fn fail(&mut self, what: &str, error: &FileError) {
+    pub(crate) fn fail(&mut self, what: impl Display, why: impl Display) {
         self.failed += 1;
         if self.problems.len() < NAMED_MAX {
-            self.problems.push(format!("{what}: {error}"));
+            self.problems.push(format!("{what}: {why}"));
         }
     }
 }

@@ -229,7 +229,7 @@ pub struct FileSystem {
     pub(crate) mended: Mutex<store::CopiesReport>,
     /// Content that was asked to survive more.
     pub(crate) raising: Raising,
-    /// The raiser is to look at once, or to end.
+    /// The raiser is to end.
     pub(crate) wants_raising: Notify,
     /// The mender is to look at once: something is lacking, or it is to end.
     pub(crate) wants_mending: Notify,

@@ -638,13 +638,16 @@ impl Recovery<'_> {
             }
         }
         // A header that is lost on one of them says less than that of another.
-        let level =
-            found.iter().map(|(_, found)| found.level(pack)).max_by_key(|level| (level.is_chosen(), level.copies()));
+        let level = found
+            .iter()
+            .map(|(_, found)| found.level(pack))
+            .max_by_key(|level| (level.is_chosen(), level.copies()))
+            .unwrap_or_default();
         let of_sealed = found.iter_mut().filter_map(|(_, found)| match found {
             scan::Found::Sealed(sealed) => Some(&mut sealed.summary.level),
             scan::Found::Open { .. } => None,
         });
-        of_sealed.for_each(|of_sealed| *of_sealed = level.unwrap_or_default());
+        of_sealed.for_each(|of_sealed| *of_sealed = level);
         let (mut sealed, mut unsealed, mut removed) = (None, None, None);
         let key = &self.identity.key;
         // N-4.
@@ -659,7 +662,7 @@ impl Recovery<'_> {
         let ending = if waits == Waits::Room { Ending::Directory } else { Ending::None };
         for (disk, found) in scan::agree(self.pool, key, pack, found).await? {
             let on = &self.pool.disks[disk];
-            let put = scan::put_in_order(on, self.pool.node_identity, pack, found, ending).await;
+            let put = scan::put_in_order(on, self.pool.node_identity, (pack, level), found, ending).await;
             let (kind, pack) = match put {
                 Err(error) => {
                     failure = Some(self.pool.failed(disk, error, self.counters));

@@ -176,7 +176,8 @@ impl Store {
             // The scan has looked.
             Found::Open { .. } => None,
         };
-        let recovered = scan::put_in_order(on, self.pool.node_identity, pack, found, Ending::Directory).await;
+        let level = self.packs.known_pack(pack).map_or_else(|| found.level(pack), |known| known.summary.level);
+        let recovered = scan::put_in_order(on, self.pool.node_identity, (pack, level), found, Ending::Directory).await;
         let recovered = recovered.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
         let mut sealed = match recovered {
             Recovered::Sealed(sealed) | Recovered::Cut { sealed, .. } | Recovered::Unsealed { sealed } => sealed,

@@ -224,12 +224,12 @@ impl Store {
         self.put_into(room, (Class::Data, resilience), Class::Metadata, contents).await
     }
 
-    /// Those of these chunks that lie on fewer disks than is asked for, each once, in their order.
+    /// Those of these chunks that no pack has which is to lie on as many disks as is asked for, each once, in their order.
     pub async fn lower(&self, resilience: Resilience, addresses: &[ChunkAddress]) -> Vec<ChunkAddress> {
         let level = self.packs.level(Class::Data, resilience);
         let (mut seen, mut lower) = (BTreeSet::new(), Vec::new());
         for address in addresses.iter().filter(|address| seen.insert(**address)) {
-            if self.packs.duplicate(address, level).is_none() && !self.packs.has_reliable_copy(address, level).await {
+            if !self.packs.is_at_level(address, level).await {
                 lower.push(*address);
             }
         }
@@ -245,9 +245,13 @@ impl Store {
         resilience: Resilience,
         addresses: &[ChunkAddress],
     ) -> Result<u64, StoreError> {
+        let level = self.packs.level(Class::Data, resilience);
+        let mut seen = BTreeSet::new();
+        let is_lower = |address: &ChunkAddress| seen.insert(*address) && self.packs.duplicate(address, level).is_none();
+        let lower: Vec<ChunkAddress> = addresses.iter().copied().filter(is_lower).collect();
         let (mut raised, mut first_error) = (0, None);
         // Small ones of a group are compressed together, as they were.
-        for group in self.lower(resilience, addresses).await.chunks(RAISED_TOGETHER) {
+        for group in lower.chunks(RAISED_TOGETHER) {
             let mut contents = Vec::with_capacity(group.len());
             match self.get_many(Class::Data, group).await {
                 Ok(all) => contents = all,

@@ -1,6 +1,6 @@
 //! What is asked for files against the loss of disks comes with them, and has their content lie so here: it came as the settings say.
 //!
-//! Not here: how content is kept so (`store`), or is brought there for files of the present (`policy`).
+//! Not here: how content is kept so (`store`), or is brought there where more is asked for it later (`raiser`).
 
 use base::id::{ChunkAddress, FileId};
 use bytes::Bytes;

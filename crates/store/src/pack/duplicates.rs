@@ -23,12 +23,20 @@ impl Packs {
         self.is_reliable(address, &place, level).then_some(place)
     }
 
-    /// Whether a further copy may be relied upon where the one that is named may not. It is read, for the one that is named may be that because
-    /// this one did not verify (O-5), and not only because its pack was on too few disks then.
-    pub(crate) async fn has_reliable_copy(&self, address: &ChunkAddress, level: Level) -> bool {
+    /// Whether a copy of a chunk lies in a pack that is to lie on as many disks as is asked for; seeing to it that it does is the mender's. A further copy
+    /// is read, for the one that is named may be that because the other did not verify (O-5), and not only because its pack was short then.
+    pub(crate) async fn is_at_level(&self, address: &ChunkAddress, level: Level) -> bool {
+        let is_there = |place: &Place| {
+            !self.lacks_directory(place.pack) && !self.is_part(place.pack) && self.is_here(address, place, level)
+        };
+        // Before the look at what is condemned: L-1.
+        self.index.pin(address);
+        if self.index.lookup(address, &self.counters).is_ok_and(|named| named.is_some_and(|named| is_there(&named))) {
+            return true;
+        }
         let further = self.index.file().copies_of(address).unwrap_or_default();
         for place in further.iter().chain(&self.index.older(address)) {
-            if self.is_reliable(address, place, level) && self.is_good(address, place).await.is_ok() {
+            if is_there(place) && self.is_good(address, place).await.is_ok() {
                 return true;
             }
         }

@@ -486,7 +486,7 @@ pub(crate) enum Ending {
 pub(crate) async fn put_in_order(
     on: &PoolDisk,
     node_identity: [u8; 16],
-    pack: u64,
+    (pack, level): (u64, Level),
     found: Found,
     ending: Ending,
 ) -> Result<Recovered, DiskError> {
@@ -504,15 +504,8 @@ pub(crate) async fn put_in_order(
         Found::Open { bytes, scanned } => {
             let class = scanned.entries[0].header.class;
             let found = header_in(pack, &bytes);
-            // On how many disks it was is lost with it, and so is the first of them.
-            let lost = || PackHeader {
-                version: PACK_VERSION,
-                pack,
-                node_identity,
-                disk_uuid: [0; 16],
-                class,
-                level: Level::default(),
-            };
+            // The first of its disks is lost with it.
+            let lost = || PackHeader { version: PACK_VERSION, pack, node_identity, disk_uuid: [0; 16], class, level };
             let header = found.unwrap_or_else(lost);
             seal(on, &header, &bytes, scanned, ending).await
         }
