@@ -282,7 +282,7 @@ impl FileSystem {
         let mut seen: BTreeMap<FileId, Seen> = BTreeMap::new();
         let mut from = Some(0);
         while let Some(at) = from {
-            self.refuse_to_end_late()?;
+            self.refuse_if_ending()?;
             let (inodes, next) = match self.trees.scan_past(catalog, at, 256).await {
                 Ok(scanned) => scanned,
                 Err(gap) => {
@@ -367,7 +367,7 @@ impl FileSystem {
     async fn check_extents(&self, file: FileId, value: &InodeValue, found: &mut Findings) -> Result<(), FileError> {
         let (mut end, mut allocated, mut lost, mut lost_bytes, mut from) = (0, 0_u64, Vec::new(), 0_u64, Some(0));
         while let Some(at) = from {
-            self.refuse_to_end_late()?;
+            self.refuse_if_ending()?;
             let (parts, next) = self.scan_content(&value.base.tree, at, value.attributes.size).await;
             for part in parts {
                 let (offset, length, extent) = match part {
@@ -409,11 +409,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Who closes waits for a check, however much it has to look at.
-    fn refuse_to_end_late(&self) -> Result<(), FileError> {
-        if self.is_ending() { Err(FileError::Busy("the node is being closed")) } else { Ok(()) }
-    }
-
     async fn check_entries(
         &self,
         file: FileId,
@@ -423,7 +418,7 @@ impl FileSystem {
     ) -> Result<(), FileError> {
         let (mut count, mut namesakes, mut is_whole, mut from) = (0, Namesakes::default(), true, Some(0));
         while let Some(at) = from {
-            self.refuse_to_end_late()?;
+            self.refuse_if_ending()?;
             let (entries, next) = match self.trees.scan_past(&value.base.tree, at, 1024).await {
                 Ok(scanned) => scanned,
                 Err(gap) => {

@@ -396,6 +396,7 @@ impl FileSystem {
         self.is_stopping.load(Ordering::SeqCst)
     }
 
+    /// Who closes waits for long work, however much it has to look at.
     pub(crate) fn refuse_if_ending(&self) -> Result<(), FileError> {
         if self.is_ending() { Err(FileError::Busy("the node is being closed")) } else { Ok(()) }
     }

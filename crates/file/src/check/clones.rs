@@ -56,7 +56,7 @@ impl FileSystem {
         // Clones that no name leads to: nobody looks into them before they have one.
         let mut nameless = BTreeSet::new();
         for (branch, value) in &branches {
-            self.refuse_to_end_late()?;
+            self.refuse_if_ending()?;
             let top = FileId { branch: *branch, number: value.top };
             let place = || format!("{view}/ (clone {branch})");
             // It was removed, and nobody looks into that either.
@@ -112,7 +112,7 @@ impl FileSystem {
             self.check_catalog(scope, found, progress).await?;
         }
         // What was not found out of the last one for that alone is no finding.
-        self.refuse_to_end_late()
+        self.refuse_if_ending()
     }
 
     /// What has become of the name of a clone that the main branch has none for: it may be in the clone that it says it lies in.
@@ -150,7 +150,7 @@ impl FileSystem {
         };
         let (mut is_whole, mut from) = (true, Some(0));
         while let Some(at) = from {
-            self.refuse_to_end_late()?;
+            self.refuse_if_ending()?;
             let (entries, next) = match self.trees.scan_past(&tree, at, 1024).await {
                 Ok(scanned) => scanned,
                 Err(gap) => {
@@ -202,7 +202,7 @@ impl FileSystem {
     async fn lost_orphan(&self, branch: u32, value: &BranchValue) -> Result<Option<String>, FileError> {
         let mut from = Some(0);
         while let Some(at) = from {
-            self.refuse_to_end_late()?;
+            self.refuse_if_ending()?;
             let (files, next) = match self.trees.scan_past(&value.orphans, at, 1024).await {
                 Ok(scanned) => scanned,
                 Err(gap) => {
@@ -229,7 +229,7 @@ impl FileSystem {
     pub(crate) async fn first_gap(&self, tree: &Root) -> Result<Option<StoreError>, FileError> {
         let mut from = Some(0);
         while let Some(at) = from {
-            self.refuse_to_end_late()?;
+            self.refuse_if_ending()?;
             match self.trees.scan_past(tree, at, 1024).await {
                 Ok((_, next)) => from = next,
                 Err(gap) => return Ok(lost(gap.error.clone()).map(|()| Some(gap.error))?),
