@@ -1,5 +1,9 @@
 //! Whole nodes with a structure that lies, its checksum right: opened and used, or refused; never a panic, an end that does not
 //! come, or bytes that nobody wrote. Targets of the crate `fuzz`.
+//!
+//! - `several`: nodes of several disks, of which one lies
+
+mod several;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -8,6 +12,7 @@ use base::hash::checksum;
 use base::id::{ChunkAddress, Position};
 use bytes::Bytes;
 use fuzz::{SLOW_CASES, Target, no_repair, repair_tail};
+use platform::disk::Disk;
 use platform::sim::{SimDisk, World};
 
 use super::{Machine, content, options, reclaim};
@@ -164,8 +169,13 @@ fn index_of(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn directory_at(pack: &[u8]) -> usize {
+    directory_of(PACK, pack)
+}
+
+/// Where a pack's directory begins.
+fn directory_of(number: u64, pack: &[u8]) -> usize {
     let (_, footer) = pack.split_last_chunk::<{ PackFooter::BYTES }>().unwrap();
-    PackFooter::decode(footer, PACK).unwrap().data_bytes as usize
+    PackFooter::decode(footer, number).unwrap().data_bytes as usize
 }
 
 /// A file of the image with other bytes in a range.
@@ -177,14 +187,18 @@ fn splice(path: &str, range: std::ops::Range<usize>, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn repair_chunks(bytes: &mut [u8]) {
+    repair_chunks_of(PACK, bytes);
+}
+
+fn repair_chunks_of(pack: u64, bytes: &mut [u8]) {
     let tail = |bytes: &mut [u8], range: std::ops::Range<usize>, seed| {
         if let Some(header) = bytes.get_mut(range) {
             repair_tail(header, seed);
         }
     };
-    tail(bytes, 0..PackHeader::BYTES, PACK);
+    tail(bytes, 0..PackHeader::BYTES, pack);
     for at in positions(bytes, &ChunkHeader::MAGIC) {
-        let seed = ChunkHeader::seed(PACK, u32::try_from(at).unwrap());
+        let seed = ChunkHeader::seed(pack, u32::try_from(at).unwrap());
         tail(bytes, at..at + ChunkHeader::BYTES, seed);
     }
 }
@@ -210,20 +224,33 @@ fn survive(path: &str, bytes: Vec<u8>) -> Result<(), String> {
     let disk = world.disk("/d0", CAPACITY);
     IMAGE.files.iter().for_each(|(name, file)| disk.install(name, file));
     disk.install(path, &bytes);
-    let first = world.run_until(life(&world, &disk)).expect("an end");
+    two_lives(&world, &|| lone(&world, &disk))
+}
+
+/// A life, and where the node was not refused another one: what was accepted once and closed is accepted again.
+fn two_lives<L: Future<Output = Result<(), StoreError>>>(world: &World, life: &dyn Fn() -> L) -> Result<(), String> {
+    let first = world.run_until(life()).expect("an end");
     if first.is_ok() {
-        // What was accepted once and closed is accepted again.
         world.restart();
-        world.run_until(life(&world, &disk)).expect("an end").expect("what it wrote itself");
+        world.run_until(life()).expect("an end").expect("what it wrote itself");
     }
     first.map_err(|error| error.to_string())
 }
 
+/// The life of the image's one disk.
+async fn lone(world: &World, disk: &SimDisk) -> Result<(), StoreError> {
+    life(world, &[disk.disk()], (options(), &IMAGE.contents)).await
+}
+
 /// Everything that a store can be asked for. Errors in between are answers; a failed opening is returned.
-async fn life(world: &World, disk: &SimDisk) -> Result<(), StoreError> {
-    let (store, recovered) = Store::open(&world.platform(), &[disk.disk()], options()).await?;
+async fn life(
+    world: &World,
+    disks: &[Disk],
+    (options, contents): (Options, &BTreeMap<ChunkAddress, Bytes>),
+) -> Result<(), StoreError> {
+    let (store, recovered) = Store::open(&world.platform(), disks, options).await?;
     let store: Arc<Store> = store;
-    for (address, content) in &IMAGE.contents {
+    for (address, content) in contents {
         for class in [Class::Data, Class::Metadata] {
             if let Ok(found) = store.get(class, address).await {
                 assert_eq!(found, *content, "{address} is what its name says");
@@ -236,7 +263,7 @@ async fn life(world: &World, disk: &SimDisk) -> Result<(), StoreError> {
     let position = store.log(b"three");
     let _ = store.sync_log(position).await;
     let _ = store.commit(store.moment(), &recovered.roots, position).await;
-    let _ = reclaim(&store, &|address| IMAGE.contents.contains_key(address)).await;
+    let _ = reclaim(&store, &|address| contents.contains_key(address)).await;
     if let Ok(address) = address
         && let Ok(found) = store.get(Class::Data, &address).await
     {
@@ -254,7 +281,7 @@ fn endless_files_are_not_read_into_memory() {
         let disk = world.disk("/d0", CAPACITY);
         IMAGE.files.iter().for_each(|(name, file)| disk.install(name, file));
         disk.truncate(path, 1 << 50);
-        let outcome = world.run_until(life(&world, &disk)).expect("an end");
+        let outcome = world.run_until(lone(&world, &disk)).expect("an end");
         // Packs prove themselves one by one: the node opens without this one. Of slots only the beginning counts, and the identity has
         // a copy. Nothing stands in for the journal.
         let is_refused = path == segment_path(SEGMENT);
@@ -276,7 +303,7 @@ fn an_endless_directory_is_not_read_into_memory() {
     let end = directory_at(&IMAGE.files[&path]) as u64 + directory_bytes;
     disk.truncate(&path, end + PackFooter::BYTES as u64);
     disk.corrupt(&path, end, &footer);
-    world.run_until(life(&world, &disk)).expect("an end").expect("the pack is left alone");
+    world.run_until(lone(&world, &disk)).expect("an end").expect("the pack is left alone");
 }
 
 #[test]
