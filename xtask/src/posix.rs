@@ -12,6 +12,7 @@ mod sqlite;
 mod standstill;
 mod suites;
 mod trees;
+mod upgrade;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,6 +47,12 @@ pub(crate) struct Arguments {
     /// How hydrafs is compiled.
     #[arg(long, value_enum, default_value_t = Profile::Release)]
     profile: Profile,
+}
+
+impl Arguments {
+    fn asks_for(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -149,6 +156,11 @@ fn tally(arguments: &Arguments) -> Result<Tally> {
         }
         on_mount(&mut tally, arguments, &binary, transport, &root, seed)?;
     }
+    // Not in the quick part: it builds another daemon.
+    if !arguments.quick && arguments.asks_for("upgrade") {
+        let home = tools::folder("posix/upgrade")?;
+        tally.step("upgrade", || upgrade::upgrade(&home));
+    }
     Ok(tally)
 }
 
@@ -193,8 +205,7 @@ fn on_mount(
         volume::clear(&home)?;
     }
     // Not in the quick part: it waits for most of a minute.
-    let is_asked = arguments.only.is_empty() || arguments.only.iter().any(|part| "standstill".contains(part.as_str()));
-    if !arguments.quick && is_asked {
+    if !arguments.quick && arguments.asks_for("standstill") {
         let home = root.join(format!("{transport}-standstill"));
         let ended =
             tally.step(&format!("{transport}: standstill"), || standstill::standstill(binary, &home, transport));
@@ -210,9 +221,7 @@ fn steps(tally: &mut Tally, arguments: &Arguments, place: &str, dir: &Path, root
     std::fs::create_dir_all(&outside)?;
     let has_been = arguments.quick && place == "device" && machine::ring_support().is_ok();
     let is_once = |name: &str| has_been && ONCE.contains(&name);
-    let is_asked =
-        |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|part| name.contains(part.as_str()));
-    let is_wanted = |name: &str| is_asked(name) && !is_once(name);
+    let is_wanted = |name: &str| arguments.asks_for(name) && !is_once(name);
     for (name, run) in STEPS.iter().filter(|(name, _)| is_wanted(name)) {
         let plain = name.replace(' ', "-");
         let log = root.join(format!("{place}-{plain}.log"));

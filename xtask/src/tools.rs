@@ -83,7 +83,7 @@ pub(crate) fn hydrafs(profile: Profile) -> Result<PathBuf> {
 }
 
 /// A program that a variable names.
-fn named(variable: &str) -> Result<Option<PathBuf>> {
+pub(crate) fn named(variable: &str) -> Result<Option<PathBuf>> {
     let Some(binary) = std::env::var_os(variable) else { return Ok(None) };
     let binary = std::path::absolute(&binary)?;
     if !binary.is_file() {
