@@ -91,6 +91,8 @@ pub struct BatchCopyReport {
     pub failed: Vec<(Vec<u8>, FileError)>,
     /// How many could not be copied.
     pub failures: u64,
+    /// Units that were written: after a crash each is there, or nothing of it.
+    pub units: u64,
     /// What ended it before its end. A directory that is in `failed` for that has only a part of what it should have.
     pub ended: Option<FileError>,
 }
@@ -176,7 +178,7 @@ struct Copy<'a> {
     system: &'a FileSystem,
     to: Arc<Inode>,
     unit: Unit,
-    /// How many were written.
+    /// How many were written, or not.
     units: u64,
     waiting: Vec<Waiting>,
     linked: Linked,
@@ -520,6 +522,7 @@ impl Copy<'_> {
                 }
                 (self.how.written)(&unit.entries, &report);
                 self.note(&unit.entries, &report);
+                self.report.units += 1;
                 self.report.bytes += unit.bytes;
             }
             Err(error) => {

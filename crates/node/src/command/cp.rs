@@ -121,8 +121,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut turns = turns(plan).into_iter().take_while(|_| !progress.is_interrupted());
     let copied = turns.try_for_each(|turn| copy(arguments, turn, &progress));
     let Some(mut stage) = stage else {
-        copied?;
-        return progress.finish(arguments.quiet, arguments.json);
+        // What was copied is told also where something ended it.
+        if let Err(failure) = &copied {
+            progress.end(failure);
+        }
+        let told = progress.finish(arguments.quiet, arguments.json);
+        return copied.and(told);
     };
     let placed = copied.and_then(|()| {
         if progress.has_failures() || progress.is_interrupted() {
@@ -182,10 +186,11 @@ fn turns(plan: Vec<Job>) -> Vec<Vec<Job>> {
 
 /// Copies what goes to different places. What went by batches into a mount or within one is on the disks then.
 fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<(), Failure> {
-    let how = How { archive: arguments.archive, resume: arguments.resume, jobs: arguments.jobs };
+    let Arguments { archive, resume, atomic, jobs, .. } = *arguments;
+    let how = How { archive, resume, atomic, jobs };
     let (within, plan): (Vec<Job>, Vec<Job>) = plan.into_iter().partition(is_within);
     copy_within(arguments, within, how, progress);
-    let batch = if arguments.no_batch { None } else { batch_into(&plan, how) };
+    let batch = if arguments.no_batch { None } else { batch_into(&plan, how, progress) };
     let Some((target, writer)) = batch else {
         let (mut by_calls, mut rest) = (Vec::new(), plan.into_iter().peekable());
         while let Some(job) = rest.next() {
@@ -198,12 +203,15 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<()
                 if job.source.is_symlink() { &mut by_calls } else { &mut jobs }.push(job);
             }
             match out.reader() {
-                Some(reader) => {
+                Ok(reader) => {
                     if let Err(failure) = Out::new(how, progress, &jobs).all(reader) {
                         progress.note(&jobs[0].from, Err(failure.why));
                     }
                 }
-                None => by_calls.extend(jobs),
+                Err(failure) => {
+                    progress.goes_one_by_one("read", &failure);
+                    by_calls.extend(jobs);
+                }
             }
         }
         Plain::new(how, progress).all(by_calls);
@@ -317,7 +325,7 @@ struct Target {
 }
 
 /// A batch into the directory that all of these go to, if it lies in a mount whose daemon answers us.
-fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
+fn batch_into(plan: &[Job], how: How, progress: &Progress) -> Option<(Target, BatchWriter)> {
     let place = |job: &Job| if is_merged(job) { job.to.clone() } else { parent_of(&job.to).to_owned() };
     let first = place(plan.first()?);
     let directory = first.canonicalize().ok()?;
@@ -337,7 +345,8 @@ fn batch_into(plan: &[Job], how: How) -> Option<(Target, BatchWriter)> {
     let (preserve, lists) = (how.archive, how.archive);
     let how = Writing { parent: held.inode, replace: true, preserve, lists, umask: source::umask() };
     // What is wrong with the place system calls will tell better.
-    let writer = BatchWriter::begin(daemon, &how).ok()?;
+    let writer =
+        BatchWriter::begin(daemon, &how).inspect_err(|failure| progress.goes_one_by_one("written", failure)).ok()?;
     Some((Target { path: directory, filler: Filler::new(mount.source, mount.device), _held: held }, writer))
 }
 
@@ -396,11 +405,10 @@ impl BatchOut {
         self.takes_more && job.source.is_symlink() && self.targets.insert(job.to.clone())
     }
 
-    /// `None`: the daemon does not answer us.
-    fn reader(&self) -> Option<BatchReader> {
+    fn reader(&self) -> Result<BatchReader, Failure> {
         write_pages_back(&self.mount.point);
         let roots = self.held.iter().map(|held| held.inode).collect();
         let reading = Reading { roots, content: true, xattrs: self.how.archive };
-        BatchReader::begin(Daemon::of(&self.mount.source, self.mount.device).ok()?, &reading).ok()
+        BatchReader::begin(Daemon::of(&self.mount.source, self.mount.device)?, &reading)
     }
 }

@@ -55,6 +55,8 @@ pub(super) struct Arguments {
 struct Outcome {
     entries: u64,
     bytes: u64,
+    /// Of an extraction: units, each of which is there as a whole.
+    units: u64,
     failed: Vec<(PathBuf, String)>,
     failures: u64,
     /// Why it ended before its end. What came before is whole.
@@ -83,6 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         let answer = json!({
             "entries": outcome.entries,
             "bytes": outcome.bytes,
+            "units": outcome.units,
             "failures": outcome.failures,
             "failed": failed.collect::<Vec<_>>(),
             "is_cut": outcome.broken.is_some(),

@@ -56,8 +56,12 @@ fn a_tree_goes_into_a_mount_by_batches_and_the_kernel_sees_it() {
     assert_eq!(fs::read_dir(&point).expect("mounted").count(), 0);
     let answer = copied(&[&"-a", &"--json", &from, &to]);
     assert_eq!(answer["failures"], 0);
+    assert!(answer["units"].as_u64() >= Some(1) && answer["one_by_one"].is_null(), "{answer}");
     assert_eq!(fs::read_dir(&point).expect("mounted").count(), 1);
     assert_eq!(likeness(&from), likeness(&to));
+    let answer = copied(&[&"-a", &"--json", &"--no-batch", &from.join("many/d1"), &point.join("one-by-one")]);
+    assert_eq!(answer["units"], 0);
+    fs::remove_dir_all(point.join("one-by-one")).expect("there");
 
     // Into what is there: a name that was absent, one that is replaced while the kernel has its pages.
     assert!(fs::metadata(to.join("many/d0/new")).is_err());
@@ -241,6 +245,43 @@ fn who_dies_in_the_middle_leaves_whole_files_and_a_daemon_that_goes_on() {
     copied(&[&"-a", &"--json", &"--resume", &from, &point.join("whole")]);
     assert_eq!(likeness(&from), likeness(&point.join("whole")));
     expect_whole(&mounted);
+    mounted.umount();
+}
+
+/// What was copied until then is told, and what was on its way is named: nothing else can be there.
+#[test]
+fn a_daemon_that_dies_in_the_middle_is_told_with_what_was_copied() {
+    let folder = Folder::new("batch-daemon-dies");
+    let (node, point, from) = (folder.node("n"), folder.make("m"), folder.join("from"));
+    // Many times what is on its way at a time with little memory.
+    const FILES: u64 = 4000;
+    fs::create_dir(&from).expect("room");
+    (0..FILES).for_each(|number| fs::write(from.join(format!("f{number}")), noise(number, 4096)).expect("room"));
+    let Some(mut mounted) = Mounted::start(&node, &point, &[SMALL]) else { return };
+    let mut program = Command::new(env!("CARGO_BIN_EXE_hydrafs"));
+    program.args(["cp", "-a", "--json"]).args([&from, &point]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let copy = program.spawn().expect("it runs");
+    // The first unit has come.
+    while fs::symlink_metadata(point.join("from/f0")).is_err() {
+        std::thread::yield_now();
+    }
+    mounted.kill();
+    let output = copy.wait_with_output().expect("our child");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("what was copied is told");
+    mounted.mend();
+    let count = |name: &str| answer[name].as_u64().expect("a number");
+    // The directory too. Nothing was promised to be durable before the end.
+    let there = fs::read_dir(point.join("from")).map_or(0, |entries| 1 + entries.count() as u64);
+    let told = count("files") + count("failures");
+    assert!(there <= told && told <= FILES, "{there} are there, {told} were told of");
+    assert!(count("units") > 0 && count("units") <= count("files"), "{answer}");
+    assert!(answer["ended"].as_str().is_some_and(|why| said.contains(why)), "{answer}: {said}");
+    let whys = answer["failed"].as_array().expect("a list").iter().map(|failed| failed["why"].as_str().expect("why"));
+    whys.for_each(|why| assert!(why.contains("it may be there or not"), "{why}"));
+    copied(&[&"-a", &"--json", &from, &point]);
+    assert_eq!(likeness(&from), likeness(&point.join("from")));
     mounted.umount();
 }
 

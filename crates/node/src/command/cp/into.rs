@@ -141,12 +141,36 @@ impl<'a> Into<'a> {
         Into { how, top, filler, progress, taker: Taker::new(how.archive), shared: Mutex::new(shared) }
     }
 
-    /// Copies these; all of them go into the directory that the batch has.
+    /// Copies these; all of them go into the directory that the batch has. Where the batch ends before its end, what was on its way is
+    /// named.
     pub(super) fn all(self, plan: Vec<Job>) -> Result<(), Failure> {
+        let (copied, how) = (self.copy(plan), self.how);
+        let Shared { writer, away, finishing, .. } = self.shared.into_inner();
+        self.progress.units(writer.units());
+        if let Err(failure) = copied {
+            // Nobody needs to know of what is undone.
+            for (number, away) in away.into_iter().filter(|_| !how.atomic) {
+                let path = match away {
+                    Away::File(path, _) | Away::Torn(path, _) => path,
+                    Away::Link(found) => found.from,
+                };
+                // What is put once more is there, and counted.
+                let what = if number < finishing { "it" } else { "its mode, owner and times" };
+                let why = format!("the batch ended, and {what} may be there or not: {}", failure.why);
+                self.progress.note(&path, Err(why));
+            }
+            return Err(failure);
+        }
+        let (_, failed) = writer.finish()?;
+        assert!(failed.is_empty(), "what was settled has been told");
+        Ok(())
+    }
+
+    fn copy(&self, plan: Vec<Job>) -> Result<(), Failure> {
         let directories = std::thread::scope(|scope| {
             let (send, sweeps) = sync_channel::<Sweep>(1);
             let sweeping = scope.spawn(|| sweeps.into_iter().try_for_each(|sweep| self.sweep(sweep)));
-            let mut walker = Walker::new(&self, send);
+            let mut walker = Walker::new(self, send);
             let walked = plan.into_iter().try_for_each(|job| walker.begin(job));
             let directories = walker.end();
             sweeping.join().expect("it does not panic").and(walked).map(|()| directories)
@@ -160,11 +184,7 @@ impl<'a> Into<'a> {
             }
         }
         self.sweep(last)?;
-        self.finish_directories(directories)?;
-        let shared = self.shared.into_inner();
-        let (_, failed) = shared.writer.finish()?;
-        assert!(failed.is_empty(), "what was settled has been told");
-        Ok(())
+        self.finish_directories(directories)
     }
 
     /// What is in a directory, in the order of inodes, in which most file systems have them.
@@ -254,8 +274,11 @@ impl<'a> Into<'a> {
         if let Some(failure) = &shared.ended {
             return Err(failure.clone());
         }
-        let put = shared.writer.put_all(puts);
-        let put = put.map(|numbers| shared.away.extend(numbers.zip(away)));
+        let first = shared.writer.next();
+        let put = shared.writer.put_all(puts).map(drop);
+        // Of those that did not all go what went is on its way.
+        let numbers = first..shared.writer.next();
+        shared.away.extend(numbers.zip(away));
         self.tell_settled(&mut shared);
         if let Err(failure) = &put {
             shared.ended = Some(failure.clone());
@@ -395,7 +418,9 @@ impl<'a> Into<'a> {
     /// What was put into directories has changed their times, and a mode would have been in the way.
     fn finish_directories(&self, directories: Vec<Directory>) -> Result<(), Failure> {
         self.settle()?;
-        self.shared.lock().finishing = 0;
+        let mut shared = self.shared.lock();
+        shared.finishing = shared.writer.next();
+        drop(shared);
         // The deepest first: no way leads to what is below one that its owner may not search.
         for directory in directories.into_iter().rev() {
             match directory {

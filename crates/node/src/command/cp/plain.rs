@@ -36,6 +36,8 @@ pub(super) struct How {
     pub(super) archive: bool,
     /// What is there with the same size and time is left as it is.
     pub(super) resume: bool,
+    /// What is not whole in the end is undone.
+    pub(super) atomic: bool,
     /// Files at a time.
     pub(super) jobs: u16,
 }

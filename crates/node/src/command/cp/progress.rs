@@ -23,10 +23,14 @@ pub(super) struct Progress {
     bar: ProgressBar,
     files: AtomicU64,
     skipped: AtomicU64,
+    units: AtomicU64,
+    one_by_one: Mutex<Option<String>>,
+    ended: Mutex<Option<String>>,
     failures: AtomicU64,
     failed: Mutex<Vec<(PathBuf, String)>>,
     interrupted: Arc<AtomicBool>,
     is_undone: AtomicBool,
+    is_quiet: bool,
 }
 
 impl Progress {
@@ -37,9 +41,10 @@ impl Progress {
         let style = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left, {msg}";
         bar.set_style(ProgressStyle::with_template(style).expect("a constant template, tested"));
         bar.enable_steady_tick(Duration::from_millis(200));
-        let (files, skipped, failures) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let (failed, is_undone) = (Mutex::default(), AtomicBool::new(false));
-        Progress { bar, files, skipped, failures, failed, interrupted, is_undone }
+        let [files, skipped, units, failures] = std::array::from_fn(|_| AtomicU64::new(0));
+        let (failed, one_by_one, ended) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let is_undone = AtomicBool::new(false);
+        Progress { bar, files, skipped, units, one_by_one, ended, failures, failed, interrupted, is_undone, is_quiet }
     }
 
     /// Whether nothing more is to be begun.
@@ -72,6 +77,25 @@ impl Progress {
     pub(super) fn done(&self, files: u64, bytes: u64) {
         self.files.fetch_add(files, Ordering::Relaxed);
         self.bar.inc(bytes);
+    }
+
+    /// So many units were written, each of which is there as a whole.
+    pub(super) fn units(&self, units: u64) {
+        self.units.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// A daemon that answers us makes no batch of it. It is said once.
+    pub(super) fn goes_one_by_one(&self, how: &str, failure: &Failure) {
+        let mut why = self.one_by_one.lock();
+        if why.is_none() && !self.is_quiet {
+            self.bar.suspend(|| remark(&format!("files are {how} one by one, which is slower: {}", failure.why)));
+        }
+        why.get_or_insert_with(|| failure.why.clone());
+    }
+
+    /// What ended the copy before its end: what was not begun by then is not told of.
+    pub(super) fn end(&self, failure: &Failure) {
+        self.ended.lock().get_or_insert_with(|| failure.why.clone());
     }
 
     /// What goes on, in words.
@@ -117,8 +141,8 @@ impl Progress {
 
     /// Says what came of it.
     pub(super) fn finish(self, is_quiet: bool, is_json: bool) -> Result<ExitCode, Failure> {
-        let (files, failures, skipped) =
-            (self.files.into_inner(), self.failures.into_inner(), self.skipped.into_inner());
+        let (files, failures) = (self.files.into_inner(), self.failures.into_inner());
+        let (skipped, units) = (self.skipped.into_inner(), self.units.into_inner());
         let (is_undone, is_interrupted) = (self.is_undone.into_inner(), self.interrupted.load(Ordering::Relaxed));
         let (bytes, elapsed) = (self.bar.position(), self.bar.elapsed().as_secs_f64());
         self.bar.finish_and_clear();
@@ -130,6 +154,9 @@ impl Progress {
                 "skipped": skipped,
                 "bytes": bytes,
                 "seconds": elapsed,
+                "units": units,
+                "one_by_one": self.one_by_one.into_inner(),
+                "ended": self.ended.into_inner(),
                 "failures": failures,
                 "undone": is_undone,
                 "failed": failed.collect::<Vec<_>>(),
@@ -137,7 +164,8 @@ impl Progress {
         } else if !is_quiet {
             let rate = (bytes as f64 / elapsed.max(0.001)) as u64;
             let there = if skipped == 0 { String::new() } else { format!("; {skipped} were there already") };
-            remark(&format!("copied {files} files, {} in {elapsed:.1} s ({}/s){there}", Bytes(bytes), Bytes(rate)));
+            let by = if units == 0 { String::new() } else { format!("; {units} units") };
+            remark(&format!("copied {files} files, {} in {elapsed:.1} s ({}/s){by}{there}", Bytes(bytes), Bytes(rate)));
         }
         if is_interrupted {
             let why = format!("{files} files were copied by then, and nothing is there that is not whole");

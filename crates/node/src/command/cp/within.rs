@@ -98,6 +98,7 @@ fn ours() -> Anew {
 fn note(answer: &Value, parent: &Path, progress: &Progress) {
     let count = |field: &str| answer[field].as_u64().unwrap_or_default();
     progress.done(count("files"), count("bytes"));
+    progress.units(count("units"));
     if progress.is_interrupted() && !answer["ended"].is_null() {
         // All that is missing is named there, and nobody wants it.
         return;

@@ -56,13 +56,16 @@ struct Away {
     path: Vec<u8>,
     /// The file that it is one more name of.
     link_of: Option<Vec<u8>>,
+    bytes: u64,
+    /// It is a directory that is there, and gets its time and mode.
+    is_again: bool,
 }
 
 impl Away {
     /// Whether it has to be there before something is made at `path` by other means.
     fn comes_before(&self, path: &[u8]) -> bool {
         let is_below = |path: &[u8], above: &[u8]| path.strip_prefix(above).is_some_and(|rest| rest.starts_with(b"/"));
-        let Away { path: ours, link_of } = self;
+        let Away { path: ours, link_of, .. } = self;
         ours == path || is_below(path, ours) || is_below(ours, path) || link_of.as_deref() == Some(path)
     }
 }
@@ -96,11 +99,24 @@ pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
     let mut archive = Archive::new(BufReader::with_capacity(1 << 20, input(&arguments.file)?));
     let read = extraction.all(&mut archive);
     // What came before the end of an archive that is cut is to be there.
-    let outcome = match (read, extraction.finish()) {
-        (Err(failure), Err(_)) => return Err(failure),
-        (read, finished) => Outcome { broken: read.err(), ..finished? },
-    };
-    sync(&directory)?;
+    let settled = extraction.finish_directories();
+    extraction.tell_settled();
+    let Extraction { writer, mut outcome, away, .. } = extraction;
+    outcome.units = writer.units();
+    match settled.and_then(|()| writer.finish()) {
+        Ok(_) => {
+            outcome.broken = read.err();
+            sync(&directory)?;
+        }
+        Err(failure) => {
+            for Away { path, is_again, .. } in away.into_values() {
+                let what = if is_again { "its time and mode" } else { "it" };
+                let why = format!("the batch ended, and {what} may be there or not: {}", failure.why);
+                outcome.fail(below(&directory, &path), why);
+            }
+            outcome.broken = Some(read.err().unwrap_or(failure));
+        }
+    }
     Ok(outcome)
 }
 
@@ -269,8 +285,8 @@ impl Extraction<'_> {
         }
         let number = self.writer.put(entry, &pieces)?;
         let link_of = if let Leads::Link(first) = &entry.leads { Some(first.clone()) } else { None };
-        self.away.insert(number, Away { path: entry.path.clone(), link_of });
-        self.outcome.bytes += content.len() as u64;
+        let (path, bytes) = (entry.path.clone(), content.len() as u64);
+        self.away.insert(number, Away { path, link_of, bytes, is_again: false });
         self.tell_settled();
         Ok(())
     }
@@ -279,15 +295,24 @@ impl Extraction<'_> {
         let failed: BTreeMap<u64, String> = self.writer.take_failed().into_iter().collect();
         let settled = self.writer.settled();
         while let Some(entry) = self.away.first_entry().filter(|entry| *entry.key() < settled) {
-            let (number, Away { path, .. }) = entry.remove_entry();
+            let (number, Away { path, bytes, is_again, .. }) = entry.remove_entry();
             match failed.get(&number) {
+                // What could not be made was told of.
+                Some(_) if is_again && self.unmade.contains(&path) => {}
+                Some(why) if is_again => {
+                    self.outcome.fail(below(self.directory, &path), format!("its time and mode: {why}"));
+                }
                 Some(why) => {
                     self.outcome.fail(below(self.directory, &path), why);
                     if self.known.contains(&path) {
                         self.unmade.insert(path);
                     }
                 }
-                None => self.outcome.entries += 1,
+                None if is_again => {}
+                None => {
+                    self.outcome.entries += 1;
+                    self.outcome.bytes += bytes;
+                }
             }
         }
     }
@@ -316,27 +341,19 @@ impl Extraction<'_> {
     }
 
     fn settle(&mut self) -> Result<(), Failure> {
-        self.writer.settle()?;
+        let settled = self.writer.settle();
         self.tell_settled();
-        Ok(())
+        settled
     }
 
     /// What was put into directories has changed their times.
-    fn finish(mut self) -> Result<Outcome, Failure> {
+    fn finish_directories(&mut self) -> Result<(), Failure> {
         self.settle()?;
-        let mut put = BTreeMap::new();
         for entry in std::mem::take(&mut self.directories) {
-            put.insert(self.writer.put(&entry, &[])?, entry.path);
+            let number = self.writer.put(&entry, &[])?;
+            self.away.insert(number, Away { path: entry.path, link_of: None, bytes: 0, is_again: true });
         }
-        self.writer.settle()?;
-        for (number, why) in self.writer.take_failed() {
-            // What could not be made was told of.
-            if let Some(path) = put.remove(&number).filter(|path| !self.unmade.contains(path)) {
-                self.outcome.fail(below(self.directory, &path), format!("its time and mode: {why}"));
-            }
-        }
-        self.writer.finish()?;
-        Ok(self.outcome)
+        self.settle()
     }
 }
 

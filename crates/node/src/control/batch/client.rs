@@ -128,6 +128,8 @@ pub struct BatchWriter {
     next: u64,
     /// Entries below it are settled.
     settled: u64,
+    /// Units that were written.
+    units: u64,
     failed: Vec<Failed>,
 }
 
@@ -147,7 +149,7 @@ impl BatchWriter {
         };
         let free = (0..memory.windows()).collect();
         let (filling, away, failed) = (None, VecDeque::new(), Vec::new());
-        Ok(BatchWriter { talk, memory, room, free, filling, away, next: 0, settled: 0, failed })
+        Ok(BatchWriter { talk, memory, room, free, filling, away, next: 0, settled: 0, units: 0, failed })
     }
 
     /// The most content that an entry has in a batch: beyond it a file goes by system calls. What a daemon with little memory takes of a window at
@@ -195,6 +197,18 @@ impl BatchWriter {
             rest = &rest[gathered.count..];
         }
         Ok(first..self.next)
+    }
+
+    /// The next entry's number. Of a call that failed what has a lower one may be there or not.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Units that were written so far: of each all is there, or was told as failed.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.units
     }
 
     /// Entries with a lower number are settled: there, or among the failed.
@@ -252,12 +266,13 @@ impl BatchWriter {
     /// Waits until the daemon has emptied a window.
     fn wait(&mut self) -> Result<(), Failure> {
         match self.talk.hear()? {
-            Answer::Emptied(Emptied { window, failed, .. })
+            Answer::Emptied(Emptied { window, failed, units })
                 if self.away.front().is_some_and(|(first, _)| *first == window) =>
             {
                 let (_, settled) = self.away.pop_front().expect("it was looked at");
                 self.free.push_back(window);
                 self.settled = settled;
+                self.units += units;
                 self.failed.extend(failed);
                 Ok(())
             }

@@ -69,6 +69,7 @@ impl Control {
             "bytes": report.bytes,
             "failures": report.failures,
             "failed": failed,
+            "units": report.units,
             "ended": report.ended.map(|error| error.to_string()),
             "seconds": self.platform.clock.elapsed().saturating_sub(started).as_secs_f64(),
         }))

@@ -6,7 +6,7 @@
 //! I-160 Who finishes units waits for nothing of the kernel's. It would for a lock of a directory, or for a page, whose holder has made a request; and that
 //!       may wait for the room that units have which were begun.
 //! I-132 A window that was not whole, because who filled it left or lied, changes nothing: a unit is written when all of its entries and
-//!       their content were decoded.
+//!       their content were decoded. Windows before it are written.
 //!
 //! Not here: what the memory and the lines are (`control::batch`), how units are written and read (`file`).
 
@@ -63,6 +63,9 @@ enum Told {
     Window(Emptied),
 }
 
+/// Why an entry was not written, by its number.
+type Failed = (u64, String);
+
 /// Entries of a window, with the number of the first.
 type Window = (u64, Vec<BatchEntry>);
 
@@ -113,30 +116,35 @@ impl Control {
             scope.spawn(move || self.begin_units(parent.file, &how, &windows, &begun));
             let telling = scope.spawn(move || teller.tell(&told, &mouth));
             let mut away = VecDeque::new();
-            loop {
-                // Who waits for us is not waited for.
-                while away.len() == WINDOWS_AHEAD || !away.is_empty() && !line.has_more().map_err(lost)? {
-                    let window = away.pop_front().expect("there is one");
-                    writer.finish(window, &steps, &tell);
-                }
-                match line.hear(&|| self.is_closed()).map_err(lost)? {
-                    Some(Turn::Filled(Filled { window, bytes })) if bytes <= room => {
-                        let entries = writer.window(&memory, window, bytes)?;
-                        send.send(entries).expect("the thread lives as long as this end");
-                        away.push_back(window);
+            let mut take = || -> Result<(), Failure> {
+                loop {
+                    // Who waits for us is not waited for.
+                    while away.len() == WINDOWS_AHEAD || !away.is_empty() && !line.has_more().map_err(lost)? {
+                        let window = away.pop_front().expect("there is one");
+                        writer.finish(window, &steps, &tell);
                     }
-                    Some(Turn::End {}) => break,
-                    Some(turn) => return Err(Failure::new(what, format!("it makes no sense here: {turn:?}"))),
-                    None => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
+                    match line.hear(&|| self.is_closed()).map_err(lost)? {
+                        Some(Turn::Filled(Filled { window, bytes })) if bytes <= room => {
+                            let entries = writer.window(&memory, window, bytes)?;
+                            send.send(entries).expect("the thread lives as long as this end");
+                            away.push_back(window);
+                        }
+                        Some(Turn::End {}) => return Ok(()),
+                        Some(turn) => return Err(Failure::new(what, format!("it makes no sense here: {turn:?}"))),
+                        None => return Err(lost(io::ErrorKind::UnexpectedEof.into())),
+                    }
                 }
-            }
-            for window in away {
+            };
+            let taken = take();
+            // Also what was whole before something that was not; but of a file system that is being closed nothing is changed any more.
+            for window in away.into_iter().take_while(|_| self.is_closed().is_none()) {
                 writer.finish(window, &steps, &tell);
             }
             drop(tell);
-            Ok(telling.join().expect("it does not panic"))
-        })?;
-        telling.map_err(lost)?;
+            let telling = telling.join().expect("it does not panic");
+            taken.and(telling.map_err(lost))
+        });
+        telling?;
         self.platform.tasks.aside(Box::pin(async move { drop(memory) }));
         block_on(self.system.sync(parent.file)).map_err(self.explain(what))?;
         Ok(writer.totals.to_json(self.platform.clock.elapsed().saturating_sub(started)))
@@ -192,10 +200,13 @@ impl Writer<'_> {
         let (mut failed, mut units) = (Vec::new(), 0);
         loop {
             match steps.recv().expect("each window has an end") {
-                Step::Unit(begun) => {
-                    failed.extend(self.unit(begun, tell));
-                    units += 1;
-                }
+                Step::Unit(begun) => match self.unit(begun, tell) {
+                    Ok(of_it) => {
+                        failed.extend(of_it);
+                        units += 1;
+                    }
+                    Err(all) => failed.extend(all),
+                },
                 Step::TooLarge(number) => {
                     failed.push((number, "it is larger than what is written at a time".to_owned()))
                 }
@@ -207,14 +218,14 @@ impl Writer<'_> {
         let _ = tell.send(Told::Window(Emptied { window, failed, units }));
     }
 
-    /// Writes a unit; gives what failed, by number.
-    fn unit(&mut self, begun: Begun, tell: &Sender<Told>) -> Vec<(u64, String)> {
+    /// Writes a unit; gives what failed of it, by number. `Err`: all of it failed.
+    fn unit(&mut self, begun: Begun, tell: &Sender<Told>) -> Result<Vec<Failed>, Vec<Failed>> {
         let Begun { first, names, bytes, unit } = begun;
         let system = &self.control.system;
         self.totals.bytes += bytes;
         let report = match unit.and_then(|unit| block_on(system.batch_finish(unit))) {
             Ok(report) => report,
-            Err(error) => return (first..).zip(&names).map(|(number, _)| (number, error.to_string())).collect(),
+            Err(error) => return Err((first..).zip(&names).map(|(number, _)| (number, error.to_string())).collect()),
         };
         let mut failed = Vec::new();
         for (number, fate) in (first..).zip(&report.fates) {
@@ -224,7 +235,7 @@ impl Writer<'_> {
             }
         }
         let _ = tell.send(Told::Unit(names, report));
-        failed
+        Ok(failed)
     }
 
     /// The entries of a window, with their content; or what is wrong with it.
