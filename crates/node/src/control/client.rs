@@ -277,15 +277,19 @@ impl Talk {
 
     /// Why nothing more can be said. Where it hung up it has mostly said that.
     fn refused(&mut self, error: &io::Error) -> Failure {
-        if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
-            // Behind what else it has said. It says nothing more, so this ends.
-            while let Ok(answer) = self.hear() {
-                if let Answer::Failed(failure) = answer {
-                    return failure;
+        match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                // Behind what else it has said. It says nothing more, so this ends.
+                while let Ok(answer) = self.hear() {
+                    if let Answer::Failed(failure) = answer {
+                        return failure;
+                    }
                 }
+                self.broken("it hung up")
             }
+            io::ErrorKind::TimedOut => self.silent(),
+            _ => self.broken(error),
         }
-        if error.kind() == io::ErrorKind::TimedOut { self.silent() } else { self.broken(error) }
     }
 
     fn silent(&self) -> Failure {

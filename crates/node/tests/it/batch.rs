@@ -276,7 +276,7 @@ fn a_daemon_that_dies_in_the_middle_is_told_with_what_was_copied() {
     let there = fs::read_dir(point.join("from")).map_or(0, |entries| 1 + entries.count() as u64);
     let told = count("files") + count("failures");
     assert!(there <= told && told <= FILES, "{there} are there, {told} were told of");
-    assert!(count("units") > 0 && count("units") <= count("files"), "{answer}");
+    assert!(count("units") <= count("files"), "{answer}");
     assert!(answer["ended"].as_str().is_some_and(|why| said.contains(why)), "{answer}: {said}");
     let whys = answer["failed"].as_array().expect("a list").iter().map(|failed| failed["why"].as_str().expect("why"));
     whys.for_each(|why| assert!(why.contains("it may be there or not"), "{why}"));
