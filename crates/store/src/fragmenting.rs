@@ -473,7 +473,7 @@ impl Store {
     async fn is_whole_somewhere(&self, pack: u64, known: &PackKnown) -> bool {
         for disk in known.disks().iter() {
             let on = &self.pool.disks[disk];
-            if let Ok(Found::Sealed(sealed)) = scan::read(on, self.key(), pack).await
+            if let Ok(Found::Sealed(sealed, _)) = scan::read(on, self.key(), pack).await
                 && (sealed.summary.data_bytes, sealed.summary.count) == (known.summary.data_bytes, known.summary.count)
                 && scan::unsound(on, self.key(), &sealed).await.is_ok_and(|unsound| unsound.is_none())
             {

@@ -113,6 +113,11 @@ impl Level {
         Level { copies: erasure.copies(), is_chosen: false, erasure: Some(erasure) }
     }
 
+    /// Of a pack none of whose headers can be read where the most copies that any file asks for are so many: as if that one had asked (K-15).
+    pub(crate) fn lost(floor: u8) -> Level {
+        Level::of_node(floor)
+    }
+
     /// What the node's settings say.
     pub(crate) fn of_settings(copies: u8, fragments: Option<Erasure>) -> Level {
         fragments.map_or(Level::of_node(copies), Level::coded)

@@ -35,6 +35,8 @@
 //!
 //! K-14  Trees lie on two disks at least where the node has two. A copy that nobody asked for is one that nobody waits for, and it leaves half of
 //!       a reserve: where one disk alone takes it they lie there, are told of, and are brought to another one when there is one (decision 0011).
+//! K-15  Of a pack none of whose headers can be read nobody knows what was asked for it: it lies on as many disks as any file asks for. A header that is
+//!       on a disk that is missing may have said more than the settings do, and an index that was made without it is believed from then on.
 //!
 //! Not here: what is known of each (`known`), what counts as a duplicate (`duplicates`), how packs are filled (`lanes`), what is compressed how
 //! (`chunk`), what a crash left (`scan`), whether a pack is still needed (`reclaim`).

@@ -156,6 +156,7 @@ impl Store {
             identity: &identity,
             counters: &counters,
             report: &mut report,
+            floor: superblock.floor,
             unfinished: Vec::new(),
             unread: BTreeMap::new(),
         };
@@ -293,6 +294,8 @@ struct Recovery<'a> {
     identity: &'a Identity,
     counters: &'a Arc<Counters>,
     report: &'a mut RecoveryReport,
+    /// The most copies that any file asks for.
+    floor: u8,
     /// Copies and fragments of packs that were being written: disk and name.
     unfinished: Vec<(usize, String)>,
     /// Packs that some disk did not give in full, and why.
@@ -637,21 +640,21 @@ impl Recovery<'_> {
                 Err(error) => failure = Some(error),
             }
         }
-        // A header that is lost on one of them says less than that of another.
+        // K-15.
         let level = found
             .iter()
-            .map(|(_, found)| found.level(pack))
+            .filter_map(|(_, found)| found.level(pack))
             .max_by_key(|level| (level.is_chosen(), level.copies()))
-            .unwrap_or_default();
+            .unwrap_or(Level::lost(self.floor));
         let of_sealed = found.iter_mut().filter_map(|(_, found)| match found {
-            scan::Found::Sealed(sealed) => Some(&mut sealed.summary.level),
+            scan::Found::Sealed(sealed, _) => Some(&mut sealed.summary.level),
             scan::Found::Open { .. } => None,
         });
         of_sealed.for_each(|of_sealed| *of_sealed = level);
         let (mut sealed, mut unsealed, mut removed) = (None, None, None);
         let key = &self.identity.key;
         // N-4.
-        let is_sealed = found.iter().any(|(_, found)| matches!(found, scan::Found::Sealed(_)));
+        let is_sealed = found.iter().any(|(_, found)| matches!(found, scan::Found::Sealed(..)));
         let levels = found.iter().filter_map(|(_, found)| found.level_of_open(pack));
         let is_of_several = levels.map(Level::copies).max().is_none_or(|copies| copies > 1);
         let waits = match is_sealed || !is_of_several {

@@ -123,7 +123,7 @@ impl NewIndex<'_> {
                 Err(error) => Err(error.into()),
             };
             match read {
-                Ok(Found::Sealed(mut sealed)) => {
+                Ok(Found::Sealed(mut sealed, _)) => {
                     // Its header may be lost.
                     sealed.summary.level = known.summary.level;
                     sealed.summary.was_left = known.summary.was_left;

@@ -157,7 +157,7 @@ impl Store {
         }
         let on = &self.pool.disks[disk];
         scan::refuse_newer(on, pack).await?;
-        let found = match scan::read(on, self.key(), pack).await {
+        let mut found = match scan::read(on, self.key(), pack).await {
             Err(StoreError::Disk(error)) if error.kind != DiskErrorKind::Absent => {
                 let copied = self.copy_what_answers(disk, pack).await?;
                 let detail =
@@ -172,11 +172,15 @@ impl Store {
             return Err(corrupt("a pack", &pack_path(pack), 0, expected, found));
         }
         let unsound = match &found {
-            Found::Sealed(sealed) => scan::unsound(on, self.key(), sealed).await?,
+            Found::Sealed(sealed, _) => scan::unsound(on, self.key(), sealed).await?,
             // The scan has looked.
             Found::Open { .. } => None,
         };
-        let level = self.packs.known_pack(pack).map_or_else(|| found.level(pack), |known| known.summary.level);
+        let of_known = self.packs.known_pack(pack).map(|known| known.summary.level);
+        let level = of_known.or(found.level(pack)).unwrap_or(self.packs.lost_level());
+        if let Found::Sealed(sealed, _) = &mut found {
+            sealed.summary.level = level;
+        }
         let recovered = scan::put_in_order(on, self.pool.node_identity, (pack, level), found, Ending::Directory).await;
         let recovered = recovered.map_err(|error| self.pool.failed(disk, error, &self.counters))?;
         let mut sealed = match recovered {
@@ -212,6 +216,7 @@ impl Store {
     async fn copy_what_answers(&self, disk: usize, pack: u64) -> Result<u64, StoreError> {
         let since = self.moment();
         let bytes = scan::read_what_answers(&self.pool.disks[disk], pack).await?;
+        let level = scan::level_in(pack, &bytes).unwrap_or(self.packs.lost_level());
         let mut copies = Vec::new();
         for entry in scan::scan(self.key(), pack, &bytes).entries {
             // Of a bundle what lies in it is copied (C-6).
@@ -228,7 +233,7 @@ impl Store {
                 }
             });
         }
-        let copied = self.append_copies(Level::default(), copies).await?;
+        let copied = self.append_copies(level, copies).await?;
         self.settle_into_index(since).await?;
         Ok(copied)
     }
@@ -287,7 +292,7 @@ impl Store {
                 Err(error) => Err(error.into()),
             };
             match read {
-                Ok(Found::Sealed(sealed)) => {
+                Ok(Found::Sealed(sealed, _)) => {
                     return Ok(Contents { entries: sealed.entries, is_complete: true, error: None });
                 }
                 Ok(Found::Open { scanned, .. }) => entries.extend(scanned.entries.into_iter().chain(scanned.damaged)),

@@ -47,6 +47,8 @@ const FOUND: &[(&str, u64)] = &[
     ("copies", 3418),
     // `agree`: of a pack that a crash had left open the header was on one of two disks, and the other was sealed as one that is to lie on one.
     ("copies", 8009),
+    // `lost`: an index was made where the one header of a pack that could be read was on a disk that was missing, and believed when that was back.
+    ("absences", 2_400_004_959),
     // `lower`: the index named the copy on fewer disks, for the pack with the other was short while it was made.
     ("absences", 7005),
     // `restore_copies`: what had rotted where it alone was, and nobody needed, kept its pack from being copied, for ever.

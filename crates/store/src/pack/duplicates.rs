@@ -181,6 +181,11 @@ impl Packs {
         self.floor.load(Ordering::SeqCst)
     }
 
+    /// What a pack is for whose header cannot be read (K-15).
+    pub(crate) fn lost_level(&self) -> Level {
+        Level::lost(self.floor())
+    }
+
     pub(crate) fn set_floor(&self, copies: u8) {
         self.floor.store(copies, Ordering::SeqCst);
     }

@@ -253,32 +253,37 @@ pub(crate) enum Recovered {
 
 /// A pack file as read.
 pub(crate) enum Found {
-    /// By its directory.
-    Sealed(SealedPack),
+    /// By its directory; and on how many disks it should be, if its header can be read.
+    Sealed(SealedPack, Option<Level>),
     /// Without one: all of its bytes, and what is good in them.
     Open { bytes: Bytes, scanned: Scanned },
 }
 
 impl Found {
-    /// On how many disks it should be; of one whose header is lost that is the least.
-    pub(crate) fn level(&self, pack: u64) -> Level {
+    /// On how many disks it should be, if its header can be read.
+    pub(crate) fn level(&self, pack: u64) -> Option<Level> {
         match self {
-            Found::Sealed(sealed) => sealed.summary.level,
-            Found::Open { .. } => self.level_of_open(pack).unwrap_or_default(),
+            Found::Sealed(_, level) => *level,
+            Found::Open { .. } => self.level_of_open(pack),
         }
     }
 
     /// On how many disks an open pack should be, if that can be read.
     pub(crate) fn level_of_open(&self, pack: u64) -> Option<Level> {
         match self {
-            Found::Sealed(_) => None,
-            Found::Open { bytes, .. } => header_in(pack, bytes).map(|header| header.level),
+            Found::Sealed(..) => None,
+            Found::Open { bytes, .. } => level_in(pack, bytes),
         }
     }
 }
 
 fn header_in(pack: u64, bytes: &[u8]) -> Option<PackHeader> {
     bytes.get(..PackHeader::BYTES).and_then(|header| PackHeader::decode(header, pack).ok())
+}
+
+/// On how many disks the pack should be that these bytes are, if its header is among them.
+pub(crate) fn level_in(pack: u64, bytes: &[u8]) -> Option<Level> {
+    header_in(pack, bytes).map(|header| header.level)
 }
 
 /// On how many disks a pack should be, if its header can be read.
@@ -299,7 +304,7 @@ pub(crate) async fn agree(
         return Ok(found);
     }
     let sealed = found.iter().filter_map(|(disk, found)| match found {
-        Found::Sealed(sealed) => Some((*disk, sealed)),
+        Found::Sealed(sealed, _) => Some((*disk, sealed)),
         Found::Open { .. } => None,
     });
     // Who sealed it with less knew of less.
@@ -309,8 +314,8 @@ pub(crate) async fn agree(
         let is_other = |sealed: &SealedPack| {
             sealed.entries != truth.entries || sealed.summary.data_bytes != truth.summary.data_bytes
         };
-        found.retain(|(_, found)| !matches!(found, Found::Sealed(sealed) if is_other(sealed)));
-        if found.iter().all(|(_, found)| matches!(found, Found::Sealed(_))) {
+        found.retain(|(_, found)| !matches!(found, Found::Sealed(sealed, _) if is_other(sealed)));
+        if found.iter().all(|(_, found)| matches!(found, Found::Sealed(..))) {
             return Ok(found);
         }
         let file = pool.disks[disk].disk.open(&pack_path(pack), Open::Read)?;
@@ -386,9 +391,9 @@ pub(crate) async fn read_file(file: &File, key: &DomainKey, pack: u64) -> Result
     if let Ok(footer) = read_footer(file, pack).await? {
         match read_directory(file, &footer).await {
             Ok(entries) if is_ours(file, pack, &entries).await? => {
-                let summary =
-                    Summary::of(footer.data_bytes, &entries, read_level(file, pack).await.unwrap_or_default());
-                return Ok(Found::Sealed(SealedPack::new(pack, summary, entries)));
+                let level = read_level(file, pack).await;
+                let summary = Summary::of(footer.data_bytes, &entries, level.unwrap_or_default());
+                return Ok(Found::Sealed(SealedPack::new(pack, summary, entries), level));
             }
             Ok(_) => {}
             // Where a footer vouches for a directory that has rotted the chunks tell themselves.
@@ -491,7 +496,7 @@ pub(crate) async fn put_in_order(
     ending: Ending,
 ) -> Result<Recovered, DiskError> {
     match found {
-        Found::Sealed(sealed) => {
+        Found::Sealed(sealed, _) => {
             // O-3: whoever wrote the directory may have died before it was synced, or have had a sync that failed, after which the
             // next one says that all is well. The chunks were synced before it (K-2).
             let file = on.disk.open(&pack_path(pack), Open::Write)?;

@@ -63,7 +63,7 @@ impl Recovery<'_> {
             let of_code = || Level::of_settings(1, Some(fragments.cut.erasure));
             let level = level.unwrap_or_else(of_code);
             let scanned = match found {
-                Ok(scan::Found::Sealed(mut sealed)) => {
+                Ok(scan::Found::Sealed(mut sealed, _)) => {
                     sealed.summary.level = level;
                     // Of what is not there nothing is made again, and nobody relies on it.
                     sealed.summary.lacks_directory = lacks;
@@ -134,7 +134,7 @@ impl Recovery<'_> {
         let (mut sealed, mut beside, mut silent) = (DiskSet::NONE, Vec::new(), None);
         for disk in listed.whole.iter() {
             match scan::read(&self.pool.disks[disk], &self.identity.key, pack).await {
-                Ok(scan::Found::Sealed(_)) => sealed = sealed.with(disk),
+                Ok(scan::Found::Sealed(..)) => sealed = sealed.with(disk),
                 Ok(scan::Found::Open { scanned, .. }) => beside.extend(scanned.entries),
                 Err(error @ StoreError::Disk(_)) => silent = Some(error),
                 Err(_) => {}

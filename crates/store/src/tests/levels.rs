@@ -158,6 +158,45 @@ fn what_was_chosen_for_a_pack_is_known_as_long_as_one_of_its_headers_is() {
     }
 }
 
+/// K-15: an index is made where the one header that can be read is on a disk that is missing, and believed when that is back.
+#[test]
+fn nothing_lies_on_fewer_disks_for_a_header_that_is_lost_while_others_are_missing() {
+    for (seed, is_sealed) in [(10, false), (11, true)] {
+        let machine = Machine::new(seed, 2, 64 << 20);
+        let options = Options { goes_without_disks: true, ..options() };
+        let store = open(&machine, &options);
+        let contents = contents(0..10);
+        machine.run(async {
+            store.raise_floor(TWO).await.unwrap();
+            store.put_as(TWO, contents.clone()).await.unwrap();
+            store.settle(store.moment()).await.unwrap();
+            let last = store.log(b"frame");
+            store.commit(store.moment(), b"second", last).await.unwrap();
+            if is_sealed {
+                store.close().await.unwrap();
+            }
+        });
+        drop(store);
+        machine.world.crash();
+        machine.world.restart();
+        for (path, _) in machine.disks[0].durable_files().into_iter().filter(|(path, _)| path.starts_with("packs/")) {
+            machine.disks[0].corrupt(&path, 0, &[0; crate::format::PackHeader::BYTES]);
+        }
+        for disk in &machine.disks {
+            disk.remove("index");
+        }
+        let (platform, alone) = (machine.world.platform(), [machine.disks[0].disk()]);
+        let (store, _) = machine.run(Store::open(&platform, &alone, options.clone())).unwrap();
+        assert_eq!(readable(&machine, &store, &contents), contents.len());
+        end(&machine, store);
+        let store = open(&machine, &options);
+        let addresses: Vec<_> = contents.iter().map(|content| store.key().address(content)).collect();
+        machine.run(store.restore_copies(&hurried(&store), &|_, _| {}));
+        assert!(machine.run(store.lower(TWO, &addresses)).is_empty(), "sealed {is_sealed}");
+        all_have(&store, &contents, 2);
+    }
+}
+
 #[test]
 fn what_lies_on_one_disk_is_raised_and_survives_its_loss() {
     let machine = Machine::new(2, 3, 64 << 20);
