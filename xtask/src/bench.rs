@@ -23,6 +23,7 @@ mod ground;
 mod inputs;
 mod io;
 mod loops;
+mod many;
 mod node;
 mod plot;
 mod programs;
@@ -176,6 +177,8 @@ enum Side {
     StoreCutting,
     /// What was not there before.
     NewContent,
+    /// The same with a hundredth of it.
+    Hundredth,
     /// Ours, with nothing beside it.
     Alone,
     /// Ours with parts of the read path switched off.
@@ -185,7 +188,7 @@ enum Side {
 }
 
 impl Side {
-    const ALL: [Side; 22] = [
+    const ALL: [Side; 23] = [
         Side::Hydrafs,
         Side::HydrafsTar,
         Side::HydrafsOneByOne,
@@ -204,6 +207,7 @@ impl Side {
         Side::Store,
         Side::StoreCutting,
         Side::NewContent,
+        Side::Hundredth,
         Side::Alone,
         Side::WithoutWeights,
         Side::WithoutPrefetch,
@@ -234,6 +238,7 @@ impl Side {
             Side::Store => "the raw store",
             Side::StoreCutting => "the raw store and cutting",
             Side::NewContent => "new content",
+            Side::Hundredth => "a hundredth of it",
             Side::Alone => "alone",
             Side::WithoutWeights => "plain LRU",
             Side::WithoutPrefetch => "no prefetch",
@@ -327,7 +332,7 @@ const fn copies(name: &'static str, limit: Limit, work: fn(&mut Run<'_>) -> Resu
     Workload { name, sides: &[Side::Hydrafs, Side::Ext4], limit: Some(limit), is_once: true, work }
 }
 
-const WORKLOADS: [Workload; 36] = [
+const WORKLOADS: [Workload; 38] = [
     beside_ext4("untar", programs::untar),
     beside_ext4("git clone", programs::git_clone),
     beside_ext4("cargo build", programs::cargo_build),
@@ -394,6 +399,8 @@ const WORKLOADS: [Workload; 36] = [
     alone("journal suffix", suffix::recovery),
     alone("beside gc and scrub", courtesy::courtesy),
     alone("memory", node::memory),
+    alone("a hundred times the files", many::files),
+    alone("a hundred times the chunks", many::chunks),
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
