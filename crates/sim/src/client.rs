@@ -265,8 +265,13 @@ impl Client {
 
     /// Whether this call is to be lied about (a test of the oracle).
     fn lies(&mut self, about: Sabotage) -> bool {
-        // A sync that is skipped shows only if the next crash comes before anyone else's.
-        let one_in = if about == Sabotage::SkipSyncs { 2 } else { 6 };
+        let one_in = match about {
+            // It shows only if a crash comes between the halves.
+            Sabotage::TearUnits => 1,
+            // It shows only if the next crash comes before anyone else's sync.
+            Sabotage::SkipSyncs => 2,
+            _ => 6,
+        };
         self.shared.plan.sabotage == Some(about) && self.random.one_in(one_in)
     }
 

@@ -29,6 +29,8 @@ pub enum Sabotage {
     SkipSyncs,
     /// Some removals are acknowledged and not done.
     ForgetRemovals,
+    /// Some units of a batch are written as two.
+    TearUnits,
     /// A disk loses writes, and the oracle is told that it is a good one.
     LoseWrites,
     /// The last passes of reclaim are left out.

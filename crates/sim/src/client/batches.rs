@@ -15,6 +15,7 @@ use super::names::deletes;
 use super::{Client, Done};
 use crate::content::Content;
 use crate::model::{Key, Model, Name, Node, Refusal, TOP, show};
+use crate::plan::Sabotage;
 use crate::shared::Stop;
 
 /// Entries of a unit at most.
@@ -43,6 +44,10 @@ impl Client {
         let model = self.model();
         let parent = self.any_directory(&model);
         let Some(unit) = self.unit(&model, parent) else { return Ok(()) };
+        if unit.is_done() && unit.entries.len() > 1 && self.lies(Sabotage::TearUnits) {
+            let torn = self.torn(&model, parent, &unit);
+            return self.settle(&model, parent, unit, torn).await.map(drop);
+        }
         let begun = self.begin(&model, parent, &unit).await;
         if !self.shared.plan.overlaps_units || self.random.one_in(3) {
             return self.finish(&model, parent, unit, begun).await.map(drop);
@@ -115,13 +120,44 @@ impl Client {
         unit: Unit,
         begun: Result<BatchUnit, FileError>,
     ) -> Result<bool, Stop> {
+        let system = self.system.clone();
+        self.settle(model, parent, unit, async move { system.batch_finish(begun?).await }).await
+    }
+
+    /// A unit as two, with everything durable in between.
+    fn torn(
+        &self,
+        model: &Model,
+        parent: Key,
+        unit: &Unit,
+    ) -> impl Future<Output = Result<BatchWriteReport, FileError>> + Send + use<> {
+        let (system, directory) = (self.system.clone(), self.file(model, parent));
+        let (mut entries, how) = (unit.entries.clone(), unit.how);
+        async move {
+            let rest = entries.split_off(entries.len() / 2);
+            let mut report = system.batch_write(directory, entries, &how).await?;
+            system.sync_all().await?;
+            let further = system.batch_write(directory, rest, &how).await?;
+            report.fates.extend(further.fates);
+            report.is_done &= further.is_done;
+            Ok(report)
+        }
+    }
+
+    /// A unit is written; whether it happened.
+    async fn settle(
+        &mut self,
+        model: &Model,
+        parent: Key,
+        unit: Unit,
+        written: impl Future<Output = Result<BatchWriteReport, FileError>>,
+    ) -> Result<bool, Stop> {
         let is_done = unit.is_done();
         let Unit { how, entries, fates, model: after } = unit;
         let shown: Vec<String> = entries.iter().map(|entry| show(&entry.path)).collect();
         let what = format!("batch to {}/ ({how:?}): {}", model.path(parent), shown.join(", "));
-        let system = self.system.clone();
         let call = async {
-            let report = system.batch_finish(begun?).await?;
+            let report = written.await?;
             // A disk that gives no answer keeps an entry from being what it should: a fault like any other.
             let fault = report.fates.iter().find_map(|fate| fate.as_ref().err().filter(|error| is_fault(error)));
             fault.cloned().map_or(Ok(report), Err)

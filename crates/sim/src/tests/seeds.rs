@@ -170,10 +170,12 @@ fn lies_are_found_out() {
         Sabotage::ForgetWrites,
         Sabotage::SkipSyncs,
         Sabotage::ForgetRemovals,
+        Sabotage::TearUnits,
         Sabotage::LoseWrites,
         Sabotage::KeepDead,
     ] {
-        let lying = Plan { sabotage: Some(sabotage), ..plan("power") };
+        let under = if sabotage == Sabotage::TearUnits { "batches" } else { "power" };
+        let lying = Plan { sabotage: Some(sabotage), ..plan(under) };
         // A few at a time: most lies are found out soon.
         let (mut asked, mut found) = (0, 0);
         while found < 3 {
