@@ -1,4 +1,4 @@
-//! Batches by the API: ten thousand files are written, listed, read in the order in which they lie, copied and removed, each by a few calls.
+//! Batches by the API: ten thousand files are written, listed, found, read in the order in which they lie, copied and removed, each by a few calls.
 //!
 //! ```text
 //! cargo run --release -p file --example batch -- FOLDER
@@ -16,8 +16,8 @@ use base::id::{FileId, NodeNumber};
 use base::time::Timestamp;
 use bytes::Bytes;
 use file::{
-    Attributes, BatchBudget, BatchContent, BatchCopy, BatchEntry, BatchRead, BatchSink, BatchWrite, FileError,
-    FileSystem, Kind, Node, Options, Taken, format_node,
+    Attributes, BatchBudget, BatchContent, BatchCopy, BatchEntry, BatchFate, BatchRead, BatchSink, BatchWrite,
+    FileError, FileSystem, Kind, Node, Options, Taken, format_node,
 };
 use platform::Clock;
 use platform::real::{Directory, block_on};
@@ -58,6 +58,12 @@ async fn all(system: &FileSystem, clock: &dyn Clock) -> Result<(), FileError> {
     };
     system.batch_walk(Node::live(FileId::ROOT), &mut tell).await?;
     told("walked", files.len() as u64, began);
+
+    // A tenth of them by their paths, as a list has them.
+    let began = clock.elapsed();
+    let paths: Vec<String> = (0..FILES).step_by(10).map(|number| format!("d/{number}")).collect();
+    let found = system.batch_find(Node::live(FileId::ROOT), &paths).await;
+    told("found by path", found.iter().flatten().count() as u64, began);
 
     let (sum, began) = (Sum::default(), clock.elapsed());
     let report = system.batch_read(&files, &BatchRead { memory: 64 << 20, sink: &sum }).await;
@@ -120,9 +126,11 @@ impl BatchSink for Sum {
         Box::pin(std::future::ready(true))
     }
 
-    fn done(&self, index: usize, fate: Result<Attributes, FileError>) {
-        if let Err(error) = fate {
-            eprintln!("file {index} cannot be read: {error}");
+    fn done(&self, index: usize, fate: BatchFate) {
+        match fate {
+            BatchFate::Whole(_) => {}
+            BatchFate::Torn(_) => eprintln!("file {index} was written to each time that it was read"),
+            BatchFate::Failed(error) => eprintln!("file {index} cannot be read: {error}"),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! - `write`: one frame makes all of it
 //! - `nameless`: what no frame holds takes its name when it is whole
 //! - `copy`: the same of a tree that is there, whose content is shared
-//! - `stat`, `walk`: attributes of many files, and of all below a directory
+//! - `stat`, `find`, `walk`: attributes of many files, of those at many paths, and of all below a directory
 //! - `remove`: a tree is gone at once, and what it had behind
 //! - `compare`: in what two trees differ
 //! - `order`, `read`: content of many files, in the order in which it lies
@@ -28,6 +28,7 @@ mod nameless;
 mod stat;
 
 mod copy;
+mod find;
 mod remove;
 mod walk;
 
@@ -45,7 +46,7 @@ mod warm;
 pub use compare::{Aspect, BatchCompare, BatchCompareReport, CompareTell, Compared};
 pub use copy::{Anew, BatchCopy, BatchCopyReport};
 pub use optimize::BatchOptimize;
-pub use read::{BatchRead, BatchReadReport, BatchSink, Taken};
+pub use read::{BatchFate, BatchRead, BatchReadReport, BatchSink, Taken};
 pub use unit::{BatchBudget, BatchContent, BatchEntry, BatchWrite, BatchWriteReport};
 pub use walk::{WalkTell, Walked};
 pub use warm::{BatchWarm, BatchWarmReport};

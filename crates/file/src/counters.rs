@@ -44,6 +44,9 @@ base::metrics! {
     layout_passes: Counter, Count, "passes of layout upkeep in the background that went through everything";
     layout_files: Counter, Count, "small files that layout upkeep looked at, in the background and on request";
     warmed_files: Counter, Count, "files that warm-ups read into memory";
+    batch_torn: Counter, Count, "files that were written to each time that a batch read them";
+    batch_walk: Histogram, Seconds, "a tree is walked, with what its caller takes to hear of it";
+    batch_finds: Counter, Count, "paths of lists that were looked up together";
     batch_stats: Counter, Count, "attributes that walks and batches took from catalogs, without loading the inode";
     batch_compared: Counter, Count, "files and directories that comparisons of trees looked at on both sides";
     removing_trees: Counter, Count, "directories that were removed with everything below them in one go";

@@ -106,7 +106,7 @@ pub use attribute::XattrMode;
 pub use attributes::{AttributeChange, Attributes, Kind, MODE_MASK, NewFile, Node, SET_GID, SET_UID, TimeChange, View};
 pub use batch::{
     Anew, Aspect, BatchBudget, BatchCompare, BatchCompareReport, BatchContent, BatchCopy, BatchCopyReport, BatchEntry,
-    BatchOptimize, BatchRead, BatchReadReport, BatchSink, BatchUnit, BatchWarm, BatchWarmReport, BatchWrite,
+    BatchFate, BatchOptimize, BatchRead, BatchReadReport, BatchSink, BatchUnit, BatchWarm, BatchWarmReport, BatchWrite,
     BatchWriteReport, CompareTell, Compared, Taken, WalkTell, Walked,
 };
 pub use check::FilesReport;

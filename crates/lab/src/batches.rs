@@ -17,8 +17,8 @@ use base::id::{FileId, NodeNumber};
 use base::time::Timestamp;
 use bytes::Bytes;
 use file::{
-    Attributes, BatchBudget, BatchContent, BatchEntry, BatchRead, BatchSink, BatchWrite, FileError, FileSystem, Kind,
-    NewFile, Node, Options, Taken, Walked, format_node,
+    Attributes, BatchBudget, BatchContent, BatchEntry, BatchFate, BatchRead, BatchSink, BatchWrite, FileError,
+    FileSystem, Kind, NewFile, Node, Options, Taken, Walked, format_node,
 };
 use platform::Platform;
 use platform::disk::Disk;
@@ -235,7 +235,7 @@ impl BatchSink for Counted {
         Box::pin(std::future::ready(true))
     }
 
-    fn done(&self, _index: usize, _fate: Result<Attributes, FileError>) {}
+    fn done(&self, _index: usize, _fate: BatchFate) {}
 }
 
 async fn find(system: &FileSystem, number: usize) -> Result<Node, FileError> {

@@ -13,8 +13,8 @@ use base::id::{FileId, NodeNumber};
 use base::time::Timestamp;
 use bytes::Bytes;
 use file::{
-    Attributes, BatchBudget, BatchContent, BatchEntry, BatchRead, BatchSink, BatchWrite, FileError, FileSystem, Kind,
-    Node, Options, StoreOptions, Taken, Walked, format_node,
+    Attributes, BatchBudget, BatchContent, BatchEntry, BatchFate, BatchRead, BatchSink, BatchWrite, FileError,
+    FileSystem, Kind, Node, Options, StoreOptions, Taken, Walked, format_node,
 };
 use platform::real::{Directory, block_on};
 
@@ -169,7 +169,7 @@ impl BatchSink for Sum {
         Box::pin(std::future::ready(true))
     }
 
-    fn done(&self, _index: usize, fate: Result<Attributes, FileError>) {
-        self.0.fetch_add(u64::from(fate.is_ok()), Ordering::Relaxed);
+    fn done(&self, _index: usize, fate: BatchFate) {
+        self.0.fetch_add(u64::from(matches!(fate, BatchFate::Whole(_))), Ordering::Relaxed);
     }
 }

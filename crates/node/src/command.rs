@@ -22,6 +22,7 @@ mod init;
 pub(crate) mod mount;
 mod mount_helper;
 mod optimize;
+mod path_list;
 mod policy;
 mod profile;
 mod receive;

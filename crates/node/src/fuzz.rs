@@ -18,8 +18,8 @@ use crate::config::{Config, starter};
 use crate::control::batch::wire::tests::samples;
 use crate::control::batch::wire::{Record, Records};
 use crate::control::wire::{
-    Answer, BatchComparing, BatchReading, BatchWriting, Emptied, Filled, Name, REQUEST_BYTES_MAX, Request, Turn,
-    read_line, write_line,
+    Answer, BatchComparing, BatchReading, BatchWriting, Emptied, Filled, Listing, Name, REQUEST_BYTES_MAX, Request,
+    Turn, read_line, write_line,
 };
 use crate::failure::Failure;
 use crate::handover::Handover;
@@ -116,6 +116,15 @@ fn requests() -> Vec<Vec<u8>> {
             window_bytes: 1 << 24,
             content: true,
             xattrs: false,
+            list: None,
+        }),
+        Request::BatchRead(BatchReading {
+            roots: vec![1],
+            windows: 8,
+            window_bytes: 1 << 21,
+            content: true,
+            xattrs: true,
+            list: Some(Listing { bytes: 99, parents: true }),
         }),
     ])
 }

@@ -202,6 +202,8 @@ pub(crate) fn explain(what: &str, folder: &NodeFolder, error: &FileError) -> Fai
     let at_node = |why: String| Failure::new(what, why).at(&folder.path);
     match error {
         FileError::NoSpace => at_node(error.to_string()).mend("make room on them, then try again"),
+        FileError::ReadOnly => at_node(error.to_string()).mend("`hydrafs status` says why it takes no changes"),
+        FileError::Busy(_) => at_node(error.to_string()).mend("try again when that is over"),
         FileError::Store(StoreError::Refused { path, why, advice }) => {
             Failure::new(what, why.trim_end_matches('.')).place(&**path).mend(format!("{advice} Nothing was changed"))
         }

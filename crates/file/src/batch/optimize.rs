@@ -14,7 +14,7 @@ use base::id::{ChunkAddress, FileId};
 use store::{Pace, Scatter, Share};
 
 use super::read::Look;
-use super::walk::Named;
+use super::walk::{Named, within_itself};
 use crate::attributes::{Kind, Node};
 use crate::extent::Extent;
 use crate::failure::FileError;
@@ -43,11 +43,14 @@ pub struct BatchOptimize<'a> {
     pub share: Share,
     /// Hears of how many files were looked at, and how many bytes were written, or would be. `false`: it is to end.
     pub tell: &'a (dyn Fn(u64, u64) -> bool + Sync),
+    /// Hears of what cannot be read: at which path below the directory, and why.
+    pub fail: &'a (dyn Fn(&[u8], FileError) + Sync),
 }
 
 impl Default for BatchOptimize<'_> {
     fn default() -> Self {
-        BatchOptimize { small_bytes: SMALL_BYTES, is_rehearsal: false, share: Share::FULL, tell: &|_, _| true }
+        let (small_bytes, share) = (SMALL_BYTES, Share::FULL);
+        BatchOptimize { small_bytes, is_rehearsal: false, share, tell: &|_, _| true, fail: &|_, _| () }
     }
 }
 
@@ -75,15 +78,17 @@ impl Together {
 /// A directory on the way.
 struct Level {
     node: Node,
+    /// Bytes of the path up to here.
+    path_bytes: usize,
     /// Where its listing goes on; `None`: all was listed.
     after: Option<u64>,
     /// Those of the last listing whose turn has not come, the next one last.
-    directories: Vec<Node>,
+    directories: Vec<(Box<[u8]>, Node)>,
 }
 
 impl Level {
-    fn new(node: Node) -> Level {
-        Level { node, after: Some(0), directories: Vec::new() }
+    fn new(node: Node, path_bytes: usize) -> Level {
+        Level { node, path_bytes, after: Some(0), directories: Vec::new() }
     }
 }
 
@@ -93,6 +98,7 @@ struct Work<'a> {
     how: &'a BatchOptimize<'a>,
     pace: &'a Pace<'a>,
     levels: Vec<Level>,
+    path: Vec<u8>,
     together: Together,
     together_bytes: u64,
     report: BatchOptimizeReport,
@@ -118,9 +124,9 @@ impl FileSystem {
         let calls = || self.calls();
         let pace = Pace::new(&self.platform, &share, &goes_on).beside(&calls);
         let together_bytes = if how.share == Share::FULL { TOGETHER_BYTES } else { LITTLE_BYTES };
-        let (levels, together, report) =
-            (vec![Level::new(directory)], Together::default(), BatchOptimizeReport::default());
-        let mut work = Work { system: self, how, pace: &pace, levels, together, together_bytes, report };
+        let (levels, path) = (vec![Level::new(directory, 0)], Vec::new());
+        let (together, report) = (Together::default(), BatchOptimizeReport::default());
+        let mut work = Work { system: self, how, pace: &pace, levels, path, together, together_bytes, report };
         let worked = work.run().await;
         self.counters.layout_files.add(work.report.files);
         worked.map(|()| work.report)
@@ -143,8 +149,9 @@ impl Work<'_> {
     /// The next directory, or some more of a listing.
     async fn step(&mut self) -> Result<(), FileError> {
         let Some(level) = self.levels.last_mut() else { return Ok(()) };
-        if let Some(directory) = level.directories.pop() {
-            self.enter(directory);
+        self.path.truncate(level.path_bytes);
+        if let Some((name, directory)) = level.directories.pop() {
+            self.enter(&name, directory);
             return Ok(());
         }
         let (Some(after), node) = (level.after.take(), level.node) else {
@@ -154,7 +161,7 @@ impl Work<'_> {
         let (named, more) = match self.system.list_names(node, after).await {
             Ok(listed) => listed,
             Err((error, more)) => {
-                self.note_failure(&error);
+                self.note_failure(b"", error);
                 (Vec::new(), more)
             }
         };
@@ -168,23 +175,30 @@ impl Work<'_> {
         if is_enough { self.bring_together().await } else { Ok(()) }
     }
 
-    fn enter(&mut self, directory: Node) {
-        // I-121.
+    fn enter(&mut self, name: &[u8], directory: Node) {
         if self.levels.iter().any(|level| level.node == directory) {
+            return self.note_failure(name, within_itself(directory));
+        }
+        self.path = self.path_to(name);
+        self.levels.push(Level::new(directory, self.path.len()));
+    }
+
+    /// The path of a name in the directory whose turn it is; of none its own.
+    fn path_to(&self, name: &[u8]) -> Vec<u8> {
+        let parts = [self.path.as_slice(), name];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(&b'/')
+    }
+
+    /// Tells of what cannot be read. What was removed meanwhile is no failure.
+    fn note_failure(&mut self, name: &[u8], error: FileError) {
+        if !matches!(error, FileError::NoEntry | FileError::Stale) {
             self.report.failed += 1;
-        } else {
-            self.levels.push(Level::new(directory));
+            (self.how.fail)(&self.path_to(name), error);
         }
     }
 
-    /// Counts what cannot be read. What was removed meanwhile is no failure.
-    fn note_failure(&mut self, error: &FileError) {
-        let is_gone = matches!(error, FileError::NoEntry | FileError::Stale);
-        self.report.failed += u64::from(!is_gone);
-    }
-
     /// Takes the chunks of small files of a listing, in its order. Gives the directories in it.
-    async fn collect(&mut self, named: &[Named]) -> Vec<Node> {
+    async fn collect(&mut self, named: &[Named]) -> Vec<(Box<[u8]>, Node)> {
         let Some((_, first, _)) = named.first() else { return Vec::new() };
         let system = self.system;
         let mut order: Vec<usize> = (0..named.len()).collect();
@@ -196,18 +210,18 @@ impl Work<'_> {
         let mut looks: Vec<Option<Look>> = named.iter().map(|_| None).collect();
         order.iter().zip(found).for_each(|(number, look)| looks[*number] = Some(look));
         let mut directories = Vec::new();
-        for ((_, node, _), look) in named.iter().zip(looks) {
+        for ((_, node, name), look) in named.iter().zip(looks) {
             match look {
                 Some(Look::Known { attributes, tree, mut settled, gaps, .. }) => {
                     match system.settle_gaps(&tree, gaps, &mut settled).await {
                         Ok(()) => self.add(attributes.size, settled.into_iter().map(|(_, extent)| extent)),
-                        Err(error) => self.note_failure(&error),
+                        Err(error) => self.note_failure(name, error),
                     }
                 }
-                Some(Look::Failed(FileError::IsDirectory)) => directories.push(*node),
+                Some(Look::Failed(FileError::IsDirectory)) => directories.push((name.clone(), *node)),
                 // Of another kind.
                 Some(Look::Failed(FileError::Invalid(_)) | Look::Alone) | None => {}
-                Some(Look::Failed(error)) => self.note_failure(&error),
+                Some(Look::Failed(error)) => self.note_failure(name, error),
             }
         }
         directories

@@ -10,8 +10,8 @@
 //! are fast so; files with content that no chunk has yet; files that changed since 1 and those that lost a chunk meanwhile; and those
 //! that would have to be kept too long.
 //!
-//! I-122 The content of a file is of one moment of the batch, but for one that changes each time it is read and is larger than a window: chunks
-//!       never change, and whatever changed between 1 and handing it out is read again.
+//! I-122 The content of a file is of one moment of the batch, but for one that changes each time it is read, which is told as torn: chunks never
+//!       change, and whatever changed between 1 and handing it out is read again.
 //! I-123 While a batch waits for who takes the files it is not known to run (I-90). So a pass of reclaim may take a chunk that it has not read
 //!       yet, and no file has any more: it is absent then, and the file is looked up again (I-95).
 //! I-124 A batch takes no more memory than it reserved, whatever its size: for its list a quarter, and the rest for content.
@@ -55,7 +55,24 @@ pub trait BatchSink: Sync {
     /// Content of that file, behind what came of it before. What lies in between, and behind the last of it up to the size, are zeroes.
     fn piece(&self, index: usize, offset: u64, content: Bytes) -> Taken<'_>;
     /// That was all of it; or why it cannot be read, all of it or the rest.
-    fn done(&self, index: usize, fate: Result<Attributes, FileError>);
+    fn done(&self, index: usize, fate: BatchFate);
+}
+
+/// What came of a file that was to be read.
+#[derive(Clone, Debug)]
+pub enum BatchFate {
+    /// All of it came, of one moment.
+    Whole(Attributes),
+    /// All of it came, and it was written to each time that it was read: parts may be older than others. The attributes are of before.
+    Torn(Attributes),
+    /// It cannot be read.
+    Failed(FileError),
+}
+
+impl From<FileError> for BatchFate {
+    fn from(error: FileError) -> BatchFate {
+        BatchFate::Failed(error)
+    }
 }
 
 /// How a batch is read.
@@ -74,6 +91,8 @@ pub struct BatchReadReport {
     pub files: u64,
     /// Files that cannot be read.
     pub failed: u64,
+    /// Files that came torn.
+    pub torn: u64,
     /// Bytes of content.
     pub bytes: u64,
     /// Parts that it went in, each a pass over the disks.
@@ -157,9 +176,10 @@ impl FileSystem {
         let report = BatchReadReport::default();
         let mut batch = Batch { system: self, nodes, sink: how.sink, memory, report };
         batch.report.is_done = batch.run().await;
-        self.counters.batch_read_files.add(batch.report.files);
+        self.counters.batch_read_files.add(batch.report.files + batch.report.torn);
         self.counters.batch_read_bytes.add(batch.report.bytes);
         self.counters.batch_rereads.add(batch.report.reread);
+        self.counters.batch_torn.add(batch.report.torn);
         batch.report
     }
 }
@@ -280,7 +300,7 @@ impl Batch<'_> {
             }
         }
         for (index, error) in std::mem::take(&mut part.failed) {
-            self.done(index, Err(error));
+            self.done(index, error.into());
         }
         part.alone.sort_unstable();
         for index in part.alone {
@@ -309,7 +329,7 @@ impl Batch<'_> {
         let pieces = match pieces {
             Ok(pieces) => pieces,
             Err(error) => {
-                self.done(file.index, Err(error));
+                self.done(file.index, error.into());
                 return true;
             }
         };
@@ -319,7 +339,7 @@ impl Batch<'_> {
                 return false;
             }
         }
-        self.done(file.index, Ok(file.attributes.clone()));
+        self.done(file.index, BatchFate::Whole(file.attributes.clone()));
         true
     }
 
@@ -328,48 +348,43 @@ impl Batch<'_> {
         self.sink.piece(index as usize, offset, content).await && !self.system.is_ending()
     }
 
-    fn done(&mut self, index: u32, fate: Result<Attributes, FileError>) {
+    fn done(&mut self, index: u32, fate: BatchFate) {
         match fate {
-            Ok(_) => self.report.files += 1,
-            Err(_) => self.report.failed += 1,
+            BatchFate::Whole(_) => self.report.files += 1,
+            BatchFate::Torn(_) => self.report.torn += 1,
+            BatchFate::Failed(_) => self.report.failed += 1,
         }
         self.sink.done(index as usize, fate);
     }
 
     /// Reads a file window by window, and again if it changed meanwhile. Whether the batch goes on.
     async fn read_alone(&mut self, index: u32) -> bool {
-        let node = self.nodes[index as usize];
-        for further in (0..TRIES).rev() {
-            let before = match self.begin_alone(index, node).await {
-                Ok(attributes) => attributes,
-                Err(error) => {
-                    self.done(index, Err(error));
-                    return true;
-                }
-            };
-            match self.read_windows(index, node, before.size).await {
-                Ok(true) => {}
-                Ok(false) => return false,
-                Err(error) => {
-                    self.done(index, Err(error));
-                    return true;
-                }
-            }
-            let now = match self.system.attributes(node).await {
-                Ok(attributes) => attributes,
-                // Also of one that is no more: nobody knows whether it changed before that.
-                Err(error) => {
-                    self.done(index, Err(error));
-                    return true;
-                }
-            };
-            if (now.size, now.changed) == (before.size, before.changed) || further == 0 {
-                self.done(index, Ok(before));
-                return true;
-            }
-            self.report.reread += 1;
+        match self.read_steadily(index, self.nodes[index as usize]).await {
+            Ok(Some(fate)) => self.done(index, fate),
+            Ok(None) => return false,
+            Err(error) => self.done(index, error.into()),
         }
         true
+    }
+
+    /// `None`: nothing more is wanted.
+    async fn read_steadily(&mut self, index: u32, node: Node) -> Result<Option<BatchFate>, FileError> {
+        let mut tries = TRIES;
+        loop {
+            let before = self.begin_alone(index, node).await?;
+            if !self.read_windows(index, node, before.size).await? {
+                return Ok(None);
+            }
+            // An error also for one that is no more: nobody knows whether it changed before that.
+            let now = self.system.attributes(node).await?;
+            let is_torn = (now.size, now.changed) != (before.size, before.changed);
+            tries -= 1;
+            match is_torn {
+                false => return Ok(Some(BatchFate::Whole(before))),
+                true if tries == 0 => return Ok(Some(BatchFate::Torn(before))),
+                true => self.report.reread += 1,
+            }
+        }
     }
 
     async fn begin_alone(&self, index: u32, node: Node) -> Result<Attributes, FileError> {

@@ -83,6 +83,7 @@ impl FileSystem {
     /// # Errors
     /// Of `root`: `NoEntry`, `Stale`, or the store's.
     pub async fn batch_walk(&self, root: Node, tell: &mut WalkTell<'_>) -> Result<(), FileError> {
+        let _time = self.platform.clock.timer(&self.counters.batch_walk);
         let mut walk = Walk::begin(self, root, tell).await?;
         while walk.step().await {}
         Ok(())
@@ -113,9 +114,7 @@ impl<'a, 'b> Walk<'a, 'b> {
             return true;
         }
         if self.levels.iter().any(|level| level.node == node) {
-            let place = format!("directory {}", node.file);
-            let error = untrue("directory entry", place, "a directory below none of its own", &node.file);
-            return self.fail(error.into());
+            return self.fail(within_itself(node));
         }
         self.let_go();
         self.levels.push(Level::new(node, self.path.len()));
@@ -229,6 +228,12 @@ impl FileSystem {
         let tree = directory.state.lock().base.tree.clone();
         self.trees.scan_ahead(&tree, after..=u64::MAX).await;
     }
+}
+
+/// Why a directory is not entered (I-121).
+pub(super) fn within_itself(node: Node) -> FileError {
+    let place = format!("directory {}", node.file);
+    untrue("directory entry", place, "a directory below none of its own", &node.file).into()
 }
 
 /// Whether a file of the present is no more, as far as this error tells. A snapshot's go with it: who walks it hears of that.

@@ -1,16 +1,23 @@
 //! Small files that are brought together: nothing changes but where they lie.
 
 use base::id::FileId;
+use parking_lot::Mutex;
 
 use super::batch_read::{read, reopen, small_files};
+use super::batch_walk::with_damaged_leaf;
 use super::content::pattern;
 use super::{Machine, create};
 use crate::{BatchOptimize, BatchOptimizeReport, FileError, FileSystem, Kind, Node, Options, Reclaim, Share};
 
 const BYTES: usize = 3000;
 const MEMORY: u64 = 64 << 20;
-const ALL: BatchOptimize<'_> =
-    BatchOptimize { small_bytes: 64 << 10, is_rehearsal: false, share: Share::FULL, tell: &|_, _| true };
+const ALL: BatchOptimize<'_> = BatchOptimize {
+    small_bytes: 64 << 10,
+    is_rehearsal: false,
+    share: Share::FULL,
+    tell: &|_, _| true,
+    fail: &|_, _| (),
+};
 
 async fn optimize(system: &FileSystem) -> Result<BatchOptimizeReport, FileError> {
     system.batch_optimize(FileId::ROOT, &ALL).await
@@ -197,4 +204,15 @@ fn damaged_content_is_left_where_it_lies_and_the_rest_goes_on() {
         let (_, fates) = read(&system, &nodes, MEMORY).await;
         assert!(fates.iter().all(|(index, fate)| fate.is_err() == (*index == 5)));
     });
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_the_rest_goes_on() {
+    let machine = Machine::new(12);
+    let (system, _) = with_damaged_leaf(&machine);
+    let failed = Mutex::new(Vec::new());
+    let fail = |path: &[u8], error: FileError| failed.lock().push((String::from_utf8(path.to_vec()), error.is_loss()));
+    let report = machine.run(system.batch_optimize(FileId::ROOT, &BatchOptimize { fail: &fail, ..ALL })).unwrap();
+    assert!(report.is_done && report.failed == 1 && (2400..3000).contains(&report.files), "{report:?}");
+    assert_eq!(*failed.lock(), [(Ok("d1".to_owned()), true)]);
 }

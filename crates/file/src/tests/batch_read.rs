@@ -13,8 +13,8 @@ use super::content::pattern;
 use super::{Machine, create, find, new, read_all};
 use crate::extent::Extent;
 use crate::{
-    AttributeChange, Attributes, BatchRead, BatchReadReport, BatchSink, FileError, FileSystem, Kind, NewFile, Node,
-    Options, Reclaim, Taken,
+    AttributeChange, Attributes, BatchFate, BatchRead, BatchReadReport, BatchSink, FileError, FileSystem, Kind,
+    NewFile, Node, Options, Reclaim, Taken,
 };
 
 const MEMORY: u64 = 64 << 20;
@@ -26,6 +26,7 @@ pub(super) type Fates = BTreeMap<usize, Result<(Attributes, Vec<u8>), FileError>
 struct Basket {
     now: Mutex<Option<(usize, Vec<u8>)>>,
     fates: Mutex<Fates>,
+    torn: Mutex<Vec<usize>>,
     begun: Mutex<Vec<usize>>,
 }
 
@@ -46,14 +47,17 @@ impl BatchSink for Basket {
         Box::pin(async { true })
     }
 
-    fn done(&self, index: usize, fate: Result<Attributes, FileError>) {
+    fn done(&self, index: usize, fate: BatchFate) {
         let now = self.now.lock().take_if(|(of, _)| *of == index);
-        let fate = fate.map(|attributes| {
-            let (_, mut bytes) = now.expect("it has begun");
-            assert!(bytes.len() as u64 <= attributes.size);
-            bytes.resize(attributes.size as usize, 0);
-            (attributes, bytes)
-        });
+        let fate = match fate {
+            BatchFate::Whole(attributes) | BatchFate::Torn(attributes) => {
+                let (_, mut bytes) = now.expect("it has begun");
+                assert!(bytes.len() as u64 <= attributes.size);
+                bytes.resize(attributes.size as usize, 0);
+                Ok((attributes, bytes))
+            }
+            BatchFate::Failed(error) => Err(error),
+        };
         assert!(self.fates.lock().insert(index, fate).is_none(), "{index} is done twice");
     }
 }
@@ -65,6 +69,7 @@ pub(super) async fn read(system: &FileSystem, nodes: &[Node], memory: u64) -> (B
     if report.is_done {
         assert!(fates.keys().copied().eq(0..nodes.len()), "each has met its fate");
         assert_eq!(report.files + report.failed, nodes.len() as u64);
+        assert_eq!(report.torn, 0, "nobody writes meanwhile");
         let good: u64 = fates.values().flatten().map(|(_, bytes)| bytes.len() as u64).sum();
         assert!(report.bytes <= good || report.reread > 0, "{report:?}");
     }
@@ -421,8 +426,68 @@ impl BatchSink for Meddler<'_> {
         }
     }
 
-    fn done(&self, index: usize, fate: Result<Attributes, FileError>) {
+    fn done(&self, index: usize, fate: BatchFate) {
         self.basket.done(index, fate);
+    }
+}
+
+/// A sink beside somebody who writes to the file whenever something of it came, so often.
+struct Beside<'a> {
+    basket: Basket,
+    system: &'a FileSystem,
+    file: FileId,
+    writes: Mutex<usize>,
+}
+
+impl BatchSink for Beside<'_> {
+    fn begin(&self, index: usize, attributes: &Attributes) {
+        self.basket.begin(index, attributes);
+    }
+
+    fn piece(&self, index: usize, offset: u64, content: Bytes) -> Taken<'_> {
+        drop(self.basket.piece(index, offset, content));
+        Box::pin(async move {
+            let writes = if offset == 0 { std::mem::take(&mut *self.writes.lock()) } else { 0 };
+            if writes > 0 {
+                *self.writes.lock() = writes - 1;
+                // What has the same time as before looks unchanged.
+                self.system.platform.tasks.sleep(std::time::Duration::from_millis(1)).await;
+                self.system.write(self.file, 1 << 20, b"else", false).await.unwrap();
+            }
+            true
+        })
+    }
+
+    fn done(&self, index: usize, fate: BatchFate) {
+        if matches!(fate, BatchFate::Torn(_)) {
+            self.basket.torn.lock().push(index);
+        }
+        self.basket.done(index, fate);
+    }
+}
+
+#[test]
+fn a_file_that_is_written_to_each_time_it_is_read_is_told_as_torn() {
+    for (writes, rereads, torn) in [(0, 0, 0), (2, 2, 0), (3, 2, 1), (100, 2, 1)] {
+        let machine = Machine::new(9);
+        let system = machine.open();
+        let node = machine.run(async {
+            let file = create(&system, FileId::ROOT, "large", Kind::Regular).await.file;
+            for at in 0..40 {
+                system.write(file, at << 20, &pattern(1 << 20, at), false).await.unwrap();
+            }
+            system.sync_all().await.unwrap();
+            Node::live(file)
+        });
+        let (basket, writes) = (Basket::default(), Mutex::new(writes));
+        let beside = Beside { basket, system: &system, file: node.file, writes };
+        let report = machine.run(system.batch_read(&[node], &BatchRead { memory: MEMORY, sink: &beside }));
+        assert!(report.is_done && report.alone == 1 && report.failed == 0, "{report:?}");
+        assert_eq!((report.files, report.torn, report.reread), (1 - torn, torn, rereads));
+        assert_eq!(beside.basket.torn.lock().len() as u64, torn);
+        // All of it came, one way or the other.
+        let fate = beside.basket.fates.lock().remove(&0).expect("it has one");
+        assert_eq!(fate.unwrap().1.len(), 40 << 20);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Walks and attributes of many, against one look after the other.
 
+use std::sync::Arc;
+
 use base::id::FileId;
 
 use super::content::pattern;
@@ -63,7 +65,34 @@ async fn expect_same(system: &FileSystem, root: Node) -> usize {
     for ((_, found), stat) in looked.iter().rev().zip(stats) {
         assert_eq!(stat.unwrap(), found.as_ref().unwrap().1);
     }
+    expect_found(system, root, &looked).await;
     looked.len()
+}
+
+/// One lookup after the other.
+async fn look_up(system: &FileSystem, root: Node, path: &str) -> Result<(Node, Attributes), String> {
+    let attributes = system.attributes(root).await.map_err(|error| error.to_string())?;
+    let mut found = (root, attributes);
+    for name in path.split('/').filter(|_| !path.is_empty()) {
+        found = system.lookup(found.0, name.as_bytes()).await.map_err(|error| error.to_string())?;
+    }
+    Ok(found)
+}
+
+/// A list of paths, some of which lead nowhere and some of which are in it twice, is found as lookups find them.
+async fn expect_found(system: &FileSystem, root: Node, told: &Told) {
+    let below = |path: &str, name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+    let mut paths: Vec<String> = told.iter().map(|(path, _)| path.clone()).collect();
+    paths.push(".snapshots/first".to_owned());
+    paths
+        .extend(told.iter().step_by(3).flat_map(|(path, _)| [below(path, "n7"), below(path, "gone/n7"), path.clone()]));
+    // In an order that is neither that of a tree nor that of the names.
+    paths.sort_by_key(|path| path.bytes().fold(7_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into())));
+    let found = system.batch_find(root, &paths).await;
+    assert_eq!(found.len(), paths.len());
+    for (path, found) in paths.iter().zip(found) {
+        assert_eq!(found.map_err(|error| error.to_string()), look_up(system, root, path).await, "{path:?}");
+    }
 }
 
 /// A random history of names and attributes, with commits, snapshots and clones in between.
@@ -182,6 +211,30 @@ fn a_walk_reads_each_node_once_and_leaves_the_table_alone() {
 }
 
 #[test]
+fn a_list_reads_each_node_once_and_leaves_the_table_alone() {
+    const FILES: u64 = 1500;
+    let mut machine = Machine::new(7);
+    let system = machine.open();
+    machine.run(make(&system, 3, FILES));
+    machine.run(system.close()).unwrap();
+    drop(system);
+    machine.options.inodes_max = 100_000;
+    let system = machine.open();
+    let paths = |directory| (0..FILES).rev().map(move |file| format!("d{directory}/file {file}"));
+    let paths: Vec<String> = (0..3).flat_map(paths).collect();
+    let found = machine.run(system.batch_find(Node::live(FileId::ROOT), &paths));
+    assert!(found.len() as u64 == 3 * FILES && found.iter().all(Result::is_ok));
+    let (counters, store) = (&system.counters, system.store.counters());
+    assert_eq!(counters.batch_stats.value(), 3 * FILES);
+    assert!(counters.inode_loads.value() <= 4 && system.table.count() <= 4, "directories only");
+    let missed = store.cache_metadata_misses.value();
+    let nodes = missed + store.prefetched_chunks.value();
+    assert!(store.prefetched_chunks.value() > 5 * missed, "{missed} of {nodes} nodes were waited for one by one");
+    machine.run(system.batch_find(Node::live(FileId::ROOT), &paths));
+    assert_eq!(store.cache_metadata_misses.value() + store.prefetched_chunks.value(), nodes);
+}
+
+#[test]
 fn who_is_told_enough_ends_the_walk() {
     let machine = Machine::new(2);
     let system = machine.open();
@@ -216,9 +269,8 @@ fn of_deep_trees_little_is_kept() {
     });
 }
 
-#[test]
-fn a_damaged_leaf_of_a_directory_is_told_of_and_the_rest_goes_on() {
-    let machine = Machine::new(4);
+/// Three directories of 1000 files, of which `d1` has a leaf that cannot be read.
+pub(super) fn with_damaged_leaf(machine: &Machine) -> (Arc<FileSystem>, Node) {
     let system = machine.open();
     let (directory, leaf) = machine.run(async {
         make(&system, 3, 1000).await;
@@ -236,9 +288,15 @@ fn a_damaged_leaf_of_a_directory_is_told_of_and_the_rest_goes_on() {
     });
     machine.run(system.close()).unwrap();
     drop(system);
-    let (path, at) = chunk_place(&machine, &leaf);
+    let (path, at) = chunk_place(machine, &leaf);
     machine.disk.flip_bit(&path, at + 80, 3);
-    let system = machine.open();
+    (machine.open(), directory)
+}
+
+#[test]
+fn a_damaged_leaf_of_a_directory_is_told_of_and_the_rest_goes_on() {
+    let machine = Machine::new(4);
+    let (system, directory) = with_damaged_leaf(&machine);
     let told = machine.run(walk(&system, Node::live(FileId::ROOT)));
     let failed: Vec<_> = told.iter().filter(|(_, found)| found.is_err()).collect();
     assert_eq!(failed.len(), 1, "{failed:?}");

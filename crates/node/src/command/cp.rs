@@ -44,9 +44,10 @@ use self::within::{Within, is_within};
 use super::info::Held;
 use super::is_dot;
 use super::mount::{dead, is_abandoned};
+use super::path_list::Lines;
 use super::sync::{mount_of, sync};
 use super::tree::{roots_max, write_pages_back};
-use crate::control::batch::client::{BatchReader, BatchWriter, Reading, Writing};
+use crate::control::batch::client::{BatchReader, BatchWriter, PathList, Reading, Writing};
 use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::mounts::{self, Mount};
@@ -59,7 +60,10 @@ use crate::mounts::{self, Mount};
     hydrafs cp /mnt/data /mnt/data2         within a mount chunks are shared: nothing is read or written\n  \
     hydrafs cp -a /mnt/.snapshots/monday/x /mnt/x   restore from a snapshot\n  \
     hydrafs cp -a --resume /data /mnt       go on where an earlier copy ended\n  \
-    hydrafs cp -a --atomic ./site /mnt/www  all of it appears at once, or nothing does\n\n\
+    hydrafs cp -a --atomic ./site /mnt/www  all of it appears at once, or nothing does\n  \
+    hydrafs cp --files-from batch.txt /mnt/data /scratch   what a list names, each to the same path below another directory\n\n\
+    A listed directory comes with all that is in it, and what leads to a path is made too. It reads from a mount and writes by system calls, also\n\
+    where that is the same mount.\n\n\
     Many files go into a mount at a time (batches) where its daemon answers you: that is root, and who runs it. All of it is on the disks\n\
     when the command ends then. Elsewhere the kernel writes it in its own time: see sync(1) and `hydrafs sync`.\n\
     With --atomic each source appears as a whole; of several some may be there after a crash.\n\
@@ -75,6 +79,12 @@ pub(super) struct Arguments {
     /// Accepted for those who are used to it: directories are always copied whole.
     #[arg(short = 'r', short_alias = 'R', hide = true)]
     recursive: bool,
+    /// Copy what this file lists, a path below SRC on each line; `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    files_from: Option<PathBuf>,
+    /// A zero is behind each path of that file instead of a line's end, as `find -print0` and `hydrafs walk -0` write them.
+    #[arg(long, requires = "files_from")]
+    null: bool,
     /// Files to copy at a time.
     #[arg(long, short, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -99,6 +109,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     real::give_way();
     let (target, sources) = arguments.paths.split_last().expect("clap asks for two at least");
     sources.iter().chain([target]).try_for_each(|path| refuse_dead(path))?;
+    if let Some(list) = &arguments.files_from {
+        return copy_listed(arguments, Lines::open(list, arguments.null)?);
+    }
     let into = fs::metadata(target).is_ok_and(|metadata| metadata.is_dir());
     if sources.len() > 1 && !into {
         return Err(Failure::new("cannot copy", "several things are copied into a directory, and this is none")
@@ -162,6 +175,41 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     progress.finish(arguments.quiet, arguments.json)
 }
 
+/// Copies what is listed below a directory of a mount, each to the same path below another directory.
+fn copy_listed(arguments: &Arguments, lines: Lines) -> Result<ExitCode, Failure> {
+    let refuse = |why: &str| Failure::new("cannot copy a list", why);
+    let Arguments { archive, resume, atomic, no_batch, jobs, .. } = *arguments;
+    let [source, target] = arguments.paths.as_slice() else {
+        return Err(refuse("it is of one directory, and goes to one").mend("name these two"));
+    };
+    if resume || atomic || no_batch {
+        return Err(refuse("it goes by batches, from its beginning to its end").mend("leave out the other options"));
+    }
+    let job = plan(&source.join("."), target, true)?;
+    let how = How { archive, resume, atomic, jobs };
+    let out = BatchOut::begin(&job, how).ok_or_else(|| {
+        refuse("this is no directory of a mount whose daemon answers you, or something is mounted below it")
+            .at(source)
+            .mend("list what lies in a mount")
+    })?;
+    let progress = Progress::new(arguments.quiet || arguments.json, stage::watch()?);
+    // As it was named, without the dot.
+    let named = Job { from: source.clone(), ..job };
+    let mut copies = Out::new(how, &progress, &[named]);
+    let mut read = |list| {
+        let copied = out.reader(Some(list)).and_then(|mut reader| copies.part(&mut reader));
+        copied.map(|()| !progress.is_interrupted())
+    };
+    let copied = lines.each_part(true, &mut read, &mut |path, why| progress.note(&path, Err(why)));
+    copies.finish();
+    if let Err(failure) = &copied {
+        progress.end(failure);
+    }
+    let is_interrupted = progress.is_interrupted();
+    let told = progress.finish(arguments.quiet, arguments.json);
+    copied.and(if is_interrupted { told.map_err(|failure| failure.mend("copy what is listed again")) } else { told })
+}
+
 /// Parts of a plan to be copied one after the other: what goes to a place that another goes to, above it or below, comes after that one, whichever way
 /// each goes. All else stays together, for further names of a file are known there.
 fn turns(plan: Vec<Job>) -> Vec<Vec<Job>> {
@@ -202,7 +250,7 @@ fn copy(arguments: &Arguments, plan: Vec<Job>, progress: &Progress) -> Result<()
             while let Some(job) = rest.next_if(|job| out.takes(job) || out.lets_pass(job)) {
                 if job.source.is_symlink() { &mut by_calls } else { &mut jobs }.push(job);
             }
-            match out.reader() {
+            match out.reader(None) {
                 Ok(reader) => {
                     if let Err(failure) = Out::new(how, progress, &jobs).all(reader) {
                         progress.note(&jobs[0].from, Err(failure.why));
@@ -405,10 +453,11 @@ impl BatchOut {
         self.takes_more && job.source.is_symlink() && self.targets.insert(job.to.clone())
     }
 
-    fn reader(&self) -> Result<BatchReader, Failure> {
+    /// Begins to read all of it, or what is listed.
+    fn reader(&self, list: Option<PathList>) -> Result<BatchReader, Failure> {
         write_pages_back(&self.mount.point);
         let roots = self.held.iter().map(|held| held.inode).collect();
-        let reading = Reading { roots, content: true, xattrs: self.how.archive };
+        let reading = Reading { roots, content: true, xattrs: self.how.archive, list };
         BatchReader::begin(Daemon::of(&self.mount.source, self.mount.device)?, &reading)
     }
 }

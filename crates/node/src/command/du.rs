@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::info::Held;
 use super::number;
 use super::sync::{itself, mount_of};
-use super::tree::write_pages_back;
+use super::tree::{tell_failed, write_pages_back};
 use crate::control::wire::Request;
 use crate::failure::Failure;
 
@@ -22,7 +22,7 @@ use crate::failure::Failure;
     hydrafs du /mnt/.snapshots/monday     of a snapshot\n\n\
     Bytes are those of the files, as `ls -l` and as du(1) count them; what they take on the disks is less where content is the same or\n\
     shrinks: see `hydrafs status`.\n\
-    Exit code: 0, or 1 if something could not be read.")]
+    Exit code: 0, or 1 if something could not be read: each path is named on standard error, and in the JSON.")]
 pub(super) struct Arguments {
     /// Where to count.
     #[arg(default_value = ".")]
@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                 continue;
             }
         };
-        lost += number(&answer, "/failed");
+        lost += tell_failed(path, &mut answer);
         if !arguments.json {
             lines(path, &answer).iter().for_each(super::say);
         }
@@ -65,7 +65,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     if lost == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(Failure::new("not everything was counted", format!("{lost} could not be read")).mend("see `hydrafs fsck`"))
+    Err(Failure::new("not everything was counted", format!("{lost} could not be read"))
+        .mend("they are named above; see `hydrafs fsck`"))
 }
 
 fn ask(path: &Path) -> Result<Value, Failure> {
@@ -74,7 +75,7 @@ fn ask(path: &Path) -> Result<Value, Failure> {
     write_pages_back(&mount.point);
     let (bar, answer) = super::with_bar_of(|progress| held.ask(&Request::Usage { inode: held.inode }, progress));
     bar.finish_and_clear();
-    answer
+    answer.map_err(|failure| failure.at(path))
 }
 
 fn lines(path: &Path, answer: &Value) -> Vec<String> {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::info::Held;
 use super::sync::sync;
+use super::tree::tell_failed;
 use super::{check_share, number, with_bar_of};
 use crate::control::wire::Request;
 use crate::failure::Failure;
@@ -24,7 +25,7 @@ use crate::failure::Failure;
     What waits for a commit is committed first. A run is what is read by one request. Files of more than 1 MiB are read fast\n\
     wherever they lie, and are left alone.\n\
     By itself a node does this once in `storage.layout_interval`, if that is set. It needs the daemon's socket: root, or who runs it.\n\
-    Exit code: 0, or 1 if something could not be read, it ended early, or nothing could be done.")]
+    Exit code: 0, or 1 if something could not be read, it ended early, or nothing could be done; each path is named on standard error.")]
 pub(super) struct Arguments {
     /// Directories of a mount.
     #[arg(required = true)]
@@ -49,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for path in &arguments.paths {
         match optimize(arguments, path) {
             Ok(mut answer) => {
-                failures += number(&answer, "/failed");
+                failures += tell_failed(path, &mut answer);
                 is_cut |= answer["complete"] != json!(true);
                 if !arguments.json {
                     lines(path, &answer).iter().for_each(super::say);

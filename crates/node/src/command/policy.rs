@@ -72,7 +72,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::Get { path, json } => {
             let held = Held::open(path, "cannot show the policy")?;
-            let info = held.ask(&Request::Info { inode: held.inode }, super::remark)?;
+            let info = held.ask(&Request::Info { inode: held.inode }, super::remark);
+            let info = info.map_err(|failure| failure.at(path))?;
             if *json {
                 super::say_json(&json!({ "copies": info["copies"], "fragments": info["fragments"] }))
             } else {
@@ -87,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             let answer = held.ask(&request, |progress| bar.set_message(progress.to_owned()));
             bar.finish_and_clear();
-            let answer = answer?;
+            let answer = answer.map_err(|failure| failure.at(path))?;
             let (files, chunks) = (number(&answer, "/files"), number(&answer, "/chunks_stored_anew"));
             super::say(format!("set for {files} files and directories; {chunks} chunks were stored anew"));
             let failed = number(&answer, "/failed");

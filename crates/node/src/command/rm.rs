@@ -1,5 +1,6 @@
 //! `hydrafs rm`: removes trees at once; their room comes back behind.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +14,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::info::Held;
+use super::path_list::Lines;
 use super::sync::{mount_of, sync};
+use super::tree::tell_failed;
 use super::{is_dot, number};
 use crate::control::wire::{NAMES_BYTES_MAX, Name, Request};
 use crate::failure::Failure;
@@ -23,13 +26,20 @@ use crate::mounts::{self, Mount};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     hydrafs rm -r /mnt/build              gone in milliseconds, whatever its size\n  \
-    hydrafs rm -r --dry-run /mnt/old      say what would go\n\n\
+    hydrafs rm -r --dry-run /mnt/old      say what would go\n  \
+    hydrafs walk -0 --name '*.o' /mnt/src | hydrafs rm --null --files-from -   what a list names\n\n\
     What a process has open it keeps until it closes it. Snapshots keep what they show. It needs the daemon's socket: root, or who runs it.\n\
     Exit code: 0, or 1 if something was not removed; each is named on standard error.")]
 pub(super) struct Arguments {
     /// What to remove.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "files_from")]
     paths: Vec<PathBuf>,
+    /// Take paths from this file too, one on each line; `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    files_from: Option<PathBuf>,
+    /// A zero is behind each path of that file instead of a line's end, as `find -print0` and `hydrafs walk -0` write them.
+    #[arg(long, requires = "files_from")]
+    null: bool,
     /// Directories too, with everything below them.
     #[arg(short = 'r', short_alias = 'R', long)]
     recursive: bool,
@@ -47,8 +57,21 @@ pub(super) struct Arguments {
 const WHAT: &str = "cannot remove";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut paths = arguments.paths.clone();
+    if let Some(list) = &arguments.files_from {
+        let mut lines = Lines::open(list, arguments.null)?;
+        while let Some(path) = lines.next()? {
+            paths.push(path);
+        }
+        // Those of one directory go together. What lies below another goes before it: both are wanted gone.
+        paths.sort_by_cached_key(|path| {
+            let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            Reverse((parent_of(&whole).to_owned(), whole))
+        });
+        paths.dedup();
+    }
     let mut outcome = Outcome::default();
-    for paths in arguments.paths.chunk_by(|one, next| parent_of(one) == parent_of(next)) {
+    for paths in paths.chunk_by(|one, next| parent_of(one) == parent_of(next)) {
         outcome.remove(arguments, paths);
     }
     let Outcome { removed, mut failures, mounts, seconds } = outcome;
@@ -241,7 +264,9 @@ impl Home {
     fn usage(&self, path: &Path) -> Result<Value, Failure> {
         let whole = path.file_name().map_or_else(|| self.directory.clone(), |name| self.directory.join(name));
         let held = Held::of(&whole, WHAT, &self.mount)?;
-        held.ask(&Request::Usage { inode: held.inode }, |_| {})
+        let mut answer = held.ask(&Request::Usage { inode: held.inode }, |_| {})?;
+        tell_failed(path, &mut answer);
+        Ok(answer)
     }
 }
 

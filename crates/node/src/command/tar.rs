@@ -23,7 +23,10 @@ use crate::failure::Failure;
 #[command(group = ArgGroup::new("what").required(true), after_help = "Examples:\n  \
     hydrafs tar -c -C /mnt data | zstd > data.tar.zst     files come in the order in which they lie on the disks\n  \
     zstd -dc data.tar.zst | hydrafs tar -x -C /mnt        all of it is on the disks when this ends\n  \
-    hydrafs tar -c -f out.tar -C /mnt/.snapshots/monday .  of a snapshot\n\n\
+    hydrafs tar -c -f out.tar -C /mnt/.snapshots/monday .  of a snapshot\n  \
+    hydrafs tar -c -C /mnt/data -T batch.txt | tar -x      what a list names, each path once, however it is ordered\n\n\
+    A listed directory comes with all that is in it. A list of more than 2 MiB goes in parts: further names of a file whose first one was\n\
+    in another part are files of their own.\n\
     Owners are numbers. Times are whole seconds, as in archives of GNU tar. It needs the daemon's socket: root, or who runs it; who is not\n\
     root extracts files of his own.\n\
     Exit code: 0, or 1 if something was left out or is not whole; each is named on standard error.")]
@@ -42,6 +45,12 @@ pub(super) struct Arguments {
     directory: PathBuf,
     /// What to put into the archive.
     names: Vec<PathBuf>,
+    /// Take paths from this file too, one on each line; `-` is standard input.
+    #[arg(short = 'T', long, value_name = "FILE")]
+    files_from: Option<PathBuf>,
+    /// A zero is behind each path of that file instead of a line's end, as `find -print0` and `hydrafs walk -0` write them.
+    #[arg(long, requires = "files_from")]
+    null: bool,
     /// Extended attributes and access lists too.
     #[arg(long)]
     xattrs: bool,

@@ -5,13 +5,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use file::Kind;
+use serde_json::{Value, json};
 
 use super::info::Held;
+use super::number;
 use super::sync::{itself, mount_above, mount_of};
-use crate::control::batch::client::{BatchReader, Reading};
+use crate::control::batch::client::{BatchReader, PathList, Reading};
 use crate::control::batch::wire::{Records, split_root};
 use crate::control::client::Daemon;
-use crate::control::wire::ROOTS_MAX;
+use crate::control::wire::{Name, ROOTS_MAX};
 use crate::failure::Failure;
 
 /// What of a tree is wanted.
@@ -70,10 +72,28 @@ impl Tree {
         }
         write_pages_back(&mount.point);
         let Wanted { content, xattrs } = wanted;
-        let reading = Reading { roots: held.iter().map(|held| held.inode).collect(), content, xattrs };
+        let reading = Reading { roots: held.iter().map(|held| held.inode).collect(), content, xattrs, list: None };
         let reader = BatchReader::begin(Daemon::of(&mount.source, mount.device)?, &reading)?;
         let count = held.len();
         Ok((Tree { paths: Paths::new(paths[..count].to_vec()), _held: held, reader }, count))
+    }
+
+    /// Begins to read what is listed below a directory.
+    pub(super) fn open_listed(
+        directory: &Path,
+        list: PathList,
+        what: &'static str,
+        wanted: Wanted,
+    ) -> Result<Tree, Failure> {
+        // Who names a link to a directory means that.
+        let place = directory.join(".");
+        let mount = mount_of(&place)?;
+        let held = Held::of(&place, what, &mount)?;
+        write_pages_back(&mount.point);
+        let Wanted { content, xattrs } = wanted;
+        let reading = Reading { roots: vec![held.inode], content, xattrs, list: Some(list) };
+        let reader = BatchReader::begin(Daemon::of(&mount.source, mount.device)?, &reading)?;
+        Ok(Tree { paths: Paths::new(vec![directory.to_owned()]), _held: vec![held], reader })
     }
 
     /// What comes next; `None`: that was all.
@@ -103,6 +123,23 @@ pub(super) fn below(top: &Path, path: &[u8]) -> PathBuf {
     if path.is_empty() { top.to_owned() } else { top.join(OsStr::from_bytes(path)) }
 }
 
+/// Names what an answer says could not be read below a path, on standard error, and in the answer by whole paths. How many that is: of very many
+/// not all are named.
+pub(super) fn tell_failed(top: &Path, answer: &mut Value) -> u64 {
+    let count = number(answer, "/failed");
+    let Some(answer) = answer.as_object_mut() else { return count };
+    // A daemon of before names none.
+    let named = answer.remove("unreadable").and_then(|named| serde_json::from_value(named).ok());
+    let named: Vec<(Name, String)> = named.unwrap_or_default();
+    let tell = |(name, why): (Name, String)| {
+        let path = below(top, name.bytes());
+        super::remark(&format!("cannot read: {}; {why}", path.display()));
+        json!({ "path": path.display().to_string(), "why": why })
+    };
+    answer.insert("unreadable".to_owned(), named.into_iter().map(tell).collect());
+    count
+}
+
 /// A kind in one word.
 pub(super) fn word(kind: Kind) -> &'static str {
     match kind {
@@ -129,7 +166,22 @@ pub(super) fn write_pages_back(point: &Path) {
 mod tests {
     use std::path::Path;
 
-    use super::Paths;
+    use serde_json::json;
+
+    use super::{Paths, tell_failed};
+
+    #[test]
+    fn what_failed_is_named_by_its_path_and_counted() {
+        let mut answer = json!({ "failed": 3, "unreadable": [["a/b", "damaged"], [[255], "odd"]] });
+        assert_eq!(tell_failed(Path::new("/m"), &mut answer), 3);
+        assert_eq!(
+            answer["unreadable"],
+            json!([{ "path": "/m/a/b", "why": "damaged" }, { "path": "/m/\u{fffd}", "why": "odd" }])
+        );
+        let mut of_before = json!({ "failed": 2 });
+        assert_eq!((tell_failed(Path::new("/m"), &mut of_before), &of_before["unreadable"]), (2, &json!([])));
+        assert_eq!(tell_failed(Path::new("/m"), &mut json!(7)), 0);
+    }
 
     #[test]
     fn no_path_of_a_daemon_leads_away_from_what_was_named() {

@@ -29,6 +29,8 @@ pub const REQUEST_BYTES_MAX: u64 = 16 * 1024;
 pub const NAMES_BYTES_MAX: usize = 12 * 1024;
 /// Files and directories that are read as one batch: their numbers fit a request, and who asks can hold them open.
 pub const ROOTS_MAX: usize = 256;
+/// The list of what is to be read in one batch, some ten thousand paths: a longer one goes in parts, each a pass over the disks.
+pub const LIST_BYTES_MAX: u32 = 2 << 20;
 /// Longest answer: a list of many thousand snapshots.
 pub const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
@@ -404,6 +406,19 @@ pub struct BatchReading {
     pub content: bool,
     /// Extended attributes too.
     pub xattrs: bool,
+    /// Of the one root only what is listed, with everything below that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<Listing>,
+}
+
+/// A list of what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listing {
+    /// So many bytes of the first window are paths, at most [`LIST_BYTES_MAX`].
+    pub bytes: u32,
+    /// The directories that lead to them are told of too.
+    pub parents: bool,
 }
 
 /// What two trees are compared by.

@@ -32,6 +32,7 @@ use fuse::{Meter, Notifier};
 use parking_lot::Mutex;
 use platform::Platform;
 use platform::real::block_on;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::repair::Rounds;
@@ -43,6 +44,24 @@ use crate::failure::Failure;
 use crate::node_folder::NodeFolder;
 use crate::scrape::{self, Scraper};
 use crate::{exposition, moment, opening};
+
+/// What failures an answer names may come to, in bytes of the answer; all of them are counted.
+const NAMED_BYTES_MAX: usize = 16 << 20;
+
+/// Failures that an answer names, and what they come to.
+#[derive(Default)]
+struct Named(Vec<Value>, usize);
+
+impl Named {
+    /// Names one more, where there is room for it.
+    fn add(&mut self, failure: impl Serialize) {
+        let named = json!(failure);
+        self.1 += named.to_string().len() + 1;
+        if self.1 <= NAMED_BYTES_MAX {
+            self.0.push(named);
+        }
+    }
+}
 
 /// What requests are answered from.
 pub(crate) struct Control {

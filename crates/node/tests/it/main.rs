@@ -17,6 +17,7 @@
 //! - `maintain`: room that comes back, and what is stored read again, when somebody says so.
 //! - `metrics`: what is measured of a mount, over HTTP and by `stats` and `profile`; hostile clients.
 //! - `mount`: a mount over each transport, all operations, persistence, crashes.
+//! - `path_lists`: what a list of paths names, copied, archived and removed.
 //! - `restart`: daemons that go on in new processes, under load; new processes that cannot.
 //! - `transfer`: snapshots that go from node to node.
 //! - `trees`: commands that go through a whole tree of a mount.
@@ -43,6 +44,7 @@ mod lists;
 mod maintain;
 mod metrics;
 mod mount;
+mod path_lists;
 mod restart;
 mod support;
 mod transfer;

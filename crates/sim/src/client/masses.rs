@@ -5,7 +5,8 @@ use std::future::ready;
 
 use bytes::Bytes;
 use file::{
-    Attributes, BatchOptimize, BatchRead, BatchSink, BatchWarm, FileError, Kind, Node as FileNode, Share, Taken, Walked,
+    Attributes, BatchFate, BatchOptimize, BatchRead, BatchSink, BatchWarm, FileError, Kind, Node as FileNode, Share,
+    Taken, Walked,
 };
 use parking_lot::Mutex;
 
@@ -16,8 +17,13 @@ use crate::shared::Stop;
 
 /// As little as a batch takes, so that it goes in parts.
 const MEMORY: u64 = 0;
-const OPTIMIZE: BatchOptimize<'_> =
-    BatchOptimize { small_bytes: 32 << 10, is_rehearsal: false, share: Share::FULL, tell: &|_, _| true };
+const OPTIMIZE: BatchOptimize<'_> = BatchOptimize {
+    small_bytes: 32 << 10,
+    is_rehearsal: false,
+    share: Share::FULL,
+    tell: &|_, _| true,
+    fail: &|_, _| (),
+};
 
 type Fates = BTreeMap<usize, Result<Vec<u8>, FileError>>;
 
@@ -40,12 +46,16 @@ impl BatchSink for Basket {
         Box::pin(async { true })
     }
 
-    fn done(&self, number: usize, fate: Result<Attributes, FileError>) {
+    fn done(&self, number: usize, fate: BatchFate) {
         let mut bytes = std::mem::take(&mut *self.now.lock());
-        let fate = fate.map(|attributes| {
-            bytes.resize(index(attributes.size), 0);
-            bytes
-        });
+        let fate = match fate {
+            BatchFate::Whole(attributes) => {
+                bytes.resize(index(attributes.size), 0);
+                Ok(bytes)
+            }
+            BatchFate::Torn(_) => unreachable!("nobody writes meanwhile"),
+            BatchFate::Failed(error) => Err(error),
+        };
         self.fates.lock().insert(number, fate);
     }
 }

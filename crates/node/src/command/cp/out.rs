@@ -4,7 +4,7 @@
 //! One thread goes through what comes and makes directories; several make files, each of them the same ones, so that the pieces of a file
 //! come in order.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -64,8 +64,11 @@ pub(super) struct Out<'a> {
     links: Vec<(PathBuf, PathBuf)>,
     /// Directories whose attributes come last, parents first; whether each was made here.
     directories: Vec<(PathBuf, Entry, bool)>,
-    /// Those that could not be made: what is in the way may be a link, which would have what lies below them elsewhere.
-    refused: HashSet<PathBuf>,
+    /// The places of all of them: what is in the way of another may be a link, which would have what lies below it elsewhere.
+    made: HashSet<PathBuf>,
+    /// Where the first name of a file with several went, by inode number, for those that come in another part.
+    firsts: HashMap<u64, PathBuf>,
+    lost: Lost,
     /// Of the entry that comes next.
     next: u64,
 }
@@ -75,23 +78,50 @@ enum Step {
     File(u64, Box<Entry>),
     Begin(u64),
     Piece(u64, u64, Bytes),
-    End(u64, u64, String),
+    End(u64, Ended),
+}
+
+/// What came of a file that is read.
+enum Ended {
+    /// All of it came, so many bytes.
+    Whole(u64),
+    /// The same, and parts may be older than others.
+    Torn(u64, String),
+    Failed(String),
+}
+
+impl Ended {
+    fn of(size: u64, why: String) -> Ended {
+        match size {
+            _ if why.is_empty() => Ended::Whole(size),
+            0 => Ended::Failed(why),
+            _ => Ended::Torn(size, why),
+        }
+    }
 }
 
 impl<'a> Out<'a> {
-    /// Copies these, in the order in which they are read.
+    /// Copies these, which are read at once, or in parts.
     pub(super) fn new(how: How, progress: &'a Progress, jobs: &[Job]) -> Out<'a> {
         let paths = |of: fn(&Job) -> &PathBuf| Paths::new(jobs.iter().map(|job| of(job).clone()).collect());
         let places = Arc::new(Places { from: paths(|job| &job.from), to: paths(|job| &job.to) });
-        let (links, directories, refused) = (Vec::new(), Vec::new(), HashSet::new());
-        Out { how, progress, places, links, directories, refused, next: 0 }
+        let (links, directories, made, firsts) = (Vec::new(), Vec::new(), HashSet::new(), HashMap::new());
+        Out { how, progress, places, links, directories, made, firsts, lost: Mutex::default(), next: 0 }
     }
 
-    /// Copies what is read.
+    /// Copies what is read, and nothing more.
     pub(super) fn all(mut self, mut reader: BatchReader) -> Result<(), Failure> {
+        let read = self.part(&mut reader);
+        self.finish();
+        read
+    }
+
+    /// Copies what is read; more may come.
+    pub(super) fn part(&mut self, reader: &mut BatchReader) -> Result<(), Failure> {
         let (how, progress) = (self.how, self.progress);
-        let places = Arc::clone(&self.places);
-        let lost = Mutex::default();
+        let (places, lost) = (Arc::clone(&self.places), std::mem::take(&mut self.lost));
+        self.next = 0;
+        let first_link = self.links.len();
         let read = std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for _ in 0..how.jobs {
@@ -100,13 +130,23 @@ impl<'a> Out<'a> {
                 scope.spawn(move || Files { how, progress, places, lost, files: BTreeMap::new() }.work(&receive));
                 threads.push(send);
             }
-            self.read(&mut reader, &threads, &lost)
+            self.read(reader, &threads, &lost)
         });
-        let links = std::mem::take(&mut self.links).into_iter();
-        for (existing, new) in links.take_while(|_| !progress.is_interrupted()) {
+        if read.is_err() {
+            // What did not come was not told one by one.
+            lost.lock().extend(self.links[first_link..].iter().map(|(existing, _)| existing.clone()));
+        }
+        self.lost = lost;
+        read
+    }
+
+    /// Nothing more comes: what depends on all of it is done.
+    pub(super) fn finish(mut self) {
+        let (how, progress) = (self.how, self.progress);
+        let (links, lost) = (std::mem::take(&mut self.links), std::mem::take(&mut self.lost).into_inner());
+        for (existing, new) in links.into_iter().take_while(|_| !progress.is_interrupted()) {
             let made = match how.archive {
-                // What did not come was not told one by one.
-                _ if read.is_err() || lost.lock().contains(&existing) => Err(without_first(&existing)),
+                _ if lost.contains(&existing) => Err(without_first(&existing)),
                 true => target::link(&existing, &new),
                 false => again(&existing, &new),
             };
@@ -117,7 +157,6 @@ impl<'a> Out<'a> {
             let done = self.finish_directory(&to, &entry, is_new);
             progress.note(&to, done);
         }
-        read
     }
 
     fn read(
@@ -141,15 +180,15 @@ impl<'a> Out<'a> {
                     }
                     Record::Begin { number, .. } => (number, Step::Begin(number)),
                     Record::Piece { number, offset, content } => (number, Step::Piece(number, offset, content)),
-                    Record::End { number, size, why } => (number, Step::End(number, size, why)),
+                    Record::End { number, size, why } => (number, Step::End(number, Ended::of(size, why))),
                     Record::Lost { path, why } => {
                         self.places.expect(&path)?;
                         lost.lock().insert(self.places.to(&path));
                         self.progress.note(&self.places.from(&path), Err(why));
                         continue;
                     }
-                    // Of comparisons.
-                    Record::Change(_) => continue,
+                    // Of comparisons, and from who reads.
+                    Record::Change(_) | Record::Path(_) => continue,
                 };
                 steps[thread(number)].push(step);
             }
@@ -163,13 +202,11 @@ impl<'a> Out<'a> {
     /// Makes what is no regular file; gives what is one.
     fn meet(&mut self, entry: Entry, lost: &Lost) -> Result<Option<Entry>, Failure> {
         let to = self.places.to(&entry.path);
-        if let Some(above) = to.parent().filter(|above| self.refused.contains(*above)) {
+        let is_named = !entry.path.contains(&b'/');
+        if let Some(above) = to.parent().filter(|above| !is_named && !self.made.contains(*above)) {
             let why = format!("its directory, {}, could not be made", above.display());
             self.progress.note(&self.places.from(&entry.path), Err(why));
-            match entry.kind {
-                Kind::Directory => self.refused.insert(to),
-                _ => lost.lock().insert(to),
-            };
+            lost.lock().insert(to);
             return Ok(None);
         }
         // Without `archive` each name is made anew; only what is behind it can have to be taken from the first.
@@ -181,15 +218,25 @@ impl<'a> Out<'a> {
             return Ok(None);
         }
         if entry.kind == Kind::Regular {
+            if self.how.archive && entry.links > 1 {
+                let first = self.firsts.entry(entry.inode).or_insert_with(|| to.clone());
+                if *first != to {
+                    self.links.push((first.clone(), to));
+                    return Ok(None);
+                }
+            }
             self.progress.expect(entry.size);
             return Ok(Some(entry));
         }
         if entry.kind == Kind::Directory {
-            match make_directory(&to, self.how.mode(entry.mode, 0o700)) {
-                Ok(is_new) => self.directories.push((to, entry, is_new)),
-                Err(error) => {
-                    self.progress.note(&to, Err(error));
-                    self.refused.insert(to);
+            // One that leads to what comes may have come with what came before.
+            if !self.made.contains(&to) {
+                match make_directory(&to, self.how.mode(entry.mode, 0o700)) {
+                    Ok(is_new) => {
+                        self.made.insert(to.clone());
+                        self.directories.push((to, entry, is_new));
+                    }
+                    Err(error) => self.progress.note(&to, Err(error)),
                 }
             }
             return Ok(None);
@@ -249,7 +296,7 @@ impl Files<'_> {
                 }
                 Step::Begin(number) => self.begin(number),
                 Step::Piece(number, offset, content) => self.piece(number, offset, &content),
-                Step::End(number, size, why) => self.end(number, size, why),
+                Step::End(number, ended) => self.end(number, ended),
             }
         }
         for making in self.files.into_values() {
@@ -282,20 +329,24 @@ impl Files<'_> {
         }
     }
 
-    fn end(&mut self, number: u64, size: u64, why: String) {
+    fn end(&mut self, number: u64, ended: Ended) {
         let Some(mut making) = self.files.remove(&number) else { return };
         let (from, to) = (self.places.from(&making.entry.path), self.places.to(&making.entry.path));
-        let ended = match making.failure.take() {
-            Some(error) => Err(error),
-            None if !why.is_empty() => Err(io::Error::other(why)),
-            None => making.finish(&to, size, self.how),
+        let made = match (making.failure.take(), &ended) {
+            (Some(error), _) => Err(error),
+            (None, Ended::Failed(why)) => Err(io::Error::other(why.clone())),
+            (None, Ended::Whole(size) | Ended::Torn(size, _)) => making.finish(&to, *size, self.how),
         };
-        if ended.is_err() {
+        if made.is_err() {
             self.lost.lock().insert(to);
         }
-        // What is whole stays, also where it cannot be made like its source.
+        // What is whole stays, also where it cannot be made like its source; and so does what is torn, with the time of before.
         let put_on = |there| if self.how.archive { Likeness::of(&making.entry).put_on(&there) } else { Ok(()) };
-        self.progress.note(&from, ended.and_then(put_on));
+        let steady = |()| match &ended {
+            Ended::Torn(_, why) => Err(io::Error::other(why.clone())),
+            _ => Ok(()),
+        };
+        self.progress.note(&from, made.and_then(put_on).and_then(steady));
     }
 }
 

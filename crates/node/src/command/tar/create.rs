@@ -19,6 +19,7 @@ use tar::{Builder, EntryType, Header};
 
 use super::archive::{Record as Extension, encode_records, xattr_key};
 use super::{Arguments, Outcome};
+use crate::command::path_list::Lines;
 use crate::command::tree::{Paths, Tree, Wanted, garbled};
 use crate::control::batch::wire::{Entry, Leads, Record, Records};
 use crate::failure::Failure;
@@ -34,11 +35,12 @@ struct Creation<W: Write> {
 }
 
 pub(super) fn create(arguments: &Arguments) -> Result<Outcome, Failure> {
-    if arguments.names.is_empty() {
+    if arguments.names.is_empty() && arguments.files_from.is_none() {
         return Err(
             Failure::new(WHAT, "nothing is named that is to be in it").mend("name files or directories, or `.`")
         );
     }
+    let lines = arguments.files_from.as_deref().map(|list| Lines::open(list, arguments.null)).transpose()?;
     for name in &arguments.names {
         if !name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
             let why = "a name in an archive begins in its directory and does not leave it";
@@ -64,6 +66,9 @@ pub(super) fn create(arguments: &Arguments) -> Result<Outcome, Failure> {
             }
         }
     }
+    if let Some(lines) = lines {
+        creation.listed(&arguments.directory, lines, wanted)?;
+    }
     let written = creation.builder.into_inner().and_then(|mut out| out.flush());
     written.map_err(unwritten)?;
     Ok(creation.outcome)
@@ -82,6 +87,18 @@ fn unwritten(error: io::Error) -> Failure {
 }
 
 impl<W: Write> Creation<W> {
+    /// Puts in what is listed below a directory.
+    fn listed(&mut self, directory: &Path, lines: Lines, wanted: Wanted) -> Result<(), Failure> {
+        let (creation, mut refused) = (&mut *self, Vec::new());
+        let mut read = |list| {
+            let tree = Tree::open_listed(directory, list, WHAT, wanted)?;
+            creation.trees(tree, &Paths::new(vec![PathBuf::new()])).map(|()| true)
+        };
+        let read = lines.each_part(false, &mut read, &mut |path, why| refused.push((path, why)));
+        refused.into_iter().for_each(|(path, why)| self.outcome.fail(path, why));
+        read
+    }
+
     /// Puts in what is read, under these names.
     fn trees(&mut self, tree: Tree, names: &Paths) -> Result<(), Failure> {
         let mut stream = Stream::new(tree);
@@ -109,7 +126,7 @@ impl<W: Write> Creation<W> {
                         self.file(names, &entry, size, &mut stream)?;
                     }
                 }
-                Record::Piece { .. } | Record::Change(_) => {}
+                Record::Piece { .. } | Record::Change(_) | Record::Path(_) => {}
                 Record::End { number, why, .. } => {
                     if let Some(entry) = files.remove(&number) {
                         self.outcome.fail(stream.tree.path_of(&entry.path)?, why);
@@ -131,6 +148,10 @@ impl<W: Write> Creation<W> {
             for link in symlinks.remove(&entry.path).into_iter().flatten() {
                 self.described(names, &link)?;
             }
+        }
+        // Those that a list names without their directories.
+        for link in symlinks.into_values().flatten() {
+            self.described(names, &link)?;
         }
         Ok(())
     }
@@ -235,6 +256,8 @@ fn directory_of(path: &[u8]) -> &[u8] {
 /// What the entry of a path is called in the archive.
 fn name_of(names: &Paths, path: &[u8], kind: Kind) -> Result<PathBuf, Failure> {
     let name = names.of(path).ok_or_else(|| garbled("a path of nothing that was asked for"))?;
+    // Of a list, the directory that it begins in.
+    let name = if name.as_os_str().is_empty() { PathBuf::from(".") } else { name };
     // A directory's name ends with a slash.
     Ok(if kind == Kind::Directory { name.join("") } else { name })
 }

@@ -71,7 +71,7 @@ impl Away {
 }
 
 pub(super) fn extract(arguments: &Arguments) -> Result<Outcome, Failure> {
-    if !arguments.names.is_empty() {
+    if !arguments.names.is_empty() || arguments.files_from.is_some() {
         return Err(Failure::new(WHAT, "all of it is extracted, and not single names").mend("leave them out"));
     }
     let directory = arguments.directory.as_path();

@@ -9,7 +9,9 @@ use serde_json::Value;
 use super::memory::{Filling, Memory};
 use super::wire::{Entry, PIECE_HEAD_BYTES, Record, Records, piece_head};
 use crate::control::client::{Daemon, Talk};
-use crate::control::wire::{Answer, BatchComparing, BatchReading, BatchWriting, Emptied, Filled, Request, Turn};
+use crate::control::wire::{
+    Answer, BatchComparing, BatchReading, BatchWriting, Emptied, Filled, LIST_BYTES_MAX, Listing, Request, Turn,
+};
 use crate::failure::Failure;
 
 /// Windows of a batch that is written: one or two are filled while the daemon has the others.
@@ -20,6 +22,7 @@ const WINDOW_BYTES: u32 = 16 << 20;
 const READ_WINDOWS: u32 = 8;
 /// Bytes of each: small, so that the client works soon, and on what the processor's cache still has.
 const READ_WINDOW_BYTES: u32 = 2 << 20;
+const _: () = assert!(LIST_BYTES_MAX <= READ_WINDOW_BYTES, "a list lies in one window");
 /// Content of a file from which on a batch gains nothing.
 const BATCHED_BYTES_MAX: u64 = 1 << 20;
 
@@ -48,6 +51,40 @@ pub struct Reading {
     pub content: bool,
     /// Extended attributes too.
     pub xattrs: bool,
+    /// Of the one root only what is listed, with everything below that.
+    pub list: Option<PathList>,
+}
+
+/// Paths below a root, names with a slash between them: as many as one batch reads.
+#[derive(Clone, Debug)]
+pub struct PathList {
+    records: Vec<u8>,
+    /// The directories that lead to them are told of too, each before what is in it.
+    parents: bool,
+}
+
+impl PathList {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn new(parents: bool) -> PathList {
+        PathList { records: Vec::new(), parents }
+    }
+
+    /// Takes one more; `false`: it is for the next batch.
+    pub fn push(&mut self, path: &[u8]) -> bool {
+        let record = Record::Path(path.to_vec()).encode();
+        let has_room = self.records.len() + record.len() <= LIST_BYTES_MAX as usize;
+        if has_room {
+            self.records.extend(record);
+        }
+        has_room
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
 }
 
 /// What is compared.
@@ -298,24 +335,31 @@ impl BatchReader {
     /// Begins.
     pub fn begin(daemon: Daemon, how: &Reading) -> Result<BatchReader, Failure> {
         let Reading { content, xattrs, .. } = *how;
-        BatchReader::ask(daemon, &|(windows, window_bytes)| {
-            let roots = how.roots.clone();
-            Request::BatchRead(BatchReading { roots, windows, window_bytes, content, xattrs })
+        let bytes = how.list.as_ref().map_or(&[][..], |list| &list.records);
+        BatchReader::ask(daemon, bytes, &|(windows, window_bytes)| {
+            let listing = |list: &PathList| Listing {
+                bytes: u32::try_from(list.records.len()).expect("it is bounded"),
+                parents: list.parents,
+            };
+            let (roots, list) = (how.roots.clone(), how.list.as_ref().map(listing));
+            Request::BatchRead(BatchReading { roots, windows, window_bytes, content, xattrs, list })
         })
     }
 
     /// Begins to read what differs: records that are changes, or lost.
     pub fn compare(daemon: Daemon, how: &Comparing) -> Result<BatchReader, Failure> {
         let Comparing { before, after, content_only } = *how;
-        BatchReader::ask(daemon, &|(windows, window_bytes)| {
+        BatchReader::ask(daemon, &[], &|(windows, window_bytes)| {
             Request::BatchCompare(BatchComparing { before, after, windows, window_bytes, content_only })
         })
     }
 
-    fn ask(daemon: Daemon, request: &dyn Fn((u32, u32)) -> Request) -> Result<BatchReader, Failure> {
+    /// `first`: what lies in the first window.
+    fn ask(daemon: Daemon, first: &[u8], request: &dyn Fn((u32, u32)) -> Request) -> Result<BatchReader, Failure> {
         daemon.expect_trusted()?;
         let cannot = |error: std::io::Error| Failure::new("cannot share memory with the daemon", error);
         let memory = Memory::make(READ_WINDOWS, READ_WINDOW_BYTES).map_err(cannot)?;
+        memory.write(0, 0, first).map_err(cannot)?;
         let request = request((memory.windows(), memory.window_bytes()));
         let mut talk = daemon.begin(&request, Some(memory.share().map_err(cannot)?))?;
         match talk.hear()? {

@@ -4,9 +4,10 @@
 //!  0 | kind 1 | 0 3 | bytes behind this head 4 |
 //! ```
 //!
-//! An *entry* says what a file is and how it is called, a *begin* that its content comes next, a *piece* is a run of it, an *end* says that all of it came, or why
-//! not. Entries are numbered from 0 in the order in which they come, over all windows of a batch; pieces and ends name that number. Who
-//! writes sends each entry with its pieces behind it, and no ends: entries end where the next one begins.
+//! An *entry* says what a file is and how it is called, a *begin* that its content comes next, a *piece* is a run of it, an *end* says that all
+//! of it came, or why not. A *path* is wanted by who reads a list. Entries are numbered from 0 in the order in which they come, over all windows of a
+//! batch; pieces and ends name that number. Who writes sends each entry with its pieces behind it, and no ends: entries end where the next one
+//! begins.
 //!
 //! Little endian, no padding beyond the heads, one form for each value.
 
@@ -33,6 +34,7 @@ const END: u8 = 3;
 const LOST: u8 = 4;
 const BEGIN: u8 = 5;
 const CHANGE: u8 = 6;
+const PATH: u8 = 7;
 
 const NOTHING: u8 = 1;
 const TARGET: u8 = 2;
@@ -158,11 +160,13 @@ pub enum Record {
     End {
         /// The entry's number.
         number: u64,
-        /// The file's size as it was read.
+        /// The file's size as it was read; 0 of one that is not whole.
         size: u64,
-        /// Why it is not whole; empty: it is.
+        /// Why it is not whole; empty: it is. With a size: all of it came, and parts may be older than others.
         why: String,
     },
+    /// What is wanted, from who reads a list: below its root, as `Entry::path`.
+    Path(Vec<u8>),
     /// What differs between two trees.
     Change(Box<Change>),
     /// What cannot even be described.
@@ -197,6 +201,10 @@ impl Record {
                 writer.u64(*number).u64(*size);
                 put_long(&mut writer, short(why));
                 headed(END, writer)
+            }
+            Record::Path(path) => {
+                writer.put(path);
+                headed(PATH, writer)
             }
             Record::Change(change) => {
                 change.encode(&mut writer);
@@ -424,6 +432,8 @@ impl Records {
                 let why = text(body.long_bytes("reason", WHY_BYTES_MAX)?).ok_or_else(|| body.refuse("reason"))?;
                 Record::End { number, size, why }
             }
+            PATH if behind > PATH_BYTES_MAX => return Err(body.refuse("path")),
+            PATH => Record::Path(body.take("path", behind)?.to_vec()),
             CHANGE => Record::Change(Box::new(Change::decode(&mut body)?)),
             LOST => {
                 let path = body.long_bytes("path", PATH_BYTES_MAX)?.to_vec();
@@ -490,6 +500,8 @@ pub(crate) mod tests {
             Record::End { number: 1, size: 10, why: String::new() },
             Record::Entry(Box::new(Entry { leads: target, ..Entry::new(b"s".to_vec(), Kind::Symlink) })),
             Record::Entry(Box::new(link)),
+            Record::End { number: 1, size: 11, why: "it changed".to_owned() },
+            Record::Path(b"a/\xff".to_vec()),
             Record::Lost { path: b"lost".to_vec(), why: "it is damaged".to_owned() },
             Record::Change(Box::new(removed)),
             Record::Change(Box::new(added)),

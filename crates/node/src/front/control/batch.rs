@@ -3,6 +3,8 @@
 //! Not here: what the memory and the lines are (`control::batch`), how units are written and read (`file`).
 
 mod copy;
+mod list;
+
 mod read;
 
 mod compare;

@@ -8,13 +8,11 @@ use parking_lot::Mutex;
 use platform::real::block_on;
 use serde_json::{Value, json};
 
-use super::Control;
 use super::maintain::{Teller, beside};
+use super::{Control, Named};
 use crate::control::wire::Name;
 use crate::failure::Failure;
 
-/// Failures that the answer lists; all of them are counted.
-const LISTED_MAX: usize = 100_000;
 const GONE: &str = "the daemon knows no file of this inode number any more: it was removed, or another mount is asked";
 
 impl Control {
@@ -32,8 +30,10 @@ impl Control {
             return Err(refuse("it is in a snapshot, whose files lie where they lay when it was taken"));
         }
         let started = self.platform.clock.elapsed();
+        let unreadable = Mutex::new(Named::default());
         let report = beside(progress, |send| {
             let teller = Teller::new(&self.platform, send);
+            let fail = |path: &[u8], error: FileError| unreadable.lock().add((Name::new(path), error.to_string()));
             let verb = if dry_run { "would be" } else { "were" };
             let tell = |files: u64, bytes: u64| {
                 teller.tell(files, None, &|rate| {
@@ -41,7 +41,8 @@ impl Control {
                 });
                 true
             };
-            let how = BatchOptimize { is_rehearsal: dry_run, share, tell: &tell, ..BatchOptimize::default() };
+            let how =
+                BatchOptimize { is_rehearsal: dry_run, share, tell: &tell, fail: &fail, ..BatchOptimize::default() };
             block_on(async {
                 // What the journal alone has lies nowhere yet.
                 self.system.sync_all().await?;
@@ -58,6 +59,7 @@ impl Control {
             "complete": report.is_done,
             "files": report.files,
             "failed": report.failed,
+            "unreadable": unreadable.into_inner().0,
             "runs_before": report.runs_before,
             "runs_after": report.runs_after,
             "runs_min": report.runs_min,
@@ -76,7 +78,7 @@ impl Control {
         let roots: Option<Vec<_>> = inodes.iter().map(|inode| self.find(*inode)).collect();
         let roots = roots.ok_or_else(|| Failure::new(what, GONE))?;
         let started = self.platform.clock.elapsed();
-        let failed = Mutex::new(Vec::new());
+        let failed = Mutex::new(Named::default());
         let warmed = beside(progress, |send| {
             let teller = Teller::new(&self.platform, send);
             let tell = |files: u64, bytes: u64| {
@@ -84,10 +86,7 @@ impl Control {
                 true
             };
             let fail = |root: usize, path: &[u8], error: FileError| {
-                let mut failed = failed.lock();
-                if failed.len() < LISTED_MAX {
-                    failed.push((root, Name::new(path), error.to_string()));
-                }
+                failed.lock().add((root, Name::new(path), error.to_string()));
             };
             block_on(
                 self.system.batch_warm(&roots, &BatchWarm { is_metadata_only: metadata, tell: &tell, fail: &fail }),
@@ -105,7 +104,7 @@ impl Control {
             "held_bytes": report.held_bytes,
             "room_bytes": report.room_bytes,
             "failures": report.failed,
-            "failed": failed.into_inner(),
+            "failed": failed.into_inner().0,
             "seconds": self.platform.clock.elapsed().saturating_sub(started).as_secs_f64(),
         }))
     }

@@ -7,8 +7,9 @@ use base::units::Bytes;
 use file::{FileError, Kind, Walked};
 use serde_json::{Value, json};
 
-use super::Control;
 use super::maintain::{Teller, beside};
+use super::{Control, Named};
+use crate::control::wire::Name;
 use crate::failure::Failure;
 
 /// Files of several names that are remembered, so that they count once.
@@ -22,6 +23,7 @@ struct Usage {
     bytes: u64,
     allocated: u64,
     failed: u64,
+    unreadable: Named,
     linked: HashSet<FileId>,
 }
 
@@ -52,6 +54,7 @@ impl Control {
             "bytes": usage.bytes,
             "allocated_bytes": usage.allocated,
             "failed": usage.failed,
+            "unreadable": usage.unreadable.0,
             "seconds": self.platform.clock.elapsed().saturating_sub(started).as_secs_f64(),
         }))
     }
@@ -59,9 +62,13 @@ impl Control {
 
 impl Usage {
     fn add(&mut self, step: Result<Walked<'_>, (&[u8], FileError)>) {
-        let Ok(Walked { attributes, .. }) = step else {
-            self.failed += 1;
-            return;
+        let attributes = match step {
+            Ok(Walked { attributes, .. }) => attributes,
+            Err((path, error)) => {
+                self.failed += 1;
+                self.unreadable.add((Name::new(path), error.to_string()));
+                return;
+            }
         };
         match attributes.kind {
             Kind::Directory => self.directories += 1,

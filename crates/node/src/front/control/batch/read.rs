@@ -8,11 +8,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use bytes::Bytes;
-use file::{Attributes, BatchRead, BatchSink, FileError, Kind, Node, Taken, Walked};
+use file::{Attributes, BatchFate, BatchRead, BatchSink, FileError, Kind, Node, Taken, Walked};
 use parking_lot::{Condvar, Mutex};
 use platform::real::block_on;
 use serde_json::{Value, json};
 
+use super::list::List;
 use super::{CLOSED, lost};
 use crate::control::batch::memory::{Filling, Memory};
 use crate::control::batch::wire::{Entry, Leads, PATH_BYTES_MAX, PIECE_HEAD_BYTES, Record, of_root, piece_head};
@@ -34,6 +35,7 @@ const LINKED_BYTES: u64 = 100;
 /// Why a file of several names is told of more than once.
 const NO_ROOM_FOR_LINKS: &str = "memory holds no more first names of files that have several: this one, and its further names, are files of their own";
 const WHAT: &str = "cannot read a batch";
+const TORN: &str = "it was written to each time it was read, and parts of what came may be older than others";
 /// Bytes of a path below a root, which has a number in front of it.
 const WALKED_BYTES_MAX: usize = PATH_BYTES_MAX - 24;
 /// How long a client may take nothing while others wait.
@@ -177,6 +179,10 @@ impl Control {
             self.find(*root).ok_or_else(unknown)
         };
         let roots = how.roots.iter().map(find).collect::<Result<Vec<Node>, Failure>>()?;
+        let list = how.list.map(|listing| List::read(&memory, &listing, WHAT)).transpose()?;
+        if list.is_some() && roots.len() > 1 {
+            return Err(Failure::new(WHAT, "a list is of paths below one directory"));
+        }
         let filler = Filler::begin(self, memory, line)?;
         let started = self.platform.clock.elapsed();
         let bytes_max = LINKED_BYTES_MIN.max(self.batch_bytes());
@@ -193,7 +199,7 @@ impl Control {
             let (send, receive) = sync_channel(group_max);
             let walker = scope.spawn(|| {
                 let send = send;
-                self.walk_into(&roots, &ahead, &send)
+                self.walk_into(&roots, list.as_ref(), &ahead, &send)
             });
             let read = reader.all(&ahead, receive);
             let walked = walker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -207,8 +213,14 @@ impl Control {
         Ok(json!({ "entries": entries, "failed": failed + lost, "bytes": bytes, "seconds": seconds }))
     }
 
-    /// Walks them one after the other: content is read in one order all the same, group by group.
-    fn walk_into(&self, roots: &[Node], ahead: &Ahead, send: &SyncSender<Step>) -> Result<(), Failure> {
+    /// Walks them one after the other, or what is listed of the one: content is read in one order all the same, group by group.
+    fn walk_into(
+        &self,
+        roots: &[Node],
+        list: Option<&List>,
+        ahead: &Ahead,
+        send: &SyncSender<Step>,
+    ) -> Result<(), Failure> {
         for (number, root) in roots.iter().enumerate() {
             let mut tell = |step: Result<Walked<'_>, (&[u8], FileError)>| {
                 let path_of = |path: &[u8]| of_root(number, within(path, WALKED_BYTES_MAX));
@@ -223,7 +235,11 @@ impl Control {
                 };
                 ahead.take(bytes_of(&step)) && send.send(step).is_ok()
             };
-            match self.walk(*root, &mut tell) {
+            let walked = match list {
+                Some(list) => self.walk_list(*root, list, &mut tell),
+                None => self.walk(*root, &mut tell),
+            };
+            match walked {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) if roots.len() == 1 || self.is_closed().is_some() => return Err(self.explain(WHAT)(error)),
@@ -388,16 +404,15 @@ impl BatchSink for Sink<'_, '_, '_> {
         Box::pin(std::future::ready(taken.is_ok()))
     }
 
-    fn done(&self, index: usize, fate: Result<Attributes, FileError>) {
-        let mut filler = self.filler.lock();
+    fn done(&self, index: usize, fate: BatchFate) {
+        let (mut filler, number) = (self.filler.lock(), self.numbers[index]);
+        filler.failed += u64::from(!matches!(fate, BatchFate::Whole(_)));
         let (size, why) = match fate {
-            Ok(attributes) => (attributes.size, String::new()),
-            Err(error) => {
-                filler.failed += 1;
-                (0, error.to_string())
-            }
+            BatchFate::Whole(attributes) => (attributes.size, String::new()),
+            BatchFate::Torn(attributes) => (attributes.size, TORN.to_owned()),
+            BatchFate::Failed(error) => (0, error.to_string()),
         };
-        let _ = filler.append(&Record::End { number: self.numbers[index], size, why }.encode());
+        let _ = filler.append(&Record::End { number, size, why }.encode());
     }
 }
 

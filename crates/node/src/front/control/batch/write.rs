@@ -251,7 +251,11 @@ impl Writer<'_> {
                         _ => return Err(format!("content of entry {number} at a place where there is none")),
                     }
                 }
-                Record::Begin { .. } | Record::End { .. } | Record::Lost { .. } | Record::Change(_) => {
+                Record::Begin { .. }
+                | Record::End { .. }
+                | Record::Lost { .. }
+                | Record::Path(_)
+                | Record::Change(_) => {
                     return Err("what only the daemon says of files that are read".to_owned());
                 }
             }
