@@ -1,4 +1,4 @@
-//! Does a store with a hundred times as many chunks take more memory? Chunks of a few bytes stand for such of 64 KiB: what memory holds of a
+//! Does a store with a hundred times as many chunks take more memory? Chunks of a few bytes stand for such of 96 KiB: what memory holds of a
 //! chunk does not depend on its size. They are put, committed, half of them marked, and the rest given back; each phase tells the most
 //! memory that it took, as the kernel counted it.
 //!

@@ -45,7 +45,7 @@ enum Experiment {
         #[arg(long, value_enum, value_delimiter = ',', default_value = "raw,raw-cut,file")]
         sides: Vec<stream::Side>,
     },
-    /// The memory of a store with few chunks, and with a hundred times as many: 10 GiB and 1 TiB of 64 KiB each.
+    /// The memory of a store with few chunks, and with a hundred times as many: 15 GiB and 1.5 TiB of an average size.
     Chunks {
         /// A folder for nodes; what the experiment makes there it removes.
         folder: PathBuf,

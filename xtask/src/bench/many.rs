@@ -10,7 +10,7 @@ use crate::program::Program;
 use crate::tools;
 
 const FILES: u64 = 10_000_000;
-/// Of 64 KiB each they are a TiB.
+/// Of an average size they are 1.5 TiB.
 const CHUNKS: u64 = 16_384_000;
 
 /// Phases of lab's, and the lines that they are.
@@ -40,9 +40,9 @@ const OF_FILES: Phases<5> = [
     ("remove behind", batches("what ten million removed files had, given up behind")),
 ];
 const OF_CHUNKS: Phases<3> = [
-    ("put", chunks_line("a store of 1 TiB in 16 million chunks: they are put")),
-    ("mark and reclaim half", chunks_line("a store of 1 TiB in 16 million chunks: half of them given back")),
-    ("open", chunks_line("a store of 1 TiB in 16 million chunks: it is opened")),
+    ("put", chunks_line("a store of 16 million chunks, 1.5 TiB: they are put")),
+    ("mark and reclaim half", chunks_line("a store of 16 million chunks, 1.5 TiB: half of them given back")),
+    ("open", chunks_line("a store of 16 million chunks, 1.5 TiB: it is opened")),
 ];
 
 pub(super) fn files(run: &mut Run<'_>) -> Result<()> {
