@@ -466,19 +466,22 @@ impl BatchSink for Beside<'_> {
     }
 }
 
+/// Too large for the memory of a batch: it is read window by window.
+async fn large_file(system: &FileSystem) -> Node {
+    let file = create(system, FileId::ROOT, "large", Kind::Regular).await.file;
+    for at in 0..40 {
+        system.write(file, at << 20, &pattern(1 << 20, at), false).await.unwrap();
+    }
+    system.sync_all().await.unwrap();
+    Node::live(file)
+}
+
 #[test]
 fn a_file_that_is_written_to_each_time_it_is_read_is_told_as_torn() {
     for (writes, rereads, torn) in [(0, 0, 0), (2, 2, 0), (3, 2, 1), (100, 2, 1)] {
         let machine = Machine::new(9);
         let system = machine.open();
-        let node = machine.run(async {
-            let file = create(&system, FileId::ROOT, "large", Kind::Regular).await.file;
-            for at in 0..40 {
-                system.write(file, at << 20, &pattern(1 << 20, at), false).await.unwrap();
-            }
-            system.sync_all().await.unwrap();
-            Node::live(file)
-        });
+        let node = machine.run(large_file(&system));
         let (basket, writes) = (Basket::default(), Mutex::new(writes));
         let beside = Beside { basket, system: &system, file: node.file, writes };
         let report = machine.run(system.batch_read(&[node], &BatchRead { memory: MEMORY, sink: &beside }));
@@ -547,17 +550,9 @@ fn what_changed_since_it_was_looked_at_is_read_again() {
 fn a_large_file_that_goes_while_it_is_read_is_no_file_of_zeroes() {
     let machine = Machine::new(8);
     let system = machine.open();
-    let node = machine.run(async {
-        let file = create(&system, FileId::ROOT, "large", Kind::Regular).await.file;
-        for at in 0..40 {
-            system.write(file, at << 20, &pattern(1 << 20, at), false).await.unwrap();
-        }
-        system.sync_all().await.unwrap();
-        Node::live(file)
-    });
+    let node = machine.run(large_file(&system));
     let meddle = async { system.remove_file(FileId::ROOT, b"large").await.is_ok() };
     let meddler = Meddler { basket: Basket::default(), meddle: Mutex::new(Some(Box::pin(meddle))) };
-    // Too large for the memory: it is read window by window.
     let report = machine.run(system.batch_read(&[node], &BatchRead { memory: MEMORY, sink: &meddler }));
     assert!(report.is_done && report.alone == 1, "{report:?}");
     let fate = meddler.basket.fates.lock().remove(&0).expect("it has one");

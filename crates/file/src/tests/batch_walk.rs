@@ -186,52 +186,52 @@ async fn make(system: &FileSystem, directories: u64, files: u64) {
     system.commit().await.unwrap();
 }
 
-#[test]
-fn a_walk_reads_each_node_once_and_leaves_the_table_alone() {
-    const FILES: u64 = 1500;
-    let mut machine = Machine::new(1);
+/// Three directories of so many files each, in a machine that has nothing of them in memory.
+fn made_before(seed: u64, files: u64) -> (Machine, Arc<FileSystem>) {
+    let mut machine = Machine::new(seed);
     let system = machine.open();
-    machine.run(make(&system, 3, FILES));
+    machine.run(make(&system, 3, files));
     machine.run(system.close()).unwrap();
     drop(system);
     machine.options.inodes_max = 100_000;
     let system = machine.open();
+    (machine, system)
+}
+
+/// Most nodes of trees were read ahead, and only directories are in the table. Gives how many nodes were read.
+fn expect_read_ahead(system: &FileSystem) -> u64 {
+    assert!(system.counters.inode_loads.value() <= 4 && system.table.count() <= 4, "directories only");
+    let store = system.store.counters();
+    let (missed, ahead) = (store.cache_metadata_misses.value(), store.prefetched_chunks.value());
+    assert!(ahead > 5 * missed, "{missed} of {} nodes were waited for one by one", missed + ahead);
+    missed + ahead
+}
+
+#[test]
+fn a_walk_reads_each_node_once_and_leaves_the_table_alone() {
+    const FILES: u64 = 1500;
+    let (machine, system) = made_before(1, FILES);
     let told = machine.run(walk(&system, Node::live(FileId::ROOT)));
     assert_eq!(told.len() as u64, 1 + 3 + 3 * FILES);
-    let (counters, store) = (&system.counters, system.store.counters());
-    assert_eq!(counters.batch_stats.value(), 3 * (FILES + 1));
-    assert!(counters.inode_loads.value() <= 4, "directories only");
-    assert!(system.table.count() <= 4);
-    let missed = store.cache_metadata_misses.value();
-    let nodes = missed + store.prefetched_chunks.value();
-    assert!(store.prefetched_chunks.value() > 5 * missed, "{missed} of {nodes} nodes were waited for one by one");
+    assert_eq!(system.counters.batch_stats.value(), 3 * (FILES + 1));
+    let nodes = expect_read_ahead(&system);
     // Warm, nothing is read.
     machine.run(walk(&system, Node::live(FileId::ROOT)));
-    assert_eq!(store.cache_metadata_misses.value() + store.prefetched_chunks.value(), nodes);
+    assert_eq!(expect_read_ahead(&system), nodes);
 }
 
 #[test]
 fn a_list_reads_each_node_once_and_leaves_the_table_alone() {
     const FILES: u64 = 1500;
-    let mut machine = Machine::new(7);
-    let system = machine.open();
-    machine.run(make(&system, 3, FILES));
-    machine.run(system.close()).unwrap();
-    drop(system);
-    machine.options.inodes_max = 100_000;
-    let system = machine.open();
+    let (machine, system) = made_before(7, FILES);
     let paths = |directory| (0..FILES).rev().map(move |file| format!("d{directory}/file {file}"));
     let paths: Vec<String> = (0..3).flat_map(paths).collect();
     let found = machine.run(system.batch_find(Node::live(FileId::ROOT), &paths));
     assert!(found.len() as u64 == 3 * FILES && found.iter().all(Result::is_ok));
-    let (counters, store) = (&system.counters, system.store.counters());
-    assert_eq!(counters.batch_stats.value(), 3 * FILES);
-    assert!(counters.inode_loads.value() <= 4 && system.table.count() <= 4, "directories only");
-    let missed = store.cache_metadata_misses.value();
-    let nodes = missed + store.prefetched_chunks.value();
-    assert!(store.prefetched_chunks.value() > 5 * missed, "{missed} of {nodes} nodes were waited for one by one");
+    assert_eq!(system.counters.batch_stats.value(), 3 * FILES);
+    let nodes = expect_read_ahead(&system);
     machine.run(system.batch_find(Node::live(FileId::ROOT), &paths));
-    assert_eq!(store.cache_metadata_misses.value() + store.prefetched_chunks.value(), nodes);
+    assert_eq!(expect_read_ahead(&system), nodes);
 }
 
 #[test]
