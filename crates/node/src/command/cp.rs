@@ -195,7 +195,7 @@ fn copy_listed(arguments: &Arguments, lines: Lines) -> Result<ExitCode, Failure>
     let progress = Progress::new(arguments.quiet || arguments.json, stage::watch()?);
     // As it was named, without the dot.
     let named = Job { from: source.clone(), ..job };
-    let mut copies = Out::new(how, &progress, &[named]);
+    let mut copies = Out::new(how, &progress, &[named]).in_parts();
     let mut read = |list| {
         let copied = out.reader(Some(list)).and_then(|mut reader| copies.part(&mut reader));
         copied.map(|()| !progress.is_interrupted())

@@ -101,6 +101,18 @@ fn what_a_list_names_is_copied_and_archived_and_what_cannot_be_is_told() {
     let inode = |path: &str| fs::metadata(again.join(path)).expect("copied").ino();
     assert_eq!(inode("many/d0/f1"), inode("many/d1/same"));
 
+    // All, what lies in it, and what no listing of it shows: each once.
+    succeed(&[os("snapshot"), os("create"), node.as_os_str(), os("s")]);
+    fs::write(&list, "many/d1/f0\n.snapshots/s/many/d0\n.snapshots/s/many/d0/f1\n.\nmany/d4").expect("room");
+    let (all, from) = (folder.join("all"), content(&point).len());
+    let output = copy(&list, &all);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), answer["failures"].as_u64()), (Some(0), Some(0)), "{answer}");
+    assert_eq!(content(&all).len(), from + 4 + 50, "with the four directories that lead to the snapshot's");
+    // The directory that all goes to, and the further name of a file.
+    assert_eq!(answer["files"].as_u64(), Some(1 + from as u64 + 4 + 50), "{answer}");
+    fs::write(&list, LISTED.join("\n")).expect("room");
+
     let archive = folder.join("out.tar");
     let zeroed = folder.join("zeroed");
     fs::write(&zeroed, LISTED.join("\0")).expect("room");

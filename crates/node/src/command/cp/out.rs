@@ -66,8 +66,9 @@ pub(super) struct Out<'a> {
     directories: Vec<(PathBuf, Entry, bool)>,
     /// The places of all of them: what is in the way of another may be a link, which would have what lies below it elsewhere.
     made: HashSet<PathBuf>,
-    /// Where the first name of a file with several went, by inode number, for those that come in another part.
-    firsts: HashMap<u64, PathBuf>,
+    /// Where the first name of a file with several went, by inode number, for those that come in another part; `None`: there is but one, and the
+    /// daemon tells of them.
+    firsts: Option<HashMap<u64, PathBuf>>,
     lost: Lost,
     /// Of the entry that comes next.
     next: u64,
@@ -105,8 +106,13 @@ impl<'a> Out<'a> {
     pub(super) fn new(how: How, progress: &'a Progress, jobs: &[Job]) -> Out<'a> {
         let paths = |of: fn(&Job) -> &PathBuf| Paths::new(jobs.iter().map(|job| of(job).clone()).collect());
         let places = Arc::new(Places { from: paths(|job| &job.from), to: paths(|job| &job.to) });
-        let (links, directories, made, firsts) = (Vec::new(), Vec::new(), HashSet::new(), HashMap::new());
+        let (links, directories, made, firsts) = (Vec::new(), Vec::new(), HashSet::new(), None);
         Out { how, progress, places, links, directories, made, firsts, lost: Mutex::default(), next: 0 }
+    }
+
+    /// The same, of a list that may come in several parts.
+    pub(super) fn in_parts(self) -> Out<'a> {
+        Out { firsts: Some(HashMap::new()), ..self }
     }
 
     /// Copies what is read, and nothing more.
@@ -218,8 +224,8 @@ impl<'a> Out<'a> {
             return Ok(None);
         }
         if entry.kind == Kind::Regular {
-            if self.how.archive && entry.links > 1 {
-                let first = self.firsts.entry(entry.inode).or_insert_with(|| to.clone());
+            if let Some(firsts) = self.firsts.as_mut().filter(|_| self.how.archive && entry.links > 1) {
+                let first = firsts.entry(entry.inode).or_insert_with(|| to.clone());
                 if *first != to {
                     self.links.push((first.clone(), to));
                     return Ok(None);

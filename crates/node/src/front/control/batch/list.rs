@@ -85,7 +85,7 @@ fn is_below(path: &[u8], above: &[u8]) -> bool {
 impl Control {
     /// Tells of what is listed, and of everything below those that are directories; of what cannot be found too. `false`: somebody wants no more.
     pub(super) fn walk_list(&self, root: Node, list: &List, tell: &mut WalkTell<'_>) -> Result<bool, FileError> {
-        let mut whole: Option<&[u8]> = None;
+        let (mut is_all, mut whole): (bool, Option<&[u8]>) = (false, None);
         let mut steps = list.steps().peekable();
         while steps.peek().is_some() {
             if self.is_closed().is_some() {
@@ -101,13 +101,14 @@ impl Control {
             let found = block_on(self.system.batch_find(root, &paths));
             for ((path, leads_on), fate) in some.into_iter().zip(found) {
                 // The snapshots are in no listing of the root.
-                let is_hidden = || root == Node::live(FileId::ROOT) && path.starts_with(SNAPSHOTS_NAME);
-                if whole.is_some_and(|whole| is_below(path, whole) && !(whole.is_empty() && is_hidden())) {
+                let is_hidden = root == Node::live(FileId::ROOT) && names(path).next() == Some(SNAPSHOTS_NAME);
+                if is_all && !is_hidden || whole.is_some_and(|whole| is_below(path, whole)) {
                     continue;
                 }
                 let goes_on = match fate {
                     Ok((node, attributes)) if !leads_on && attributes.kind == Kind::Directory => {
-                        whole = Some(path);
+                        is_all |= path.is_empty();
+                        whole = Some(path).filter(|path| !path.is_empty());
                         self.walk_below(node, path, tell)?
                     }
                     // What leads no further is told of by what it should lead to.
