@@ -25,6 +25,8 @@ base::metrics! {
     flushed_bytes: Counter, Bytes, "bytes moved from the write buffer to chunks";
     inlined_bytes: Counter, Bytes, "bytes that an fsync put into the journal";
     flush_failures: Counter, Count, "flushes that failed; their data stays in memory";
+    syncs_begun: Counter, Count, "writes after which the sync was begun that mostly follows; who syncs then waits for the rest of it";
+    syncs_begun_vain: Counter, Count, "such syncs that nobody asked for before he wrote again";
     sync: Histogram, Seconds, "an fsync of a file: its data is flushed and the journal synced";
     namespace_changes: Counter, Count, "creates, links, removes and renames";
     batch_write: Histogram, Seconds, "a unit of a batch is written: admitted, stored, settled, recorded";

@@ -134,9 +134,24 @@ impl FileSystem {
         let _time = self.platform.clock.timer(&self.counters.sync);
         // Not in memory: nothing was accepted that is not logged (I-34).
         if let Some(inode) = self.table.find(Node::live(file)) {
+            inode.state.lock().habit.note_sync();
             self.flush_file(&inode, self.options.inline_bytes_max).await?;
         }
         self.sync_journal().await
+    }
+
+    /// Begins the sync that mostly follows what was just accepted for the file ([`Habit`]), beside the caller, who is on his way to ask for it. Nothing
+    /// where somebody flushes the file, or it is not for the journal alone.
+    pub(crate) fn begin_sync(&self, inode: &Arc<Inode>) {
+        let Ok(_flush) = inode.flush.try_lock() else { return };
+        let is_small = {
+            let state = inode.state.lock();
+            state.flushing.is_none() && state.dirty_bytes <= self.options.inline_bytes_max
+        };
+        if is_small && self.log_inline(inode, self.options.inline_bytes_max) {
+            self.counters.syncs_begun.add(1);
+            self.store.begin_sync_log(self.store.last_logged());
+        }
     }
 
     /// Whether a sync of the file, with so many more bytes accepted for it, would need the journal alone, as it looks now.

@@ -28,6 +28,7 @@ use crate::buffers::{Buffer, Buffers, Incoming};
 use crate::extent::{Extent, Overlay};
 use crate::failure::FileError;
 use crate::format::{Base, Change, Content, Entry, InodeValue, Record, XattrPlace, Xattrs};
+use crate::habit::Habit;
 use crate::waiting::Waiting;
 
 /// A file that somebody uses or that has something to commit.
@@ -87,6 +88,8 @@ pub(crate) struct State {
     pub(crate) dirty_bytes: u64,
     /// Since when `dirty` is not empty, by the monotonic clock; for the bounded flush.
     pub(crate) dirty_since: std::time::Duration,
+    /// When its callers sync it.
+    pub(crate) habit: Habit,
     /// The extended attributes, once somebody asked.
     pub(crate) xattrs: Option<Xattrs>,
     /// `st_blocks` in bytes; `None`: to be counted (a write into a file with holes).
@@ -196,6 +199,7 @@ impl State {
             dirty: IntervalMap::default(),
             dirty_bytes: 0,
             dirty_since: std::time::Duration::ZERO,
+            habit: Habit::default(),
             xattrs,
             is_access_dirty: false,
             ids: 0..0,

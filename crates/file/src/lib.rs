@@ -36,6 +36,7 @@ mod tree;
 mod buffers;
 mod counters;
 mod grace;
+mod habit;
 mod waiting;
 
 mod inode;

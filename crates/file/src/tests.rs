@@ -19,6 +19,7 @@ mod dying;
 mod format;
 mod full;
 mod fuzz;
+mod habit;
 mod hostile;
 mod layout;
 mod left_out;

@@ -20,6 +20,7 @@ use crate::buffers::Incoming;
 use crate::extent::Extent;
 use crate::failure::FileError;
 use crate::format::{Change, Content};
+use crate::habit::Expected;
 use crate::inode::{Inode, State, cut};
 use crate::read::{Settled, expect_regular, gather};
 use crate::system::{FileSystem, Transaction};
@@ -220,7 +221,7 @@ impl FileSystem {
         self.counters.writes.add(1);
         self.counters.write_bytes.add(data.len() as u64);
         let mut written = Written::default();
-        let (total, wants_flush) = {
+        let (total, wants_flush, expected) = {
             let mut state = inode.state.lock();
             expect_regular(&state.attributes)?;
             if state.is_gone {
@@ -240,8 +241,13 @@ impl FileSystem {
             }
             // Under the lock: whoever flushes these bytes frees them.
             let total = room.accept(grown);
-            (total, state.dirty_bytes >= self.stream_bytes())
+            (total, state.dirty_bytes >= self.stream_bytes(), state.habit.note_write())
         };
+        match expected {
+            Expected::Nothing => {}
+            Expected::Sync => self.begin_sync(inode),
+            Expected::Otherwise => self.counters.syncs_begun_vain.add(1),
+        }
         if wants_flush || total > self.options.dirty_bytes_max / 2 {
             self.wants_flush.notify_one();
         }

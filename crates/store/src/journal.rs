@@ -285,6 +285,21 @@ impl Journal {
             return Ok(());
         }
         let _time = self.pool.clock.timer(&self.counters.log_wait);
+        let answer = self.ask(upto)?;
+        answer.await.unwrap_or_else(|_| Err(self.end("the task that writes the journal ended")))
+    }
+
+    /// Begins to make frame `upto` durable. Nobody hears what comes of it but who waits for it later.
+    pub(crate) fn begin_sync(self: &Arc<Journal>, upto: Position) {
+        assert!(upto <= self.last_logged(), "only logged frames can be made durable");
+        if self.last_durable() < upto {
+            // Refused: the journal has ended, and says so to everybody.
+            let _ = self.ask(upto);
+        }
+    }
+
+    /// Puts somebody who waits for frame `upto` on the list, and sees to it that there is a leader.
+    fn ask(self: &Arc<Journal>, upto: Position) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (send, receive) = oneshot::channel();
         let is_led = {
             let mut waiting = self.waiting.lock();
@@ -298,7 +313,7 @@ impl Journal {
             // On a thread of its own, also for one caller alone: the caller's would keep from the disk those who could share the group.
             self.tasks.aside(Box::pin(Leader { journal: self.clone(), is_over: false }.lead()));
         }
-        receive.await.unwrap_or_else(|_| Err(self.end("the task that writes the journal ended")))
+        Ok(receive)
     }
 
     /// Writes and syncs what was logged, and acknowledges it.

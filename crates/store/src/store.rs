@@ -512,6 +512,14 @@ impl Store {
         self.journal.sync(upto).await
     }
 
+    /// Begins to make all frames up to `upto` durable, for who is about to wait for that. Whether it came to be [`sync_log`](Store::sync_log) tells.
+    ///
+    /// # Panics
+    /// If no such frame was logged.
+    pub fn begin_sync_log(&self, upto: Position) {
+        self.journal.begin_sync(upto);
+    }
+
     /// Bytes of frames that are in memory only.
     #[must_use]
     pub fn pending_log_bytes(&self) -> u64 {

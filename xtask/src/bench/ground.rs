@@ -74,10 +74,11 @@ impl Sides {
         Sides::over(binary, &home, &base, Ground::Limited(Box::new(device)))
     }
 
-    /// HydraFS has one disk, as ext4 has: to two directories of one it would write all trees twice, and be no safer (K-14).
+    /// HydraFS has one disk, as ext4 has: to two directories of one it would write all trees twice, and be no safer (K-14). On the project's
+    /// disk all sides lie equally deep: each name of a path takes the kernel time, which shows where it asks nobody.
     fn over(binary: &Path, home: &Path, base: &Path, ground: Ground) -> Result<Sides> {
-        let ext4 = base.join("ext4-side");
-        fs::create_dir(&ext4)?;
+        let ext4 = base.join("ext4/side");
+        fs::create_dir_all(&ext4)?;
         let (home, disk) = (home.join("hydrafs"), base.join("disk"));
         let mut volume = Volume::over(binary, &home, std::slice::from_ref(&disk))?;
         volume.mount()?;
@@ -128,7 +129,7 @@ impl Sides {
 
     /// Mounts what the pass-through side needs.
     pub(super) fn pass_through(&mut self, program: &Path) -> Result<()> {
-        let point = self.ext4.with_file_name("pass-through");
+        let point = self.dir(Side::PassThrough);
         fs::create_dir_all(&point)?;
         self.pass_through = Some(PassThrough::mount(program, &self.ext4, &point)?);
         Ok(())

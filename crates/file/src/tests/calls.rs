@@ -47,10 +47,20 @@ enum Step {
     Read,
 }
 
-const WORK: [Step; 42] = [
+const WORK: [Step; 51] = [
     Step::Directory("d"),
     Step::File("d/small"),
     Step::Write("d/small", 0, 3_000),
+    Step::Sync("d/small"),
+    // A habit: with the last one its sync begins.
+    Step::Write("d/small", 10, 20),
+    Step::Sync("d/small"),
+    Step::Write("d/small", 20, 20),
+    Step::Sync("d/small"),
+    Step::Write("d/small", 30, 20),
+    Step::Sync("d/small"),
+    Step::Write("d/small", 40, 20),
+    Step::Read,
     Step::Sync("d/small"),
     Step::File("large"),
     Step::Write("large", 0, 400_000),

@@ -44,14 +44,14 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
-    if let Some(words) = mount(arguments)? {
+    if let Some(words) = mount(arguments, super::remark)? {
         super::say(words);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounts. Gives what the daemon in the background said; in the foreground it is over then.
-pub(super) fn mount(arguments: &Arguments) -> Result<Option<String>, Failure> {
+/// Mounts. Gives what the daemon in the background said; in the foreground it is over then. `remark` hears what is waited for.
+pub(super) fn mount(arguments: &Arguments, remark: fn(&str)) -> Result<Option<String>, Failure> {
     daemon::detach();
     let options = parse_options(&arguments.options, arguments.sloppy)?;
     let is_degraded = arguments.degraded || options.degraded;
@@ -67,7 +67,7 @@ pub(super) fn mount(arguments: &Arguments) -> Result<Option<String>, Failure> {
     }
     // Bad settings and a second daemon are cheap to find here, in the user's own terminal.
     folder.config()?;
-    drop(folder.lock_when_ended(super::remark)?);
+    drop(folder.lock_when_ended(remark)?);
     let mut command = vec![OsStr::new("mount"), OsStr::new("--foreground"), folder.path.as_os_str(), point.as_os_str()];
     for options in &arguments.options {
         command.extend([OsStr::new("-o"), OsStr::new(options)]);

@@ -35,7 +35,7 @@ struct MountForm {
     /// Ignored.
     #[arg(short)]
     n: bool,
-    /// Ignored.
+    /// Say what is waited for.
     #[arg(short)]
     verbose: bool,
     /// Ignored.
@@ -80,8 +80,7 @@ pub(super) fn mount(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     if form.fake {
         return Ok(ExitCode::SUCCESS);
     }
-    // mount(8) is silent when all is well, and so are its helpers.
-    mount::mount(&mount::Arguments {
+    let arguments = mount::Arguments {
         node: form.node,
         mountpoint: form.mountpoint,
         foreground: false,
@@ -89,7 +88,9 @@ pub(super) fn mount(arguments: &[OsString]) -> Result<ExitCode, Failure> {
         degraded: false,
         options: form.o,
         sloppy: form.sloppy,
-    })?;
+    };
+    // mount(8) is silent when all is well, and so are its helpers.
+    mount::mount(&arguments, if form.verbose { super::remark } else { |_| {} })?;
     Ok(ExitCode::SUCCESS)
 }
 
