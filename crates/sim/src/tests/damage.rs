@@ -3,9 +3,8 @@
 use platform::task::parallel;
 
 /// Images by seed and plan, each damaged in some fifty ways: some, and those that showed a defect.
-const IMAGES: [(u64, &str); 17] = [
+const IMAGES: [(u64, &str); 14] = [
     (0, "calm"),
-    (1, "calm"),
     // `FileSystem::open`: an entry of the index whose damage was met by the replay made the opening fail, instead of a new index.
     (25, "calm"),
     // `Store::place`: a damaged page of the index sent look-ups astray, and chunks that were there read as absent.
@@ -20,9 +19,7 @@ const IMAGES: [(u64, &str); 17] = [
     (27, "clones"),
     (33, "clones"),
     (0, "copies"),
-    (1, "copies"),
     (0, "fragments"),
-    (1, "fragments"),
     // `open_remedies`: whose identity is gone is a missing disk, and nothing is repaired then (F-4).
     (589_516_400, "copies"),
     (589_516_403, "fragments"),
