@@ -9,6 +9,7 @@
 //! attributes, failure, extent   what a file is, how operations fail, what lies in a range
 //! format                        bytes: roots, inodes, entries, records
 //! tree                          copy-on-write maps of chunks
+//! habit                         when a file's callers sync it
 //! inode, table, references      a file in memory, all of them, and who holds them
 //! removals                      trees that have lost their name
 //! upkeep                        what is known of layout upkeep
